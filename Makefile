@@ -1,0 +1,31 @@
+# The project's commands. `make demo` and `make test` set everything up by themselves; only Python >= 3.11 is needed.
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
+	$$p -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: setup demo test check kill bench bench-assignors bench-group simulate clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "error: no Python >= 3.11 found; set PYTHON=/path/to/python3.11"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,demo,dev,java]'
+	@touch $(READY)
+
+demo: $(READY)
+	$(BIN)/orchestrator demo $(DEMO)
+
+test: $(READY)
+	$(BIN)/python -m pytest -m "not long" $(TESTS)
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests/test_tidy.py
+
+clean:
+	rm -rf .venv .orchestrator build dist

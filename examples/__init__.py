@@ -1,0 +1,1 @@
+"""Small apps on real data, each run by a test."""

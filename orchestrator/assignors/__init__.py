@@ -1,0 +1,1 @@
+"""Partition assignors: pure functions from partitions and members to an assignment."""

@@ -1,0 +1,1 @@
+"""What is computed: apps, topics, tables, processors, subtopologies. Pure; the one place that calls user code."""

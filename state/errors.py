@@ -1,0 +1,62 @@
+"""The errors of durable state. One rule: a message names what happened, where, and what to do about it."""
+
+from __future__ import annotations
+
+
+class StateError(Exception):
+    """Base of everything that goes wrong with durable bytes; `str(error)` is one line for a person."""
+
+
+class TopicMismatch(StateError):
+    """A topic exists with another partition count than asked for."""
+
+
+class UnknownTopic(StateError):
+    """No topic of that name is in the log."""
+
+
+class LogMissing(StateError):
+    """The log file named does not exist, and the caller may not create it."""
+
+
+class LogUnusable(StateError):
+    """The log cannot be opened or written: not a log, no space, no permission, a newer format."""
+
+
+class LeaseLost(StateError):
+    """The coordinator's lease is held by a newer term; nothing was written."""
+
+
+class Refused(StateError):
+    """Some scopes of a commit are owned by somebody else now; nothing at all was written.
+
+    `scopes` names them, so that the caller can drop those and commit the others again.
+    """
+
+    def __init__(self, scopes: frozenset[str], message: str) -> None:
+        super().__init__(message)
+        self.scopes = scopes
+
+
+class Fenced(StateError):
+    """This writer id was fenced for good: every scope it had is lost. Nothing was written."""
+
+
+class OutcomeUnknown(StateError):
+    """The log did not answer whether a commit took place; the stores must be restored from the log."""
+
+
+class StoreDamaged(StateError):
+    """A local store cannot be read; wipe it and restore it from its changelog."""
+
+
+class DirectoryLocked(StateError):
+    """Another process holds the lock of a task directory."""
+
+
+class DirectoryUnusable(StateError):
+    """The state directory cannot be written: no permission, no space, not a directory."""
+
+
+class SnapshotUnusable(StateError):
+    """A snapshot is incomplete, damaged, or belongs to another log, topic or number of partitions."""

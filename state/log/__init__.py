@@ -1,0 +1,1 @@
+"""Where topics live: the Log port and its implementations."""

@@ -1,0 +1,1 @@
+"""Local copies of tables: the Store port and its implementations."""

@@ -1,0 +1,1 @@
+"""Runs tasks: instances, worker processes, fetch, process, commit, restore."""
