@@ -1,1 +1,1 @@
-"""Durable bytes: logs, stores, changelogs, snapshots, directories. Knows keys and offsets, nothing of groups or apps."""
+"""Durable bytes: logs, stores, changelogs, snapshots. Knows keys and offsets, nothing of groups or apps."""

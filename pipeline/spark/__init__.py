@@ -1,1 +1,1 @@
-"""The data pipeline on Spark: history, snapshots, hosting, audits. The only room that imports pyspark, and only when used."""
+"""The data pipeline on Spark: history, snapshots, hosting, audits. The only room that imports pyspark."""
