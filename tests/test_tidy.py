@@ -28,8 +28,24 @@ PURE = [
 ]
 NOT_PURE = {"orchestrator/assignors/aiokafka.py", "pipeline/commands.py"}
 BANNED = set(
-    "asyncio socket time random threading os subprocess logging secrets uuid select selectors multiprocessing signal "
-    "tempfile sqlite3".split()
+    [
+        "asyncio",
+        "socket",
+        "time",
+        "random",
+        "threading",
+        "os",
+        "subprocess",
+        "logging",
+        "secrets",
+        "uuid",
+        "select",
+        "selectors",
+        "multiprocessing",
+        "signal",
+        "tempfile",
+        "sqlite3",
+    ]
 )
 # Pure, but defines what awaits user code; may name asyncio and nothing else of the banned.
 MAY_AWAIT = {"pipeline/process.py", "pipeline/driver.py"}
