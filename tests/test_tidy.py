@@ -18,6 +18,10 @@ PURE = [
     "orchestrator/group*.py",
     "orchestrator/member*.py",
     "orchestrator/refine*.py",
+    "orchestrator/placement*.py",
+    "orchestrator/views.py",
+    "orchestrator/roster.py",
+    "orchestrator/operations.py",
     "orchestrator/invariants.py",
     "orchestrator/explain.py",
     "orchestrator/election.py",
@@ -27,26 +31,10 @@ PURE = [
     "pipeline/*.py",
 ]
 NOT_PURE = {"orchestrator/assignors/aiokafka.py", "pipeline/commands.py"}
-BANNED = set(
-    [
-        "asyncio",
-        "socket",
-        "time",
-        "random",
-        "threading",
-        "os",
-        "subprocess",
-        "logging",
-        "secrets",
-        "uuid",
-        "select",
-        "selectors",
-        "multiprocessing",
-        "signal",
-        "tempfile",
-        "sqlite3",
-    ]
-)
+BANNED = {
+    *("asyncio", "socket", "time", "random", "threading", "os", "subprocess", "logging", "secrets", "uuid"),
+    *("select", "selectors", "multiprocessing", "signal", "tempfile", "sqlite3"),
+}
 # Pure, but defines what awaits user code; may name asyncio and nothing else of the banned.
 MAY_AWAIT = {"pipeline/process.py", "pipeline/driver.py"}
 

@@ -1,0 +1,163 @@
+"""What the group hears and what it wants done: one dataclass each.
+
+One rule: the result of an effect comes back as the next event; the core never waits. Shells perform effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from orchestrator.model import Assignment, Hello, Owner, Status, Task, TaskId
+
+# ---- events
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A worker opened a session (first, again, or after a reconnect) and told its whole status."""
+
+    session: int
+    hello: Hello
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A member's whole status; at once when something changed, else every heartbeat interval."""
+
+    session: int
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    """The connection is gone. That is not death: the session may be resumed."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class OwnersRecorded:
+    """The owner records are in the log; their grants may go out."""
+
+    records: tuple[Owner, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WriterFenced:
+    """The log refuses this writer from now on; `tasks` are those it had."""
+
+    writer: str
+    tasks: tuple[TaskId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """Somebody who knows says that a member is dead (an operator, a supervisor): do not wait for its session."""
+
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
+class TasksChanged:
+    """Topics grew, or the app's new version has other subtopologies."""
+
+    tasks: tuple[Task, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """Mark instances as leaving (or with an empty set and `undo` take the mark back)."""
+
+    operation: str
+    instances: tuple[str, ...]
+    deadline_ms: int | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UndoLeaving:
+    """Take the marks of the running scale-down back; its learners finish what they began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = (
+    Joined
+    | Heartbeat
+    | SessionEnded
+    | OwnersRecorded
+    | WriterFenced
+    | Expired
+    | TasksChanged
+    | Leaving
+    | UndoLeaving
+    | Tick
+)
+
+# ---- effects
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send an assignment over a session."""
+
+    session: int
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSession:
+    """End a session; `fenced` tells the worker that its writer id is refused from now on."""
+
+    session: int
+    fenced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOwners:
+    """Write owner records into the log under the lease; the answer is OwnersRecorded."""
+
+    records: tuple[Owner, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Have the log refuse this writer; the answer is WriterFenced."""
+
+    writer: str
+
+
+@dataclass(frozen=True, slots=True)
+class OperationEnded:
+    """A scale-down came to its end: "done", "rolled back" or "forced"."""
+
+    operation: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """A task changed hands; the gap is what a user felt (last record of the old owner to first of the new), in ms,
+    and None where no record came in between or a side did not say."""
+
+    task: TaskId
+    source: str
+    target: str
+    gap_ms: int | None
+    moved_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Something a person reads: `S2 shuts down`, `S1 fenced`, `S1 rejoined`."""
+
+    text: str
+    facts: Mapping[str, str] | None = None
+
+
+Effect = Send | CloseSession | RecordOwners | Fence | OperationEnded | HandedOver | Said

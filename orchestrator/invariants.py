@@ -1,0 +1,72 @@
+"""What must hold of a group at every moment. One function, used by tests, simulation and, behind a setting, production.
+
+One rule: it reads only; a breach raises InvariantBroken with every fact that is wrong.
+"""
+
+from __future__ import annotations
+
+from orchestrator.errors import InvariantBroken
+from orchestrator.group import Group
+from orchestrator.model import Role, TaskId
+
+
+def breaches(group: Group) -> list[str]:
+    """Every rule that does not hold, as sentences; empty when all is well."""
+    found: list[str] = []
+    holders: dict[TaskId, list[str]] = {}
+    for member in group.roster:
+        if member.sent is None or member.fenced:
+            continue
+        for task, epoch in member.sent.active.items():
+            owner = group.owners.get(task)
+            if owner is None or owner.epoch < epoch:
+                found.append(f"{member.name} was granted {task} at epoch {epoch} without an owner record")
+            elif owner.epoch == epoch and owner.writer and owner.writer != member.hello.writer:
+                found.append(f"{member.name} was granted {task} at epoch {epoch}, which is {owner.member}'s")
+            elif owner.epoch == epoch and owner.writer:
+                holders.setdefault(task, []).append(member.name)
+    found += [f"{task} has two owners: {', '.join(names)}" for task, names in holders.items() if len(names) > 1]
+    for task, names in sorted(group.standbys.items()):
+        if len(names) > group.settings.standbys:
+            found.append(f"{task} has {len(names)} standbys, {group.settings.standbys} are wanted")
+    found += _copies_beside_each_other(group)
+    found += _learner_budget(group)
+    return found
+
+
+def _copies_beside_each_other(group: Group) -> list[str]:
+    """No instance holds a task twice."""
+    found: list[str] = []
+    instances = {m.name: m.hello.instance for m in group.roster}
+    for task in sorted(group.tasks):
+        names = [*group.standbys.get(task, ())]
+        if task in group.learners:
+            names.append(group.learners[task])
+        owner = group.effective_owner(task)
+        if owner is not None:
+            names.append(owner)
+        hosts = [instances[name] for name in names if name in instances]
+        if len(hosts) != len(set(hosts)):
+            found.append(f"two copies of {task} in one instance: {', '.join(names)}")
+    return found
+
+
+def _learner_budget(group: Group) -> list[str]:
+    restoring: dict[str, int] = {}
+    for task, name in group.learners.items():
+        member = group.roster.get(name)
+        if member is None:
+            continue
+        copy = member.status.copies.get(task)
+        if copy is None or (copy.role is Role.LEARNER and not copy.ready):
+            instance = member.hello.instance
+            restoring[instance] = restoring.get(instance, 0) + 1
+    limit = group.settings.max_learners_per_instance
+    return [f"{host} restores {n} learners, {limit} are allowed" for host, n in sorted(restoring.items()) if n > limit]
+
+
+def check(group: Group) -> None:
+    """Raise InvariantBroken if anything is wrong."""
+    found = breaches(group)
+    if found:
+        raise InvariantBroken("; ".join(found))

@@ -1,0 +1,434 @@
+"""A worker's side of the group as a pure machine. `MemberMachine.step(event, now_ms) -> list[Effect]`.
+
+One rule: a task runs only between a grant of the highest term seen and its release or loss; an epoch that was given
+up never runs again. The life cycle of a held task is the table below. The shell (workers/) performs the effects.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from orchestrator.model import Assignment, Copy, Released, Role, Settings, Status, TaskId
+
+
+class Held(StrEnum):
+    """Where a held task is in its life."""
+
+    COPYING = "copying"  # learner or standby: restores, then follows the changelog
+    STARTING = "starting"  # granted: reads the last records of the changelog
+    RUNNING = "running"  # processes
+    RELEASING = "releasing"  # finishes its batch and commits
+
+
+# ---- events
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """An active task has caught up with its changelog and processes."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRecord:
+    """The first record processed in this epoch (wall ms), for the timing of the hand-over."""
+
+    task: TaskId
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseDone:
+    """The batch is finished and committed; `last_ms` is when the last record was processed (wall ms, 0: none)."""
+
+    task: TaskId
+    last_ms: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a copy has come: sums of positions and ends over the task's changelogs."""
+
+    task: TaskId
+    position: int
+    end: int
+    follows: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Tasks whose commit the log refused, or that failed here: given up without a commit."""
+
+    tasks: frozenset[TaskId]
+
+
+@dataclass(frozen=True, slots=True)
+class WriterLost:
+    """The log or the coordinator says that this writer is fenced: everything is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSeen:
+    """State that lies on disk unused: task -> position."""
+
+    disk: dict[TaskId, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpened:
+    """Connected to a coordinator of `term`."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveWanted:
+    """This instance was asked to leave for good (drain)."""
+
+
+MemberEvent = (
+    Assigned
+    | Started
+    | FirstRecord
+    | ReleaseDone
+    | Progress
+    | Dropped
+    | WriterLost
+    | DiskSeen
+    | SessionOpened
+    | LeaveWanted
+)
+
+# ---- effects
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Begin to hold a task: as a copy (epoch 0), or as active at `epoch`."""
+
+    task: TaskId
+    role: Role
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRole:
+    """The state stays open; only the role changes (learner or standby to active, learner to standby and back)."""
+
+    task: TaskId
+    role: Role
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Revoked: finish the batch, commit, answer ReleaseDone; then the state stays open as a copy, or is closed."""
+
+    task: TaskId
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close a copy; its state stays on disk."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Lost: give up without a commit; what is not committed is forgotten."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Send the whole status now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejoin:
+    """Come back as a new incarnation under a new writer id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """Nothing is left here: shut down."""
+
+
+MemberEffect = Open | ChangeRole | Release | Close | Drop | Report | Rejoin | Exit
+
+# The life cycle: (state, what happened) -> state; None means no longer held. Drawn in the docs from this table.
+LIFE_CYCLE: dict[tuple[Held | None, str], Held | None] = {
+    (None, "copy assigned"): Held.COPYING,
+    (None, "granted"): Held.STARTING,
+    (Held.COPYING, "granted"): Held.STARTING,
+    (Held.COPYING, "unassigned"): None,
+    (Held.STARTING, "caught up"): Held.RUNNING,
+    (Held.STARTING, "revoked"): Held.RELEASING,
+    (Held.STARTING, "lost"): None,
+    (Held.RUNNING, "revoked"): Held.RELEASING,
+    (Held.RUNNING, "lost"): None,
+    (Held.RELEASING, "released, copy wanted"): Held.COPYING,
+    (Held.RELEASING, "released"): None,
+    (Held.RELEASING, "lost"): None,
+    (Held.COPYING, "lost"): None,
+}
+
+
+@dataclass(slots=True)
+class Holding:
+    """A held task: its state, its role, the epoch of its grant (0 for copies), and how far its copy is."""
+
+    state: Held
+    role: Role
+    epoch: int = 0
+    position: int = 0
+    end: int = 0
+    ready: bool = False
+    rate: float = 0.0
+    seen_ms: int = -1
+
+
+class MemberMachine:
+    """What one worker holds, and what it tells the group."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.term = 0
+        self.obeyed = 0  # the term of the last assignment taken
+        self.generation = 0
+        self.held: dict[TaskId, Holding] = {}
+        self.released: dict[TaskId, Released] = {}
+        self.disk: dict[TaskId, int] = {}
+        self.started: dict[TaskId, tuple[int, int]] = {}
+        self.assignment = Assignment(0, 0)
+        self.leaving = False
+        self.bounce = False
+        self.finished = False
+
+    def status(self) -> Status:
+        """Everything the group may know, whole."""
+        return Status(
+            generation=self.generation,
+            term=self.obeyed,
+            active={t: h.epoch for t, h in self.held.items() if h.state is not Held.COPYING},
+            copies={
+                t: Copy(h.role, h.position, h.end, h.ready) for t, h in self.held.items() if h.state is Held.COPYING
+            },
+            disk={t: p for t, p in self.disk.items() if t not in self.held},
+            released=dict(self.released),
+            ends={t: h.end for t, h in self.held.items() if h.end},
+            started=dict(self.started),
+            leaving=self.leaving,
+            bounce=self.bounce,
+        )
+
+    def step(self, event: MemberEvent, now_ms: int) -> list[MemberEffect]:
+        """Take one event; return what is to be done."""
+        match event:
+            case Assigned(assignment):
+                return self._assigned(assignment)
+            case Started(task):
+                return self._started(task)
+            case FirstRecord(task, at_ms):
+                holding = self.held.get(task)
+                if holding is not None and holding.epoch:
+                    self.started[task] = (holding.epoch, at_ms)
+                return [Report()]
+            case ReleaseDone():
+                return self._release_done(event)
+            case Progress():
+                return self._progress(event, now_ms)
+            case Dropped(tasks):
+                return self._dropped(tasks)
+            case WriterLost():
+                return self._writer_lost()
+            case DiskSeen(disk):
+                changed = disk.keys() != self.disk.keys()
+                self.disk = dict(disk)
+                return [Report()] if changed else []
+            case SessionOpened(term):
+                self.term = max(self.term, term)
+                return []
+            case LeaveWanted():
+                self.leaving = True
+                return [Report()]
+
+    def _to(self, task: TaskId, what: str) -> Held | None:
+        """Take the step of the life cycle that `what` names; an unknown one is a defect."""
+        holding = self.held.get(task)
+        state = LIFE_CYCLE[(holding.state if holding else None, what)]
+        if state is None:
+            self.held.pop(task, None)
+            self.started.pop(task, None)
+        elif holding is None:
+            self.held[task] = Holding(state, Role.STANDBY)
+        else:
+            holding.state = state
+        return state
+
+    def _assigned(self, assignment: Assignment) -> list[MemberEffect]:
+        if assignment.term < self.term:
+            return []
+        self.term = self.obeyed = assignment.term
+        self.generation = assignment.generation
+        self.assignment = assignment
+        effects: list[MemberEffect] = []
+        for task in sorted(self.held):
+            effects += self._let_go(task, assignment)
+        for task in [t for t in self.released if t not in assignment.release and t not in assignment.active]:
+            del self.released[task]
+        for task, epoch in sorted(assignment.release.items()):
+            holding = self.held.get(task)
+            if (holding is None or holding.state is Held.COPYING) and task not in self.released:
+                self.released[task] = Released(epoch)
+        for task, epoch in sorted(assignment.active.items()):
+            effects += self._take(task, epoch)
+        for role, tasks in ((Role.LEARNER, assignment.learners), (Role.STANDBY, assignment.standbys)):
+            for task in tasks:
+                effects += self._copy(task, role)
+        effects.append(Report())
+        if assignment.shutdown and not self.held:
+            self.finished = True
+            effects.append(Exit())
+        return effects
+
+    def _let_go(self, task: TaskId, assignment: Assignment) -> list[MemberEffect]:
+        """What is no longer assigned: copies are closed, actives revoked (asked for) or lost (no longer ours)."""
+        holding = self.held[task]
+        if holding.state is Held.COPYING:
+            wanted = task in assignment.learners or task in assignment.standbys or task in assignment.active
+            if wanted:
+                return []
+            self._to(task, "unassigned")
+            return [Close(task)]
+        if assignment.active.get(task) == holding.epoch:
+            return []
+        if assignment.release.get(task) == holding.epoch:
+            if holding.state is Held.RELEASING:
+                return []
+            self._to(task, "revoked")
+            return [Release(task, holding.epoch)]
+        self._to(task, "lost")
+        return [Drop(task)]
+
+    def _take(self, task: TaskId, epoch: int) -> list[MemberEffect]:
+        given_up = self.released.get(task)
+        if given_up is not None:
+            if epoch <= given_up.epoch:
+                return []
+            del self.released[task]
+        holding = self.held.get(task)
+        if holding is not None and holding.state is not Held.COPYING:
+            return []
+        self._to(task, "granted")
+        effect: MemberEffect = ChangeRole(task, Role.ACTIVE, epoch) if holding else Open(task, Role.ACTIVE, epoch)
+        holding = self.held[task]
+        holding.role, holding.epoch, holding.ready = Role.ACTIVE, epoch, False
+        return [effect]
+
+    def _copy(self, task: TaskId, role: Role) -> list[MemberEffect]:
+        holding = self.held.get(task)
+        if holding is None:
+            self._to(task, "copy assigned")
+            self.held[task].role = role
+            return [Open(task, role, 0)]
+        if holding.state is Held.COPYING and holding.role is not role:
+            holding.role = role
+            if role is Role.STANDBY:
+                holding.ready = False
+                return [ChangeRole(task, role, 0)]
+            self._announce(task)
+            return [ChangeRole(task, role, 0)]
+        return []
+
+    def _started(self, task: TaskId) -> list[MemberEffect]:
+        holding = self.held.get(task)
+        if holding is None or holding.state is not Held.STARTING:
+            return []
+        self._to(task, "caught up")
+        return [Report()]
+
+    def _release_done(self, event: ReleaseDone) -> list[MemberEffect]:
+        task = event.task
+        holding = self.held.get(task)
+        if holding is None or holding.state is not Held.RELEASING:
+            return []
+        self.released[task] = Released(holding.epoch, event.last_ms)
+        wanted = task in self.assignment.standbys or task in self.assignment.learners
+        if wanted:
+            self._to(task, "released, copy wanted")
+            role = Role.STANDBY if task in self.assignment.standbys else Role.LEARNER
+            holding.role, holding.epoch = role, 0
+            holding.position = holding.end = event.position
+            self.started.pop(task, None)
+            return [ChangeRole(task, role, 0), Report()]
+        self._to(task, "released")
+        self.disk[task] = event.position
+        return [Close(task), Report()]
+
+    def _progress(self, event: Progress, now_ms: int) -> list[MemberEffect]:
+        holding = self.held.get(event.task)
+        if holding is None:
+            return []
+        if 0 <= holding.seen_ms < now_ms:
+            holding.rate = (event.position - holding.position) * 1000 / (now_ms - holding.seen_ms)
+        holding.position, holding.end, holding.seen_ms = event.position, event.end, now_ms
+        if holding.role is Role.LEARNER and not holding.ready and self._announce(event.task):
+            return [Report()]
+        return []
+
+    def _is_finished(self, holding: Holding) -> bool:
+        """Close enough to take over: by lag in positions, or by the time the rest will take at the present rate."""
+        if holding.seen_ms < 0:
+            return False
+        lag = holding.end - holding.position
+        if lag <= self.settings.acceptable_recovery_lag:
+            return True
+        return holding.rate > 0 and lag * 1000 / holding.rate <= self.settings.acceptable_recovery_time_ms
+
+    def _announce(self, task: TaskId) -> bool:
+        """`eager`: each learner as it finishes; `conservative`: all of this worker's when the last has finished."""
+        learners = [h for h in self.held.values() if h.state is Held.COPYING and h.role is Role.LEARNER]
+        if self.settings.ready == "conservative":
+            if not all(self._is_finished(h) for h in learners):
+                return False
+            for holding in learners:
+                holding.ready = True
+            return bool(learners)
+        holding = self.held[task]
+        holding.ready = self._is_finished(holding)
+        return holding.ready
+
+    def _dropped(self, tasks: frozenset[TaskId]) -> list[MemberEffect]:
+        effects: list[MemberEffect] = []
+        for task in sorted(tasks):
+            holding = self.held.get(task)
+            if holding is None:
+                continue
+            if holding.epoch:
+                self.released[task] = Released(holding.epoch)
+            self._to(task, "lost")
+            effects.append(Drop(task))
+        return [*effects, Report()] if effects else []
+
+    def _writer_lost(self) -> list[MemberEffect]:
+        effects: list[MemberEffect] = []
+        for task in sorted(self.held):
+            self._to(task, "lost")
+            effects.append(Drop(task))
+        self.released.clear()
+        self.started.clear()
+        self.assignment = Assignment(0, self.term)
+        self.obeyed = 0
+        return [*effects, Rejoin()]

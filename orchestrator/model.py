@@ -1,0 +1,169 @@
+"""The words of the group as types: tasks, members, copies, assignments, settings.
+
+One rule: plain values only; nothing here decides anything. Everything in orchestrator/ builds on this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class TaskId(NamedTuple):
+    """A unit of assignment: one partition of one subtopology; prints as `0_3`."""
+
+    subtopology: int
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.subtopology}_{self.partition}"
+
+    @classmethod
+    def parse(cls, text: str) -> TaskId:
+        """`0_3` -> TaskId(0, 3). Raises ValueError."""
+        subtopology, _, partition = text.partition("_")
+        return cls(int(subtopology), int(partition))
+
+
+class Role(StrEnum):
+    """The role in which a member holds a task."""
+
+    ACTIVE = "active"
+    LEARNER = "learner"
+    STANDBY = "standby"
+
+
+class Protocol(StrEnum):
+    """How tasks change hands, worst to best; a group uses the best one that every member supports."""
+
+    EAGER = "eager"
+    COOPERATIVE = "cooperative"
+    LEARNER = "learner"
+
+
+PROTOCOL_ORDER: tuple[Protocol, ...] = (Protocol.EAGER, Protocol.COOPERATIVE, Protocol.LEARNER)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is known of a task beside its id. `weight` is its share of load; `state_bytes` 0 where unknown."""
+
+    id: TaskId
+    stateful: bool = True
+    weight: int = 1
+    state_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """An owner record as the log holds it. `writer` "" means that nobody may write for the task."""
+
+    task: TaskId
+    epoch: int
+    member: str
+    writer: str
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy of a task's state as its holder reports it. Positions are sums over the task's changelogs.
+
+    `ready` is the holder's own announcement (learners); a disk copy is what lies on disk and is not followed.
+    """
+
+    role: Role
+    position: int = 0
+    end: int = 0
+    ready: bool = False
+
+    @property
+    def lag(self) -> int:
+        return max(0, self.end - self.position)
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Proof that an owner gave up a task: epoch it held, time of the last record it processed (wall ms)."""
+
+    epoch: int
+    last_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Everything a member says of itself, whole, with every heartbeat (level-triggered).
+
+    `active`: task -> epoch, running or starting; `copies`: learners and standbys; `disk`: task -> position of state
+    that lies there unused; `released`: proofs for releases, kept until the assignment that answers them.
+    """
+
+    generation: int = 0
+    term: int = 0  # the highest seen; 0 says that the member is new to the group
+    active: Mapping[TaskId, int] = field(default_factory=dict)
+    copies: Mapping[TaskId, Copy] = field(default_factory=dict)
+    disk: Mapping[TaskId, int] = field(default_factory=dict)
+    released: Mapping[TaskId, Released] = field(default_factory=dict)
+    ends: Mapping[TaskId, int] = field(default_factory=dict)
+    started: Mapping[TaskId, tuple[int, int]] = field(default_factory=dict)
+    leaving: bool = False
+    bounce: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """How a worker introduces itself. `member` = instance id + worker number; `incarnation` is new at each process
+    start, and `writer` (the transactional id) is made of both and never used again."""
+
+    member: str
+    instance: str
+    incarnation: str
+    writer: str
+    capacity: int = 1
+    zone: str = ""
+    host: str = ""
+    pid: int = 0
+    protocols: tuple[Protocol, ...] = PROTOCOL_ORDER
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a member should hold now, whole. Obeyed only if `term` is the highest the member has seen.
+
+    `active` carries the epoch that the owner record was written with; `release` names tasks (with that epoch) whose
+    release the member must prove, also when it does not hold them; a task it runs that is in neither is lost.
+    `shutdown` tells a leaver that nothing is left on it.
+    """
+
+    generation: int
+    term: int
+    active: Mapping[TaskId, int] = field(default_factory=dict)
+    release: Mapping[TaskId, int] = field(default_factory=dict)
+    learners: tuple[TaskId, ...] = ()
+    standbys: tuple[TaskId, ...] = ()
+    protocol: Protocol = Protocol.LEARNER
+    leaving: bool = False
+    shutdown: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The group's settings; defaults and meanings are those of the safety page. All times in ms."""
+
+    protocol: Protocol = Protocol.LEARNER
+    ready: str = "eager"
+    standbys: int = 0
+    balancing_factor: int = 1
+    max_learners_per_instance: int = 2
+    acceptable_recovery_lag: int = 10_000
+    acceptable_recovery_time_ms: int = 10_000
+    heartbeat_ms: int = 1_000
+    session_timeout_ms: int = 10_000
+    disconnect_grace_ms: int = 1_000
+    rejoin_grace_ms: int = 5_000
+    release_timeout_ms: int = 10_000
+    learner_timeout_ms: int = 60_000
+    initial_delay_ms: int = 0
+    check_invariants: bool = False

@@ -1,0 +1,477 @@
+"""Scenario files: a command, `----`, and what the group then looks like. Parser, interpreter and printer.
+
+One rule: a refused command changes nothing and prints `error: ...`; after every command the invariants are checked.
+The grammar is in docs/scenarios.md. A file without `----` is a what-if: each line is a command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+
+from orchestrator import invariants
+from orchestrator.durations import parse_duration_ms
+from orchestrator.errors import OrchestratorError, WrongUse
+from orchestrator.explain import explain_task
+from orchestrator.model import Protocol, Settings, Task, TaskId
+from orchestrator.placement import natural
+from orchestrator.shares import choose_leaving, parse_amount, target_size
+from orchestrator.world import Node, World
+
+CHOICES = {"protocol": tuple(p.value for p in Protocol), "ready": ("eager", "conservative")}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One command of a file: its lines, where it stands, and the expected output (None in a what-if file)."""
+
+    line: int
+    command: str
+    body: tuple[str, ...] = ()
+    expected: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one command did. `members` maps a name to its lists; `error` is set for a refused command."""
+
+    command: str
+    generation: int
+    leader: str | None
+    members: dict[str, dict[str, list[str]]]
+    events: list[str] = field(default_factory=list)
+    error: str | None = None
+    text: str = "ok"
+
+
+def parse(text: str) -> list[Block]:
+    """Split a file into blocks. Raises WrongUse naming the line."""
+    lines = text.splitlines()
+    if not any(line.strip() == "----" for line in lines):
+        return list(_parse_plain(lines))
+    blocks: list[Block] = []
+    index = 0
+    while index < len(lines):
+        line = lines[index].strip()
+        if not line or line.startswith("#"):
+            index += 1
+            continue
+        start, head = index, []
+        while index < len(lines) and lines[index].strip() not in ("", "----"):
+            head.append(_uncomment(lines[index]))
+            index += 1
+        if index >= len(lines) or lines[index].strip() != "----":
+            raise WrongUse(f"line {start + 1}: '{head[0]}' has no '----' below it; add it and the expected output")
+        index += 1
+        expected: list[str] = []
+        while index < len(lines) and lines[index].strip():
+            expected.append(lines[index].rstrip())
+            index += 1
+        head = [h for h in head if h]
+        blocks.append(Block(start + 1, head[0], tuple(head[1:]), "\n".join(expected)))
+    return blocks
+
+
+def _uncomment(line: str) -> str:
+    return line.split("#", 1)[0].strip()
+
+
+def _parse_plain(lines: list[str]) -> Iterator[Block]:
+    index = 0
+    while index < len(lines):
+        command = _uncomment(lines[index])
+        index += 1
+        if not command:
+            continue
+        start, body = index, []
+        if command.split()[0] == "group":
+            while index < len(lines) and (line := _uncomment(lines[index])):
+                if line.split()[0] in COMMANDS:
+                    break
+                body.append(line)
+                index += 1
+        yield Block(start, command, tuple(body))
+
+
+class Scenario:
+    """Runs commands on a world."""
+
+    def __init__(self) -> None:
+        self.world = World(Settings())
+        self.names: dict[str, TaskId] = {}
+        self._declared = False
+
+    # ---- running
+
+    def run(self, block: Block) -> Outcome:
+        """Run one command; a refused one is an outcome with `error`. Raises InvariantBroken."""
+        world = self.world
+        before = self._state()
+        world.events = []
+        for node in world.nodes.values():
+            node.revoked = []
+        gone = {name for name, node in world.nodes.items() if not node.alive}
+        try:
+            said = self._dispatch(block)
+        except OrchestratorError as error:
+            return Outcome(
+                block.command,
+                world.group.generation,
+                world.leader(),
+                self._members(gone),
+                [],
+                str(error),
+                f"error: {error}",
+            )
+        invariants.check(self.world.group)
+        events = sorted(self.world.events, key=_event_order) if not said else []
+        members = self._members(gone)
+        outcome = Outcome(block.command, self.world.group.generation, self.world.leader(), members, events)
+        if said:
+            return replace(outcome, text="\n".join(said), events=said)
+        if self._state() == before and not events and not any(m["revoked"] for m in members.values()):
+            return outcome
+        if block.command.split()[0] == "group" and self.world.group.generation == 0:
+            return outcome
+        return replace(outcome, text=self._print(outcome))
+
+    def _dispatch(self, block: Block) -> list[str]:
+        words = block.command.split()
+        verb = "restart coordinator" if words[:2] == ["restart", "coordinator"] else words[0]
+        handler = COMMANDS.get(verb)
+        if handler is None:
+            raise WrongUse(f"unknown command '{verb}'; one of {', '.join(COMMANDS)}")
+        arguments = words[2:] if verb == "restart coordinator" else words[1:]
+        if verb not in ("group", "config") and not self._declared:
+            raise WrongUse(f"'{verb}' before 'group'; declare the tasks first")
+        if verb != "group" and block.body:
+            raise WrongUse(f"'{block.body[0]}': only a group block has more lines")
+        if verb == "group":
+            self._group(arguments, block.body)
+            return []
+        result: list[str] | None = getattr(self, handler)(arguments)
+        return result or []
+
+    # ---- commands
+
+    def _group(self, words: list[str], body: tuple[str, ...]) -> None:
+        names: dict[str, TaskId] = {}
+        for word in words:
+            if word in names:
+                raise WrongUse(f"task {word} is declared twice")
+            names[word] = _task_id(word, len(names))
+        if len(set(names.values())) != len(names):
+            names = {word: TaskId(0, index) for index, word in enumerate(names)}
+        placed: dict[str, list[TaskId]] = {}
+        taken: dict[TaskId, str] = {}
+        for line in body:
+            member, *tasks = line.split()
+            if member in placed:
+                raise WrongUse(f"member {member} stands twice in the group")
+            placed[member] = []
+            for word in tasks:
+                task = names.get(word)
+                if task is None:
+                    raise WrongUse(f"{member} holds {word}, which the group does not declare")
+                if task in taken:
+                    raise WrongUse(f"{word} is placed on {taken[task]} and on {member}; a task has one owner")
+                taken[task] = member
+                placed[member].append(task)
+        self.names = names
+        self.world = World(self.world.settings)
+        self._declared = True
+        self.world.declare([Task(task) for task in names.values()], placed)
+
+    def _config(self, words: list[str]) -> None:
+        if not words:
+            raise WrongUse("config without settings; write config key=value ...")
+        self.world.settings = parse_settings(self.world.settings, words)
+        self.world.group.settings = self.world.settings
+        for node in self.world.nodes.values():
+            node.machine.settings = self.world.settings
+        if self._declared:
+            self.world.group.reconsider()
+            self.world.tick(0)
+            self.world.nudge()
+
+    def _join(self, words: list[str]) -> None:
+        name, options = _split_options("join", words, ("instance", "capacity", "zone"))
+        if name in self.world.nodes:
+            known = self.world.nodes[name]
+            raise WrongUse(
+                f"{name} is a member already" if known.alive else f"{name} was here before; use rejoin {name}"
+            )
+        capacity = _number("capacity", options.get("capacity", "1"))
+        self.world.join(name, options.get("instance", name), capacity, options.get("zone", ""))
+
+    def _ready(self, words: list[str]) -> None:
+        if not words or len(words) > 2:
+            raise WrongUse("ready MEMBER TASK, ready MEMBER *, or ready *")
+        if words == ["*"]:
+            waiting = [(node, task) for node in self._alive() for task in self.world.restoring(node)]
+        else:
+            node = self._running(words[0])
+            if len(words) < 2:
+                raise WrongUse("ready MEMBER TASK, ready MEMBER *, or ready *")
+            restoring = self.world.restoring(node)
+            if words[1] == "*":
+                waiting = [(node, task) for task in restoring]
+            else:
+                task = self._task(words[1])
+                if task not in restoring:
+                    raise WrongUse(f"{node.name} restores no {words[1]}")
+                waiting = [(node, task)]
+        for node, task in waiting:
+            self.world.ready(node, task)
+        self.world.settle()
+
+    def _leaving(self, words: list[str]) -> None:
+        for node in [self._running(word) for word in _some("leaving", words)]:
+            self.world.leaving(node)
+
+    def _scale_down(self, words: list[str]) -> None:
+        if words == ["--undo"]:
+            if self.world.group.operation is None:
+                raise WrongUse("no scale-down is running")
+            self.world.undo_leaving()
+            return
+        options: dict[str, str] = {}
+        for index, word in enumerate(words):
+            if index % 2 == 0:
+                if word not in ("--to", "--by", "--instances") or index + 1 >= len(words):
+                    raise WrongUse("scale-down --to N or P%, --by N or P%, --instances a,b, or --undo")
+                options[word] = words[index + 1]
+        if len(options) != 1:
+            raise WrongUse("scale-down takes one of --to, --by, --instances")
+        group = self.world.group
+        present = {m.hello.instance for m in group.roster if not m.is_leaving and not m.fenced}
+        if "--instances" in options:
+            leaving = options["--instances"].split(",")
+            unknown = [name for name in leaving if name not in present]
+            if unknown:
+                raise WrongUse(f"no instance {unknown[0]} runs; there are {', '.join(sorted(present, key=natural))}")
+            if len(set(leaving)) >= len(present):
+                raise WrongUse("one instance always stays; name fewer")
+        else:
+            to = parse_amount(options["--to"], "--to") if "--to" in options else None
+            by = parse_amount(options["--by"], "--by") if "--by" in options else None
+            size = target_size(len(present), to=to, by=by)
+            leader = self.world.leader()
+            last = self.world.nodes[leader].hello.instance if leader else None
+            leaving = choose_leaving(costs(group, present), len(present) - size, last=last)
+        if leaving:
+            self.world.mark_leaving([*leaving, *(group.operation.instances if group.operation else ())])
+
+    def _crash(self, words: list[str]) -> None:
+        for node in [self._here(word) for word in _some("crash", words)]:
+            self.world.crash(node)
+
+    def _stall(self, words: list[str]) -> None:
+        for node in [self._running(word) for word in _some("stall", words)]:
+            self.world.stall(node)
+
+    def _resume(self, words: list[str]) -> None:
+        for node in [self._here(word) for word in _some("resume", words)]:
+            if not node.stalled:
+                raise WrongUse(f"{node.name} is not stalled")
+            self.world.resume(node)
+
+    def _rejoin(self, words: list[str]) -> None:
+        for word in _some("rejoin", words):
+            node = self.world.nodes.get(word)
+            if node is None:
+                raise WrongUse(f"no member {word}; use join {word}")
+            self.world.rejoin(node)
+
+    def _restart(self, words: list[str]) -> None:
+        if words:
+            raise WrongUse("restart coordinator takes nothing more")
+        self.world.restart_coordinator()
+
+    def _tick(self, words: list[str]) -> None:
+        if len(words) != 1:
+            raise WrongUse("tick DURATION, as in tick 30s")
+        self.world.tick(parse_duration_ms(words[0]))
+
+    def _explain(self, words: list[str]) -> list[str]:
+        if len(words) != 1:
+            raise WrongUse("explain TASK")
+        task = self._task(words[0])
+        why, waiting = explain_task(self.world.group, task, {v: k for k, v in self.names.items()})
+        return [*why, *waiting]
+
+    # ---- looking things up
+
+    def _alive(self) -> list[Node]:
+        return [
+            n for n in sorted(self.world.nodes.values(), key=lambda n: natural(n.name)) if n.alive and not n.stalled
+        ]
+
+    def _here(self, name: str) -> Node:
+        node = self.world.nodes.get(name)
+        if node is None or not node.alive:
+            there = ", ".join(
+                n.name for n in sorted(self.world.nodes.values(), key=lambda n: natural(n.name)) if n.alive
+            )
+            raise WrongUse(f"no member {name} is alive; there are {there or 'none'}")
+        return node
+
+    def _running(self, name: str) -> Node:
+        node = self._here(name)
+        if node.stalled:
+            raise WrongUse(f"{name} is stalled; use resume {name} first")
+        return node
+
+    def _task(self, word: str) -> TaskId:
+        task = self.names.get(word)
+        if task is None:
+            raise WrongUse(f"no task {word}; there are {', '.join(self.names)}")
+        return task
+
+    # ---- printing
+
+    def _state(self) -> object:
+        group = self.world.group
+        return group.generation, self.world.leader(), [(n.name, n.alive) for n in self.world.nodes.values()]
+
+    def _members(self, gone: set[str]) -> dict[str, dict[str, list[str]]]:
+        """Rows of the members alive, and of those that shut down with this very command."""
+        group, back = self.world.group, {task: name for name, task in self.names.items()}
+
+        def show(tasks: object) -> list[str]:
+            return sorted((back[t] for t in tasks), key=natural)  # type: ignore[attr-defined]
+
+        rows: dict[str, dict[str, list[str]]] = {}
+        for node in sorted(self.world.nodes.values(), key=lambda n: natural(n.name)):
+            left = not node.alive and node.name not in gone and node.machine.finished
+            if not node.alive and not left:
+                continue
+            writer = node.hello.writer
+            active = {t for t, o in group.owners.items() if o.writer == writer}
+            learning = {t for t, m in group.learners.items() if m == node.name}
+            learning |= {t for t, move in group.moves.items() if move.target == node.name and t in node.machine.held}
+            standby = {t for t, names in group.standbys.items() if node.name in names} - active - learning
+            rows[node.name] = {
+                "active": show(active),
+                "revoked": show(set(node.revoked) - (active if group.protocol is not Protocol.EAGER else set())),
+                "learning": show(learning - active),
+                "standby": show(standby),
+            }
+        return rows
+
+    def _print(self, outcome: Outcome) -> str:
+        columns = ["active", "revoked", "learning"]
+        if self.world.settings.standbys > 0:
+            columns.append("standby")
+        lines = [f"generation {outcome.generation} leader {outcome.leader or '-'}"]
+        cells = {n: [f"{c} [{', '.join(row[c])}]" for c in columns] for n, row in outcome.members.items()}
+        name_width = max((len(name) for name in cells), default=0)
+        widths = [max((len(row[i]) for row in cells.values()), default=0) for i in range(len(columns))]
+        for name, row in cells.items():
+            padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+            lines.append(f"  {name.ljust(name_width)}  {'  '.join(padded)}".rstrip())
+        return "\n".join([*lines, *outcome.events])
+
+
+COMMANDS = {
+    "group": "_group",
+    "config": "_config",
+    "join": "_join",
+    "ready": "_ready",
+    "leaving": "_leaving",
+    "scale-down": "_scale_down",
+    "crash": "_crash",
+    "stall": "_stall",
+    "resume": "_resume",
+    "rejoin": "_rejoin",
+    "restart coordinator": "_restart",
+    "tick": "_tick",
+    "explain": "_explain",
+}
+
+
+def _task_id(word: str, index: int) -> TaskId:
+    """T3 -> 0_3; 1_2 as itself; any other name by its place."""
+    if word[:1] in "Tt" and word[1:].isdecimal():
+        return TaskId(0, int(word[1:]))
+    left, _, right = word.partition("_")
+    if left.isdecimal() and right.isdecimal():
+        return TaskId(int(left), int(right))
+    return TaskId(0, index)
+
+
+def _event_order(text: str) -> tuple[int, object]:
+    return (1 if text.endswith("shuts down") else 0, natural(text))
+
+
+def _some(verb: str, words: list[str]) -> list[str]:
+    if not words:
+        raise WrongUse(f"{verb} whom: write {verb} S1")
+    return words
+
+
+def _number(name: str, text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise WrongUse(f"{name}={text}: write a whole number of 1 or more")
+    return int(text)
+
+
+def _split_options(verb: str, words: list[str], known: tuple[str, ...]) -> tuple[str, dict[str, str]]:
+    names = [w for w in words if "=" not in w]
+    if len(names) != 1:
+        raise WrongUse(f"{verb} takes one name, and {', '.join(k + '=...' for k in known)}")
+    options: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if equals:
+            if key not in known or not value:
+                raise WrongUse(f"{verb}: unknown option '{word}'; one of {', '.join(k + '=...' for k in known)}")
+            options[key] = value
+    return names[0], options
+
+
+def parse_settings(settings: Settings, words: list[str]) -> Settings:
+    """`key=value` words over `settings`; times are durations (`30s`). Raises WrongUse."""
+    known = {f.name.removesuffix("_ms"): f.name for f in fields(Settings)}
+    changed: dict[str, object] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        name = known.get(key.replace("-", "_").removesuffix("_ms"))
+        if not equals or name is None:
+            raise WrongUse(f"config {word}: unknown setting; one of {', '.join(sorted(known))}")
+        if key in CHOICES:
+            if value not in CHOICES[key]:
+                raise WrongUse(f"config {word}: one of {', '.join(CHOICES[key])}")
+            changed[name] = Protocol(value) if key == "protocol" else value
+        elif name == "check_invariants":
+            changed[name] = value == "true"
+        elif name.endswith("_ms"):
+            changed[name] = parse_duration_ms(value)
+        elif value.isdecimal() and (int(value) > 0 or name in ("standbys", "acceptable_recovery_lag")):
+            changed[name] = int(value)
+        else:
+            raise WrongUse(f"config {word}: write a whole number")
+    return replace(settings, **changed)  # type: ignore[arg-type]
+
+
+def costs(group: object, present: set[str]) -> dict[str, tuple[int, int]]:
+    """What it costs to empty each instance: bytes without a ready copy elsewhere, and tasks."""
+    from orchestrator.group import Group
+
+    assert isinstance(group, Group)
+    result = dict.fromkeys(present, (0, 0))
+    for owner in group.owners.values():
+        member = group.roster.get(owner.member)
+        if member is None or not owner.writer or member.hello.instance not in result:
+            continue
+        task = group.tasks.get(owner.task)
+        cost, count = result[member.hello.instance]
+        ready_copy = any(
+            other.hello.instance != member.hello.instance
+            and (copy := other.status.copies.get(owner.task)) is not None
+            and copy.lag <= group.settings.acceptable_recovery_lag
+            for other in group.roster
+        )
+        size = 0 if task is None or not task.stateful or ready_copy else max(1, task.state_bytes)
+        result[member.hello.instance] = (cost + size, count + 1)
+    return result

@@ -1,0 +1,95 @@
+"""From the group's state to the assignor's view. One rule: reads, decides nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.model import TaskId
+from orchestrator.placement import LearnerView, MemberView, View
+
+if TYPE_CHECKING:
+    from orchestrator.group import Group
+
+
+def build_view(group: Group) -> View:
+    """What the assignor may know: live members, effective owners, copies with their lags, reserved tasks."""
+    live = {m.name: m for m in group.roster if not m.fenced and not m.shut_down}
+    members = {
+        name: MemberView(name, m.hello.instance, m.hello.capacity, m.hello.zone, m.is_leaving)
+        for name, m in sorted(live.items())
+        if m.session is not None or not m.is_leaving
+    }
+    active: dict[TaskId, str] = {}
+    reserved: set[TaskId] = set()
+    former: dict[TaskId, str] = {}
+    for task in group.tasks:
+        owner = group.effective_owner(task)
+        if owner is not None and owner in members:
+            active[task] = owner
+            continue
+        record = group.owners.get(task)
+        if record is None:
+            continue
+        former[task] = record.member
+        if record.writer and record.writer in group.fencing:
+            reserved.add(task)  # until the log says that the fence holds
+        elif (silent := group.roster.get(record.member)) is not None and silent.fenced and silent.session is None:
+            reserved.add(task)
+    standbys, disk = _copies(group, members)
+    for task in list(reserved):
+        record = group.owners[task]
+        fenced = not record.writer
+        if fenced and _is_warm(group, task, standbys.get(task, {}), disk.get(task, {})):
+            reserved.discard(task)
+    learners = {
+        task: LearnerView(member, _ready(group, member, task))
+        for task, member in group.learners.items()
+        if member in members and task in group.tasks
+    }
+    reserved -= {t for t, learner in learners.items() if learner.ready and not group.owners[t].writer}
+    return View(
+        tasks=group.tasks,
+        members=members,
+        active=active,
+        learners=learners,
+        standbys=standbys,
+        disk=disk,
+        reserved=frozenset(reserved),
+        former=former,
+        given_up=frozenset(group.given_up),
+        protocol=group.protocol,
+        settings=group.settings,
+    )
+
+
+def _ready(group: Group, member: str, task: TaskId) -> bool:
+    known = group.roster.get(member)
+    copy = known.status.copies.get(task) if known is not None else None
+    return copy is not None and copy.ready
+
+
+def _copies(
+    group: Group, members: dict[str, MemberView]
+) -> tuple[dict[TaskId, dict[str, int]], dict[TaskId, dict[str, int]]]:
+    standbys: dict[TaskId, dict[str, int]] = {}
+    for task, names in group.standbys.items():
+        for name in names:
+            if name in members:
+                member = group.roster.members[name]
+                copy = member.status.copies.get(task)
+                lag = copy.lag if copy is not None else group.ends.get(task, 0)
+                standbys.setdefault(task, {})[name] = lag
+    disk: dict[TaskId, dict[str, int]] = {}
+    for name in members:
+        member = group.roster.members[name]
+        for task, position in member.status.disk.items():
+            if task in group.tasks:
+                lag = max(0, group.ends.get(task, position) - position)
+                hosts = disk.setdefault(task, {})
+                hosts[member.hello.instance] = min(lag, hosts.get(member.hello.instance, lag))
+    return standbys, disk
+
+
+def _is_warm(group: Group, task: TaskId, standbys: dict[str, int], disk: dict[str, int]) -> bool:
+    lags = [*standbys.values(), *disk.values()]
+    return any(lag <= group.settings.acceptable_recovery_lag for lag in lags)

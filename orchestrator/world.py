@@ -1,0 +1,294 @@
+"""A whole group in one thread: the real coordinator core and the real member cores, messages delivered in order.
+
+One rule: nothing happens but by a command or by time that a command lets pass; the same commands give the same world.
+Used by scenario files and `orchestrator simulate`; the fault-injecting simulation has its own scheduler.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from orchestrator import events as ev
+from orchestrator import member as mem
+from orchestrator.group import Group
+from orchestrator.model import Hello, Owner, Role, Settings, Task, TaskId
+from orchestrator.placement import natural
+
+STATE_SIZE = 1_000_000  # positions in a task's changelog: far above any acceptable lag, so that learners must restore
+
+
+@dataclass(slots=True)
+class Node:
+    """One member of the world: its machine, and what a process would have on its disk."""
+
+    name: str
+    hello: Hello
+    machine: mem.MemberMachine
+    session: int | None = None
+    alive: bool = True
+    stalled: bool = False
+    lives: int = 1
+    inbox: list[mem.MemberEvent] = field(default_factory=list)
+    disk: dict[TaskId, int] = field(default_factory=dict)
+    revoked: list[TaskId] = field(default_factory=list)
+
+
+class World:
+    """Members, a log of owner records, and one coordinator, hosted by the first member by name."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.now_ms = 0
+        self.term = 1
+        self.tasks: dict[TaskId, Task] = {}
+        self.log: dict[TaskId, Owner] = {}
+        self.nodes: dict[str, Node] = {}
+        self.group = Group(settings)
+        self.events: list[str] = []
+        self._sessions = 0
+        self._queue: deque[Callable[[], None]] = deque()
+
+    # ---- building
+
+    def declare(self, tasks: list[Task], placed: dict[str, list[TaskId]]) -> None:
+        """A stable start: the tasks, and who runs which."""
+        self.tasks = {task.id: task for task in tasks}
+        for name in placed:
+            self._new_node(name, name, 1, "")
+        for name, ids in placed.items():
+            node = self.nodes[name]
+            for task in ids:
+                self.log[task] = Owner(task, 1, name, node.hello.writer, self.term)
+                node.machine.held[task] = mem.Holding(mem.Held.RUNNING, Role.ACTIVE, 1, STATE_SIZE, STATE_SIZE)
+        self._start_group()
+        self.group.paused = bool(placed)
+        for node in self.nodes.values():
+            self._connect(node)
+        self.settle()
+        if placed:
+            self.group.accept_as_is()
+        self.events.clear()
+
+    def _start_group(self) -> None:
+        self.group = Group(
+            self.settings, self.tasks.values(), self.log.values(), term=self.term, now_ms=self.now_ms, generation=0
+        )
+
+    def _new_node(self, name: str, instance: str, capacity: int, zone: str) -> Node:
+        hello = Hello(name, instance, f"{name}#1", f"{name}#1", capacity, zone)
+        node = Node(name, hello, mem.MemberMachine(self.settings))
+        self.nodes[name] = node
+        return node
+
+    def _connect(self, node: Node) -> None:
+        self._sessions += 1
+        session = self._sessions
+        node.session = session
+        node.machine.step(mem.SessionOpened(self.group.term), self.now_ms)
+        hello, status = node.hello, node.machine.status()
+        self._queue.append(lambda: self._to_group(ev.Joined(session, hello, status)))
+
+    # ---- delivery
+
+    def settle(self) -> None:
+        """Deliver messages until the group is quiet."""
+        for _ in range(1_000_000):
+            if not self._queue:
+                return
+            self._queue.popleft()()
+        raise RuntimeError("the group does not come to rest")
+
+    def _to_group(self, event: ev.Event) -> None:
+        group = self.group
+        for effect in group.step(event, self.now_ms):
+            self._perform(group, effect)
+
+    def _perform(self, group: Group, effect: ev.Effect) -> None:
+        match effect:
+            case ev.Send(session, assignment):
+                self._queue.append(lambda: self._to_session(session, mem.Assigned(assignment)))
+            case ev.CloseSession(session, fenced):
+                self._queue.append(lambda: self._closed(session, fenced))
+            case ev.RecordOwners(records):
+                self.log.update({record.task: record for record in records})
+                self._queue.append(lambda: self._to_group(ev.OwnersRecorded(records)))
+            case ev.Fence(writer):
+                had = tuple(sorted(t for t, o in self.log.items() if o.writer == writer))
+                for task in had:
+                    owner = self.log[task]
+                    self.log[task] = Owner(task, owner.epoch + 1, owner.member, "", group.term)
+                self._queue.append(lambda: self._to_group(ev.WriterFenced(writer, had)))
+            case ev.Said(text):
+                self.events.append(text)
+            case ev.OperationEnded() | ev.HandedOver():
+                pass
+
+    def _of_session(self, session: int) -> Node | None:
+        return next((n for n in self.nodes.values() if n.session == session and n.alive), None)
+
+    def _to_session(self, session: int, event: mem.MemberEvent) -> None:
+        node = self._of_session(session)
+        if node is None:
+            return
+        if node.stalled:
+            node.inbox.append(event)
+        else:
+            self._to_member(node, event)
+
+    def _closed(self, session: int, fenced: bool) -> None:
+        node = self._of_session(session)
+        if node is None or not fenced:
+            return
+        if node.stalled:
+            node.inbox.append(mem.WriterLost())
+        else:
+            self._to_member(node, mem.WriterLost())
+
+    def _to_member(self, node: Node, event: mem.MemberEvent) -> None:
+        for effect in node.machine.step(event, self.now_ms):
+            self._act(node, effect)
+
+    def _act(self, node: Node, effect: mem.MemberEffect) -> None:
+        """What a worker's shell would do, at once."""
+        machine = node.machine
+        match effect:
+            case mem.Open(task, role, _) | mem.ChangeRole(task, role, _):
+                if role is Role.ACTIVE:
+                    machine.held[task].position = machine.held[task].end = STATE_SIZE
+                    self._to_member(node, mem.Started(task))
+                else:
+                    position = max(machine.held[task].position, node.disk.get(task, 0))
+                    self._to_member(node, mem.Progress(task, position, STATE_SIZE))
+            case mem.Release(task, _):
+                node.revoked.append(task)
+                node.disk[task] = STATE_SIZE
+                self._to_member(node, mem.ReleaseDone(task, 0, STATE_SIZE))
+            case mem.Close(task):
+                self._to_member(node, mem.DiskSeen(dict(node.disk)))
+            case mem.Drop(task):
+                node.disk[task] = STATE_SIZE
+                self._to_member(node, mem.DiskSeen(dict(node.disk)))
+            case mem.Report():
+                self._report(node)
+            case mem.Rejoin():
+                self._rejoin(node)
+            case mem.Exit():
+                node.alive = False
+                session = node.session
+                if session is not None:
+                    self._queue.append(lambda: self._to_group(ev.SessionEnded(session)))
+
+    def _report(self, node: Node) -> None:
+        session, status = node.session, node.machine.status()
+        if session is not None:
+            self._queue.append(lambda: self._to_group(ev.Heartbeat(session, status)))
+
+    def _rejoin(self, node: Node) -> None:
+        node.lives += 1
+        incarnation = f"{node.name}#{node.lives}"
+        old = node.hello
+        node.hello = Hello(
+            old.member, old.instance, incarnation, incarnation, old.capacity, old.zone, protocols=old.protocols
+        )
+        node.machine.disk = dict(node.disk)
+        self._connect(node)
+
+    # ---- commands
+
+    def leader(self) -> str | None:
+        """The member that hosts the coordinator: the first by name of those alive."""
+        alive = [n.name for n in self.nodes.values() if n.alive]
+        return min(alive, key=natural) if alive else None
+
+    def join(self, name: str, instance: str, capacity: int, zone: str) -> None:
+        self._connect(self._new_node(name, instance, capacity, zone))
+        self.settle()
+
+    def ready(self, node: Node, task: TaskId) -> None:
+        """The restore of one copy finishes."""
+        self._to_member(node, mem.Progress(task, STATE_SIZE, STATE_SIZE))
+
+    def restoring(self, node: Node) -> list[TaskId]:
+        """Copies of `node` that still restore."""
+        held = node.machine.held.items()
+        return sorted(t for t, h in held if h.state is mem.Held.COPYING and h.position < h.end)
+
+    def leaving(self, node: Node) -> None:
+        self._to_member(node, mem.LeaveWanted())
+        self.settle()
+
+    def mark_leaving(self, instances: list[str]) -> None:
+        self._to_group(ev.Leaving("scenario", tuple(instances)))
+        self.settle()
+
+    def undo_leaving(self) -> None:
+        self._to_group(ev.UndoLeaving())
+        self.settle()
+
+    def crash(self, node: Node) -> None:
+        """The process is gone, and everybody knows; its disk stays."""
+        was_leader = self.leader() == node.name
+        node.alive = False
+        for task, holding in node.machine.held.items():
+            position = STATE_SIZE if holding.epoch else holding.position
+            node.disk[task] = max(position, node.disk.get(task, 0))
+        session, node.session = node.session, None
+        if was_leader:
+            self.restart_coordinator(settle=False)
+        elif session is not None:
+            self._to_group(ev.SessionEnded(session))
+        self.settle()
+        self._to_group(ev.Expired(node.name))
+        self.settle()
+
+    def stall(self, node: Node) -> None:
+        node.stalled = True
+
+    def resume(self, node: Node) -> None:
+        """Whatever was sent to it meanwhile arrives now."""
+        node.stalled = False
+        waiting, node.inbox = node.inbox, []
+        for event in waiting:
+            self._to_member(node, event)
+        if node.alive:
+            self._report(node)
+        self.settle()
+
+    def rejoin(self, node: Node) -> None:
+        """A process that was gone starts again, with its disk, as a new incarnation."""
+        node.alive, node.stalled = True, False
+        node.inbox.clear()
+        node.machine = mem.MemberMachine(self.settings)
+        self._rejoin(node)
+        self.settle()
+
+    def restart_coordinator(self, settle: bool = True) -> None:
+        """A new coordinator reads the owner records and hears everybody who can speak."""
+        self.term += 1
+        self._queue.clear()
+        self._start_group()
+        for node in self.nodes.values():
+            if node.alive and not node.stalled:
+                self._connect(node)
+            elif node.alive:
+                node.session = None
+        if settle:
+            self.settle()
+
+    def tick(self, ms: int) -> None:
+        """Time passes in steps of a heartbeat."""
+        end = self.now_ms + ms
+        while self.now_ms < end:
+            self.now_ms = min(end, self.now_ms + min(1_000, self.settings.heartbeat_ms))
+            for node in self.nodes.values():
+                if node.alive and not node.stalled:
+                    self._report(node)
+            self._queue.append(lambda: self._to_group(ev.Tick()))
+            self.settle()
+
+    def nudge(self) -> None:
+        """Let the coordinator think again, without time passing."""
+        self._queue.append(lambda: self._to_group(ev.Tick()))
+        self.settle()
