@@ -7,13 +7,17 @@ from what members report. Where tasks belong is placement.py; this module gets t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orchestrator import events as ev
-from orchestrator.model import PROTOCOL_ORDER, Assignment, Owner, Protocol, Role, Settings, Status, Task, TaskId
-from orchestrator.placement import Plan, natural, place
+from orchestrator.grants import assignment_of, is_released, owned_by_writer, same
+from orchestrator.model import PROTOCOL_ORDER, Owner, Protocol, Role, Settings, Status, Task, TaskId
+from orchestrator.names import natural
+from orchestrator.placement import place
+from orchestrator.placement_view import Plan
 from orchestrator.roster import Member, Roster
+from orchestrator.silence import watch
 from orchestrator.views import build_view
 
 
@@ -70,15 +74,15 @@ class Group:
         self.first_join_ms: int | None = None
         self.barrier = False
         self.paused = False  # an operator's hold: while set, nothing is planned
-        self._dirty = False
+        self.dirty = False
         self._membership_changed = False
-        self._effects: list[ev.Effect] = []
+        self.effects: list[ev.Effect] = []
 
     # ---- the one entrance
 
     def step(self, event: ev.Event, now_ms: int) -> list[ev.Effect]:
         """Take one event; return what is to be done. Never waits, reads no clock."""
-        self._effects = []
+        self.effects = []
         match event:
             case ev.Joined():
                 self._joined(event, now_ms)
@@ -94,20 +98,20 @@ class Group:
                 self._expire_named(name)
             case ev.TasksChanged(tasks):
                 self.tasks = {task.id: task for task in tasks}
-                self._dirty = True
+                self.dirty = True
             case ev.Leaving():
                 self._leave(event)
             case ev.UndoLeaving():
-                self._undo("rolled back")
+                self.undo("rolled back")
             case ev.Tick():
                 pass
-        self._tick(now_ms)
-        if self._dirty:
+        watch(self, now_ms)
+        if self.dirty:
             self._rebalance(now_ms)
         self._advance(now_ms)
         self._send()
         self._finish_leavers()
-        return self._effects
+        return self.effects
 
     def next_deadline_ms(self, now_ms: int) -> int:
         """When a Tick is due at the latest."""
@@ -116,12 +120,12 @@ class Group:
     def accept_as_is(self) -> None:
         """Take the present state as agreed: no rebalance until something changes."""
         self.paused = False
-        self._dirty = False
+        self.dirty = False
         self._membership_changed = False
 
     def reconsider(self) -> None:
         """Settings changed: plan again with the next step."""
-        self._dirty = True
+        self.dirty = True
 
     # ---- members
 
@@ -131,17 +135,17 @@ class Group:
             self.first_join_ms = now_ms
         self.generation = max(self.generation, status.generation)
         if hello.writer in self.fencing or self._refused(hello.writer, hello.member):
-            self._effects.append(ev.CloseSession(event.session, fenced=True))
+            self.effects.append(ev.CloseSession(event.session, fenced=True))
             return
         known = self.roster.get(hello.member)
         if known is not None and known.session is not None and known.session != event.session:
-            self._effects.append(ev.CloseSession(known.session, fenced=known.hello.writer != hello.writer))
+            self.effects.append(ev.CloseSession(known.session, fenced=known.hello.writer != hello.writer))
         if known is not None and known.hello.writer != hello.writer:
-            self._fence_writer(known.hello.writer)
-            self._effects.append(ev.Said(f"{hello.member} rejoined"))
+            self.fence_writer(known.hello.writer)
+            self.effects.append(ev.Said(f"{hello.member} rejoined"))
         for owner in list(self.owners.values()):
             if owner.member == hello.member and owner.writer not in ("", hello.writer):
-                self._fence_writer(owner.writer)
+                self.fence_writer(owner.writer)
         member = Member(hello, None, status, now_ms)
         if known is not None:
             self.roster.remove(known)
@@ -151,7 +155,7 @@ class Group:
         self.roster.bind(member, event.session)
         self._adopt_copies(member)
         self._take_status(member, now_ms)
-        self._dirty = True
+        self.dirty = True
         if status.term == 0:
             self._membership_changed = True
 
@@ -173,17 +177,17 @@ class Group:
     def _heard(self, event: ev.Heartbeat, now_ms: int) -> None:
         member = self.roster.of_session(event.session)
         if member is None:
-            self._effects.append(ev.CloseSession(event.session, fenced=False))
+            self.effects.append(ev.CloseSession(event.session, fenced=False))
             return
         before = member.status
         member.status = event.status
         member.heard_ms = now_ms
         if member.fenced:
-            self._effects.append(ev.CloseSession(event.session, fenced=True))
+            self.effects.append(ev.CloseSession(event.session, fenced=True))
             return
         self._take_status(member, now_ms)
         if self._matters(before, event.status):
-            self._dirty = True
+            self.dirty = True
 
     def _take_status(self, member: Member, now_ms: int) -> None:
         self.roster.note_progress(member, now_ms)
@@ -195,7 +199,7 @@ class Group:
             if told is not None and owner is not None and owner.epoch == epoch and owner.member == member.name:
                 source, target, last_ms, moved = self.hand_overs.pop(task)
                 gap = first_ms - last_ms if last_ms and first_ms else None
-                self._effects.append(ev.HandedOver(task, source, target, gap, moved))
+                self.effects.append(ev.HandedOver(task, source, target, gap, moved))
 
     @staticmethod
     def _matters(before: Status, after: Status) -> bool:
@@ -212,11 +216,11 @@ class Group:
         member = self.roster.unbind(session, now_ms)
         if member is None:
             return
-        if member.shut_down or (member.is_leaving and not self._owns(member)):
+        if member.shut_down or (member.is_leaving and not self.owns(member)):
             self._remove(member)
-        self._dirty = True
+        self.dirty = True
 
-    def _owns(self, member: Member) -> bool:
+    def owns(self, member: Member) -> bool:
         writer = member.hello.writer
         owned = any(o.writer == writer for o in self.owners.values()) or any(
             o.writer == writer for o in self.recording.values()
@@ -226,18 +230,19 @@ class Group:
     def _expire_named(self, name: str) -> None:
         member = self.roster.get(name)
         if member is not None:
-            self._expire(member)
+            self.expire(member)
             return
-        self._effects.append(ev.Said(f"{name} fenced"))
+        self.effects.append(ev.Said(f"{name} fenced"))
         for owner in list(self.owners.values()):
             if owner.member == name:
-                self._fence_writer(owner.writer)
+                self.fence_writer(owner.writer)
 
-    def _expire(self, member: Member) -> None:
+    def expire(self, member: Member) -> None:
+        """The member is dead: fence its writer and forget it."""
         if member.session is not None:
-            self._effects.append(ev.CloseSession(member.session, fenced=True))
-        self._fence_writer(member.hello.writer)
-        self._effects.append(ev.Said(f"{member.name} fenced"))
+            self.effects.append(ev.CloseSession(member.session, fenced=True))
+        self.fence_writer(member.hello.writer)
+        self.effects.append(ev.Said(f"{member.name} fenced"))
         self._remove(member)
 
     def _remove(self, member: Member) -> None:
@@ -245,11 +250,12 @@ class Group:
         self.learners = {t: m for t, m in self.learners.items() if m != member.name}
         self.standbys = {t: tuple(m for m in ms if m != member.name) for t, ms in self.standbys.items()}
         self._membership_changed = not member.shut_down
-        self._dirty = True
+        self.dirty = True
 
     # ---- fencing
 
-    def _fence_writer(self, writer: str) -> None:
+    def fence_writer(self, writer: str) -> None:
+        """Have the log refuse the writer, if it holds anything; its member is told when it speaks."""
         if not writer or writer in self.fencing:
             return
         member = self.roster.of_writer(writer)
@@ -258,8 +264,8 @@ class Group:
         holds = any(o.writer == writer for o in [*self.owners.values(), *self.recording.values()])
         if holds:
             self.fencing.add(writer)
-            self._effects.append(ev.Fence(writer))
-        self._dirty = True
+            self.effects.append(ev.Fence(writer))
+        self.dirty = True
 
     def _fenced(self, writer: str, tasks: tuple[TaskId, ...]) -> None:
         self.fencing.discard(writer)
@@ -267,72 +273,7 @@ class Group:
             owner = self.owners.get(task)
             if owner is not None and owner.writer == writer:
                 self.owners[task] = Owner(task, owner.epoch + 1, owner.member, "", self.term)
-        self._dirty = True
-
-    # ---- time
-
-    def _tick(self, now_ms: int) -> None:
-        settings = self.settings
-        for member in list(self.roster):
-            silent = member.silent_for(now_ms)
-            if silent >= settings.session_timeout_ms:
-                self._expire(member)
-            elif silent >= settings.disconnect_grace_ms and self._replaceable(member):
-                self._effects.append(ev.Said(f"{member.name} fenced"))
-                self._fence_writer(member.hello.writer)
-            self._give_up_learners(member, now_ms)
-        for move in self.moves.values():
-            if move.asked and now_ms - move.since_ms >= settings.release_timeout_ms:
-                source = self.roster.get(move.source)
-                if source is not None and not source.fenced:
-                    self._effects.append(ev.Said(f"{source.name} fenced"))
-                    self._fence_writer(source.hello.writer)
-        if now_ms - self.started_ms >= settings.rejoin_grace_ms:
-            self._fence_absent()
-        for pair in [p for p, since in self.given_up.items() if now_ms - since >= 5 * settings.learner_timeout_ms]:
-            del self.given_up[pair]
-        operation = self.operation
-        if operation and operation.deadline_ms is not None and now_ms >= operation.deadline_ms:
-            if operation.force:
-                self._force()
-            else:
-                self._undo("rolled back")
-
-    def _fence_absent(self) -> None:
-        """Owners named in the log that did not come back to this coordinator within the grace."""
-        present = {member.hello.writer for member in self.roster}
-        for owner in list(self.owners.values()):
-            if owner.writer and owner.writer not in present and owner.writer not in self.fencing:
-                self._effects.append(ev.Said(f"{owner.member} fenced"))
-                self._fence_writer(owner.writer)
-
-    def _replaceable(self, member: Member) -> bool:
-        """Its connection ended without a bounce announced, and a task of it has a warm copy elsewhere."""
-        if member.session is not None or member.fenced or member.status.bounce:
-            return False
-        lag_max = self.settings.acceptable_recovery_lag
-        mine = {o.task for o in self.owners.values() if o.writer == member.hello.writer}
-        for other in self.roster:
-            if other.hello.instance == member.hello.instance or other.session is None or other.is_leaving:
-                continue
-            for task, copy in other.status.copies.items():
-                if task in mine and (copy.ready or (copy.lag <= lag_max and copy.end > 0)):
-                    return True
-            for task, position in other.status.disk.items():
-                if task in mine and self.ends.get(task, position) - position <= lag_max:
-                    return True
-        return False
-
-    def _give_up_learners(self, member: Member, now_ms: int) -> None:
-        if member.session is None:
-            return
-        learning = [t for t, m in self.learners.items() if m == member.name]
-        for task in self.roster.stuck_learners(member, learning, now_ms, self.settings):
-            self.given_up[(task, member.hello.instance)] = now_ms
-            del self.learners[task]
-            member.progress.pop(task, None)
-            self._effects.append(ev.Said(f"{member.name} gave up learning {task}", {"task": str(task)}))
-            self._dirty = True
+        self.dirty = True
 
     # ---- rebalancing
 
@@ -360,7 +301,7 @@ class Group:
     def _rebalance(self, now_ms: int) -> None:
         if self.paused or not self._may_plan(now_ms) or (self.barrier and self.moves and not self._broken_move()):
             return
-        self._dirty = False
+        self.dirty = False
         plan = place(build_view(self))
         changed = self._changes(plan)
         learners = {t: m for t, m in plan.learners.items() if t in self.tasks}
@@ -399,12 +340,7 @@ class Group:
         member = self.roster.get(owner.member)
         if member is None or member.hello.writer != owner.writer or member.fenced:
             return None
-        return None if pending is None and self._released(owner, member) else owner.member
-
-    @staticmethod
-    def _released(owner: Owner, member: Member) -> bool:
-        proof = member.status.released.get(owner.task)
-        return proof is not None and proof.epoch == owner.epoch
+        return None if pending is None and is_released(owner, member) else owner.member
 
     def _changes(self, plan: Plan) -> dict[TaskId, str]:
         """Tasks whose agreed owner differs from the plan's."""
@@ -424,7 +360,7 @@ class Group:
                 continue
             if target is None or target.fenced:
                 del self.moves[task]
-                self._dirty = True
+                self.dirty = True
                 continue
             epoch = owner.epoch + 1 if owner is not None else 1
             free.append(Owner(task, epoch, target.name, target.hello.writer, self.term))
@@ -438,12 +374,12 @@ class Group:
                 self._time(record, now_ms)
                 self.recording[record.task] = record
                 del self.moves[record.task]
-            self._effects.append(ev.RecordOwners(tuple(free)))
+            self.effects.append(ev.RecordOwners(tuple(free)))
 
     def _proven(self, owner: Owner) -> bool:
         """Whether the owner gave the task up: by its own report."""
         member = self.roster.get(owner.member)
-        return member is not None and member.hello.writer == owner.writer and self._released(owner, member)
+        return member is not None and member.hello.writer == owner.writer and is_released(owner, member)
 
     def _time(self, record: Owner, now_ms: int) -> None:
         before = self.owners.get(record.task)
@@ -461,61 +397,22 @@ class Group:
             self.owners[record.task] = record
             member = self.roster.get(record.member)
             if member is None or member.hello.writer != record.writer or member.fenced:
-                self._fence_writer(record.writer)
+                self.fence_writer(record.writer)
                 if member is None or member.hello.writer != record.writer:
-                    self._dirty = True
+                    self.dirty = True
 
     # ---- assignments
 
-    def assignment(self, member: Member) -> Assignment:
-        """What the member should hold now, from the owner records and the plan."""
-        active: dict[TaskId, int] = {}
-        release: dict[TaskId, int] = {}
-        for task, owner in self._owned_by().get(member.hello.writer, ()):
-            if task in self.recording:
-                continue
-            if task in self.moves or task not in self.tasks:
-                release[task] = owner.epoch
-            elif not self._released(owner, member):
-                active[task] = owner.epoch
-        held = active.keys() | release.keys()
-        coming = {t for t, move in self.moves.items() if move.target == member.name}
-        coming |= {t for t, owner in self.recording.items() if owner.member == member.name}
-        # A copy that is about to be granted the task stays open until then.
-        learners = {t for t, m in self.learners.items() if m == member.name}
-        learners |= {t for t in coming if t in member.status.copies}
-        leaving = member.is_leaving
-        return Assignment(
-            self.generation,
-            self.term,
-            active,
-            release,
-            tuple(sorted(learners - held)),
-            tuple(sorted(t for t, ms in self.standbys.items() if member.name in ms and t not in active)),
-            self.protocol,
-            leaving,
-            leaving and not held and not self._owns(member) and self._leaver_may_go(member),
-        )
-
-    def _owned_by(self) -> Mapping[str, list[tuple[TaskId, Owner]]]:
-        index: dict[str, list[tuple[TaskId, Owner]]] = {}
-        for task, owner in self.owners.items():
-            if owner.writer:
-                index.setdefault(owner.writer, []).append((task, owner))
-        return index
-
-    def _leaver_may_go(self, member: Member) -> bool:
-        return any(not other.is_leaving for other in self.roster if other is not member) or not self.tasks
-
     def _send(self) -> None:
+        owned = owned_by_writer(self)
         for member in self.roster:
             if member.session is None or member.fenced:
                 continue
-            assignment = self.assignment(member)
+            assignment = assignment_of(self, member, owned.get(member.hello.writer, []))
             sent = member.sent
-            if sent is None or not _same(sent, assignment):
+            if sent is None or not same(sent, assignment):
                 member.sent = assignment
-                self._effects.append(ev.Send(member.session, assignment))
+                self.effects.append(ev.Send(member.session, assignment))
 
     # ---- leaving
 
@@ -523,45 +420,34 @@ class Group:
         self.operation = Operation(event.operation, frozenset(event.instances), event.deadline_ms, event.force)
         for member in self.roster:
             member.leaving = member.hello.instance in self.operation.instances
-        self._dirty = True
+        self.dirty = True
 
-    def _undo(self, outcome: str) -> None:
+    def undo(self, outcome: str) -> None:
+        """Take the marks of the running scale-down back."""
         if self.operation is None:
             return
         for member in self.roster:
             if not member.shut_down:
                 member.leaving = False
-        self._effects.append(ev.OperationEnded(self.operation.id, outcome))
+        self.effects.append(ev.OperationEnded(self.operation.id, outcome))
         self.operation = None
-        self._dirty = True
+        self.dirty = True
 
-    def _force(self) -> None:
+    def force(self) -> None:
+        """The deadline has passed: the leavers are stopped as they are."""
         assert self.operation is not None
         for member in list(self.roster):
             if member.hello.instance in self.operation.instances:
-                self._expire(member)
-        self._effects.append(ev.OperationEnded(self.operation.id, "forced"))
+                self.expire(member)
+        self.effects.append(ev.OperationEnded(self.operation.id, "forced"))
         self.operation = None
 
     def _finish_leavers(self) -> None:
         for member in sorted(self.roster, key=lambda m: natural(m.name)):
             if member.sent is not None and member.sent.shutdown and not member.shut_down:
                 member.shut_down = True
-                self._effects.append(ev.Said(f"{member.name} shuts down"))
+                self.effects.append(ev.Said(f"{member.name} shuts down"))
         operation = self.operation
         if operation and not any(m.hello.instance in operation.instances for m in self.roster):
-            self._effects.append(ev.OperationEnded(operation.id, "done"))
+            self.effects.append(ev.OperationEnded(operation.id, "done"))
             self.operation = None
-
-
-def _same(a: Assignment, b: Assignment) -> bool:
-    """Equal but for the generation: a member need not hear of moves that do not touch it."""
-    return (
-        a.active == b.active
-        and a.release == b.release
-        and a.learners == b.learners
-        and a.standbys == b.standbys
-        and a.protocol == b.protocol
-        and a.leaving == b.leaving
-        and a.shutdown == b.shutdown
-    )

@@ -9,6 +9,66 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from orchestrator.member_events import (
+    Assigned as Assigned,
+)
+from orchestrator.member_events import (
+    ChangeRole as ChangeRole,
+)
+from orchestrator.member_events import (
+    Close as Close,
+)
+from orchestrator.member_events import (
+    DiskSeen as DiskSeen,
+)
+from orchestrator.member_events import (
+    Drop as Drop,
+)
+from orchestrator.member_events import (
+    Dropped as Dropped,
+)
+from orchestrator.member_events import (
+    Exit as Exit,
+)
+from orchestrator.member_events import (
+    FirstRecord as FirstRecord,
+)
+from orchestrator.member_events import (
+    LeaveWanted as LeaveWanted,
+)
+from orchestrator.member_events import (
+    MemberEffect as MemberEffect,
+)
+from orchestrator.member_events import (
+    MemberEvent as MemberEvent,
+)
+from orchestrator.member_events import (
+    Open as Open,
+)
+from orchestrator.member_events import (
+    Progress as Progress,
+)
+from orchestrator.member_events import (
+    Rejoin as Rejoin,
+)
+from orchestrator.member_events import (
+    Release as Release,
+)
+from orchestrator.member_events import (
+    ReleaseDone as ReleaseDone,
+)
+from orchestrator.member_events import (
+    Report as Report,
+)
+from orchestrator.member_events import (
+    SessionOpened as SessionOpened,
+)
+from orchestrator.member_events import (
+    Started as Started,
+)
+from orchestrator.member_events import (
+    WriterLost as WriterLost,
+)
 from orchestrator.model import Assignment, Copy, Released, Role, Settings, Status, TaskId
 
 
@@ -20,152 +80,6 @@ class Held(StrEnum):
     RUNNING = "running"  # processes
     RELEASING = "releasing"  # finishes its batch and commits
 
-
-# ---- events
-
-
-@dataclass(frozen=True, slots=True)
-class Assigned:
-    assignment: Assignment
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """An active task has caught up with its changelog and processes."""
-
-    task: TaskId
-
-
-@dataclass(frozen=True, slots=True)
-class FirstRecord:
-    """The first record processed in this epoch (wall ms), for the timing of the hand-over."""
-
-    task: TaskId
-    at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseDone:
-    """The batch is finished and committed; `last_ms` is when the last record was processed (wall ms, 0: none)."""
-
-    task: TaskId
-    last_ms: int
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a copy has come: sums of positions and ends over the task's changelogs."""
-
-    task: TaskId
-    position: int
-    end: int
-    follows: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """Tasks whose commit the log refused, or that failed here: given up without a commit."""
-
-    tasks: frozenset[TaskId]
-
-
-@dataclass(frozen=True, slots=True)
-class WriterLost:
-    """The log or the coordinator says that this writer is fenced: everything is lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class DiskSeen:
-    """State that lies on disk unused: task -> position."""
-
-    disk: dict[TaskId, int]
-
-
-@dataclass(frozen=True, slots=True)
-class SessionOpened:
-    """Connected to a coordinator of `term`."""
-
-    term: int
-
-
-@dataclass(frozen=True, slots=True)
-class LeaveWanted:
-    """This instance was asked to leave for good (drain)."""
-
-
-MemberEvent = (
-    Assigned
-    | Started
-    | FirstRecord
-    | ReleaseDone
-    | Progress
-    | Dropped
-    | WriterLost
-    | DiskSeen
-    | SessionOpened
-    | LeaveWanted
-)
-
-# ---- effects
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """Begin to hold a task: as a copy (epoch 0), or as active at `epoch`."""
-
-    task: TaskId
-    role: Role
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeRole:
-    """The state stays open; only the role changes (learner or standby to active, learner to standby and back)."""
-
-    task: TaskId
-    role: Role
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Revoked: finish the batch, commit, answer ReleaseDone; then the state stays open as a copy, or is closed."""
-
-    task: TaskId
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """Close a copy; its state stays on disk."""
-
-    task: TaskId
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """Lost: give up without a commit; what is not committed is forgotten."""
-
-    task: TaskId
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Send the whole status now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rejoin:
-    """Come back as a new incarnation under a new writer id."""
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """Nothing is left here: shut down."""
-
-
-MemberEffect = Open | ChangeRole | Release | Close | Drop | Report | Rejoin | Exit
 
 # The life cycle: (state, what happened) -> state; None means no longer held. Drawn in the docs from this table.
 LIFE_CYCLE: dict[tuple[Held | None, str], Held | None] = {

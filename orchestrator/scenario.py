@@ -7,18 +7,18 @@ The grammar is in docs/scenarios.md. A file without `----` is a what-if: each li
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 from orchestrator import invariants
 from orchestrator.durations import parse_duration_ms
 from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.explain import explain_task
 from orchestrator.model import Protocol, Settings, Task, TaskId
-from orchestrator.placement import natural
+from orchestrator.names import natural
+from orchestrator.scale import leaver_costs
+from orchestrator.scenario_words import event_order, number, parse_settings, some, split_options, task_id
 from orchestrator.shares import choose_leaving, parse_amount, target_size
 from orchestrator.world import Node, World
-
-CHOICES = {"protocol": tuple(p.value for p in Protocol), "ready": ("eager", "conservative")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Scenario:
                 f"error: {error}",
             )
         invariants.check(self.world.group)
-        events = sorted(self.world.events, key=_event_order) if not said else []
+        events = sorted(self.world.events, key=event_order) if not said else []
         members = self._members(gone)
         outcome = Outcome(block.command, self.world.group.generation, self.world.leader(), members, events)
         if said:
@@ -159,7 +159,7 @@ class Scenario:
         for word in words:
             if word in names:
                 raise WrongUse(f"task {word} is declared twice")
-            names[word] = _task_id(word, len(names))
+            names[word] = task_id(word, len(names))
         if len(set(names.values())) != len(names):
             names = {word: TaskId(0, index) for index, word in enumerate(names)}
         placed: dict[str, list[TaskId]] = {}
@@ -195,13 +195,13 @@ class Scenario:
             self.world.nudge()
 
     def _join(self, words: list[str]) -> None:
-        name, options = _split_options("join", words, ("instance", "capacity", "zone"))
+        name, options = split_options("join", words, ("instance", "capacity", "zone"))
         if name in self.world.nodes:
             known = self.world.nodes[name]
             raise WrongUse(
                 f"{name} is a member already" if known.alive else f"{name} was here before; use rejoin {name}"
             )
-        capacity = _number("capacity", options.get("capacity", "1"))
+        capacity = number("capacity", options.get("capacity", "1"))
         self.world.join(name, options.get("instance", name), capacity, options.get("zone", ""))
 
     def _ready(self, words: list[str]) -> None:
@@ -226,7 +226,7 @@ class Scenario:
         self.world.settle()
 
     def _leaving(self, words: list[str]) -> None:
-        for node in [self._running(word) for word in _some("leaving", words)]:
+        for node in [self._running(word) for word in some("leaving", words)]:
             self.world.leaving(node)
 
     def _scale_down(self, words: list[str]) -> None:
@@ -258,26 +258,26 @@ class Scenario:
             size = target_size(len(present), to=to, by=by)
             leader = self.world.leader()
             last = self.world.nodes[leader].hello.instance if leader else None
-            leaving = choose_leaving(costs(group, present), len(present) - size, last=last)
+            leaving = choose_leaving(leaver_costs(group, present), len(present) - size, last=last)
         if leaving:
             self.world.mark_leaving([*leaving, *(group.operation.instances if group.operation else ())])
 
     def _crash(self, words: list[str]) -> None:
-        for node in [self._here(word) for word in _some("crash", words)]:
+        for node in [self._here(word) for word in some("crash", words)]:
             self.world.crash(node)
 
     def _stall(self, words: list[str]) -> None:
-        for node in [self._running(word) for word in _some("stall", words)]:
+        for node in [self._running(word) for word in some("stall", words)]:
             self.world.stall(node)
 
     def _resume(self, words: list[str]) -> None:
-        for node in [self._here(word) for word in _some("resume", words)]:
+        for node in [self._here(word) for word in some("resume", words)]:
             if not node.stalled:
                 raise WrongUse(f"{node.name} is not stalled")
             self.world.resume(node)
 
     def _rejoin(self, words: list[str]) -> None:
-        for word in _some("rejoin", words):
+        for word in some("rejoin", words):
             node = self.world.nodes.get(word)
             if node is None:
                 raise WrongUse(f"no member {word}; use join {word}")
@@ -388,90 +388,3 @@ COMMANDS = {
     "tick": "_tick",
     "explain": "_explain",
 }
-
-
-def _task_id(word: str, index: int) -> TaskId:
-    """T3 -> 0_3; 1_2 as itself; any other name by its place."""
-    if word[:1] in "Tt" and word[1:].isdecimal():
-        return TaskId(0, int(word[1:]))
-    left, _, right = word.partition("_")
-    if left.isdecimal() and right.isdecimal():
-        return TaskId(int(left), int(right))
-    return TaskId(0, index)
-
-
-def _event_order(text: str) -> tuple[int, object]:
-    return (1 if text.endswith("shuts down") else 0, natural(text))
-
-
-def _some(verb: str, words: list[str]) -> list[str]:
-    if not words:
-        raise WrongUse(f"{verb} whom: write {verb} S1")
-    return words
-
-
-def _number(name: str, text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise WrongUse(f"{name}={text}: write a whole number of 1 or more")
-    return int(text)
-
-
-def _split_options(verb: str, words: list[str], known: tuple[str, ...]) -> tuple[str, dict[str, str]]:
-    names = [w for w in words if "=" not in w]
-    if len(names) != 1:
-        raise WrongUse(f"{verb} takes one name, and {', '.join(k + '=...' for k in known)}")
-    options: dict[str, str] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if equals:
-            if key not in known or not value:
-                raise WrongUse(f"{verb}: unknown option '{word}'; one of {', '.join(k + '=...' for k in known)}")
-            options[key] = value
-    return names[0], options
-
-
-def parse_settings(settings: Settings, words: list[str]) -> Settings:
-    """`key=value` words over `settings`; times are durations (`30s`). Raises WrongUse."""
-    known = {f.name.removesuffix("_ms"): f.name for f in fields(Settings)}
-    changed: dict[str, object] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        name = known.get(key.replace("-", "_").removesuffix("_ms"))
-        if not equals or name is None:
-            raise WrongUse(f"config {word}: unknown setting; one of {', '.join(sorted(known))}")
-        if key in CHOICES:
-            if value not in CHOICES[key]:
-                raise WrongUse(f"config {word}: one of {', '.join(CHOICES[key])}")
-            changed[name] = Protocol(value) if key == "protocol" else value
-        elif name == "check_invariants":
-            changed[name] = value == "true"
-        elif name.endswith("_ms"):
-            changed[name] = parse_duration_ms(value)
-        elif value.isdecimal() and (int(value) > 0 or name in ("standbys", "acceptable_recovery_lag")):
-            changed[name] = int(value)
-        else:
-            raise WrongUse(f"config {word}: write a whole number")
-    return replace(settings, **changed)  # type: ignore[arg-type]
-
-
-def costs(group: object, present: set[str]) -> dict[str, tuple[int, int]]:
-    """What it costs to empty each instance: bytes without a ready copy elsewhere, and tasks."""
-    from orchestrator.group import Group
-
-    assert isinstance(group, Group)
-    result = dict.fromkeys(present, (0, 0))
-    for owner in group.owners.values():
-        member = group.roster.get(owner.member)
-        if member is None or not owner.writer or member.hello.instance not in result:
-            continue
-        task = group.tasks.get(owner.task)
-        cost, count = result[member.hello.instance]
-        ready_copy = any(
-            other.hello.instance != member.hello.instance
-            and (copy := other.status.copies.get(owner.task)) is not None
-            and copy.lag <= group.settings.acceptable_recovery_lag
-            for other in group.roster
-        )
-        size = 0 if task is None or not task.stateful or ready_copy else max(1, task.state_bytes)
-        result[member.hello.instance] = (cost + size, count + 1)
-    return result

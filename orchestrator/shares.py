@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from orchestrator.errors import WrongUse
-from orchestrator.placement import natural
+from orchestrator.names import natural
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.model import TaskId
-from orchestrator.placement import LearnerView, MemberView, View
+from orchestrator.placement_view import LearnerView, MemberView, View
 
 if TYPE_CHECKING:
     from orchestrator.group import Group
+    from orchestrator.roster import Member
 
 
 def build_view(group: Group) -> View:
@@ -93,3 +94,19 @@ def _copies(
 def _is_warm(group: Group, task: TaskId, standbys: dict[str, int], disk: dict[str, int]) -> bool:
     lags = [*standbys.values(), *disk.values()]
     return any(lag <= group.settings.acceptable_recovery_lag for lag in lags)
+
+
+def has_warm_copy_elsewhere(group: Group, member: Member) -> bool:
+    """Whether a task that the member owns has a caught-up copy on another instance that can be reached."""
+    lag_max = group.settings.acceptable_recovery_lag
+    mine = {o.task for o in group.owners.values() if o.writer == member.hello.writer}
+    for other in group.roster:
+        if other.hello.instance == member.hello.instance or other.session is None or other.is_leaving:
+            continue
+        for task, copy in other.status.copies.items():
+            if task in mine and (copy.ready or (copy.lag <= lag_max and copy.end > 0)):
+                return True
+        for task, position in other.status.disk.items():
+            if task in mine and group.ends.get(task, position) - position <= lag_max:
+                return True
+    return False

@@ -14,7 +14,7 @@ from orchestrator import events as ev
 from orchestrator import member as mem
 from orchestrator.group import Group
 from orchestrator.model import Hello, Owner, Role, Settings, Task, TaskId
-from orchestrator.placement import natural
+from orchestrator.names import natural
 
 STATE_SIZE = 1_000_000  # positions in a task's changelog: far above any acceptable lag, so that learners must restore
 

@@ -1,0 +1,297 @@
+"""What clients may ask the coordinator: status, scale-down and its plan, explain, query.
+
+One rule: an answer is plain data in the shapes that the command line prints; a wish becomes one event of the core.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator import events as ev
+from orchestrator.coordinator import Coordinator, monotonic_ms
+from orchestrator.errors import OrchestratorError, RefusedBySafety, WrongUse
+from orchestrator.explain import explain_task
+from orchestrator.group import Group
+from orchestrator.model import Role, TaskId
+from orchestrator.names import natural
+from orchestrator.roster import Member
+from orchestrator.scale import leaver_costs
+from orchestrator.shares import choose_leaving, parse_amount, target_size
+
+
+async def status(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole group, as `status --json` prints it (the caller adds application and log)."""
+    group = coordinator.group
+    return {
+        "generation": group.generation,
+        "protocol": group.protocol.value,
+        "term": group.term,
+        "stable": is_stable(group),
+        "scale": scale(group),
+        "instances": instances(group),
+        "tasks": [task_facts(group, task) for task in sorted(group.tasks)],
+        "hand_overs": hand_over_facts(coordinator),
+        "last_outcome": list(coordinator.last_outcome) if coordinator.last_outcome else None,
+    }
+
+
+def is_stable(group: Group) -> bool:
+    """Every task has a running owner, nothing moves, nobody learns or leaves."""
+    return (
+        bool(group.roster.members)
+        and all(group.effective_owner(task) is not None for task in group.tasks)
+        and not group.moves
+        and not group.recording
+        and not group.learners
+        and not group.fencing
+        and group.operation is None
+        and not any(m.is_leaving for m in group.roster)
+    )
+
+
+def scale(group: Group) -> dict[str, Any] | None:
+    operation = group.operation
+    if operation is None:
+        return None
+    left = sum(1 for o in group.owners.values() if o.writer and _instance(group, o.member) in operation.instances)
+    deadline = operation.deadline_ms
+    return {
+        "id": operation.id,
+        "leaving": sorted(operation.instances, key=natural),
+        "deadline_s": None if deadline is None else max(0, (deadline - monotonic_ms()) / 1000),
+        "moves_left": left,
+    }
+
+
+def _instance(group: Group, member: str) -> str | None:
+    known = group.roster.get(member)
+    return known.hello.instance if known is not None else None
+
+
+def instances(group: Group) -> list[dict[str, Any]]:
+    """One row an instance; workers are counted."""
+    rows: dict[str, dict[str, Any]] = {}
+    for member in sorted(group.roster, key=lambda m: natural(m.name)):
+        name = member.hello.instance
+        load = sum(1 for t in group.tasks if group.effective_owner(t) == member.name)
+        state = "leaving" if member.is_leaving else "running" if member.sent is not None else "joining"
+        row = rows.setdefault(
+            name,
+            {"id": name, "state": state, "workers": 0, "load": 0, "host": member.hello.host, "pid": member.hello.pid},
+        )
+        row["workers"] += 1
+        row["load"] += load
+    return list(rows.values())
+
+
+def task_facts(group: Group, task: TaskId) -> dict[str, Any]:
+    owner = group.owners.get(task)
+    holder = _holder(group, task)
+    learners, standbys = [], []
+    for member in sorted(group.roster, key=lambda m: natural(m.name)):
+        copy = member.status.copies.get(task)
+        if copy is None:
+            continue
+        if copy.role is Role.LEARNER:
+            learners.append({"instance": member.hello.instance, "restore_lag": copy.lag, "eta_s": None})
+        else:
+            standbys.append({"instance": member.hello.instance, "restore_lag": copy.lag})
+    return {
+        "id": str(task),
+        "active": holder.hello.instance if holder is not None else None,
+        "worker": holder.name if holder is not None else None,
+        "epoch": owner.epoch if owner is not None else 0,
+        "topics": [],
+        "state_bytes": group.tasks[task].state_bytes or None,
+        "input_lag": None,
+        "learners": learners,
+        "standbys": standbys,
+    }
+
+
+def _holder(group: Group, task: TaskId) -> Member | None:
+    owner = group.owners.get(task)
+    if owner is None or not owner.writer:
+        return None
+    member = group.roster.get(owner.member)
+    return member if member is not None and member.hello.writer == owner.writer else None
+
+
+def hand_over_facts(coordinator: Coordinator, since: int = 0) -> dict[str, Any]:
+    gaps = sorted(h.gap_ms for h in list(coordinator.hand_overs)[since:] if h.gap_ms is not None)
+
+    def at(share: float) -> int | None:
+        return gaps[min(len(gaps) - 1, int(len(gaps) * share))] if gaps else None
+
+    return {
+        "count": coordinator.hand_over_count,
+        "p50_ms": at(0.5),
+        "p99_ms": at(0.99),
+        "max_ms": gaps[-1] if gaps else None,
+    }
+
+
+async def hand_overs(coordinator: Coordinator, args: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The last hand-overs, oldest first."""
+    return [{"task": str(h.task), "from": h.source, "to": h.target, "gap_ms": h.gap_ms} for h in coordinator.hand_overs]
+
+
+async def plan(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Who would leave and what would move; changes nothing."""
+    return make_plan(coordinator.group, args, None)
+
+
+def make_plan(group: Group, args: Mapping[str, Any], host: str | None) -> dict[str, Any]:
+    """The plan of a scale-down: its id stands for the group as it is now, so an older plan does not fit later."""
+    present = {m.hello.instance for m in group.roster if not m.is_leaving and not m.fenced}
+    given = [name for name in ("to", "by", "instances") if args.get(name)]
+    if len(given) != 1:
+        raise WrongUse("give one of --to, --by, --instances")
+    current = args.get("current")
+    if current is not None and int(current) != len(present):
+        raise RefusedBySafety(f"{len(present)} instances run, not {current}; look at `status` and decide again")
+    if "instances" in given:
+        leaving = sorted(set(str(args["instances"]).split(",")), key=natural)
+        unknown = [name for name in leaving if name not in present]
+        if unknown:
+            raise WrongUse(f"no instance '{unknown[0]}' runs; there are {', '.join(sorted(present, key=natural))}")
+        if len(leaving) >= len(present):
+            raise WrongUse("all instances would leave, and one always stays; name fewer")
+    else:
+        to = parse_amount(str(args["to"]), "--to") if "to" in given else None
+        by = parse_amount(str(args["by"]), "--by") if "by" in given else None
+        size = target_size(len(present), to=to, by=by)
+        leaving = choose_leaving(leaver_costs(group, present), len(present) - size, last=host)
+    staying = sorted(present - set(leaving), key=natural)
+    moves = _moves(group, set(leaving))
+    facts = f"{group.generation}|{sorted(present)}|{leaving}|{moves}"
+    return {
+        "plan": hashlib.blake2b(facts.encode(), digest_size=6).hexdigest(),
+        "from": len(present),
+        "to": len(staying),
+        "leaving": leaving,
+        "staying": staying,
+        "moves": moves,
+        "outcome": "planned" if leaving else "nothing to do",
+    }
+
+
+def _moves(group: Group, leaving: set[str]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for task in sorted(group.tasks):
+        holder = _holder(group, task)
+        if holder is None or holder.hello.instance not in leaving:
+            continue
+        copies = [
+            (copy.lag, m.hello.instance)
+            for m in group.roster
+            if (copy := m.status.copies.get(task)) is not None and m.hello.instance not in leaving
+        ]
+        warm = min(copies, default=None)
+        ready = warm is not None and warm[0] <= group.settings.acceptable_recovery_lag
+        rows.append(
+            {
+                "task": str(task),
+                "from": holder.hello.instance,
+                "to": warm[1] if warm else None,
+                "bytes": group.tasks[task].state_bytes or None,
+                "ready_copy": ready,
+            }
+        )
+    return rows
+
+
+async def scale_down(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Mark the leavers. The operation is written down before anybody is told."""
+    group = coordinator.group
+    if group.operation is not None:
+        raise RefusedBySafety(
+            f"scale-down {group.operation.id} is running; follow it with --follow or take it back with --undo"
+        )
+    made = make_plan(group, args, None)
+    wanted = args.get("plan")
+    if wanted and wanted != made["plan"]:
+        raise RefusedBySafety(f"plan {wanted} does not fit: the group has changed since; make a new one with --plan")
+    if not made["leaving"]:
+        return made
+    timeout_ms = args.get("timeout_ms")
+    deadline_wall = None if timeout_ms is None else time.time_ns() // 1_000_000 + int(timeout_ms)
+    force = bool(args.get("force"))
+    await coordinator.ledger.put_operation(
+        {"id": made["plan"], "leaving": made["leaving"], "deadline_wall_ms": deadline_wall, "force": force}
+    )
+    deadline = None if timeout_ms is None else monotonic_ms() + int(timeout_ms)
+    coordinator.event(ev.Leaving(made["plan"], tuple(made["leaving"]), deadline, force))
+    return {**made, "outcome": "running"}
+
+
+async def undo(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Take the marks of the running scale-down back."""
+    operation = coordinator.group.operation
+    if operation is None:
+        return {"outcome": "nothing to do"}
+    coordinator.event(ev.UndoLeaving())
+    return {"outcome": "rolled back", "plan": operation.id}
+
+
+async def explain(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Why a task is where it is."""
+    group = coordinator.group
+    task = _task(group, str(args["task"]))
+    why, waiting = explain_task(group, task)
+    holder = _holder(group, task)
+    return {
+        "task": str(task),
+        "active": holder.hello.instance if holder is not None else None,
+        "why": why,
+        "waiting_for": waiting,
+    }
+
+
+def _task(group: Group, text: str) -> TaskId:
+    try:
+        task = TaskId.parse(text)
+    except ValueError:
+        task = TaskId(-1, -1)
+    if task not in group.tasks:
+        raise WrongUse(f"no task '{text}'; there are {', '.join(str(t) for t in sorted(group.tasks)[:20])}")
+    return task
+
+
+async def query(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Read a key from the active's store."""
+    group = coordinator.group
+    task = _task(group, str(args["task"]))
+    holder = _holder(group, task)
+    if holder is None or holder.session is None:
+        raise OrchestratorError(f"{task} has no active instance at the moment; try again, or ask `explain {task}`")
+    found = await coordinator.lookup(holder.session, task, str(args["table"]), bytes(args["key"]))
+    if found.error:
+        raise OrchestratorError(found.error)
+    return {
+        "value": found.value,
+        "task": str(task),
+        "instance": holder.hello.instance,
+        "role": found.role,
+        "restore_lag": found.restore_lag,
+    }
+
+
+async def wait_generation(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
+    """A light question: has anything changed, is it stable."""
+    return {"generation": coordinator.group.generation, "stable": is_stable(coordinator.group)}
+
+
+ASKERS = {
+    "status": status,
+    "plan": plan,
+    "scale-down": scale_down,
+    "undo": undo,
+    "explain": explain,
+    "query": query,
+    "hand-overs": hand_overs,
+    "stable": wait_generation,
+}

@@ -1,0 +1,219 @@
+"""The coordinator: an asyncio shell around Group. Sessions in, effects out, timers, and what clients ask.
+
+One rule: it decides nothing. Events go into the core one at a time; owner records and fences go to the log in order,
+and their results are the next events. It ends as soon as its lease is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+from orchestrator import events as ev
+from orchestrator import invariants, messages
+from orchestrator.errors import OrchestratorError, ProtocolError
+from orchestrator.group import Group
+from orchestrator.ledger import Deposed, Ledger
+from orchestrator.model import Settings, Task, TaskId
+from orchestrator.transport import Connection, ConnectionEnded, listen
+
+log = logging.getLogger("orchestrator.coordinator")
+TICK_S = 0.1
+RENEW_S = 1.0
+
+Asker = Callable[["Coordinator", dict[str, Any]], Awaitable[Any]]
+
+
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+class Coordinator:
+    """One term of one application. `askers` are the handlers of what clients may ask (control.py)."""
+
+    def __init__(
+        self, application: str, settings: Settings, ledger: Ledger, tasks: Iterable[Task], askers: dict[str, Asker]
+    ) -> None:
+        self.application = application
+        self.settings = settings
+        self.ledger = ledger
+        self.tasks = tuple(tasks)
+        self.askers = askers
+        self.group = Group(settings, self.tasks, term=ledger.term, now_ms=monotonic_ms())
+        self.hand_overs: deque[ev.HandedOver] = deque(maxlen=10_000)
+        self.hand_over_count = 0
+        self.last_outcome: tuple[str, str] | None = None
+        self.lookups: dict[int, asyncio.Future[messages.Found]] = {}
+        self.ids = itertools.count(1)
+        self._connections: dict[int, Connection] = {}
+        self._writes: asyncio.Queue[ev.RecordOwners | ev.Fence | ev.OperationEnded] = asyncio.Queue()
+        self._server: asyncio.Server | None = None
+        self._started = asyncio.Event()
+        self._asks: set[asyncio.Task[None]] = set()
+
+    async def listen(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Open the port; sessions are taken once `serve` runs. Returns `host:port`."""
+        self._server, address = await listen(host, port, self._accept)
+        return address
+
+    async def serve(self) -> None:
+        """Run until the lease is lost (Deposed) or the task is cancelled. `listen` comes first."""
+        assert self._server is not None
+        self.group = Group(
+            self.settings, self.tasks, await self.ledger.owners(), term=self.ledger.term, now_ms=monotonic_ms()
+        )
+        await self._resume_operation()
+        self._started.set()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._renew())
+                group.create_task(self._tick())
+                group.create_task(self._write())
+        except* Deposed as errors:
+            log.warning("term %d is over: %s", self.ledger.term, errors.exceptions[0])
+        finally:
+            self._server.close()
+            for connection in list(self._connections.values()):
+                await connection.close()
+
+    async def _resume_operation(self) -> None:
+        facts = await self.ledger.operation()
+        if facts is None:
+            return
+        deadline = facts.get("deadline_wall_ms")
+        left = None if deadline is None else int(str(deadline)) - time.time_ns() // 1_000_000
+        instances = facts["leaving"]
+        assert isinstance(instances, Sequence)
+        self.group.step(
+            ev.Leaving(
+                str(facts["id"]),
+                tuple(str(i) for i in instances),
+                None if left is None else monotonic_ms() + left,
+                bool(facts.get("force")),
+            ),
+            monotonic_ms(),
+        )
+
+    # ---- the core
+
+    def event(self, event: ev.Event) -> None:
+        """Give the core an event and perform what it wants. Never waits."""
+        for effect in self.group.step(event, monotonic_ms()):
+            self._perform(effect)
+        if self.settings.check_invariants:
+            invariants.check(self.group)
+
+    def _perform(self, effect: ev.Effect) -> None:
+        match effect:
+            case ev.Send(session, assignment):
+                self._send(session, messages.Assign(assignment))
+            case ev.CloseSession(session, fenced):
+                self._send(session, messages.Closed(fenced, "fenced" if fenced else "another session took over"))
+            case ev.RecordOwners() | ev.Fence():
+                self._writes.put_nowait(effect)
+            case ev.OperationEnded(operation, outcome):
+                self.last_outcome = (operation, outcome)
+                log.info("scale-down %s: %s", operation, outcome)
+                self._writes.put_nowait(effect)
+            case ev.HandedOver():
+                self.hand_overs.append(effect)
+                self.hand_over_count += 1
+                log.info(
+                    "%s handed over from %s to %s, gap %s ms", effect.task, effect.source, effect.target, effect.gap_ms
+                )
+            case ev.Said(text):
+                log.info(text)
+
+    def _send(self, session: int, message: messages.Down) -> None:
+        connection = self._connections.get(session)
+        if connection is not None:
+            connection.send(message)
+
+    # ---- loops
+
+    async def _renew(self) -> None:
+        while True:
+            await self.ledger.renew()
+            await asyncio.sleep(RENEW_S)
+
+    async def _tick(self) -> None:
+        while True:
+            self.event(ev.Tick())
+            await asyncio.sleep(TICK_S)
+
+    async def _write(self) -> None:
+        """Owner records, fences and operations, in the order the core asked for them."""
+        while True:
+            effect = await self._writes.get()
+            if isinstance(effect, ev.RecordOwners):
+                await self.ledger.record_owners(effect.records)
+                self.event(ev.OwnersRecorded(effect.records))
+            elif isinstance(effect, ev.Fence):
+                tasks = await self.ledger.fence(effect.writer)
+                self.event(ev.WriterFenced(effect.writer, tasks))
+            elif self.group.operation is None:
+                await self.ledger.put_operation(None)
+
+    # ---- connections
+
+    async def _accept(self, connection: Connection) -> None:
+        await self._started.wait()
+        session = next(self.ids)
+        self._connections[session] = connection
+        try:
+            while True:
+                self._hear(session, connection, messages.decode_up(await connection.receive()))
+        except ConnectionEnded:
+            pass
+        except ProtocolError as error:
+            log.warning("dropped a peer that speaks nonsense: %s", error)
+        finally:
+            del self._connections[session]
+            self.event(ev.SessionEnded(session))
+
+    def _hear(self, session: int, connection: Connection, message: messages.Up) -> None:
+        match message:
+            case messages.Join(version, application, hello, status):
+                if version != messages.VERSION or application != self.application:
+                    what = f"this is the coordinator of {self.application}, protocol {messages.VERSION}"
+                    connection.send(messages.Closed(False, what))
+                    raise ProtocolError(f"{hello.member} of {application}, protocol {version}, wanted to join; {what}")
+                connection.send(messages.Welcome(self.ledger.term))
+                self.event(ev.Joined(session, hello, status))
+            case messages.Beat(status):
+                self.event(ev.Heartbeat(session, status))
+            case messages.Found(id=number):
+                waiting = self.lookups.pop(number, None)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(message)
+            case messages.Ask():
+                task = asyncio.get_running_loop().create_task(self._answer(connection, message))
+                self._asks.add(task)
+                task.add_done_callback(self._asks.discard)
+
+    async def _answer(self, connection: Connection, ask: messages.Ask) -> None:
+        asker = self.askers.get(ask.verb)
+        try:
+            if asker is None:
+                raise OrchestratorError(f"the coordinator cannot '{ask.verb}'; it may be of an older version")
+            connection.send(messages.Answer(ask.id, await asker(self, ask.args)))
+        except OrchestratorError as error:
+            connection.send(messages.Answer(ask.id, None, str(error), error.exit_code))
+
+    async def lookup(self, session: int, task: TaskId, table: str, key: bytes) -> messages.Found:
+        """Ask a worker for a key of its store."""
+        number = next(self.ids)
+        waiting: asyncio.Future[messages.Found] = asyncio.get_running_loop().create_future()
+        self.lookups[number] = waiting
+        self._send(session, messages.Lookup(number, str(task), table, key))
+        try:
+            return await asyncio.wait_for(waiting, 5)
+        except TimeoutError:
+            raise OrchestratorError(f"the worker of {task} did not answer within 5 s; try again") from None
+        finally:
+            self.lookups.pop(number, None)

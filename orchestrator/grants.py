@@ -1,0 +1,81 @@
+"""What each member should hold now: from the owner records and the plan to assignments.
+
+One rule: a task stands in an assignment as active only if its owner record names that member's writer at that epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from orchestrator.model import Assignment, Owner, TaskId
+from orchestrator.roster import Member
+
+if TYPE_CHECKING:
+    from orchestrator.group import Group
+
+Owned = Sequence[tuple[TaskId, Owner]]
+
+
+def is_released(owner: Owner, member: Member) -> bool:
+    """Whether the member's own report proves that it gave the task up at the recorded epoch."""
+    proof = member.status.released.get(owner.task)
+    return proof is not None and proof.epoch == owner.epoch
+
+
+def owned_by_writer(group: Group) -> dict[str, list[tuple[TaskId, Owner]]]:
+    """Owner records by the writer that they name."""
+    index: dict[str, list[tuple[TaskId, Owner]]] = {}
+    for task, owner in group.owners.items():
+        if owner.writer:
+            index.setdefault(owner.writer, []).append((task, owner))
+    return index
+
+
+def assignment_of(group: Group, member: Member, owned: Owned) -> Assignment:
+    """What the member should hold now."""
+    active: dict[TaskId, int] = {}
+    release: dict[TaskId, int] = {}
+    for task, owner in owned:
+        if task in group.recording:
+            continue
+        if task in group.moves or task not in group.tasks:
+            release[task] = owner.epoch
+        elif not is_released(owner, member):
+            active[task] = owner.epoch
+    held = active.keys() | release.keys()
+    coming = {t for t, move in group.moves.items() if move.target == member.name}
+    coming |= {t for t, owner in group.recording.items() if owner.member == member.name}
+    # A copy that is about to be granted the task stays open until then.
+    learners = {t for t, m in group.learners.items() if m == member.name}
+    learners |= {t for t in coming if t in member.status.copies}
+    leaving = member.is_leaving
+    return Assignment(
+        group.generation,
+        group.term,
+        active,
+        release,
+        tuple(sorted(learners - held)),
+        tuple(sorted(t for t, ms in group.standbys.items() if member.name in ms and t not in active)),
+        group.protocol,
+        leaving,
+        leaving and not held and not group.owns(member) and _may_go(group, member),
+    )
+
+
+def _may_go(group: Group, member: Member) -> bool:
+    """A leaver goes only while somebody stays."""
+    return any(not other.is_leaving for other in group.roster if other is not member) or not group.tasks
+
+
+def same(a: Assignment, b: Assignment) -> bool:
+    """Equal but for the generation: a member need not hear of moves that do not touch it."""
+    return (
+        a.active == b.active
+        and a.release == b.release
+        and a.learners == b.learners
+        and a.standbys == b.standbys
+        and a.protocol == b.protocol
+        and a.leaving == b.leaving
+        and a.shutdown == b.shutdown
+    )

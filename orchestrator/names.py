@@ -1,0 +1,26 @@
+"""The natural order of names: S2 before S10. One rule: the same names sort the same everywhere."""
+
+from __future__ import annotations
+
+
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """A sort key in which S2 comes before S10."""
+    parts: list[tuple[int, int, str]] = []
+    digits = ""
+    text = ""
+    for char in name:
+        if char.isascii() and char.isdigit():
+            if text:
+                parts.append((1, 0, text))
+                text = ""
+            digits += char
+        else:
+            if digits:
+                parts.append((0, int(digits), digits))
+                digits = ""
+            text += char
+    if digits:
+        parts.append((0, int(digits), digits))
+    if text:
+        parts.append((1, 0, text))
+    return tuple(parts)

@@ -1,0 +1,58 @@
+"""What a placement depends on, and what it gives: plain values. The assignor is placement.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.model import Protocol, Settings, Task, TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """A live member as the assignor sees it."""
+
+    name: str
+    instance: str
+    capacity: int = 1
+    zone: str = ""
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerView:
+    """A current learner; `ready` as announced by its worker."""
+
+    member: str
+    ready: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that a placement depends on. Copies are named by member, state on disk by instance, with their lag.
+
+    `active` holds effective owners (a move under way counts for its target); `reserved` are tasks of silent members
+    that are kept for them; `former` the last owner of a task that nobody owns; `given_up` (task, instance) pairs whose
+    learner made no progress.
+    """
+
+    tasks: Mapping[TaskId, Task]
+    members: Mapping[str, MemberView]
+    active: Mapping[TaskId, str] = field(default_factory=dict)
+    learners: Mapping[TaskId, LearnerView] = field(default_factory=dict)
+    standbys: Mapping[TaskId, Mapping[str, int]] = field(default_factory=dict)
+    disk: Mapping[TaskId, Mapping[str, int]] = field(default_factory=dict)
+    reserved: frozenset[TaskId] = frozenset()
+    former: Mapping[TaskId, str] = field(default_factory=dict)
+    given_up: frozenset[tuple[TaskId, str]] = frozenset()
+    protocol: Protocol = Protocol.LEARNER
+    settings: Settings = field(default_factory=Settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Who should hold what: one owner per placed task, at most one learner, standbys."""
+
+    active: Mapping[TaskId, str]
+    learners: Mapping[TaskId, str]
+    standbys: Mapping[TaskId, tuple[str, ...]]

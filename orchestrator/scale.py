@@ -1,0 +1,31 @@
+"""What it costs to empty an instance. One rule: reads the group; the choice itself is in shares.py."""
+
+from __future__ import annotations
+
+from orchestrator.group import Group
+from orchestrator.model import TaskId
+
+
+def leaver_costs(group: Group, present: set[str]) -> dict[str, tuple[int, int]]:
+    """Instance -> (bytes to move that have no ready copy elsewhere, number of tasks)."""
+    result = dict.fromkeys(present, (0, 0))
+    for owner in group.owners.values():
+        member = group.roster.get(owner.member)
+        if member is None or not owner.writer or member.hello.instance not in result:
+            continue
+        task = group.tasks.get(owner.task)
+        cost, count = result[member.hello.instance]
+        moves_state = (
+            task is not None and task.stateful and not _ready_elsewhere(group, owner.task, member.hello.instance)
+        )
+        size = max(1, task.state_bytes) if task is not None and moves_state else 0
+        result[member.hello.instance] = (cost + size, count + 1)
+    return result
+
+
+def _ready_elsewhere(group: Group, task: TaskId, instance: str) -> bool:
+    for other in group.roster:
+        copy = other.status.copies.get(task)
+        if copy is not None and other.hello.instance != instance and copy.lag <= group.settings.acceptable_recovery_lag:
+            return True
+    return False

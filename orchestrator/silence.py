@@ -1,0 +1,85 @@
+"""What time alone does to a group: silent members, late releases, stuck learners, deadlines.
+
+One rule: a connection that ends is not death; whoever is acted upon is fenced first. Called by Group after each event.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator import events as ev
+from orchestrator.roster import Member
+from orchestrator.views import has_warm_copy_elsewhere
+
+if TYPE_CHECKING:
+    from orchestrator.group import Group
+
+
+def watch(group: Group, now_ms: int) -> None:
+    """Act on everything that is due now."""
+    _watch_members(group, now_ms)
+    _watch_releases(group, now_ms)
+    if now_ms - group.started_ms >= group.settings.rejoin_grace_ms:
+        _fence_absent(group)
+    forget = [p for p, since in group.given_up.items() if now_ms - since >= 5 * group.settings.learner_timeout_ms]
+    for pair in forget:
+        del group.given_up[pair]
+    operation = group.operation
+    if operation and operation.deadline_ms is not None and now_ms >= operation.deadline_ms:
+        if operation.force:
+            group.force()
+        else:
+            group.undo("rolled back")
+
+
+def _watch_members(group: Group, now_ms: int) -> None:
+    settings = group.settings
+    for member in list(group.roster):
+        silent = member.silent_for(now_ms)
+        if silent >= settings.session_timeout_ms:
+            group.expire(member)
+            continue
+        if silent >= settings.disconnect_grace_ms and _replaceable(group, member):
+            group.effects.append(ev.Said(f"{member.name} fenced"))
+            group.fence_writer(member.hello.writer)
+        _give_up_learners(group, member, now_ms)
+
+
+def _replaceable(group: Group, member: Member) -> bool:
+    """Its connection ended without a bounce announced, and a task of it has a warm copy elsewhere."""
+    if member.session is not None or member.fenced or member.status.bounce:
+        return False
+    return has_warm_copy_elsewhere(group, member)
+
+
+def _watch_releases(group: Group, now_ms: int) -> None:
+    """An owner that does not answer a release within the timeout is fenced as a whole."""
+    for move in group.moves.values():
+        if not move.asked or now_ms - move.since_ms < group.settings.release_timeout_ms:
+            continue
+        source = group.roster.get(move.source)
+        if source is not None and not source.fenced:
+            group.effects.append(ev.Said(f"{source.name} fenced"))
+            group.fence_writer(source.hello.writer)
+
+
+def _fence_absent(group: Group) -> None:
+    """Owners named in the log that did not come back to this coordinator within the grace."""
+    present = {member.hello.writer for member in group.roster}
+    for owner in list(group.owners.values()):
+        if owner.writer and owner.writer not in present and owner.writer not in group.fencing:
+            group.effects.append(ev.Said(f"{owner.member} fenced"))
+            group.fence_writer(owner.writer)
+
+
+def _give_up_learners(group: Group, member: Member, now_ms: int) -> None:
+    """A learner without progress is placed elsewhere: a scale-down must not wait forever."""
+    if member.session is None:
+        return
+    learning = [t for t, m in group.learners.items() if m == member.name]
+    for task in group.roster.stuck_learners(member, learning, now_ms, group.settings):
+        group.given_up[(task, member.hello.instance)] = now_ms
+        del group.learners[task]
+        member.progress.pop(task, None)
+        group.effects.append(ev.Said(f"{member.name} gave up learning {task}", {"task": str(task)}))
+        group.dirty = True
