@@ -14,21 +14,9 @@ from orchestrator import events as ev
 from orchestrator.grants import assignment_of, is_released, owned_by_writer, same
 from orchestrator.model import PROTOCOL_ORDER, Owner, Protocol, Role, Settings, Status, Task, TaskId
 from orchestrator.names import natural
-from orchestrator.placement import place
-from orchestrator.placement_view import Plan
+from orchestrator.refine import Move, advance, rebalance
 from orchestrator.roster import Member, Roster
 from orchestrator.silence import watch
-from orchestrator.views import build_view
-
-
-@dataclass(slots=True)
-class Move:
-    """An agreed change of owner that is not yet recorded: to whom, since when, and from whom (for the timing)."""
-
-    target: str
-    since_ms: int
-    source: str = ""
-    asked: bool = False
 
 
 @dataclass(slots=True)
@@ -75,7 +63,7 @@ class Group:
         self.barrier = False
         self.paused = False  # an operator's hold: while set, nothing is planned
         self.dirty = False
-        self._membership_changed = False
+        self.membership_changed = False
         self.effects: list[ev.Effect] = []
 
     # ---- the one entrance
@@ -91,7 +79,7 @@ class Group:
             case ev.SessionEnded(session):
                 self._session_ended(session, now_ms)
             case ev.OwnersRecorded(records):
-                self._recorded(records, now_ms)
+                self._recorded(records)
             case ev.WriterFenced(writer, tasks):
                 self._fenced(writer, tasks)
             case ev.Expired(name):
@@ -107,8 +95,8 @@ class Group:
                 pass
         watch(self, now_ms)
         if self.dirty:
-            self._rebalance(now_ms)
-        self._advance(now_ms)
+            rebalance(self, now_ms)
+        advance(self, now_ms)
         self._send()
         self._finish_leavers()
         return self.effects
@@ -121,7 +109,7 @@ class Group:
         """Take the present state as agreed: no rebalance until something changes."""
         self.paused = False
         self.dirty = False
-        self._membership_changed = False
+        self.membership_changed = False
 
     def reconsider(self) -> None:
         """Settings changed: plan again with the next step."""
@@ -157,7 +145,7 @@ class Group:
         self._take_status(member, now_ms)
         self.dirty = True
         if status.term == 0:
-            self._membership_changed = True
+            self.membership_changed = True
 
     def _refused(self, writer: str, member: str) -> bool:
         """A writer that was fenced as a whole never comes back; a worker that is told so rejoins under a new one."""
@@ -249,7 +237,7 @@ class Group:
         self.roster.remove(member)
         self.learners = {t: m for t, m in self.learners.items() if m != member.name}
         self.standbys = {t: tuple(m for m in ms if m != member.name) for t, ms in self.standbys.items()}
-        self._membership_changed = not member.shut_down
+        self.membership_changed = not member.shut_down
         self.dirty = True
 
     # ---- fencing
@@ -275,7 +263,7 @@ class Group:
                 self.owners[task] = Owner(task, owner.epoch + 1, owner.member, "", self.term)
         self.dirty = True
 
-    # ---- rebalancing
+    # ---- who has what
 
     @property
     def protocol(self) -> Protocol:
@@ -283,48 +271,6 @@ class Group:
         allowed = PROTOCOL_ORDER[: PROTOCOL_ORDER.index(self.settings.protocol) + 1]
         common = [p for p in allowed if all(p in m.hello.protocols for m in self.roster)]
         return common[-1] if common else Protocol.EAGER
-
-    def _may_plan(self, now_ms: int) -> bool:
-        """Not while owners from the time before this coordinator may still come back, nor in a fresh group's delay."""
-        if self.fencing:
-            return False
-        present = {member.hello.writer for member in self.roster}
-        absent = any(
-            o.writer and o.writer not in present and o.writer not in self.fencing for o in self.owners.values()
-        )
-        if absent and now_ms - self.started_ms < self.settings.rejoin_grace_ms:
-            return False
-        fresh = not any(o.writer for o in self.owners.values()) and self.generation == 0
-        since = now_ms - (self.first_join_ms if self.first_join_ms is not None else now_ms)
-        return not (fresh and since < self.settings.initial_delay_ms)
-
-    def _rebalance(self, now_ms: int) -> None:
-        if self.paused or not self._may_plan(now_ms) or (self.barrier and self.moves and not self._broken_move()):
-            return
-        self.dirty = False
-        plan = place(build_view(self))
-        changed = self._changes(plan)
-        learners = {t: m for t, m in plan.learners.items() if t in self.tasks}
-        standbys = dict(plan.standbys)
-        same_copies = learners == self.learners and standbys == {t: m for t, m in self.standbys.items() if m}
-        if not changed and same_copies and not self._membership_changed:
-            return
-        self._membership_changed = False
-        self.generation += 1
-        self.learners, self.standbys = learners, standbys
-        protocol = self.protocol
-        if changed and protocol is Protocol.EAGER:
-            changed = dict(plan.active)
-        for task, target in changed.items():
-            owner = self.owners.get(task)
-            source = owner.member if owner and owner.writer else ""
-            before = self.moves.get(task)
-            since = before.since_ms if before else now_ms
-            self.moves[task] = Move(target, since, source, bool(source))
-        self.barrier = protocol is not Protocol.LEARNER and bool(self.moves)
-
-    def _broken_move(self) -> bool:
-        return any(self.roster.get(move.target) is None for move in self.moves.values())
 
     def effective_owner(self, task: TaskId) -> str | None:
         """Who has the task, or will have once the move under way is over; None where nobody can."""
@@ -342,56 +288,7 @@ class Group:
             return None
         return None if pending is None and is_released(owner, member) else owner.member
 
-    def _changes(self, plan: Plan) -> dict[TaskId, str]:
-        """Tasks whose agreed owner differs from the plan's."""
-        return {task: target for task, target in plan.active.items() if self.effective_owner(task) != target}
-
-    def _advance(self, now_ms: int) -> None:
-        """Record the owners of moves that are free: nobody holds the task, provably."""
-        free: list[Owner] = []
-        for task, move in sorted(self.moves.items()):
-            if task in self.recording:
-                continue
-            target = self.roster.get(move.target)
-            owner = self.owners.get(task)
-            if owner is not None and owner.writer and not self._proven(owner):
-                if move.target == owner.member and not self.barrier:
-                    del self.moves[task]
-                continue
-            if target is None or target.fenced:
-                del self.moves[task]
-                self.dirty = True
-                continue
-            epoch = owner.epoch + 1 if owner is not None else 1
-            free.append(Owner(task, epoch, target.name, target.hello.writer, self.term))
-        if self.barrier and len(free) < len(self.moves):
-            return
-        if free:
-            if self.barrier and self.protocol is Protocol.COOPERATIVE and any(self.moves[o.task].source for o in free):
-                self.generation += 1
-            self.barrier = False
-            for record in free:
-                self._time(record, now_ms)
-                self.recording[record.task] = record
-                del self.moves[record.task]
-            self.effects.append(ev.RecordOwners(tuple(free)))
-
-    def _proven(self, owner: Owner) -> bool:
-        """Whether the owner gave the task up: by its own report."""
-        member = self.roster.get(owner.member)
-        return member is not None and member.hello.writer == owner.writer and is_released(owner, member)
-
-    def _time(self, record: Owner, now_ms: int) -> None:
-        before = self.owners.get(record.task)
-        source = before.member if before is not None else ""
-        if not source or source == record.member:
-            return
-        member = self.roster.get(source)
-        proof = member.status.released.get(record.task) if member is not None else None
-        last_ms = proof.last_ms if proof is not None else 0
-        self.hand_overs[record.task] = (source, record.member, last_ms, now_ms)
-
-    def _recorded(self, records: tuple[Owner, ...], now_ms: int) -> None:
+    def _recorded(self, records: tuple[Owner, ...]) -> None:
         for record in records:
             self.recording.pop(record.task, None)
             self.owners[record.task] = record
