@@ -87,8 +87,10 @@ def options(budget: Budget | None = None) -> Options:
     return chosen
 
 
-def explain(error: Exception, path: Path) -> StateError:
-    """The project's error for one of RocksDB's, which come as plain exceptions with a text."""
+def explain(error: Exception, path: Path) -> Exception:
+    """The project's error for one of RocksDB's, which come as plain exceptions with a text. Others stay as they are."""
+    if not isinstance(error, DbClosedError) and type(error) is not Exception:
+        return error  # a key that is not bytes, and the like
     text = str(error)
     low = text.lower()
     if isinstance(error, DbClosedError):
@@ -116,8 +118,8 @@ class RocksDbStore:
         self.path = path
         self._clock_ms = clock_ms
         self._ranges: weakref.WeakSet[_Range] = weakref.WeakSet()
-        self._without_wal = WriteOptions()
-        self._without_wal.disable_wal = True
+        self._without_wal: Any = WriteOptions()
+        self._without_wal.disable_wal = True  # a property, whatever the binding's stubs say
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -162,7 +164,7 @@ class RocksDbStore:
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(DATA_END if stop is None else DATA + stop)
         try:
-            items = self._db.items(from_key=DATA + (start or b""), read_opt=bounds)
+            items: Any = self._db.items(from_key=DATA + (start or b""), read_opt=bounds)
         except Exception as error:
             raise explain(error, self.path) from error
         found = _Range(items, self.path)
