@@ -11,6 +11,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -148,7 +149,9 @@ class StateDirectory:
             with lock, _clear(folder):
                 # The lock file goes last and under the lock: whoever opened it meanwhile sees that it is gone.
                 self.wipe(task)
-                shutil.rmtree(folder)
+                (folder / LOCK_FILE).unlink()
+                with suppress(OSError):  # not empty: somebody begins the task anew at this moment
+                    folder.rmdir()
                 removed.append(task)
         return removed
 

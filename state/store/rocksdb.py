@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from rocksdict import (
     AccessType,
@@ -118,7 +118,7 @@ class RocksDbStore:
         self.path = path
         self._clock_ms = clock_ms
         self._ranges: weakref.WeakSet[_Range] = weakref.WeakSet()
-        self._without_wal: Any = WriteOptions()
+        self._without_wal = cast(Any, WriteOptions())
         self._without_wal.disable_wal = True  # a property, whatever the binding's stubs say
         try:
             path.mkdir(parents=True, exist_ok=True)
