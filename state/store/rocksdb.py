@@ -167,7 +167,7 @@ class RocksDbStore:
             items: Any = self._db.items(from_key=DATA + (start or b""), read_opt=bounds)
         except Exception as error:
             raise explain(error, self.path) from error
-        found = _Range(items, self.path)
+        found = _Range(items, bounds, self.path)
         self._ranges.add(found)
         return found
 
@@ -264,8 +264,9 @@ class RocksDbStore:
 class _Range(Iterator[tuple[bytes, bytes]]):
     """Pairs of a store without the prefix."""
 
-    def __init__(self, items: Iterator[tuple[bytes, bytes]], path: Path) -> None:
+    def __init__(self, items: Iterator[tuple[bytes, bytes]], bounds: ReadOptions, path: Path) -> None:
         self._items: Iterator[tuple[bytes, bytes]] | None = items
+        self._bounds = bounds  # the iterator points into the bytes of its bound without owning them
         self._path = path
 
     def __next__(self) -> tuple[bytes, bytes]:
