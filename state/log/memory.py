@@ -9,14 +9,13 @@ Deterministic: no threads, no randomness, no clock of its own (`clock_ms` is for
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
 from state.errors import Fenced, LeaseLost, Refused, StateError, TopicMismatch
 from state.log import batches, checks, compaction
 from state.log.batches import Batch
-from state.log.compaction import Row
+from state.log.memory_parts import Entries
 from state.log.protocol import (
     Fetched,
     Lease,
@@ -32,21 +31,6 @@ from state.log.protocol import (
 Built = Mapping[Partition, Sequence[Batch]]
 
 
-@dataclass(slots=True)
-class _Entries:
-    """One partition. `rows` are in offset order and hold what readers may see; gaps are what they may not."""
-
-    rows: list[Row] = field(default_factory=list)
-    start: int = 0
-    end: int = 0
-    open: list[int] = field(default_factory=list)
-
-    @property
-    def readable_end(self) -> int:
-        """The end for readers of committed data: before the first record of any open transaction."""
-        return min(self.open, default=self.end)
-
-
 class MemoryLog:
     """See `state.log.protocol.Log`. All instances of a simulation share one object; `close` is for symmetry."""
 
@@ -60,10 +44,10 @@ class MemoryLog:
     ) -> None:
         self.log_id = log_id
         self._markers = markers
-        self._clock_ms = clock_ms
+        self.now_ms = clock_ms
         self._delete_retention_ms = delete_retention_ms
         self._topics: dict[str, TopicInfo] = {}
-        self._parts: dict[Partition, _Entries] = {}
+        self._parts: dict[Partition, Entries] = {}
         self._positions: dict[str, dict[Partition, int]] = {}
         self._owners: dict[str, dict[str, OwnerRecord]] = {}
         self._fenced: set[tuple[str, str]] = set()
@@ -87,7 +71,7 @@ class MemoryLog:
         made = TopicInfo(spec.name, f"{self.log_id}-topic-{self._made}", spec.partitions, spec.kind)
         self._topics[spec.name] = made
         for number in range(spec.partitions):
-            self._parts[Partition(spec.name, number)] = _Entries()
+            self._parts[Partition(spec.name, number)] = Entries()
         return made
 
     async def delete_topic(self, name: str) -> None:
@@ -103,15 +87,15 @@ class MemoryLog:
         return dict(sorted(self._topics.items()))
 
     async def ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        return {partition: self._part(partition).readable_end for partition in partitions}
+        return {partition: self.part(partition).readable_end for partition in partitions}
 
     async def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        return {partition: self._part(partition).start for partition in partitions}
+        return {partition: self.part(partition).start for partition in partitions}
 
     def reader(self) -> Reader:
         return MemoryReader(self)
 
-    def _part(self, partition: Partition) -> _Entries:
+    def part(self, partition: Partition) -> Entries:
         if (found := self._parts.get(partition)) is None:
             topic = self._topics.get(partition.topic)
             raise checks.unknown(partition, topic.partitions if topic else None)
@@ -121,22 +105,7 @@ class MemoryLog:
 
     def fetch(self, partition: Partition, position: int, max_bytes: int) -> Fetched | None:
         """What a reader gets from `position` on; None where there is nothing yet."""
-        part = self._part(partition)
-        end = part.readable_end
-        if position > part.end:
-            raise checks.out_of_range(partition, position, part.end)
-        if position >= end:
-            return None
-        pieces: list[bytes] = []
-        size = 0
-        for row in part.rows[bisect_right(part.rows, position, key=lambda row: row.next) :]:
-            if row.base >= end:
-                break
-            pieces.append(row.data)
-            size += len(row.data)
-            if size >= max_bytes:
-                return Fetched(partition, position, b"".join(pieces), row.next)
-        return Fetched(partition, position, b"".join(pieces), end)
+        return self.part(partition).fetch(partition, position, max_bytes)
 
     async def changed(self, deadline: float) -> None:
         """Return at the next change, or at the deadline of the loop's clock."""
@@ -201,7 +170,7 @@ class MemoryLog:
     def _build(self, records: Mapping[Partition, Sequence[NewRecord]]) -> dict[Partition, list[Batch]]:
         built = batches.build_all(records)
         for partition in built:
-            self._part(partition)
+            self.part(partition)
         return built
 
     def _write(self, built: Built, *, committed: bool) -> dict[Partition, int]:
@@ -210,21 +179,18 @@ class MemoryLog:
             return {}
         ends: dict[Partition, int] = {}
         for partition, listed in built.items():
-            part = self._part(partition)
-            _store(part, listed, self._clock_ms(), readable=committed)
+            part = self.part(partition)
+            base = part.take(listed)
+            if committed:
+                part.show(listed, base, self.now_ms())
             self.mark(part, committed)
             ends[partition] = part.readable_end
         self.wake()
         return ends
 
-    def mark(self, part: _Entries, committed: bool) -> None:
-        """The control batch at the end of a transaction."""
+    def mark(self, part: Entries, committed: bool) -> None:
         if self._markers:
-            now_ms = self._clock_ms()
-            part.rows.append(
-                Row(part.end, part.end, part.end + 1, now_ms, batches.build_control(part.end, committed, now_ms))
-            )
-            part.end += 1
+            part.mark(committed, self.now_ms())
 
     # ------------------------------------------------------------------ lease and owners
 
@@ -298,34 +264,15 @@ class MemoryLog:
         if (found := self._topics.get(topic)) is None:
             raise checks.unknown(Partition(topic, 0), None)
         compaction.require_changelog(found)
-        horizon_ms = self._clock_ms() - self._delete_retention_ms
+        horizon_ms = self.now_ms() - self._delete_retention_ms
         merge_ms = max(self._delete_retention_ms // 8, 1)
-        removed = 0
-        for number in range(found.partitions):
-            part = self._part(Partition(topic, number))
-            end = part.readable_end
-            rows = [row for row in part.rows if row.base < end]
-            todo = list(compaction.rewrites(rows, compaction.survey(rows), horizon_ms, merge_ms))
-            gone = {identity for rewrite in todo for identity in rewrite.replaced}
-            made = [
-                Row(rewrite.base, rewrite.base, rewrite.next, rewrite.time_ms, rewrite.batch.data)
-                for rewrite in todo
-                if rewrite.batch is not None
-            ]
-            part.rows = sorted([row for row in part.rows if row.identity not in gone] + made, key=lambda row: row.base)
-            removed += sum(rewrite.removed for rewrite in todo)
-        return removed
+        return sum(
+            self.part(Partition(topic, number)).compact(horizon_ms, merge_ms) for number in range(found.partitions)
+        )
 
     async def trim(self, positions: Mapping[Partition, int]) -> int:
-        removed = 0
-        for partition, position in positions.items():
-            part = self._part(partition)
-            position = min(position, part.readable_end)
-            removed += sum(_records(row) for row in part.rows if row.next <= position)
-            part.rows = [row for row in part.rows if row.next > position]
-            first = part.rows[0].base if part.rows else position
-            part.start = max(part.start, min(first, position))
-        return removed
+        parts = [(self.part(partition), position) for partition, position in positions.items()]
+        return sum(part.trim(position) for part, position in parts)
 
 
 class OpenTransaction:
@@ -333,12 +280,12 @@ class OpenTransaction:
 
     def __init__(self, log: MemoryLog, built: Built) -> None:
         self._log = log
-        self._held: list[tuple[_Entries, int, Sequence[Batch]]] = []
+        self._held: list[tuple[Entries, int, Sequence[Batch]]] = []
         for partition, listed in built.items():
-            part = log._part(partition)
-            self._held.append((part, part.end, listed))
-            part.open.append(part.end)
-            part.end += sum(batch.span for batch in listed)
+            part = log.part(partition)
+            base = part.take(listed)
+            part.open.append(base)
+            self._held.append((part, base, listed))
 
     def commit(self) -> None:
         self._finish(committed=True)
@@ -351,9 +298,9 @@ class OpenTransaction:
         for part, base, listed in held:
             part.open.remove(base)
             if committed:
-                part.rows.extend(_placed(listed, base, self._log._clock_ms()))
+                part.show(listed, base, self._log.now_ms())
             self._log.mark(part, committed)
-            part.rows.sort(key=lambda row: row.base)
+            part.sort()
         self._log.wake()
 
 
@@ -393,22 +340,6 @@ class MemoryReader:
 
 def _owns(record: OwnerRecord | None, part: Part, writer: str) -> bool:
     return record is not None and bool(writer) and (record.epoch, record.writer) == (part.epoch, writer)
-
-
-def _placed(listed: Sequence[Batch], base: int, now_ms: int) -> Iterator[Row]:
-    for batch in listed:
-        yield Row(base, base, base + batch.span, now_ms, batches.place(batch.data, base))
-        base += batch.span
-
-
-def _store(part: _Entries, listed: Sequence[Batch], now_ms: int, *, readable: bool) -> None:
-    if readable:
-        part.rows.extend(_placed(listed, part.end, now_ms))
-    part.end += sum(batch.span for batch in listed)
-
-
-def _records(row: Row) -> int:
-    return sum(header.records for header in batches.headers(row.data) if not header.control)
 
 
 def _finish(future: asyncio.Future[None]) -> None:
