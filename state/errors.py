@@ -23,6 +23,18 @@ class LogUnusable(StateError):
     """The log cannot be opened or written: not a log, no space, no permission, a newer format."""
 
 
+class LogBusy(StateError):
+    """Another process holds the log locked for longer than we wait; nothing was written, trying again is safe."""
+
+
+class LogDamaged(StateError):
+    """Record batches that are cut off or do not match their checksum."""
+
+
+class PositionOutOfRange(StateError):
+    """A position past the end of its partition: it was meant for another log or an earlier topic of that name."""
+
+
 class LeaseLost(StateError):
     """The coordinator's lease is held by a newer term; nothing was written."""
 

@@ -1,0 +1,110 @@
+"""Bringing a store up to its changelog, and judging whether what is on a disk may be trusted at all.
+
+One rule: progress is a position, never a count of records. A fetch moves the offset to where the fetch ends, also when
+it brought nothing but markers; the store is level when its offset has reached the end, whatever it has counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from itertools import islice
+
+import msgspec
+
+from state.errors import StateError
+from state.log.batches import last_values
+from state.log.protocol import Fetched
+from state.store.protocol import Store
+
+CHUNK = 4_000  # changes per store write: about 6 ms during which nothing else in the process runs
+
+BASE_NOTE = "changelog-base"
+
+
+class Base(msgspec.Struct, frozen=True):
+    """A changelog that is not whole: it goes on from a snapshot. Kept as a note of kind BASE_NOTE under the topic."""
+
+    snapshot: str
+    topic_id: str
+    offset: int
+
+
+def chunks(store: Store, fetched: Fetched, *, chunk: int = CHUNK) -> Iterator[int]:
+    """Apply a fetch to its store, last write of each key only, sorted; yields the number of changes after each write.
+
+    The offset moves with the last write: after a crash in between, the same fetch is applied again, to the same end.
+    """
+    if fetched.position != store.offset:
+        raise StateError(
+            f"the store stands at {store.offset} of {fetched.partition} and was given what follows "
+            f"{fetched.position}: read its changelog from {store.offset} on"
+        )
+    changes = last_values(fetched.data, fetched.position) if fetched.data else {}
+    if len(changes) <= chunk:
+        store.write(changes, fetched.next_position)
+        yield len(changes)
+        return
+    before = store.offset
+    left = len(changes)
+    items = iter(sorted(changes.items()))
+    while left:
+        part = dict(islice(items, chunk))
+        left -= len(part)
+        store.write(part, before if left else fetched.next_position)
+        yield len(part)
+
+
+def apply(store: Store, fetched: Fetched) -> int:
+    """`chunks` at once, where no event loop waits; returns the number of keys changed."""
+    return sum(chunks(store, fetched))
+
+
+async def replay(store: Store, fetched: Fetched) -> int:
+    """`chunks` with a turn of the event loop after each; returns the number of keys changed."""
+    changed = 0
+    for count in chunks(store, fetched):
+        changed += count
+        await asyncio.sleep(0)
+    return changed
+
+
+def usable(
+    offset: int,
+    stamp: Mapping[str, str],
+    *,
+    log_id: str,
+    topic_id: str,
+    start: int,
+    end: int,
+    delete_retention_ms: int,
+    now_ms: int,
+) -> str | None:
+    """Why a store (or a snapshot) may not be used for this changelog, or None where it may.
+
+    `start` and `end` are the changelog's. An unusable store is wiped and restored, and this text is the message.
+    """
+    if stamp.get("log_id") != log_id:
+        return f"it belongs to another log ({stamp.get('log_id') or 'unknown'}, this is {log_id})"
+    if stamp.get("topic_id") != topic_id:
+        return f"its changelog was deleted and made again since ({stamp.get('topic_id') or 'unknown'}, now {topic_id})"
+    if offset > end:
+        return f"it stands at {offset}, past the end {end} of its changelog: the log lost records it has"
+    if offset == 0:
+        return None
+    if offset < start:
+        return f"it stands at {offset}, and its changelog begins at {start}"
+    age_ms = now_ms - int(stamp.get("time_ms", "0"))
+    if age_ms > delete_retention_ms:
+        return (
+            f"it was last written {age_ms // 3_600_000} hours ago, and deletions are remembered for "
+            f"{delete_retention_ms // 3_600_000} hours"
+        )
+    return None
+
+
+def needs_base(offset: int, base: Base | None) -> str | None:
+    """Why a changelog with this base cannot be replayed into a store at `offset`, or None where it can."""
+    if base is None or offset >= base.offset:
+        return None
+    return f"its changelog goes on from snapshot {base.snapshot}: ingest that first, a replay alone would miss records"

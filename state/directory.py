@@ -1,0 +1,215 @@
+"""The state directory: `<root>/<application>/<instance>/<task>/<table>/`, one lock per task.
+
+One rule: whoever reads or writes a task's folder holds its lock. The lock is the kernel's (flock): it ends with the
+process, however that ends. POSIX only. A stale folder is one that nobody has locked or written for a while.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from state.errors import DirectoryLocked, DirectoryUnusable, StoreDamaged
+from state.store.rocksdb import Peek, peek
+
+LOCK_FILE = "lock"
+_PROBE = ".probe"
+
+
+class TableOnDisk(NamedTuple):
+    """A table found in the state directory; `problem` says why it cannot be used, and `peek` is None then."""
+
+    path: Path
+    peek: Peek | None
+    problem: str | None
+
+
+class TaskLock:
+    """Held until `release`, the end of a `with` block, or the end of the process."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor: int | None = descriptor
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)  # the lock goes with it
+            self._descriptor = None
+
+    def __enter__(self) -> TaskLock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class StateDirectory:
+    """The folder of one instance. Making one creates it and checks that it can be written (DirectoryUnusable)."""
+
+    def __init__(self, root: Path, application: str, instance: str) -> None:
+        self.path = root / _piece(application, "application") / _piece(instance, "instance")
+        with _clear(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            probe = self.path / f"{_PROBE}-{os.getpid()}"
+            probe.write_bytes(b"writable?")
+            probe.unlink()
+
+    def task(self, task: str) -> Path:
+        return self.path / _piece(task, "task")
+
+    def table(self, task: str, table: str) -> Path:
+        """Where the store of a table lies; the folder itself is made by the store."""
+        return self.task(task) / _piece(table, "table")
+
+    # ------------------------------------------------------------------ locks
+
+    def lock(self, task: str) -> TaskLock:
+        """Take the task's folder, making it if need be. Raises DirectoryLocked, at once, with the holder's pid."""
+        folder = self.task(task)
+        file = folder / LOCK_FILE
+        while True:
+            with _clear(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                try:
+                    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                except FileNotFoundError:  # another process removed the stale folder at this moment
+                    continue
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                holder = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
+                os.close(descriptor)
+                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise DirectoryUnusable(f"the state folder {folder} cannot be locked: {error.strerror}") from error
+                raise DirectoryLocked(
+                    f"the state folder {folder} is in use by process {holder}: wait for it, or stop it"
+                ) from error
+            if _same_file(descriptor, file):
+                break
+            os.close(descriptor)  # removed between open and lock
+        with _clear(folder):
+            os.truncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        return TaskLock(folder, descriptor)
+
+    # ------------------------------------------------------------------ what is there
+
+    def tasks(self) -> list[str]:
+        """Tasks that have a table on disk, by name."""
+        return [folder.name for folder in self._folders() if any(_tables(folder))]
+
+    def tables(self, task: str) -> dict[str, TableOnDisk]:
+        """What each table of a task says of itself. Opens read-only: other processes are not disturbed."""
+        found: dict[str, TableOnDisk] = {}
+        for folder in _tables(self.task(task)):
+            try:
+                found[folder.name] = TableOnDisk(folder, peek(folder), None)
+            except StoreDamaged as error:
+                found[folder.name] = TableOnDisk(folder, None, str(error))
+        return found
+
+    def on_disk(self) -> dict[str, dict[str, TableOnDisk]]:
+        """`tables` of every task."""
+        return {task: self.tables(task) for task in self.tasks()}
+
+    def _folders(self) -> list[Path]:
+        with _clear(self.path):
+            return sorted(path for path in self.path.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+    # ------------------------------------------------------------------ clearing
+
+    def wipe(self, task: str, table: str | None = None) -> None:
+        """Remove a table, or all tables of a task. The caller holds the lock, which stays."""
+        folders = [self.table(task, table)] if table is not None else list(_tables(self.task(task)))
+        for folder in folders:
+            with _clear(folder):
+                if folder.exists():
+                    shutil.rmtree(folder)
+
+    def clean(self, keep: Collection[str], *, delay_ms: int, now_ms: int) -> list[str]:
+        """Remove the folders of tasks not in `keep` that nobody holds and nobody wrote for `delay_ms`."""
+        removed: list[str] = []
+        for folder in self._folders():
+            task = folder.name
+            if task in keep or now_ms - _newest_ms(folder) < delay_ms:
+                continue
+            try:
+                lock = self.lock(task)
+            except DirectoryLocked:
+                continue
+            with lock, _clear(folder):
+                # The lock file goes last and under the lock: whoever opened it meanwhile sees that it is gone.
+                self.wipe(task)
+                (folder / LOCK_FILE).unlink()
+                with suppress(OSError):  # not empty: somebody begins the task anew at this moment
+                    folder.rmdir()
+                removed.append(task)
+        return removed
+
+
+class _clear:
+    """Turns the operating system's errors into DirectoryUnusable with a reason."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not isinstance(error, OSError):
+            return
+        reason = {
+            errno.ENOSPC: "has no space left: free some space on its disk",
+            errno.EDQUOT: "is over its quota: free some space",
+            errno.EACCES: "may not be written: check its permissions",
+            errno.EPERM: "may not be written: check its permissions",
+            errno.EROFS: "is on a read-only disk: choose another with --state-dir",
+            errno.ENOTDIR: "is not a folder: something else has that name",
+            errno.EEXIST: "is not a folder: something else has that name",
+        }.get(error.errno or 0, f"cannot be used: {error.strerror or error}")
+        raise DirectoryUnusable(f"the state folder {self._path} {reason}") from error
+
+
+def _piece(name: str, what: str) -> str:
+    if not name or name.startswith(".") or "/" in name or "\0" in name or name == LOCK_FILE:
+        raise DirectoryUnusable(
+            f"{what} name {name!r} cannot be the name of a folder: no slash, no leading dot, not {LOCK_FILE!r}"
+        )
+    return name
+
+
+def _tables(task: Path) -> Iterator[Path]:
+    if task.is_dir():
+        yield from sorted(path for path in task.iterdir() if path.is_dir())
+
+
+def _same_file(descriptor: int, path: Path) -> bool:
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    mine = os.fstat(descriptor)
+    return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _newest_ms(folder: Path) -> int:
+    """When anything in the folder was last written."""
+    newest = 0.0
+    for path in (folder, *folder.rglob("*")):
+        try:
+            newest = max(newest, path.stat().st_mtime)
+        except FileNotFoundError:  # a store at work removes files of its own
+            continue
+    return int(newest * 1000)

@@ -1,0 +1,103 @@
+"""One partition of the log in memory: rows in offset order, with the gaps that a Kafka log has.
+
+One rule: `rows` hold only what readers of committed data may see (control batches included, as a broker sends them);
+aborted records and open transactions are offsets without a row.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from state.log import batches, checks, compaction
+from state.log.batches import Batch
+from state.log.compaction import Row
+from state.log.protocol import Fetched, Partition
+
+
+@dataclass(slots=True)
+class Entries:
+    """See the module text. `open` holds the first offset of each transaction that is not finished."""
+
+    rows: list[Row] = field(default_factory=list)
+    start: int = 0
+    end: int = 0
+    open: list[int] = field(default_factory=list)
+
+    @property
+    def readable_end(self) -> int:
+        """The end for readers of committed data: before the first record of any open transaction."""
+        return min(self.open, default=self.end)
+
+    def fetch(self, partition: Partition, position: int, max_bytes: int) -> Fetched | None:
+        """What a reader gets from `position` on; None where there is nothing yet."""
+        end = self.readable_end
+        if position > self.end:
+            raise checks.out_of_range(partition, position, self.end)
+        if position >= end:
+            return None
+        pieces: list[bytes] = []
+        size = 0
+        for row in self.rows[bisect_right(self.rows, position, key=lambda row: row.next) :]:
+            if row.base >= end:
+                break
+            pieces.append(row.data)
+            size += len(row.data)
+            if size >= max_bytes:
+                return Fetched(partition, position, b"".join(pieces), row.next)
+        return Fetched(partition, position, b"".join(pieces), end)
+
+    # ------------------------------------------------------------------ writing
+
+    def take(self, listed: Sequence[Batch]) -> int:
+        """Take offsets for these batches at the end; returns the first."""
+        base = self.end
+        self.end += sum(batch.span for batch in listed)
+        return base
+
+    def show(self, listed: Sequence[Batch], base: int, now_ms: int) -> None:
+        """Let readers see batches whose offsets were taken at `base`."""
+        self.rows.extend(_placed(listed, base, now_ms))
+
+    def mark(self, committed: bool, now_ms: int) -> None:
+        """The control batch at the end of a transaction."""
+        base = self.take([Batch(b"", 0, 1)])
+        self.rows.append(Row(base, base, base + 1, now_ms, batches.build_control(base, committed, now_ms)))
+
+    # ------------------------------------------------------------------ upkeep
+
+    def compact(self, horizon_ms: int, merge_ms: int) -> int:
+        end = self.readable_end
+        rows = [row for row in self.rows if row.base < end]
+        todo = list(compaction.rewrites(rows, compaction.survey(rows), horizon_ms, merge_ms))
+        gone = {identity for rewrite in todo for identity in rewrite.replaced}
+        made = [
+            Row(rewrite.base, rewrite.base, rewrite.next, rewrite.time_ms, rewrite.batch.data)
+            for rewrite in todo
+            if rewrite.batch is not None
+        ]
+        self.rows = [row for row in self.rows if row.identity not in gone] + made
+        self.sort()
+        return sum(rewrite.removed for rewrite in todo)
+
+    def trim(self, position: int) -> int:
+        position = min(position, self.readable_end)
+        removed = sum(_records(row) for row in self.rows if row.next <= position)
+        self.rows = [row for row in self.rows if row.next > position]
+        first = self.rows[0].base if self.rows else position
+        self.start = max(self.start, min(first, position))
+        return removed
+
+    def sort(self) -> None:
+        self.rows.sort(key=lambda row: row.base)
+
+
+def _placed(listed: Sequence[Batch], base: int, now_ms: int) -> Iterator[Row]:
+    for batch in listed:
+        yield Row(base, base, base + batch.span, now_ms, batches.place(batch.data, base))
+        base += batch.span
+
+
+def _records(row: Row) -> int:
+    return sum(header.records for header in batches.headers(row.data) if not header.control)

@@ -1,0 +1,281 @@
+"""The embedded log: one SQLite file, several processes on one host, nothing to install.
+
+One rule: the event loop never waits for the file. Writes run in one thread with one connection, reads in another; a
+third connection, on the loop itself, only asks whether anything changed (a microsecond, it takes no lock).
+A commit is one SQLite transaction in WAL mode. With synchronous NORMAL a loss of power may lose the last commits but
+never tears one; FULL loses none and pays a disk sync per commit. The file must be on a local disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from state.errors import LogUnusable
+from state.log import checks, compaction, sqlite_reader
+from state.log.protocol import (
+    Lease,
+    NewRecord,
+    OwnerRecord,
+    Part,
+    Partition,
+    Reader,
+    TopicInfo,
+    TopicSpec,
+)
+from state.log.sqlite_file import Synchronous, connect, explain, prepare
+from state.log.sqlite_reader import SqliteReader
+from state.log.sqlite_writer import FileIdentity, Note, Writer, find_part, read_lease
+
+T = TypeVar("T")
+
+_WAIT_S, _WAIT_MAX_S = 0.002, 0.020
+_COMPACT_ROWS = 64
+_SHRINK_PAGES = 2_000
+
+
+async def open_sqlite(
+    path: Path,
+    *,
+    create: bool,
+    synchronous: Synchronous = "NORMAL",
+    busy_timeout_ms: int = 10_000,
+    delete_retention_ms: int = compaction.DELETE_RETENTION_MS,
+) -> SqliteLog:
+    """Open the log at `path`. Raises LogMissing (and `create` is not set), LogUnusable."""
+    loop = asyncio.get_running_loop()
+    opened = partial(_open, path, create=create, synchronous=synchronous, busy_timeout_ms=busy_timeout_ms)
+    connections, log_id = await loop.run_in_executor(None, opened)
+    return SqliteLog(path, log_id, connections, busy_timeout_ms, delete_retention_ms)
+
+
+def _open(
+    path: Path, *, create: bool, synchronous: Synchronous, busy_timeout_ms: int
+) -> tuple[list[sqlite3.Connection], str]:
+    connections = [connect(path, create=create, synchronous=synchronous, busy_timeout_ms=busy_timeout_ms)]
+    try:
+        log_id = prepare(connections[0], path, create=create, busy_timeout_ms=busy_timeout_ms)
+        for timeout_ms in (busy_timeout_ms, 0):
+            connections.append(connect(path, create=False, synchronous=synchronous, busy_timeout_ms=timeout_ms))
+            connections[-1].execute("pragma query_only=1")
+    except BaseException as error:
+        for connection in connections:
+            connection.close()
+        if isinstance(error, sqlite3.Error):
+            raise explain(error, path) from error
+        raise
+    return connections, log_id
+
+
+class SqliteLog:
+    """See `state.log.protocol.Log`. A call that is cancelled may still take effect: its thread finishes it."""
+
+    def __init__(
+        self,
+        path: Path,
+        log_id: str,
+        connections: Sequence[sqlite3.Connection],
+        busy_timeout_ms: int,
+        delete_retention_ms: int,
+    ) -> None:
+        self.path = path
+        self.log_id = log_id
+        self._identity = FileIdentity(path)
+        writing, self._reading, self._watching = connections
+        self._writer = Writer(writing, self._identity, busy_timeout_ms)
+        self._write_thread = ThreadPoolExecutor(1, "log-write")
+        self._read_thread = ThreadPoolExecutor(1, "log-read")
+        self._delete_retention_ms = delete_retention_ms
+        self._waiting: set[asyncio.Future[bool]] = set()
+        self._version = 0
+        self._closed = False
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self.wake()
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._write_thread, self._writer.close)
+        await loop.run_in_executor(self._read_thread, self._reading.close)
+        self._watching.close()
+        self._write_thread.shutdown(wait=False)
+        self._read_thread.shutdown(wait=False)
+
+    # ------------------------------------------------------------------ threads and waiting
+
+    async def _write(self, work: Callable[[], T]) -> T:
+        self._check_open()
+        result = await asyncio.get_running_loop().run_in_executor(self._write_thread, work)
+        self.wake()
+        return result
+
+    async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        self._check_open()
+        return await asyncio.get_running_loop().run_in_executor(self._read_thread, self._guarded, work)
+
+    def _guarded(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        self._identity.check()
+        try:
+            return work(self._reading)
+        except sqlite3.Error as error:
+            raise explain(error, self.path) from error
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LogUnusable(f"the log {self.path} was closed by this process: open it again")
+
+    def version(self) -> int:
+        """Changes whenever any process commits. Busy (another process recovers the file) counts as a change."""
+        self._check_open()
+        self._identity.check()
+        try:
+            self._version = self._watching.execute("pragma data_version").fetchone()[0]
+        except sqlite3.OperationalError as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY:
+                raise explain(error, self.path) from error
+            return -1
+        return self._version
+
+    async def changed(self, version: int, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        pause = _WAIT_S
+        while (left := deadline - loop.time()) > 0:
+            woken: asyncio.Future[bool] = loop.create_future()
+            self._waiting.add(woken)
+            timer = loop.call_later(min(pause, left), _finish, woken, False)
+            try:
+                called = await woken
+            finally:
+                timer.cancel()
+                self._waiting.discard(woken)
+            if self.version() != version or called:
+                return
+            pause = min(pause * 1.5, _WAIT_MAX_S)
+
+    def wake(self) -> None:
+        """Have waiting readers look again now: this process wrote something, or a reader got another partition."""
+        for woken in self._waiting:
+            _finish(woken, True)
+
+    # ------------------------------------------------------------------ topics
+
+    async def create_topic(self, spec: TopicSpec) -> TopicInfo:
+        return await self._write(partial(self._writer.create_topic, spec))
+
+    async def delete_topic(self, name: str) -> None:
+        """Remove a topic, its records and every application's positions in it. Raises UnknownTopic."""
+        await self._write(partial(self._writer.delete_topic, name))
+
+    async def topics(self) -> dict[str, TopicInfo]:
+        return await self.read(sqlite_reader.topics)
+
+    async def ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return await self.read(lambda db: sqlite_reader.ends(db, partitions))
+
+    async def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return await self.read(lambda db: sqlite_reader.starts(db, partitions))
+
+    def reader(self) -> Reader:
+        return SqliteReader(self)
+
+    # ------------------------------------------------------------------ writing
+
+    async def append(
+        self, records: Mapping[Partition, Sequence[NewRecord]], *, note: Note | None = None
+    ) -> dict[Partition, int]:
+        return await self._write(partial(self._writer.append, records, note))
+
+    async def commit(self, application: str, writer: str, parts: Sequence[Part]) -> dict[Partition, int]:
+        return await self._write(partial(self._writer.commit, application, writer, parts))
+
+    async def positions(self, application: str) -> dict[Partition, int]:
+        return await self.read(lambda db: sqlite_reader.positions(db, application))
+
+    async def seed_positions(
+        self, application: str, positions: Mapping[Partition, int], records: Mapping[Partition, Sequence[NewRecord]]
+    ) -> bool:
+        return await self._write(partial(self._writer.seed_positions, application, positions, records))
+
+    # ------------------------------------------------------------------ lease and owners
+
+    async def lease(self, application: str) -> Lease | None:
+        return await self.read(lambda db: read_lease(db, application))
+
+    async def acquire(self, application: str, holder: str, address: str, seen: Lease | None) -> Lease | None:
+        return await self._write(partial(self._writer.acquire, application, holder, address, seen))
+
+    async def renew(self, lease: Lease) -> Lease:
+        return await self._write(partial(self._writer.renew, lease))
+
+    async def owners(self, application: str) -> dict[str, OwnerRecord]:
+        return await self.read(lambda db: sqlite_reader.owners(db, application))
+
+    async def record_owners(self, lease: Lease, records: Sequence[OwnerRecord]) -> None:
+        await self._write(partial(self._writer.record_owners, lease, records))
+
+    async def fence(self, lease: Lease, writer: str) -> frozenset[str]:
+        return await self._write(partial(self._writer.fence, lease, writer))
+
+    # ------------------------------------------------------------------ notes
+
+    async def note(self, application: str, kind: str, key: str) -> bytes | None:
+        return await self.read(lambda db: sqlite_reader.note(db, application, kind, key))
+
+    async def notes(self, application: str, kind: str) -> dict[str, bytes]:
+        return await self.read(lambda db: sqlite_reader.notes(db, application, kind))
+
+    async def put_note(
+        self, application: str, kind: str, key: str, value: bytes | None, *, lease: Lease | None = None
+    ) -> None:
+        await self._write(partial(self._writer.put_note, application, kind, key, value, lease))
+
+    # ------------------------------------------------------------------ upkeep
+
+    async def compact(self, topic: str) -> int:
+        """Partition by partition, in short transactions: commits and polls go on between them."""
+        found = (await self.topics()).get(topic)
+        if found is None:
+            raise checks.unknown(Partition(topic, 0), None)
+        compaction.require_changelog(found)
+        removed = 0
+        for number in range(found.partitions):
+            removed += await self._compact_partition(Partition(topic, number))
+        await self._write(partial(self._writer.shrink, _SHRINK_PAGES))
+        return removed
+
+    async def _compact_partition(self, partition: Partition) -> int:
+        part, _ = await self.read(lambda db: find_part(db, partition))
+        last: dict[bytes, int] = {}
+        position = 0
+        while rows := await self.read(partial(sqlite_reader.rows, part=part, from_base=position, limit=_COMPACT_ROWS)):
+            last.update(compaction.survey(rows))
+            position = rows[-1].next
+        removed = position = 0
+        horizon_ms = time.time_ns() // 1_000_000 - self._delete_retention_ms
+        merge_ms = max(self._delete_retention_ms // 8, 1)
+        while rows := await self.read(partial(sqlite_reader.rows, part=part, from_base=position, limit=_COMPACT_ROWS)):
+            todo = list(compaction.rewrites(rows, last, horizon_ms, merge_ms))
+            done = await self._write(partial(self._writer.replace, part, todo)) if todo else 0
+            if done is None:  # another process compacts the same partition: leave it to it
+                break
+            removed += done
+            position = rows[-1].next
+        return removed
+
+    async def trim(self, positions: Mapping[Partition, int]) -> int:
+        removed = await self._write(partial(self._writer.trim, positions))
+        if removed:
+            await self._write(partial(self._writer.shrink, _SHRINK_PAGES))
+        return removed
+
+
+def _finish(future: asyncio.Future[bool], result: bool) -> None:
+    if not future.done():
+        future.set_result(result)

@@ -1,0 +1,171 @@
+"""The SQLite file of a log: its tables, how it is opened, and what its errors mean to a person.
+
+One rule: a file that is not a log of a format we know is never written. Below state.log.sqlite; knows no threads.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+import uuid
+from pathlib import Path
+from typing import Literal
+from urllib.parse import quote
+
+from state.errors import LogBusy, LogMissing, LogUnusable, StateError
+
+Synchronous = Literal["NORMAL", "FULL"]
+
+APPLICATION_ID = 0x534F4C47
+FORMAT = 1
+_PAUSE_S = 0.001
+_PAUSE_MAX_S = 0.008
+
+_TABLES = (
+    "create table facts (name text primary key, value text not null) without rowid",
+    "create table topics (name text primary key, topic_id text not null, partitions int not null, kind text not null)"
+    " without rowid",
+    "create table parts (id integer primary key autoincrement, topic text not null, number int not null,"
+    " start int not null default 0, next int not null default 0, unique (topic, number))",
+    "create table batches (id integer primary key autoincrement, part int not null, base int not null,"
+    " next int not null, time_ms int not null, records int not null, data blob not null, unique (part, base))",
+    "create table positions (application text, topic text, number int, position int not null,"
+    " primary key (application, topic, number)) without rowid",
+    "create table owners (application text, scope text, epoch int not null, member text not null,"
+    " writer text not null, term int not null, primary key (application, scope)) without rowid",
+    "create table fenced (application text, writer text, primary key (application, writer)) without rowid",
+    "create table leases (application text primary key, term int not null, holder text not null,"
+    " address text not null, beat int not null) without rowid",
+    "create table notes (application text, kind text, key text, value blob not null,"
+    " primary key (application, kind, key)) without rowid",
+)
+
+
+def explain(error: sqlite3.Error, path: Path) -> StateError:
+    """The project's error for one of SQLite's."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return LogBusy(f"another process holds the log {path} locked; nothing was written. Is one of them stopped?")
+    text = {
+        sqlite3.SQLITE_FULL: "has no space left to grow: free some space on its disk",
+        sqlite3.SQLITE_READONLY: "may not be written: check its permissions and those of its folder",
+        sqlite3.SQLITE_PERM: "may not be opened: check its permissions",
+        sqlite3.SQLITE_CANTOPEN: "cannot be opened: check that its folder exists and may be written",
+        sqlite3.SQLITE_CORRUPT: "is damaged: restore it from a copy, or start a new one",
+        sqlite3.SQLITE_NOTADB: "is not a log: name another file, or move this one away",
+        sqlite3.SQLITE_IOERR: "cannot be read or written: check its disk",
+        sqlite3.SQLITE_TOOBIG: "cannot take a record this large",
+    }.get(code)
+    if text is None:
+        return StateError(f"the log {path} could not do this ({error})")
+    return LogUnusable(f"the log {path} {text} ({error})")
+
+
+def connect(path: Path, *, create: bool, synchronous: Synchronous, busy_timeout_ms: int) -> sqlite3.Connection:
+    """A connection in autocommit mode; the file and its folder are made if `create`. Checks nothing inside."""
+    if synchronous not in ("NORMAL", "FULL"):
+        raise StateError(f"synchronous of the log {path} must be NORMAL or FULL, not {synchronous!r}")
+    if not path.exists():
+        if not create:
+            raise LogMissing(f"no log at {path}: check the path, or start an application to make one")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LogUnusable(f"the folder of the log {path} cannot be made: {error.strerror}") from error
+    uri = f"file:{quote(str(path.absolute()))}?mode={'rwc' if create else 'rw'}"
+    try:
+        connection = sqlite3.connect(
+            uri, uri=True, timeout=busy_timeout_ms / 1000, isolation_level=None, check_same_thread=False
+        )
+    except sqlite3.Error as error:
+        raise explain(error, path) from error
+    try:
+        connection.execute(f"pragma synchronous={synchronous}")
+        connection.execute("pragma temp_store=memory")
+        connection.execute("pragma journal_size_limit=67108864")
+    except sqlite3.Error as error:
+        connection.close()
+        raise explain(error, path) from error
+    return connection
+
+
+def begin(connection: sqlite3.Connection, busy_timeout_ms: int) -> None:
+    """BEGIN IMMEDIATE, tried again every few milliseconds (SQLite's own waiting grows to 100 ms and is unfair)."""
+    deadline = time.monotonic() + busy_timeout_ms / 1000
+    pause = _PAUSE_S
+    connection.execute("pragma busy_timeout=0")
+    try:
+        while True:
+            try:
+                connection.execute("begin immediate")
+                return
+            except sqlite3.OperationalError as error:
+                busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+                if not busy or time.monotonic() >= deadline:
+                    raise
+            time.sleep(pause)
+            pause = min(pause * 2, _PAUSE_MAX_S)
+    finally:
+        connection.execute(f"pragma busy_timeout={busy_timeout_ms:d}")
+
+
+def prepare(connection: sqlite3.Connection, path: Path, *, create: bool, busy_timeout_ms: int) -> str:
+    """Make the tables of an empty file, or check that this is a log we can read; returns its log id."""
+    try:
+        if _scalar(connection, "pragma application_id") != APPLICATION_ID:
+            _make(connection, path, create=create, busy_timeout_ms=busy_timeout_ms)
+        found = _scalar(connection, "pragma user_version")
+        if found != FORMAT:
+            raise LogUnusable(
+                f"the log {path} has format {found}, this version reads {FORMAT}: use the version that wrote it"
+            )
+        if _wal(connection, busy_timeout_ms) != "wal":
+            raise LogUnusable(f"the log {path} cannot use write-ahead logging: put it on a local disk")
+        return str(_scalar(connection, "select value from facts where name = 'log_id'"))
+    except sqlite3.Error as error:
+        raise explain(error, path) from error
+
+
+def _make(connection: sqlite3.Connection, path: Path, *, create: bool, busy_timeout_ms: int) -> None:
+    if _foreign(connection):
+        raise LogUnusable(f"{path} is an SQLite file but not a log: name another file, or move this one away")
+    if not create:
+        raise LogUnusable(f"the log {path} is empty: it was never started, or something cut it off")
+    connection.execute("pragma auto_vacuum=incremental")
+    _wal(connection, busy_timeout_ms)
+    begin(connection, busy_timeout_ms)
+    try:
+        if _scalar(connection, "pragma application_id") != APPLICATION_ID:  # else another process was faster
+            for table in _TABLES:
+                connection.execute(table)
+            connection.execute("insert into facts values ('log_id', ?)", (str(uuid.uuid4()),))
+            connection.execute(f"pragma application_id={APPLICATION_ID}")
+            connection.execute(f"pragma user_version={FORMAT}")
+        connection.execute("commit")
+    except BaseException:
+        connection.execute("rollback")
+        raise
+
+
+def _foreign(connection: sqlite3.Connection) -> bool:
+    """Whether somebody else's tables are in there. One statement, so that another's first start is seen whole."""
+    tables = _scalar(connection, "select count(*) from sqlite_master")
+    ours = _scalar(connection, "pragma application_id") == APPLICATION_ID
+    return bool(tables) and not ours
+
+
+def _wal(connection: sqlite3.Connection, busy_timeout_ms: int) -> str:
+    """Switch to WAL; another process doing the same at this moment makes SQLite answer busy without waiting."""
+    deadline = time.monotonic() + busy_timeout_ms / 1000
+    while True:
+        try:
+            return str(_scalar(connection, "pragma journal_mode=wal"))
+        except sqlite3.OperationalError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_PAUSE_MAX_S)
+
+
+def _scalar(connection: sqlite3.Connection, statement: str) -> object:
+    row = connection.execute(statement).fetchone()
+    return row[0] if row else None

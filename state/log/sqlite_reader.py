@@ -1,0 +1,166 @@
+"""Reading a SQLite log: queries of the reading connection, and the incremental reader that workers poll.
+
+One rule: a partition's position moves only when its bytes were handed out, and only if nobody moved it meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+from state.log import checks
+from state.log.compaction import Row
+from state.log.protocol import Fetched, OwnerRecord, Partition, TopicInfo
+from state.log.sqlite_writer import find_part
+
+T = TypeVar("T")
+
+
+@contextmanager
+def snapshot(db: sqlite3.Connection) -> Iterator[None]:
+    """Several queries that see one state of the log."""
+    db.execute("begin")
+    try:
+        yield
+    finally:
+        if db.in_transaction:
+            db.execute("rollback")
+
+
+def fetch(db: sqlite3.Connection, wanted: Sequence[tuple[Partition, int]], max_bytes: int) -> list[Fetched]:
+    """What there is from each position on, at most about `max_bytes` of each partition and at least one batch."""
+    found: list[Fetched] = []
+    with snapshot(db):
+        for partition, position in wanted:
+            part, end = find_part(db, partition)
+            if position > end:
+                raise checks.out_of_range(partition, position, end)
+            if position < end:
+                found.append(_fetch_one(db, partition, part, position, end, max_bytes))
+    return found
+
+
+_FETCH = (
+    "select base, next, data from batches where part = ?1 and next > ?2 and base >="
+    " coalesce((select max(base) from batches where part = ?1 and base <= ?2), ?2) order by base"
+)
+
+
+def _fetch_one(
+    db: sqlite3.Connection, partition: Partition, part: int, position: int, end: int, max_bytes: int
+) -> Fetched:
+    pieces: list[bytes] = []
+    size = 0
+    for _, next_offset, data in db.execute(_FETCH, (part, position)):
+        pieces.append(data)
+        size += len(data)
+        if size >= max_bytes:
+            return Fetched(partition, position, b"".join(pieces), next_offset)
+    return Fetched(partition, position, b"".join(pieces), end)
+
+
+def ends(db: sqlite3.Connection, partitions: Collection[Partition]) -> dict[Partition, int]:
+    with snapshot(db):
+        return {partition: find_part(db, partition)[1] for partition in partitions}
+
+
+def starts(db: sqlite3.Connection, partitions: Collection[Partition]) -> dict[Partition, int]:
+    with snapshot(db):
+        parts = {partition: find_part(db, partition)[0] for partition in partitions}
+        return {
+            partition: db.execute("select start from parts where id = ?", (part,)).fetchone()[0]
+            for partition, part in parts.items()
+        }
+
+
+def topics(db: sqlite3.Connection) -> dict[str, TopicInfo]:
+    rows = db.execute("select name, topic_id, partitions, kind from topics order by name")
+    return {row[0]: TopicInfo(*row) for row in rows}
+
+
+def positions(db: sqlite3.Connection, application: str) -> dict[Partition, int]:
+    rows = db.execute(
+        "select topic, number, position from positions where application = ? order by topic, number", (application,)
+    )
+    return {Partition(topic, number): position for topic, number, position in rows}
+
+
+def owners(db: sqlite3.Connection, application: str) -> dict[str, OwnerRecord]:
+    rows = db.execute(
+        "select scope, epoch, member, writer, term from owners where application = ? order by scope", (application,)
+    )
+    return {row[0]: OwnerRecord(*row) for row in rows}
+
+
+def note(db: sqlite3.Connection, application: str, kind: str, key: str) -> bytes | None:
+    row = db.execute(
+        "select value from notes where application = ? and kind = ? and key = ?", (application, kind, key)
+    ).fetchone()
+    return row[0] if row else None
+
+
+def notes(db: sqlite3.Connection, application: str, kind: str) -> dict[str, bytes]:
+    rows = db.execute(
+        "select key, value from notes where application = ? and kind = ? order by key", (application, kind)
+    )
+    return dict(rows.fetchall())
+
+
+def rows(db: sqlite3.Connection, part: int, from_base: int, limit: int) -> list[Row]:
+    """Whole batches from `from_base` on, for compaction."""
+    found = db.execute(
+        "select id, base, next, time_ms, data from batches where part = ? and base >= ? order by base limit ?",
+        (part, from_base, limit),
+    )
+    return [Row(*row) for row in found]
+
+
+class Source(Protocol):
+    """What a reader needs of its log."""
+
+    async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` in the reading thread."""
+
+    def version(self) -> int:
+        """Another number after every change of the log by anybody."""
+
+    def changed(self, version: int, deadline: float) -> Awaitable[None]:
+        """Return when the version is another one, when somebody called `wake`, or at the deadline."""
+
+    def wake(self) -> None: ...
+
+
+class SqliteReader:
+    """See `state.log.protocol.Reader`."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._positions: dict[Partition, int] = {}
+
+    def add(self, partition: Partition, position: int) -> None:
+        self._positions[partition] = position
+        self._source.wake()
+
+    def drop(self, partition: Partition) -> None:
+        self._positions.pop(partition, None)
+
+    async def poll(self, *, max_bytes_per_partition: int = 1 << 20, wait_ms: int = 0) -> list[Fetched]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_ms / 1000
+        while True:
+            version = self._source.version()
+            wanted = list(self._positions.items())
+            got = await self._source.read(lambda db, wanted=wanted: fetch(db, wanted, max_bytes_per_partition))  # type: ignore[misc]
+            # While the thread read, a partition may have been dropped, or added again elsewhere.
+            taken = [one for one in got if self._positions.get(one.partition) == one.position]
+            for one in taken:
+                self._positions[one.partition] = one.next_position
+            if taken or loop.time() >= deadline:
+                return taken
+            await self._source.changed(version, deadline)
+
+    async def close(self) -> None:
+        self._positions.clear()

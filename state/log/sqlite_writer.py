@@ -1,0 +1,308 @@
+"""The one writing connection of a SQLite log, and every transaction it knows. Runs in the log's writing thread.
+
+One rule: batches are built before the lock is taken, and every check (owner rows, lease) is made inside the transaction
+that writes. A process that is stopped while it builds batches stops nobody else.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from state.errors import Fenced, LeaseLost, LogUnusable, OutcomeUnknown, Refused, StateError, TopicMismatch
+from state.log import batches, checks
+from state.log.batches import Batch
+from state.log.compaction import Rewrite
+from state.log.protocol import Lease, NewRecord, OwnerRecord, Part, Partition, TopicInfo, TopicSpec
+from state.log.sqlite_file import begin, explain
+
+Note = tuple[str, str, str, bytes]
+
+
+class FileIdentity:
+    """Notices that the file of a running log was deleted or replaced."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._was = self._now()
+
+    def check(self) -> None:
+        if self._now() != self._was:
+            raise LogUnusable(
+                f"the log {self.path} was deleted or replaced while in use: put it back or restart all processes"
+            )
+
+    def _now(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.path)  # noqa: PTH116 - called at every poll, and Path.stat costs three times as much
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+
+class Writer:
+    """Not safe for two threads at once."""
+
+    def __init__(self, connection: sqlite3.Connection, identity: FileIdentity, busy_timeout_ms: int) -> None:
+        self._db = connection
+        self._identity = identity
+        self._path = identity.path
+        self._busy_timeout_ms = busy_timeout_ms
+
+    def close(self) -> None:
+        self._db.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing: commits at the end of the block, takes everything back when it raises."""
+        self._identity.check()
+        try:
+            begin(self._db, self._busy_timeout_ms)
+            try:
+                yield self._db
+            except BaseException:
+                self._take_back()
+                raise
+        except sqlite3.Error as error:
+            raise explain(error, self._path) from error
+        try:
+            self._db.execute("commit")
+        except sqlite3.Error as error:
+            unknown = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR
+            self._take_back()
+            if unknown:
+                raise OutcomeUnknown(
+                    f"the log {self._path} failed while it committed ({error}): check its disk, then read it again"
+                ) from error
+            raise explain(error, self._path) from error
+
+    def _take_back(self) -> None:
+        if self._db.in_transaction:  # some errors have rolled back already
+            self._db.execute("rollback")
+
+    # ------------------------------------------------------------------ topics
+
+    def create_topic(self, spec: TopicSpec) -> TopicInfo:
+        checks.topic_spec(spec)
+        with self.transaction() as db:
+            row = db.execute("select topic_id, partitions, kind from topics where name = ?", (spec.name,)).fetchone()
+            if row is not None:
+                found = TopicInfo(spec.name, *row)
+                if found.partitions != spec.partitions:
+                    raise TopicMismatch(checks.mismatch(found, spec))
+                return found
+            made = TopicInfo(spec.name, str(uuid.uuid4()), spec.partitions, spec.kind)
+            db.execute("insert into topics values (?, ?, ?, ?)", (made.name, made.topic_id, made.partitions, made.kind))
+            db.executemany(
+                "insert into parts (topic, number) values (?, ?)",
+                [(spec.name, number) for number in range(spec.partitions)],
+            )
+            return made
+
+    def delete_topic(self, name: str) -> None:
+        with self.transaction() as db:
+            if not db.execute("delete from topics where name = ?", (name,)).rowcount:
+                raise checks.unknown(Partition(name, 0), None)
+            db.execute("delete from batches where part in (select id from parts where topic = ?)", (name,))
+            db.execute("delete from parts where topic = ?", (name,))
+            db.execute("delete from positions where topic = ?", (name,))
+
+    # ------------------------------------------------------------------ records
+
+    def append(self, records: Mapping[Partition, Sequence[NewRecord]], note: Note | None) -> dict[Partition, int]:
+        built = batches.build_all(records)
+        with self.transaction() as db:
+            ends = _insert(db, built)
+            if note is not None:
+                _put_note(db, *note)
+        return ends
+
+    def commit(self, application: str, writer: str, parts: Sequence[Part]) -> dict[Partition, int]:
+        built = batches.build_all(checks.merged(parts))
+        with self.transaction() as db:
+            _check_owner(db, application, writer, parts)
+            ends = _insert(db, built)
+            for part in parts:
+                _put_positions(db, application, part.positions)
+        return ends
+
+    def seed_positions(
+        self, application: str, positions: Mapping[Partition, int], records: Mapping[Partition, Sequence[NewRecord]]
+    ) -> bool:
+        built = batches.build_all(records)
+        with self.transaction() as db:
+            if db.execute("select 1 from positions where application = ? limit 1", (application,)).fetchone():
+                return False
+            _insert(db, built)
+            _put_positions(db, application, positions)
+        return True
+
+    # ------------------------------------------------------------------ lease and owners
+
+    def acquire(self, application: str, holder: str, address: str, seen: Lease | None) -> Lease | None:
+        with self.transaction() as db:
+            found = read_lease(db, application)
+            if found != seen:
+                return None
+            made = Lease(application, found.term + 1 if found else 1, holder, address, 0)
+            db.execute(
+                "insert or replace into leases values (?, ?, ?, ?, ?)",
+                (made.application, made.term, made.holder, made.address, made.beat),
+            )
+            return made
+
+    def renew(self, lease: Lease) -> Lease:
+        with self.transaction() as db:
+            found = _check_lease(db, lease)
+            made = Lease(found.application, found.term, found.holder, found.address, found.beat + 1)
+            db.execute("update leases set beat = ? where application = ?", (made.beat, made.application))
+            return made
+
+    def record_owners(self, lease: Lease, records: Sequence[OwnerRecord]) -> None:
+        with self.transaction() as db:
+            _check_lease(db, lease)
+            db.executemany(
+                "insert or replace into owners values (?, ?, ?, ?, ?, ?)",
+                [(lease.application, one.scope, one.epoch, one.member, one.writer, one.term) for one in records],
+            )
+
+    def fence(self, lease: Lease, writer: str) -> frozenset[str]:
+        if not writer:
+            raise StateError("the writer to fence has no name: an owner record with no writer needs no fence")
+        with self.transaction() as db:
+            _check_lease(db, lease)
+            db.execute("insert or ignore into fenced values (?, ?)", (lease.application, writer))
+            mine = (lease.application, writer)
+            rows = db.execute("select scope from owners where application = ? and writer = ?", mine).fetchall()
+            db.execute(
+                "update owners set epoch = epoch + 1, writer = '', term = ? where application = ? and writer = ?",
+                (lease.term, *mine),
+            )
+        return frozenset(row[0] for row in rows)
+
+    def put_note(self, application: str, kind: str, key: str, value: bytes | None, lease: Lease | None) -> None:
+        with self.transaction() as db:
+            if lease is not None:
+                _check_lease(db, lease)
+            _put_note(db, application, kind, key, value)
+
+    # ------------------------------------------------------------------ upkeep
+
+    def replace(self, part: int, rewrites: Sequence[Rewrite]) -> int | None:
+        """Apply what compaction decided; None, and nothing done, where the batches are not the ones it saw."""
+        try:
+            with self.transaction() as db:
+                for rewrite in rewrites:
+                    _replace(db, part, rewrite)
+        except _Stale:
+            return None
+        return sum(rewrite.removed for rewrite in rewrites)
+
+    def trim(self, positions: Mapping[Partition, int]) -> int:
+        removed = 0
+        with self.transaction() as db:
+            for partition, position in positions.items():
+                part, end = find_part(db, partition)
+                gone = (part, position)
+                removed += (
+                    db.execute("select sum(records) from batches where part = ? and next <= ?", gone).fetchone()[0] or 0
+                )
+                db.execute("delete from batches where part = ? and next <= ?", gone)
+                first = db.execute("select min(base) from batches where part = ?", (part,)).fetchone()[0]
+                start = min(position, end) if first is None else min(first, position)
+                db.execute("update parts set start = max(start, ?) where id = ?", (start, part))
+        return removed
+
+    def shrink(self, pages: int) -> None:
+        """Give some free pages back to the file system."""
+        self._identity.check()
+        try:
+            self._db.execute(f"pragma incremental_vacuum({pages:d})").fetchall()
+        except sqlite3.Error as error:
+            raise explain(error, self._path) from error
+
+
+class _Stale(Exception):
+    """Somebody else compacted meanwhile: applying this rewrite would bring old values back."""
+
+
+def _replace(db: sqlite3.Connection, part: int, rewrite: Rewrite) -> None:
+    for identity in rewrite.replaced:
+        if not db.execute("delete from batches where id = ? and part = ?", (identity, part)).rowcount:
+            raise _Stale
+    if rewrite.batch is not None:
+        row = (part, rewrite.base, rewrite.next, rewrite.time_ms, rewrite.batch.records, rewrite.batch.data)
+        db.execute(_INSERT, row)
+
+
+_INSERT = "insert into batches (part, base, next, time_ms, records, data) values (?, ?, ?, ?, ?, ?)"
+
+
+def find_part(db: sqlite3.Connection, partition: Partition) -> tuple[int, int]:
+    """The row id and the end of a partition. Raises UnknownTopic."""
+    row: tuple[int, int] | None = db.execute(
+        "select id, next from parts where topic = ? and number = ?", partition
+    ).fetchone()
+    if row is None:
+        found = db.execute("select partitions from topics where name = ?", (partition.topic,)).fetchone()
+        raise checks.unknown(partition, found[0] if found else None)
+    return row
+
+
+def read_lease(db: sqlite3.Connection, application: str) -> Lease | None:
+    row = db.execute("select * from leases where application = ?", (application,)).fetchone()
+    return Lease(*row) if row else None
+
+
+def _check_lease(db: sqlite3.Connection, lease: Lease) -> Lease:
+    found = read_lease(db, lease.application)
+    if found is None or (found.term, found.holder) != (lease.term, lease.holder):
+        raise LeaseLost(checks.lease_lost(lease, found))
+    return found
+
+
+def _check_owner(db: sqlite3.Connection, application: str, writer: str, parts: Sequence[Part]) -> None:
+    if db.execute("select 1 from fenced where application = ? and writer = ?", (application, writer)).fetchone():
+        raise Fenced(checks.fenced(writer))
+    refused: list[str] = []
+    for part in parts:
+        row = db.execute(
+            "select epoch, writer from owners where application = ? and scope = ?", (application, part.scope)
+        ).fetchone()
+        if not writer or row != (part.epoch, writer):
+            refused.append(part.scope)
+    if refused:
+        raise Refused(frozenset(refused), checks.refused(writer, refused))
+
+
+def _insert(db: sqlite3.Connection, built: Mapping[Partition, Collection[Batch]]) -> dict[Partition, int]:
+    now_ms = time.time_ns() // 1_000_000
+    ends: dict[Partition, int] = {}
+    for partition, listed in built.items():
+        part, end = find_part(db, partition)
+        for batch in listed:
+            row = (part, end, end + batch.span, now_ms, batch.records, batches.place(batch.data, end))
+            db.execute(_INSERT, row)
+            end += batch.span
+        db.execute("update parts set next = ? where id = ?", (end, part))
+        ends[partition] = end
+    return ends
+
+
+def _put_positions(db: sqlite3.Connection, application: str, positions: Mapping[Partition, int]) -> None:
+    db.executemany(
+        "insert or replace into positions values (?, ?, ?, ?)",
+        [(application, partition.topic, partition.number, position) for partition, position in positions.items()],
+    )
+
+
+def _put_note(db: sqlite3.Connection, application: str, kind: str, key: str, value: bytes | None) -> None:
+    if value is None:
+        db.execute("delete from notes where application = ? and kind = ? and key = ?", (application, kind, key))
+    else:
+        db.execute("insert or replace into notes values (?, ?, ?, ?)", (application, kind, key, value))

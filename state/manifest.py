@@ -1,0 +1,214 @@
+"""The manifests of snapshots: what lies where, with the sums that make it trustworthy.
+
+Layout: `<root>/<id>/manifest.json`, `<root>/<id>/<scope>/manifest.json`, `<root>/<id>/<scope>/<table>/00000.sst`.
+One rule: the root manifest is written last. Without it there is no snapshot, whatever else lies there. It holds the sum
+of each scope's manifest, and that the sums of its files. The files themselves are the business of `state.snapshot`.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from state.errors import SnapshotUnusable
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+ADVICE = "use another snapshot, or restore from the changelog"
+
+M = TypeVar("M", bound=msgspec.Struct)
+
+
+class FileSum(msgspec.Struct, frozen=True):
+    """A file of a table. `name` is relative to the folder of the scope."""
+
+    name: str
+    bytes: int
+    blake2b: str
+
+
+class TableManifest(msgspec.Struct, frozen=True):
+    """One table of a scope: what changelog it stands for up to `offset`, and its files (none for no entries)."""
+
+    table: str
+    topic: str
+    topic_id: str
+    offset: int
+    entries: int
+    files: tuple[FileSum, ...] = ()
+
+
+class ScopeManifest(msgspec.Struct, frozen=True):
+    """All tables of one scope."""
+
+    scope: str
+    log_id: str
+    time_ms: int
+    tables: tuple[TableManifest, ...]
+    format: int = FORMAT
+
+    def table(self, name: str) -> TableManifest | None:
+        return next((table for table in self.tables if table.table == name), None)
+
+
+class SourcePosition(msgspec.Struct, frozen=True):
+    """Where live processing goes on in a source partition, when it begins from this snapshot."""
+
+    topic: str
+    partition: int
+    position: int
+
+
+class SnapshotManifest(msgspec.Struct, frozen=True):
+    """The commit point. `partitions` counts those of each changelog topic; `scopes` maps each to its manifest's sum.
+
+    `base` marks a snapshot that its changelogs build upon (they are not whole without it): it is never pruned.
+    """
+
+    snapshot: str
+    application: str
+    log_id: str
+    time_ms: int
+    partitions: dict[str, int]
+    scopes: dict[str, str]
+    positions: tuple[SourcePosition, ...] = ()
+    base: bool = False
+    format: int = FORMAT
+
+
+# ------------------------------------------------------------------ writing
+
+
+def write_scope(folder: Path, manifest: ScopeManifest) -> str:
+    """Write the manifest of a scope into its folder, after its tables; returns the sum the root manifest needs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    data = msgspec.json.encode(manifest)
+    _write_whole(folder / MANIFEST, data)
+    return _digest(data)
+
+
+def publish(root: Path, manifest: SnapshotManifest) -> Path:
+    """The commit point: write the root manifest, after checking that each scope it names is there as summed."""
+    folder = root / manifest.snapshot
+    for scope, wanted in manifest.scopes.items():
+        data = _read(folder / scope / MANIFEST)
+        if _digest(data) != wanted:
+            raise SnapshotUnusable(
+                f"snapshot {folder}: the manifest of {scope} is not the one announced: write it again"
+            )
+    _write_whole(folder / MANIFEST, msgspec.json.encode(manifest))
+    return folder
+
+
+def settle(draft: Path, final: Path) -> bool:
+    """Give a finished scope folder its name. False where another attempt was faster; the draft is removed then."""
+    try:
+        draft.rename(final)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise SnapshotUnusable(f"{draft} cannot be renamed to {final}: {error.strerror}") from error
+        shutil.rmtree(draft)
+        return False
+    return True
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    """All of the file or none of it, also after a crash."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with draft.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.rename(path)
+
+
+# ------------------------------------------------------------------ finding
+
+
+def listing(root: Path) -> tuple[list[SnapshotManifest], dict[str, str]]:
+    """The published snapshots under `root`, oldest first, and what is wrong with those that cannot be read.
+
+    Unfinished ones and other folders do not count.
+    """
+    found: list[SnapshotManifest] = []
+    problems: dict[str, str] = {}
+    for path in sorted(root.glob(f"*/{MANIFEST}")):
+        snapshot = path.parent.name
+        try:
+            found.append(load(root, snapshot))
+        except SnapshotUnusable as error:
+            problems[snapshot] = str(error)
+    return sorted(found, key=lambda one: (one.time_ms, one.snapshot)), problems
+
+
+def load(root: Path, snapshot: str) -> SnapshotManifest:
+    path = root / snapshot / MANIFEST
+    found = _parse(path, _read(path), SnapshotManifest)
+    _check_format(path, found.format)
+    return found
+
+
+def load_scope(root: Path, manifest: SnapshotManifest, scope: str) -> ScopeManifest:
+    """The manifest of one scope, checked against the root's."""
+    if scope not in manifest.scopes:
+        raise SnapshotUnusable(f"snapshot {root / manifest.snapshot} has no {scope}: {ADVICE}")
+    path = root / manifest.snapshot / scope / MANIFEST
+    data = _read(path)
+    if _digest(data) != manifest.scopes[scope]:
+        raise SnapshotUnusable(f"{path} was changed since the snapshot was published: {ADVICE}")
+    found = _parse(path, data, ScopeManifest)
+    _check_format(path, found.format)
+    return found
+
+
+def newest(root: Path, application: str, log_id: str, partitions: Mapping[str, int]) -> SnapshotManifest | None:
+    """The newest snapshot of this application in this log whose changelogs have these partition counts."""
+    fitting = [
+        one
+        for one in listing(root)[0]
+        if (one.application, one.log_id) == (application, log_id)
+        and all(partitions.get(topic) == count for topic, count in one.partitions.items())
+    ]
+    return fitting[-1] if fitting else None
+
+
+def prune(root: Path, keep: int, *, protected: Iterable[str] = ()) -> list[str]:
+    """Remove all but the newest `keep` snapshots; never a base, nor one of `protected`. Returns what went."""
+    kept = set(protected)
+    removed: list[str] = []
+    for one in listing(root)[0][: -keep or None]:
+        if not one.base and one.snapshot not in kept:
+            (root / one.snapshot / MANIFEST).unlink()  # from here on it is no snapshot
+            shutil.rmtree(root / one.snapshot)
+            removed.append(one.snapshot)
+    return removed
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=32).hexdigest()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SnapshotUnusable(f"{path} cannot be read ({error.strerror}): {ADVICE}") from error
+
+
+def _parse(path: Path, data: bytes, kind: type[M]) -> M:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SnapshotUnusable(f"{path} is no manifest ({error}): {ADVICE}") from error
+
+
+def _check_format(path: Path, found: int) -> None:
+    if found != FORMAT:
+        raise SnapshotUnusable(f"{path} has format {found}, this version reads {FORMAT}: use the version that wrote it")

@@ -1,0 +1,211 @@
+"""The tables inside a snapshot: written as sorted files, checked, and ingested into an empty store in milliseconds.
+
+One rule: a file is compared with its sum before anything is done with it. Files are written by anybody (a Spark task,
+a live worker) and begin with the reserved keys of a store, so that the store that ingests them knows its offset and
+origin at once. What makes a snapshot of them is `state.manifest`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rocksdict import SstFileWriter
+
+from state.changelog import usable
+from state.errors import SnapshotUnusable
+from state.manifest import ADVICE, FileSum, ScopeManifest, SnapshotManifest, TableManifest, load, load_scope
+from state.store.layout import DATA, OFFSET_KEY, STAMP_KEY, pack_offset, pack_stamp
+from state.store.rocksdb import RocksDbStore, explain, options
+
+FILE_BYTES = 256 << 20
+
+
+class Origin(NamedTuple):
+    """The changelog partition's topic that a table stands for, in which log, up to where, and when."""
+
+    log_id: str
+    topic: str
+    topic_id: str
+    offset: int
+    time_ms: int
+
+
+# ------------------------------------------------------------------ writing
+
+
+def write_table(
+    folder: Path,
+    table: str,
+    pairs: Iterable[tuple[bytes, bytes]],
+    origin: Origin,
+    *,
+    file_bytes: int = FILE_BYTES,
+) -> TableManifest:
+    """Write `pairs` (strictly ascending keys) as files under `<folder>/<table>/`; `folder` is the scope's.
+
+    Raises SnapshotUnusable for keys out of order. Leaves no half-written file behind.
+    """
+    target = folder / table
+    writer = _FileWriter(target, origin, file_bytes)
+    entries = 0
+    last: bytes | None = None
+    try:
+        for key, value in pairs:
+            if last is not None and key <= last:
+                raise SnapshotUnusable(
+                    f"table {table} in {folder}: key {key!r} came after {last!r}; sort the entries and keep one per key"
+                )
+            writer.put(DATA + key, value)
+            last = key
+            entries += 1
+        files = writer.finish()
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
+    sums = tuple(_sum(folder, file) for file in files)
+    return TableManifest(table, origin.topic, origin.topic_id, origin.offset, entries, sums)
+
+
+class _FileWriter:
+    """Rolls from file to file by size. The reserved keys sort first, so they lead the first file."""
+
+    def __init__(self, target: Path, origin: Origin, file_bytes: int) -> None:
+        self._target = target
+        self._origin = origin
+        self._file_bytes = file_bytes
+        self._files: list[Path] = []
+        self._writer: SstFileWriter | None = None
+        self._since_check = 0
+
+    def put(self, key: bytes, value: bytes) -> None:
+        writer = self._writer if self._writer is not None else self._next()
+        writer[key] = value
+        self._since_check += len(key) + len(value)
+        if self._since_check >= self._file_bytes >> 4:  # asking for the size is a call for each record otherwise
+            self._since_check = 0
+            if writer.file_size() >= self._file_bytes:
+                writer.finish()
+                self._writer = None
+
+    def _next(self) -> SstFileWriter:
+        self._target.mkdir(parents=True, exist_ok=True)
+        path = self._target / f"{len(self._files):05d}.sst"
+        try:
+            writer = SstFileWriter(options())
+            writer.open(str(path))
+        except Exception as error:
+            raise explain(error, path) from error
+        if not self._files:
+            stamp = {"log_id": self._origin.log_id, "topic_id": self._origin.topic_id}
+            writer[OFFSET_KEY] = pack_offset(self._origin.offset, self._origin.time_ms)
+            writer[STAMP_KEY] = pack_stamp(stamp)
+        self._files.append(path)
+        self._writer = writer
+        return writer
+
+    def finish(self) -> list[Path]:
+        if self._writer is not None:
+            self._writer.finish()
+            self._writer = None
+        return self._files
+
+
+# ------------------------------------------------------------------ using
+
+
+def problem(
+    manifest: ScopeManifest,
+    table: str,
+    *,
+    log_id: str,
+    topic_id: str,
+    start: int,
+    end: int,
+    delete_retention_ms: int,
+    now_ms: int,
+) -> str | None:
+    """Why a table of the snapshot may not be restored from for this changelog, or None where it may."""
+    found = manifest.table(table)
+    if found is None:
+        return f"it has no table {table}"
+    stamp = {"log_id": manifest.log_id, "topic_id": found.topic_id, "time_ms": str(manifest.time_ms)}
+    return usable(
+        found.offset,
+        stamp,
+        log_id=log_id,
+        topic_id=topic_id,
+        start=start,
+        end=end,
+        delete_retention_ms=delete_retention_ms,
+        now_ms=now_ms,
+    )
+
+
+def verify(root: Path, snapshot: str) -> SnapshotManifest:
+    """Read everything and compare all sums. Raises SnapshotUnusable."""
+    manifest = load(root, snapshot)
+    for scope in manifest.scopes:
+        folder = root / snapshot / scope
+        for table in load_scope(root, manifest, scope).tables:
+            verify_files(folder, table.files)
+    return manifest
+
+
+def verify_files(folder: Path, files: Sequence[FileSum]) -> None:
+    for wanted in files:
+        if Path(wanted.name).is_absolute() or ".." in Path(wanted.name).parts:
+            raise SnapshotUnusable(f"{folder} names the file {wanted.name!r}, which lies outside of it: {ADVICE}")
+        found = _sum(folder, folder / wanted.name)
+        if found != wanted:
+            raise SnapshotUnusable(f"{folder / wanted.name} does not match its checksum: {ADVICE}")
+
+
+def ingest(store: RocksDbStore, folder: Path, table: TableManifest) -> None:
+    """Fill an empty store from a table of the scope at `folder`; its offset is the snapshot's afterwards.
+
+    Raises SnapshotUnusable, before the store is touched, where a file is missing or altered.
+    """
+    verify_files(folder, table.files)
+    if table.files:
+        store.ingest([folder / wanted.name for wanted in table.files])
+    elif store.is_empty():
+        store.write({}, table.offset)
+    else:
+        raise SnapshotUnusable(f"the store {store.path} is not empty: wipe it before it takes a snapshot")
+    if store.offset != table.offset:
+        raise SnapshotUnusable(
+            f"{folder}: table {table.table} holds offset {store.offset}, not {table.offset}: {ADVICE}"
+        )
+
+
+def read_table(folder: Path, table: TableManifest, scratch: Path) -> Iterator[tuple[bytes, bytes]]:
+    """The entries of a snapshot's table in key order, through a store made in `scratch` (removed at the end)."""
+    store = RocksDbStore(scratch, stamp={})
+    try:
+        if table.files:
+            verify_files(folder, table.files)
+            store.ingest([folder / wanted.name for wanted in table.files])
+        yield from store.range(None, None)
+    finally:
+        store.close()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+# ------------------------------------------------------------------ small things
+
+
+def _sum(folder: Path, path: Path) -> FileSum:
+    digest = hashlib.blake2b(digest_size=32)
+    size = 0
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(1 << 20):
+                digest.update(piece)
+                size += len(piece)
+    except OSError as error:
+        raise SnapshotUnusable(f"{path} cannot be read ({error.strerror}): {ADVICE}") from error
+    return FileSum(str(path.relative_to(folder)), size, digest.hexdigest())

@@ -1,0 +1,301 @@
+"""The store on disk: one RocksDB per table of a task, over rocksdict.
+
+One rule: the changelog offset lies in the same column family and is written in the same batch as the data, without a
+write-ahead log. After kill -9 the store falls back to its last flush and its offset names exactly that point.
+Batches are sorted by key (up to twice as fast) and should be small (up to 4,000 changes): the binding holds the GIL
+while it writes, so a thread would not free the event loop. Many stores share one `Budget` of memory.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    DbClosedError,
+    DBCompressionType,
+    IngestExternalFileOptions,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+    WriteBufferManager,
+    WriteOptions,
+)
+
+from state.errors import DirectoryLocked, DirectoryUnusable, StateError, StoreDamaged
+from state.store.layout import (
+    DATA,
+    DATA_END,
+    OFFSET_KEY,
+    STAMP_KEY,
+    pack_offset,
+    pack_stamp,
+    unpack_offset,
+    unpack_stamp,
+)
+
+_SIZES = ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables")
+
+
+class Budget:
+    """Memory that all stores of a process share: a cache of blocks read and a limit for what is not flushed yet."""
+
+    def __init__(self, cache_bytes: int = 64 << 20, write_bytes: int = 64 << 20) -> None:
+        self.cache = Cache(cache_bytes)
+        self.writes = WriteBufferManager(write_bytes, False)
+
+
+class Peek(NamedTuple):
+    """What a store on disk says of itself, read without opening it for writing."""
+
+    offset: int
+    stamp: Mapping[str, str]
+    size_bytes: int
+
+
+def options(budget: Budget | None = None) -> Options:
+    """Options of every store and every snapshot file: raw keys in byte order, and small buffers for many stores."""
+    chosen = Options(raw_mode=True)
+    chosen.create_if_missing(True)
+    chosen.set_write_buffer_size(8 << 20)
+    chosen.set_max_write_buffer_number(4)
+    chosen.set_arena_block_size(64 << 10)
+    chosen.set_target_file_size_base(16 << 20)
+    chosen.set_level_zero_slowdown_writes_trigger(40)
+    chosen.set_level_zero_stop_writes_trigger(80)
+    chosen.set_compression_type(DBCompressionType.lz4())
+    chosen.set_max_open_files(128)
+    chosen.set_keep_log_file_num(2)
+    chosen.set_max_log_file_size(1 << 20)
+    chosen.set_is_fd_close_on_exec(True)
+    chosen.set_stats_dump_period_sec(0)
+    table = BlockBasedOptions()
+    table.set_bloom_filter(10, False)
+    if budget is not None:
+        table.set_block_cache(budget.cache)
+        table.set_cache_index_and_filter_blocks(True)
+        chosen.set_write_buffer_manager(budget.writes)
+    chosen.set_block_based_table_factory(table)
+    return chosen
+
+
+def explain(error: Exception, path: Path) -> Exception:
+    """The project's error for one of RocksDB's, which come as plain exceptions with a text. Others stay as they are."""
+    if not isinstance(error, DbClosedError) and type(error) is not Exception:
+        return error  # a key that is not bytes, and the like
+    text = str(error)
+    low = text.lower()
+    if isinstance(error, DbClosedError):
+        return StateError(f"the store {path} was closed: open it again")
+    if "lock" in low and ("lock hold by" in low or "/lock:" in low):
+        return DirectoryLocked(f"the store {path} is open elsewhere, in this process or another: close it there first")
+    if "no space left" in low:
+        return DirectoryUnusable(f"the store {path} has no space left: free some space on its disk ({text})")
+    if "permission denied" in low or "read-only file system" in low or "not a directory" in low:
+        return DirectoryUnusable(f"the store {path} may not be written: check its folder ({text})")
+    return StoreDamaged(f"the store {path} cannot be read: wipe it and restore it from its changelog ({text})")
+
+
+class RocksDbStore:
+    """See `state.store.protocol.Store`. The stamp on disk counts; the one given is for a new store."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        stamp: Mapping[str, str],
+        cache: Budget | None = None,
+        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self.path = path
+        self._clock_ms = clock_ms
+        self._ranges: weakref.WeakSet[_Range] = weakref.WeakSet()
+        self._without_wal = cast(Any, WriteOptions())
+        self._without_wal.disable_wal = True  # a property, whatever the binding's stubs say
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DirectoryUnusable(f"the store {path} cannot be made: {error.strerror}") from error
+        try:
+            self._db = Rdict(str(path), options(cache))
+        except Exception as error:  # the binding knows no other class
+            raise explain(error, path) from error
+        try:
+            self._load(stamp)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _load(self, stamp: Mapping[str, str]) -> None:
+        written = self._get(STAMP_KEY)
+        self._offset, self._time_ms = unpack_offset(self._get(OFFSET_KEY), self.path)
+        if written is not None:
+            self._stamp = unpack_stamp(written, self.path)
+            return
+        if self._offset:
+            raise StoreDamaged(f"the store {self.path} does not say where it comes from: wipe it and restore it")
+        self._stamp = {key: value for key, value in stamp.items() if key != "time_ms"}
+        batch = WriteBatch(raw_mode=True)
+        batch.put(STAMP_KEY, pack_stamp(stamp))
+        self._apply(batch)
+
+    # ------------------------------------------------------------------ reading
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._get(DATA + key)
+
+    def _get(self, key: bytes) -> bytes | None:
+        try:
+            found: bytes | None = self._db.get(key)
+        except Exception as error:
+            raise explain(error, self.path) from error
+        return found
+
+    def range(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Reads the store as it was at the call, whatever is written meanwhile."""
+        bounds = ReadOptions()
+        bounds.set_iterate_upper_bound(DATA_END if stop is None else DATA + stop)
+        try:
+            items: Any = self._db.items(from_key=DATA + (start or b""), read_opt=bounds)
+        except Exception as error:
+            raise explain(error, self.path) from error
+        found = _Range(items, bounds, self.path)
+        self._ranges.add(found)
+        return found
+
+    @property
+    def offset(self) -> int:
+        return self._offset
+
+    def stamp(self) -> Mapping[str, str]:
+        """What was given when the store was first made; `time_ms` is when it was last written, "0" for never."""
+        return {**self._stamp, "time_ms": str(self._time_ms)}
+
+    def size_bytes(self) -> int:
+        try:
+            return sum(self._db.property_int_value(name) or 0 for name in _SIZES)
+        except Exception as error:
+            raise explain(error, self.path) from error
+
+    # ------------------------------------------------------------------ writing
+
+    def write(self, changes: Mapping[bytes, bytes | None], offset: int) -> None:
+        batch = WriteBatch(raw_mode=True)
+        put, delete = batch.put, batch.delete
+        time_ms = self._clock_ms()
+        put(OFFSET_KEY, pack_offset(offset, time_ms))
+        for key in sorted(changes):
+            value = changes[key]
+            if value is None:
+                delete(DATA + key)
+            else:
+                put(DATA + key, value)
+        self._apply(batch)
+        self._offset, self._time_ms = offset, time_ms
+
+    def _apply(self, batch: Any) -> None:
+        try:
+            self._db.write(batch, self._without_wal)
+        except Exception as error:
+            raise explain(error, self.path) from error
+
+    def flush(self) -> None:
+        """Make everything written so far survive a crash. Releases the GIL: may run in a thread."""
+        try:
+            self._db.flush(True)
+        except Exception as error:
+            raise explain(error, self.path) from error
+
+    def is_empty(self) -> bool:
+        return self._offset == 0 and next(self.range(None, None), None) is None
+
+    def ingest(self, files: Sequence[Path]) -> None:
+        """Take over sorted files that hold data, offset and stamp (`state.snapshot` writes them). The files stay.
+
+        Only into an empty store: ingested keys would win over newer ones.
+        """
+        if not self.is_empty():
+            raise StateError(
+                f"the store {self.path} is not empty, and a snapshot would overwrite what is newer: wipe it"
+            )
+        copying = IngestExternalFileOptions()
+        copying.set_move_files(False)
+        try:
+            self._db.ingest_external_file([str(file) for file in files], copying)
+        except Exception as error:
+            raise explain(error, self.path) from error
+        written = self._get(STAMP_KEY)
+        if written is None:
+            raise StoreDamaged(f"the files ingested into {self.path} do not say where they come from: wipe the store")
+        self._stamp = unpack_stamp(written, self.path)
+        self._offset, self._time_ms = unpack_offset(self._get(OFFSET_KEY), self.path)
+
+    # ------------------------------------------------------------------ copies and the end
+
+    def checkpoint(self, folder: Path) -> None:
+        """`folder` must not exist yet; it can be opened as a store."""
+        if folder.exists():
+            raise StateError(f"a checkpoint cannot be written to {folder}: it exists already")
+        try:
+            Checkpoint(self._db).create_checkpoint(str(folder))
+        except Exception as error:
+            raise explain(error, folder) from error
+
+    def close(self) -> None:
+        """Flushes. Ranges still open end with an error: each of them would keep the folder locked."""
+        for found in list(self._ranges):
+            found.drop()
+        try:
+            self._db.close()
+        except DbClosedError:
+            return
+        except Exception as error:
+            raise explain(error, self.path) from error
+
+
+class _Range(Iterator[tuple[bytes, bytes]]):
+    """Pairs of a store without the prefix."""
+
+    def __init__(self, items: Iterator[tuple[bytes, bytes]], bounds: ReadOptions, path: Path) -> None:
+        self._items: Iterator[tuple[bytes, bytes]] | None = items
+        self._bounds = bounds  # the iterator points into the bytes of its bound without owning them
+        self._path = path
+
+    def __next__(self) -> tuple[bytes, bytes]:
+        if self._items is None:
+            raise StateError(f"the store {self._path} was closed while it was being read")
+        try:
+            key, value = next(self._items)
+        except StopIteration:
+            raise
+        except Exception as error:
+            raise explain(error, self._path) from error
+        return key[1:], value
+
+    def drop(self) -> None:
+        self._items = None
+
+
+def peek(path: Path) -> Peek:
+    """Offset, stamp and size of a store on disk, also while another process has it open (its last flush then)."""
+    if not (path / "CURRENT").exists():
+        raise StoreDamaged(f"there is no store at {path}")
+    try:
+        db = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only(False))
+    except Exception as error:
+        raise explain(error, path) from error
+    try:
+        offset, time_ms = unpack_offset(db.get(OFFSET_KEY), path)
+        written = db.get(STAMP_KEY)
+        stamp = unpack_stamp(written, path) if written is not None else {}
+        return Peek(offset, {**stamp, "time_ms": str(time_ms)}, db.property_int_value(_SIZES[0]) or 0)
+    finally:
+        db.close()

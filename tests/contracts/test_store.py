@@ -1,0 +1,165 @@
+"""What every store does, on disk or in memory. One suite."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from state.errors import StateError
+from state.store.memory import MemoryStore
+from state.store.rocksdb import Budget, RocksDbStore
+
+STAMP = {"log_id": "log-1", "topic_id": "topic-1"}
+BUDGET = Budget(8 << 20, 8 << 20)
+Open = Callable[[Path], Any]
+
+
+def open_rocksdb(path: Path) -> Any:
+    return RocksDbStore(path, stamp=STAMP, cache=BUDGET, clock_ms=lambda: 5_000)
+
+
+def open_memory(path: Path) -> Any:
+    return MemoryStore(stamp=STAMP, clock_ms=lambda: 5_000)
+
+
+@pytest.fixture(params=[open_rocksdb, open_memory], ids=["rocksdb", "memory"])
+def opener(request: pytest.FixtureRequest) -> Open:
+    found: Open = request.param
+    return found
+
+
+@pytest.fixture
+def store(opener: Open, tmp_path: Path) -> Iterator[Any]:
+    made = opener(tmp_path / "store")
+    yield made
+    made.close()
+
+
+def everything(store: Any) -> dict[bytes, bytes]:
+    return dict(store.range(None, None))
+
+
+def test_a_new_store_is_empty_and_says_where_it_comes_from(store: Any) -> None:
+    assert store.offset == 0
+    assert everything(store) == {}
+    assert store.get(b"a") is None
+    assert dict(store.stamp()) == {**STAMP, "time_ms": "0"}
+
+
+def test_writes_and_deletes_come_with_their_offset(store: Any) -> None:
+    store.write({b"b": b"2", b"a": b"1", b"": b"empty key", b"c": b""}, 7)
+    assert store.offset == 7
+    assert [store.get(key) for key in (b"a", b"b", b"c", b"", b"d")] == [b"1", b"2", b"", b"empty key", None]
+    store.write({b"a": None, b"b": b"new", b"never": None}, 9)
+    assert store.offset == 9
+    assert everything(store) == {b"": b"empty key", b"b": b"new", b"c": b""}
+    store.write({}, 12)
+    assert store.offset == 12
+    assert store.stamp()["time_ms"] == "5000"
+
+
+def test_no_key_meets_what_the_store_keeps_for_itself(store: Any) -> None:
+    odd = [b"\x00offset", b"\x00stamp", b"offset", b"\x00", b"\x01", b"\x02", b"\xff" * 9]
+    store.write({key: b"v" + key for key in odd}, 3)
+    assert store.offset == 3
+    assert everything(store) == {key: b"v" + key for key in odd}
+    store.write(dict.fromkeys(odd), 4)
+    assert everything(store) == {}
+    assert store.offset == 4
+
+
+def test_ranges_are_in_byte_order_and_half_open(store: Any) -> None:
+    store.write({bytes([number]): b"%d" % number for number in (200, 3, 100, 0, 255, 1)}, 1)
+    assert [key[0] for key, _ in store.range(None, None)] == [0, 1, 3, 100, 200, 255]
+    assert [key[0] for key, _ in store.range(b"\x01", b"\xc8")] == [1, 3, 100]
+    assert [key[0] for key, _ in store.range(b"\x02", None)] == [3, 100, 200, 255]
+    assert [key[0] for key, _ in store.range(None, b"\x03")] == [0, 1]
+    assert list(store.range(b"\x05", b"\x05")) == []
+    assert list(store.range(b"\x09", b"\x05")) == []
+
+
+def test_a_range_shows_the_store_as_it_was(store: Any) -> None:
+    store.write({b"a": b"1", b"c": b"3"}, 1)
+    found = store.range(None, None)
+    store.write({b"a": b"changed", b"b": b"2", b"c": None}, 2)
+    assert list(found) == [(b"a", b"1"), (b"c", b"3")]
+
+
+def test_a_closed_store_says_so(store: Any) -> None:
+    store.write({b"a": b"1", b"b": b"2"}, 1)
+    found = store.range(None, None)
+    assert next(found) == (b"a", b"1")
+    store.close()
+    store.close()
+    with pytest.raises(StateError, match="closed"):
+        next(found)
+    with pytest.raises(StateError, match="closed"):
+        store.get(b"a")
+    with pytest.raises(StateError, match="closed"):
+        store.write({b"a": b"2"}, 2)
+
+
+def test_size_grows_with_the_data(store: Any) -> None:
+    before = store.size_bytes()
+    store.write({b"%06d" % number: b"v" * 200 for number in range(4_000)}, 1)
+    assert store.size_bytes() - before > 300_000
+    store.flush()
+    assert store.size_bytes() > before
+
+
+def test_a_checkpoint_is_the_store_at_that_moment(store: Any, tmp_path: Path) -> None:
+    store.write({b"a": b"1"}, 5)
+    store.checkpoint(tmp_path / "copy")
+    store.write({b"a": b"2"}, 6)
+    with pytest.raises(StateError, match="exists already"):
+        store.checkpoint(tmp_path / "copy")
+    copy = (
+        MemoryStore.restored(tmp_path / "copy") if isinstance(store, MemoryStore) else open_rocksdb(tmp_path / "copy")
+    )
+    assert (copy.offset, everything(copy), copy.stamp()["log_id"]) == (5, {b"a": b"1"}, "log-1")
+    copy.close()
+    assert store.get(b"a") == b"2"
+
+
+KEYS = st.binary(max_size=3)
+CHANGES = st.dictionaries(KEYS, st.none() | st.binary(max_size=4), max_size=8)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(CHANGES | st.lists(KEYS, min_size=100, max_size=120).map(lambda keys: dict.fromkeys(keys, b"x"))),
+    bounds=st.tuples(st.none() | KEYS, st.none() | KEYS),
+)
+def test_a_store_is_a_sorted_dict(
+    opener: Open, steps: list[dict[bytes, bytes | None]], bounds: tuple[bytes | None, bytes | None]
+) -> None:
+    folder = Path(tempfile.mkdtemp())
+    store = opener(folder / "store")
+    try:
+        model: dict[bytes, bytes] = {}
+        for offset, changes in enumerate(steps, 1):
+            store.write(changes, offset)
+            for key, value in changes.items():
+                if value is None:
+                    model.pop(key, None)
+                else:
+                    model[key] = value
+            assert store.offset == offset
+        start, stop = bounds
+        wanted = [
+            (key, model[key])
+            for key in sorted(model)
+            if (start is None or key >= start) and (stop is None or key < stop)
+        ]
+        assert list(store.range(start, stop)) == wanted
+        assert everything(store) == model
+    finally:
+        store.close()
+        shutil.rmtree(folder)
