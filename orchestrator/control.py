@@ -21,6 +21,8 @@ from orchestrator.roster import Member
 from orchestrator.scale import leaver_costs
 from orchestrator.shares import choose_leaving, parse_amount, target_size
 
+NO_FACTS = (None, None, None, None)
+
 
 async def status(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
     """The whole group, as `status --json` prints it (the caller adds application and log)."""
@@ -90,6 +92,7 @@ def instances(group: Group) -> list[dict[str, Any]]:
 def task_facts(group: Group, task: TaskId) -> dict[str, Any]:
     owner = group.owners.get(task)
     holder = _holder(group, task)
+    lag, size, records, pause_ms = holder.status.facts.get(task, NO_FACTS) if holder is not None else NO_FACTS
     learners, standbys = [], []
     for member in sorted(group.roster, key=lambda m: natural(m.name)):
         copy = member.status.copies.get(task)
@@ -105,8 +108,10 @@ def task_facts(group: Group, task: TaskId) -> dict[str, Any]:
         "worker": holder.name if holder is not None else None,
         "epoch": owner.epoch if owner is not None else 0,
         "topics": [],
-        "state_bytes": group.tasks[task].state_bytes or None,
-        "input_lag": None,
+        "state_bytes": size,
+        "input_lag": lag,
+        "records": records,
+        "pause_max_ms": pause_ms,
         "learners": learners,
         "standbys": standbys,
     }
@@ -197,7 +202,7 @@ def _moves(group: Group, leaving: set[str]) -> list[dict[str, Any]]:
                 "task": str(task),
                 "from": holder.hello.instance,
                 "to": warm[1] if warm else None,
-                "bytes": group.tasks[task].state_bytes or None,
+                "bytes": holder.status.facts.get(task, NO_FACTS)[1],
                 "ready_copy": ready,
             }
         )

@@ -125,6 +125,7 @@ class MemberMachine:
         self.released: dict[TaskId, Released] = {}
         self.disk: dict[TaskId, int] = {}
         self.started: dict[TaskId, tuple[int, int]] = {}
+        self.facts: dict[TaskId, tuple[int, int, int, int]] = {}
         self.assignment = Assignment(0, 0)
         self.leaving = False
         self.bounce = False
@@ -143,6 +144,7 @@ class MemberMachine:
             released=dict(self.released),
             ends={t: h.end for t, h in self.held.items() if h.end},
             started=dict(self.started),
+            facts={t: f for t, f in self.facts.items() if t in self.held},
             leaving=self.leaving,
             bounce=self.bounce,
         )

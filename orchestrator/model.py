@@ -97,7 +97,9 @@ class Status:
     """Everything a member says of itself, whole, with every heartbeat (level-triggered).
 
     `active`: task -> epoch, running or starting; `copies`: learners and standbys; `disk`: task -> position of state
-    that lies there unused; `released`: proofs for releases, kept until the assignment that answers them.
+    that lies there unused; `released`: proofs for releases, kept until the assignment that answers them; `started`:
+    epoch and wall time of the first record processed; `facts`: input lag, state bytes, records processed in this epoch,
+    longest pause between commits in ms.
     """
 
     generation: int = 0
@@ -108,6 +110,7 @@ class Status:
     released: Mapping[TaskId, Released] = field(default_factory=dict)
     ends: Mapping[TaskId, int] = field(default_factory=dict)
     started: Mapping[TaskId, tuple[int, int]] = field(default_factory=dict)
+    facts: Mapping[TaskId, tuple[int, int, int, int]] = field(default_factory=dict)
     leaving: bool = False
     bounce: bool = False
 

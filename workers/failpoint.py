@@ -1,0 +1,95 @@
+"""Failpoints: a place in the code where a test or the demo makes a process die. Off unless named.
+
+One rule: `commit:PATH` kills the whole instance with SIGKILL in the first commit that has outputs after the file PATH
+appears: after its records are taken, before its transaction is committed. What would have been written is left beside
+PATH, so that it can be tried late, as a zombie would.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from state.log.protocol import NewRecord, Part, Partition
+from workers.commit import Taken
+
+if TYPE_CHECKING:
+    from workers.worker import Worker
+
+
+class LatePart(msgspec.Struct, frozen=True):
+    """One task's share of the commit that did not happen."""
+
+    scope: str
+    epoch: int
+    records: list[tuple[str, int, list[tuple[bytes | None, bytes | None, int]]]]
+    positions: list[tuple[str, int, int]]
+
+
+class LateWrite(msgspec.Struct, frozen=True):
+    """A commit that its process did not live to make."""
+
+    application: str
+    writer: str
+    instance: str
+    at_ms: int
+    parts: list[LatePart]
+
+
+class Failpoint:
+    """One failpoint of one worker."""
+
+    def __init__(self, setting: str, worker: Worker) -> None:
+        kind, _, path = setting.partition(":")
+        self._path = Path(path) if kind == "commit" and path else None
+        self._worker = worker
+
+    async def before_commit(self, taken: list[Taken]) -> None:
+        if self._path is None or not self._path.exists() or not any(t.part.records for t in taken):
+            return
+        try:
+            self._path.rename(self._path.with_suffix(".taken"))
+        except FileNotFoundError:
+            return  # another instance took it
+        from workers.journal import wall_ms
+
+        parts = [
+            LatePart(
+                t.part.scope,
+                t.part.epoch,
+                [(p.topic, p.number, [r[:3] for r in records]) for p, records in t.part.records.items()],
+                [(p.topic, p.number, o) for p, o in t.part.positions.items()],
+            )
+            for t in taken
+        ]
+        late = LateWrite(
+            self._worker.application,
+            self._worker.session.hello.writer,
+            self._worker.spec.instance.instance,
+            wall_ms(),
+            parts,
+        )
+        draft = self._path.with_suffix(".draft")
+        draft.write_bytes(msgspec.msgpack.encode(late))
+        draft.rename(self._path.with_suffix(".late"))
+        os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def read_late(path: Path) -> tuple[LateWrite, list[Part]]:
+    """The commit that a failpoint prevented, ready to be tried."""
+    late = msgspec.msgpack.decode(path.read_bytes(), type=LateWrite)
+    parts = [
+        Part(
+            part.scope,
+            part.epoch,
+            {Partition(t, n): [NewRecord(*record) for record in records] for t, n, records in part.records},
+            {Partition(t, n): offset for t, n, offset in part.positions},
+        )
+        for part in late.parts
+    ]
+    return late, parts

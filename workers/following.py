@@ -1,0 +1,84 @@
+"""Learners, standbys and starting tasks: their changelogs are read into their stores.
+
+One rule: progress is a position; ready is announced by the machine, from positions and ends, never from counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from orchestrator.member_events import Progress
+from state.changelog import replay
+from state.errors import StateError, StoreDamaged
+from state.log.protocol import Partition, Reader
+
+if TYPE_CHECKING:
+    from workers.task import TaskRun
+    from workers.worker import Worker
+
+ENDS_EVERY_S = 0.25
+WAIT_MS = 25
+
+
+class Following:
+    """One reader for all changelogs that this worker follows."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._reader: Reader = worker.log.reader()
+        self._runs: dict[Partition, TaskRun] = {}
+        self._ends_at = 0.0
+
+    def add(self, run: TaskRun, partition: Partition, position: int) -> None:
+        self._runs[partition] = run
+        self._reader.add(partition, position)
+
+    def drop(self, partition: Partition) -> None:
+        if self._runs.pop(partition, None) is not None:
+            self._reader.drop(partition)
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if not self._runs:
+                await asyncio.sleep(WAIT_MS / 1000)
+                continue
+            fetched = await self._reader.poll(wait_ms=WAIT_MS)
+            touched: dict[TaskRun, None] = {}
+            for part in fetched:
+                run = self._runs.get(part.partition)
+                opened = run.by_changelog.get(part.partition) if run is not None else None
+                if run is None or opened is None or opened.store.offset != part.position:
+                    continue  # dropped, or added again, while the fetch was under way
+                try:
+                    await replay(opened.store, part)
+                except StoreDamaged as error:
+                    self._worker.failed(run, error)
+                    run.close()
+                    continue
+                except StateError as error:
+                    if self._runs.get(part.partition) is run:
+                        self._worker.crashed(error)
+                        return
+                touched[run] = None
+            if loop.time() >= self._ends_at:
+                self._ends_at = loop.time() + ENDS_EVERY_S
+                touched.update(dict.fromkeys(self._runs.values()))
+                await self._read_ends()
+            for run in touched:
+                await self._report(run)
+
+    async def _read_ends(self) -> None:
+        partitions = list(self._runs)
+        ends = await self._worker.log.ends(partitions)
+        for partition, end in ends.items():
+            run = self._runs.get(partition)
+            if run is not None and not run.catching_up:
+                run.ends[partition] = end
+
+    async def _report(self, run: TaskRun) -> None:
+        if run.catching_up:
+            await run.caught_up()
+        elif run.by_changelog and run.process is None:
+            self._worker.tell(Progress(run.id, run.position(), sum(run.ends.values())))

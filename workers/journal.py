@@ -1,0 +1,43 @@
+"""What happened to an instance's tasks, as JSON lines in its state directory: restores, starts, releases, pauses.
+
+One rule: a line is a fact with its wall time in ms, appended whole; nothing is ever read back by the instance itself.
+Reports (the demo's, a post-mortem's) read it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+NAME = "journal.jsonl"
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Journal:
+    """Appends to `<state>/<app>/<instance>/journal.jsonl`."""
+
+    def __init__(self, path: Path, **always: Any) -> None:
+        self._path = path
+        self._always = always
+
+    def write(self, what: str, **facts: Any) -> None:
+        line = json.dumps({"at_ms": wall_ms(), "what": what, **self._always, **facts})
+        with self._path.open("a") as file:
+            file.write(line + "\n")
+
+
+def read_journals(folder: Path) -> list[dict[str, Any]]:
+    """All lines of all instances of an application, in order of time; a line cut off by a crash is left out."""
+    rows: list[dict[str, Any]] = []
+    for path in sorted(folder.glob(f"*/{NAME}")):
+        for line in path.read_text().splitlines():
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                continue
+    return sorted(rows, key=lambda row: row["at_ms"])

@@ -1,0 +1,58 @@
+"""Log URLs: `sqlite:PATH`, `memory:`. One rule: a command that only reads never creates a log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.errors import WrongUse
+from state.log.protocol import Log
+
+FOLDER = ".orchestrator"
+
+
+def default_log(application: str, start: Path, *, existing: bool) -> str:
+    """`.orchestrator/<application>.db`, looked for upwards from `start` as git does; below `start` if there is none."""
+    for folder in (start, *start.parents):
+        candidate = folder / FOLDER / f"{application}.db"
+        if candidate.exists():
+            return f"sqlite:{candidate}"
+    if existing:
+        raise WrongUse(
+            f"no log of application '{application}' in {start / FOLDER} or above; start it with `orchestrator run`, "
+            "or name its log with --log"
+        )
+    return f"sqlite:{start / FOLDER / f'{application}.db'}"
+
+
+def log_path(url: str) -> Path | None:
+    """The file of a SQLite log."""
+    return Path(url.removeprefix("sqlite:")) if url.startswith("sqlite:") else None
+
+
+async def open_log(url: str, *, create: bool, synchronous: str = "NORMAL") -> Log:
+    """Open the log that a URL names. Raises WrongUse for an unknown kind, StateError for an unusable one."""
+    if url.startswith("sqlite:"):
+        from state.log.sqlite import open_sqlite
+
+        path = Path(url.removeprefix("sqlite:"))
+        if not str(path) or str(path) == ".":
+            raise WrongUse(f"--log {url}: no path; write sqlite:PATH")
+        if create:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        return await open_sqlite(path, create=create, synchronous="FULL" if synchronous == "FULL" else "NORMAL")
+    if url == "memory:":
+        raise WrongUse("--log memory: lives in one process; it is for tests and for app.run()")
+    if url.startswith("kafka://"):
+        raise WrongUse(f"--log {url}: Kafka logs are not supported by this version yet; use sqlite:PATH")
+    raise WrongUse(f"--log {url}: unknown kind of log; write sqlite:PATH")
+
+
+def show_log(url: str) -> str:
+    """The log as the console names it: a path below the current folder is shown relative."""
+    path = log_path(url)
+    if path is None:
+        return url
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

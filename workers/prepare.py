@@ -1,0 +1,81 @@
+"""Before anything runs: the app's topology is matched with what the log knows, and its topics are there.
+
+One rule: numbers of subtopologies are given once and kept in the log; an app that does not fit is refused here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeline.app import App
+from pipeline.errors import PipelineError
+from pipeline.topology import Subtopology, Topology
+
+from orchestrator.model import Task, TaskId
+from state.log.protocol import Log, Partition, TopicInfo, TopicSpec
+from workers.errors import AppRefused
+
+NUMBERING, DESCRIPTION = "numbering", "description"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The app as it runs here: topology with the counts that exist, and the topics' facts."""
+
+    app: App
+    topology: Topology
+    topics: Mapping[str, TopicInfo]
+
+    def tasks(self) -> list[Task]:
+        """Every task of the app."""
+        return [
+            Task(TaskId(sub.number, partition), stateful=bool(sub.tables))
+            for sub in self.topology.subtopologies
+            for partition in range(sub.partitions)
+        ]
+
+    def subtopology(self, task: TaskId) -> Subtopology:
+        return self.topology.subtopology(task.subtopology)
+
+    def counts(self) -> dict[str, int]:
+        return {name: info.partitions for name, info in self.topics.items()}
+
+    def inputs(self, task: TaskId) -> list[Partition]:
+        return [Partition(topic, task.partition) for topic in self.subtopology(task).sources]
+
+    def changelog(self, task: TaskId, table: str) -> Partition:
+        return Partition(self.app.tables[table].changelog, task.partition)
+
+
+async def prepare(log: Log, app: App) -> Prepared:
+    """Create what is missing, keep the numbering and a description for tools. Raises AppRefused, TopicMismatch."""
+    kept = await log.note(app.id, NUMBERING, "app")
+    try:
+        topology = app.topology(json.loads(kept) if kept else None)
+        existing = await log.topics()
+        counts = {name: existing[name].partitions for name in topology.topics if name in existing}
+        if counts:
+            topology = topology.with_partitions(counts)
+        described = await log.note(app.id, DESCRIPTION, "app")
+        if described:
+            app.check_schema(json.loads(described))
+    except PipelineError as error:
+        raise AppRefused(f"app '{app.id}': {error}") from error
+    for name, topic in sorted(topology.topics.items()):
+        if name not in existing:
+            await log.create_topic(TopicSpec(name, topic.partitions, topic.kind))
+    found = await log.topics()
+    prepared = Prepared(app, topology, {name: found[name] for name in topology.topics})
+    await _keep(log, app, topology, kept, described)
+    return prepared
+
+
+async def _keep(log: Log, app: App, topology: Topology, kept: bytes | None, described: bytes | None) -> None:
+    numbering = json.dumps(topology.numbering(), sort_keys=True).encode()
+    if numbering != kept:
+        await log.put_note(app.id, NUMBERING, "app", numbering)
+    description = json.dumps(app.describe(topology), sort_keys=True).encode()
+    if description != described:
+        await log.put_note(app.id, DESCRIPTION, "app", description)

@@ -1,0 +1,55 @@
+"""What an instance or a worker is started with: plain data that crosses a process (or a Spark task) as JSON.
+
+One rule: nothing here is pickled; the app is named, and imported where it runs.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from orchestrator.model import Settings
+
+
+class InstanceSpec(msgspec.Struct, frozen=True):
+    """One instance. `path` are folders in which the app's module is looked for; `log` is a URL; times are in `settings`.
+
+    `generation_of_host` tells a retry of the host (a Spark task's attempt) from the first start, for the journal only.
+    """
+
+    app: str
+    application: str
+    instance: str
+    log: str
+    state_dir: str
+    workers: int = 1
+    zone: str = ""
+    path: tuple[str, ...] = ()
+    settings: Settings = msgspec.field(default_factory=Settings)
+    commit_ms: int = 100
+    synchronous: str = "NORMAL"
+    snapshots: str = ""
+    on_stop: str = "bounce"
+    after_leave: str = "exit"
+    coordinate: bool = True
+    attempt: int = 0
+    failpoint: str = ""
+
+
+class WorkerSpec(msgspec.Struct, frozen=True):
+    """One worker process of an instance."""
+
+    instance: InstanceSpec
+    number: int
+    incarnation: str
+
+
+def encode_spec(spec: InstanceSpec | WorkerSpec) -> str:
+    return msgspec.json.encode(spec).decode()
+
+
+def decode_worker(text: str) -> WorkerSpec:
+    return msgspec.json.decode(text, type=WorkerSpec)
+
+
+def decode_instance(text: str) -> InstanceSpec:
+    return msgspec.json.decode(text, type=InstanceSpec)
