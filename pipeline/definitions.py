@@ -167,13 +167,13 @@ class Topic(Declared[Sink[K, V]]):
         self,
         name: str,
         *,
-        key: object,
-        by: Callable[[Record[K, V]], Any],
-        value: object = None,
+        key: type[K2] | Codec[K2],
+        by: Callable[[Record[K, V]], K2 | None],
+        value: object,
         partitions: int | None = None,
         alias: str | None = None,
         on_error: str | Topic[Any, Any] | None = None,
-    ) -> Topic[Any, Any]: ...
+    ) -> Topic[K2, Any]: ...
     def rekey(
         self,
         name: str,
@@ -246,6 +246,17 @@ class TableDef(Declared[Table[K, V]]):
             upgrade=upgrade,
             none_is_value=_reads_null(self.value_codec),
         )
+        if default is not None:
+            self._check_default(default)
+
+    def _check_default(self, default: Callable[[], V]) -> None:
+        """A default that is no value of the table would only be noticed at the first absent key."""
+        try:
+            self.spec.encode_value(default())
+        except (CodecError, TypeError) as error:
+            raise DefinitionError(
+                f"table {self.name!r}: default={default!r} does not make one of its values: {error}"
+            ) from None
 
     @property
     def changelog(self) -> str:

@@ -53,6 +53,9 @@ class TableView(Table[K, V]):
         self._pending: dict[bytes, bytes | None] = {}
         self._taken: list[dict[bytes, bytes | None]] = []
         self._owned: dict[bytes, None] = {}
+        self._last_key: Any = _MISSING
+        self._last_bytes = b""
+        self._forever = spec.expire_ms is None
         self._version = 0
         self._iterating = 0
         self._sweep_from: bytes | None = None
@@ -173,7 +176,7 @@ class TableView(Table[K, V]):
             elif k in self._set:
                 data = self._set[k]
                 encoded = self.spec.encode_value(value) if data is None else data
-                stored = self.spec.stored_value(encoded, self.stream_ms)
+                stored = encoded if self._forever else self.spec.stored_value(encoded, self.stream_ms)
                 if stored != self._stored(k):
                     result[k] = stored
             else:
@@ -227,7 +230,12 @@ class TableView(Table[K, V]):
     def _key(self, key: Any) -> bytes:
         if self.closed:
             raise PipelineError(f"table {self.spec.name!r} was used after the call it was given to had ended")
-        return self.spec.encode_key(key)
+        if key is self._last_key:  # a function mostly uses one key several times
+            return self._last_bytes
+        k = self.spec.encode_key(key)
+        if type(key) in _IMMUTABLE:
+            self._last_key, self._last_bytes = key, k
+        return k
 
     def _own(self, key: K, k: bytes) -> None:
         if self._check_owner is not None and k not in self._owned:
@@ -247,7 +255,10 @@ class TableView(Table[K, V]):
         return raw
 
     def _current(self, k: bytes) -> bytes | None:
-        return self.spec.live_value(self._stored(k), self.stream_ms)
+        raw = self._known.get(k, _MISSING)
+        if raw is _MISSING:
+            raw = self._stored(k)
+        return raw if self._forever else self.spec.live_value(raw, self.stream_ms)
 
     def _present(self, k: bytes) -> bool:
         value = self._live.get(k, _MISSING)
