@@ -7,11 +7,15 @@ of the rooms above it. Users import from one distinctive place: `from orchestrat
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipeline.app import App as App
     from pipeline.codecs import Codec as Codec
+    from pipeline.errors import PipelineError as PipelineError
+    from pipeline.errors import ProcessorFailed as ProcessorFailed
     from pipeline.records import Record as Record
     from pipeline.sinks import Sink as Sink
     from pipeline.tables import Table as Table
@@ -19,18 +23,33 @@ if TYPE_CHECKING:
 PUBLIC = {
     "App": "pipeline.app",
     "Codec": "pipeline.codecs",
+    "PipelineError": "pipeline.errors",
+    "ProcessorFailed": "pipeline.errors",
     "Record": "pipeline.records",
     "Sink": "pipeline.sinks",
     "Table": "pipeline.tables",
 }
+ROOMS = ("pipeline", "state", "workers")
 
-__all__ = ["App", "Codec", "Record", "Sink", "Table"]
+__all__ = ["App", "Codec", "PipelineError", "ProcessorFailed", "Record", "Sink", "Table"]
 
 
 def __getattr__(name: str) -> Any:
     module = PUBLIC.get(name)
     if module is None:
         raise AttributeError(f"module 'orchestrator' has no attribute {name!r}")
+    refuse_hiding()
     value = getattr(import_module(module), name)
     globals()[name] = value
     return value
+
+
+def refuse_hiding() -> None:
+    """Raise ImportError where a module of the user's would be imported in the place of one of our rooms."""
+    home = Path(__file__).resolve().parent.parent
+    for room in ROOMS:
+        spec = find_spec(room)
+        if spec is None or spec.origin is None:
+            raise ImportError(f"the package {room!r} of stream-orchestrator is missing; install it again")
+        if Path(spec.origin).resolve() != home / room / "__init__.py":
+            raise ImportError(f"{spec.origin} hides the package {room!r} of stream-orchestrator; rename it")

@@ -1,0 +1,257 @@
+"""The App: what a user's module declares. One rule: it only collects and checks; nothing runs here.
+
+Topics, tables, resources and processors register themselves on the app; `topology()` turns them into subtopologies,
+`describe()` into data that tools without the code can use, `run()` hands the app to the room that runs things.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from importlib import import_module
+from typing import Any, Literal, TypeVar, get_args, overload
+
+from pipeline.codecs import Codec
+from pipeline.declare import Declares, Name, Wait
+from pipeline.definitions import Declared, Resource, Start, TableDef, Topic, checked_name, checked_partitions
+from pipeline.describe import check_schema, describe
+from pipeline.errors import DefinitionError
+from pipeline.processors import (
+    OnError,
+    Processor,
+    awaits,
+    bind,
+    checked_app,
+    checked_on_error,
+    checked_others,
+    checked_sources,
+    checked_timeout,
+)
+from pipeline.topology import Topology, build
+
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+
+Guarantee = Literal["exactly-once", "at-least-once"]
+_RUNNER = ("workers.run_here", "run_app")
+
+
+class App(Declares):
+    """An application: an id, and what is declared on it.
+
+    `partitions` is the number of partitions of the topics it creates; the count of a topic that exists wins.
+    `on_error` is what happens to a record whose processing fails: "stop", "skip", or a topic of the app for dead
+    letters (by name here, where no topic is declared yet).
+    """
+
+    def __init__(
+        self,
+        id: str,
+        *,
+        partitions: int = 1,
+        guarantee: Guarantee = "exactly-once",
+        on_error: OnError = "stop",
+    ) -> None:
+        self.id = checked_name("app", id)
+        self.partitions = checked_partitions(f"app {id!r}", partitions)
+        if guarantee not in get_args(Guarantee):
+            raise DefinitionError(f'app {id!r}: guarantee={guarantee!r} is not "exactly-once" or "at-least-once"')
+        self.guarantee: Guarantee = guarantee
+        self.topics: dict[str, Topic[Any, Any]] = {}
+        self.tables: dict[str, TableDef[Any, Any]] = {}
+        self.resources: dict[str, Resource[Any]] = {}
+        self.processors: dict[str, Processor] = {}
+        self.on_error: OnError = checked_on_error(self, on_error) or "stop"
+        self.module = str(sys._getframe(1).f_globals.get("__name__", ""))
+
+    def __repr__(self) -> str:
+        return f"<App {self.id!r}: {len(self.processors)} processors>"
+
+    @overload
+    def topic(
+        self,
+        name: str,
+        *,
+        key: type[K] | Codec[K],
+        value: type[V] | Codec[V],
+        partitions: int | None = None,
+        start: Start = "beginning",
+        alias: str | None = None,
+    ) -> Topic[K, V]: ...
+    @overload
+    def topic(
+        self,
+        name: str,
+        *,
+        key: type[K] | Codec[K],
+        value: object,
+        partitions: int | None = None,
+        start: Start = "beginning",
+        alias: str | None = None,
+    ) -> Topic[K, Any]: ...
+    @overload
+    def topic(
+        self,
+        name: str,
+        *,
+        key: object,
+        value: object,
+        partitions: int | None = None,
+        start: Start = "beginning",
+        alias: str | None = None,
+    ) -> Topic[Any, Any]: ...
+    def topic(
+        self,
+        name: str,
+        *,
+        key: Any,
+        value: Any,
+        partitions: int | None = None,
+        start: Start = "beginning",
+        alias: str | None = None,
+    ) -> Topic[Any, Any]:
+        """Declare a topic. `start` is where reading begins while no position is committed, or when it is gone."""
+        topic: Topic[Any, Any] = Topic(self, name, key, value, partitions=partitions, start=start, alias=alias)
+        self._register(self.topics, topic)
+        return topic
+
+    @overload
+    def table(
+        self,
+        name: str,
+        *,
+        key: type[K] | Codec[K],
+        value: type[V] | Codec[V],
+        default: Callable[[], V] | None = None,
+        route: Callable[[K], Any] | None = None,
+        local: bool = False,
+        expire: timedelta | None = None,
+        upgrade: Callable[[Any], V] | None = None,
+        alias: str | None = None,
+    ) -> TableDef[K, V]: ...
+    @overload
+    def table(
+        self,
+        name: str,
+        *,
+        key: type[K] | Codec[K],
+        value: object,
+        default: Callable[[], Any] | None = None,
+        route: Callable[[K], Any] | None = None,
+        local: bool = False,
+        expire: timedelta | None = None,
+        upgrade: Callable[[Any], Any] | None = None,
+        alias: str | None = None,
+    ) -> TableDef[K, Any]: ...
+    @overload
+    def table(
+        self,
+        name: str,
+        *,
+        key: object,
+        value: object,
+        default: Callable[[], Any] | None = None,
+        route: Callable[[Any], Any] | None = None,
+        local: bool = False,
+        expire: timedelta | None = None,
+        upgrade: Callable[[Any], Any] | None = None,
+        alias: str | None = None,
+    ) -> TableDef[Any, Any]: ...
+    def table(self, name: str, *, key: Any, value: Any, **options: Any) -> TableDef[Any, Any]:
+        """Declare a table. `default` makes the value that `table[key]` gives for an absent key; `route` says which part
+        of a key decides its task; `local` lets each task keep what keys it likes; `expire` drops a key that long after
+        its last write (stream time); `upgrade` turns an older version's value into today's."""
+        table: TableDef[Any, Any] = TableDef(self, name, key, value, **options)
+        self._register(self.tables, table)
+        return table
+
+    @overload
+    def resource(self, factory: Callable[[], AsyncIterator[T]], /) -> Resource[T]: ...
+    @overload
+    def resource(self, factory: Callable[[], Iterator[T]], /) -> Resource[T]: ...
+    @overload
+    def resource(self, factory: Callable[[], Awaitable[T]], /) -> Resource[T]: ...
+    @overload
+    def resource(self, factory: Callable[[], T], /) -> Resource[T]: ...
+    def resource(self, factory: Callable[[], Any], /) -> Resource[Any]:
+        """Declare a function that makes something from outside, once per worker. One that yields it (plain or async)
+        goes on after the yield when the worker closes; opened in the order of declaration, closed in reverse."""
+        resource: Resource[Any] = Resource(self, factory.__name__, factory)
+        self._register(self.resources, resource)
+        return resource
+
+    def topology(self, kept: Mapping[str, Any] | None = None) -> Topology:
+        """The subtopologies, numbered as the `kept` numbering says. Raises TopologyError, DefinitionError."""
+        return build(self, kept)
+
+    def describe(self, topology: Topology | None = None) -> dict[str, Any]:
+        """What tools without the code need, as JSON-able data; see `describe`."""
+        return describe(self, topology or self.topology())
+
+    def check_schema(self, kept: Mapping[str, Any]) -> None:
+        """Raise SchemaRefused where a table's types cannot read what an earlier version (its `describe()`) stored."""
+        check_schema(self, kept)
+
+    def error_policy(self, processor: Processor) -> OnError:
+        """ "stop", "skip" or the topic for dead letters: the processor's own, else the app's."""
+        chosen = processor.on_error or self.on_error
+        if not isinstance(chosen, str) or chosen in ("stop", "skip"):
+            return checked_on_error(self, chosen) or "stop"
+        topic = self.topics.get(chosen)
+        if topic is None:
+            raise DefinitionError(
+                f'app {self.id!r}: on_error={chosen!r} of {processor.name} is none of "stop", "skip", one of its topics'
+            )
+        return topic
+
+    def run(self) -> None:
+        """Run one instance in this process, for debuggers."""
+        module, name = _RUNNER
+        getattr(import_module(module), name)(self)
+
+    def add_rekey(
+        self, source: Topic[Any, Any], target: Topic[Any, Any], by: Callable[..., Any], on_error: Any = None
+    ) -> None:
+        """Register what `topic.rekey()` declares."""
+        if not callable(by) or awaits(by):
+            raise DefinitionError(f"rekey {target.name!r}: by={by!r} is not a plain function of the record")
+        checked_app(self, source)
+        self._register(self.topics, target)
+        name = f"rekey {target.name}"
+        policy = checked_on_error(self, on_error)
+        self.processors[name] = Processor(name, by, (source,), (), on_error=policy, rekey_to=target)
+
+    def _add_processor(
+        self,
+        function: Callable[..., Any],
+        source: Any,
+        others: Sequence[Any],
+        *,
+        batch: bool,
+        alias: Name,
+        on_error: Any,
+        timeout: Wait,
+    ) -> None:
+        sources, declared = checked_sources(self, source), checked_others(self, others)
+        base = name = bind(function, declared, alias)
+        count = 1
+        while name in self.processors:  # one function may be declared on several sources
+            count += 1
+            name = f"{base}-{count}"
+        self.processors[name] = Processor(
+            name,
+            function,
+            sources,
+            declared,
+            batch=bool(batch),
+            on_error=checked_on_error(self, on_error),
+            timeout_s=checked_timeout(name, timeout),
+            is_async=awaits(function),
+        )
+
+    def _register(self, where: dict[str, Any], item: Declared[Any]) -> None:
+        if item.name in where:
+            raise DefinitionError(f"app {self.id!r} has two {item.kind}s called {item.name!r}; rename one of them")
+        where[item.name] = item

@@ -1,0 +1,255 @@
+"""Bytes of keys and values. One rule: equal keys give equal bytes, and what was encoded can be decoded again.
+
+bytes, str, int and float are written as Java's serializers write them (UTF-8, 8 bytes big endian); everything else
+that msgspec can decode is JSON; anything else again is a `Codec` of the user's. `describe()` names (`bytes`, `str`,
+`int`, `float`, `json`, `custom`) let tools without the app's code encode a key and show a value.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeVar, cast, get_args, get_origin, is_typeddict, runtime_checkable
+
+import msgspec
+
+from pipeline.errors import CodecError, DefinitionError
+
+T = TypeVar("T")
+_LONG = struct.Struct(">q")
+_DOUBLE = struct.Struct(">d")
+
+
+@runtime_checkable
+class Codec(Protocol[T]):
+    """What a user brings for Avro, Protobuf or a schema registry: two pure functions."""
+
+    def encode(self, value: T) -> bytes: ...
+
+    def decode(self, data: bytes) -> T: ...
+
+
+class BytesCodec:
+    """bytes as they are."""
+
+    def encode(self, value: bytes) -> bytes:
+        if type(value) is bytes:
+            return value
+        if isinstance(value, bytes | bytearray | memoryview):
+            return bytes(value)
+        raise CodecError(f"{_shown(value)} is not bytes")
+
+    def decode(self, data: bytes) -> bytes:
+        return data
+
+
+class StrCodec:
+    """UTF-8, as Java's StringSerializer."""
+
+    def encode(self, value: str) -> bytes:
+        if not isinstance(value, str):
+            raise CodecError(f"{_shown(value)} is not a str")
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise CodecError(f"{_shown(value)} is not valid Unicode: {error.reason}") from None
+
+    def decode(self, data: bytes) -> str:
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise CodecError(f"{_shown(data)} is not a str: {error.reason} at byte {error.start}") from None
+
+
+class IntCodec:
+    """8 bytes, big endian, signed, as Java's LongSerializer."""
+
+    def encode(self, value: int) -> bytes:
+        try:
+            return _LONG.pack(value)
+        except struct.error:
+            if isinstance(value, int):
+                raise CodecError(f"{value} does not fit into the 8 bytes of an int (Java's long)") from None
+            raise CodecError(f"{_shown(value)} is not an int") from None
+
+    def decode(self, data: bytes) -> int:
+        try:
+            return cast(int, _LONG.unpack(data)[0])
+        except struct.error:
+            raise CodecError(f"{_shown(data)} is not an int: {len(data)} bytes, 8 are expected") from None
+
+
+class FloatCodec:
+    """8 bytes, big endian, as Java's DoubleSerializer. -0.0 becomes 0.0: they are one key of a dict."""
+
+    def encode(self, value: float) -> bytes:
+        if not isinstance(value, float | int):
+            raise CodecError(f"{_shown(value)} is not a float")
+        try:
+            return _DOUBLE.pack(value + 0.0)
+        except (struct.error, OverflowError):
+            raise CodecError(f"{_shown(value)} does not fit into the 8 bytes of a float") from None
+
+    def decode(self, data: bytes) -> float:
+        try:
+            return cast(float, _DOUBLE.unpack(data)[0])
+        except struct.error:
+            raise CodecError(f"{_shown(data)} is not a float: {len(data)} bytes, 8 are expected") from None
+
+
+class JsonCodec:
+    """Whatever msgspec decodes, as JSON. Sets are sorted, so that one value gives one text on every machine.
+
+    A value must be of the declared type: checked by class where the type is a class, else by decoding it again
+    (a value that nobody can read back must not reach the log). Fields inside a class are left to the type checker.
+    """
+
+    def __init__(self, type_: Any, *, key: bool = False) -> None:
+        self.type = type_
+        try:
+            self.schema: dict[str, Any] = msgspec.json.schema(type_)
+            self._decoder = msgspec.json.Decoder(type_)
+        except (TypeError, RuntimeError) as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise DefinitionError(
+                f"{type_name(type_)} cannot be decoded from JSON ({reason}); use a msgspec.Struct or dataclass, "
+                "or give a Codec with encode and decode"
+            ) from None
+        # Dicts as values keep their order (they are the user's); sets have none to keep.
+        order = "deterministic" if key or _has_set(self.schema) else None
+        self._encoder = msgspec.json.Encoder(order=cast(Any, order))
+        self._class = type_ if isinstance(type_, type) and get_origin(type_) is None and not _plain(type_) else None
+
+    def encode(self, value: Any) -> bytes:
+        expected = self._class
+        if expected is not None and not isinstance(value, expected):
+            raise CodecError(f"{_shown(value)} is not a {type_name(self.type)}")
+        try:
+            data = self._encoder.encode(value)
+        except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+            raise CodecError(f"{_shown(value)} cannot be written as JSON: {error}") from None
+        if expected is None:
+            try:
+                self._decoder.decode(data)
+            except msgspec.MsgspecError as error:
+                raise CodecError(f"{_shown(value)} is not a {type_name(self.type)}: {error}") from None
+        return data
+
+    def encode_parts(self, parts: Any) -> bytes:
+        """Some parts of a tuple key, unchecked: what whole keys that begin with them begin with."""
+        try:
+            return self._encoder.encode(list(parts))
+        except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+            raise CodecError(f"{_shown(parts)} cannot be part of a key: {error}") from None
+
+    def decode(self, data: bytes) -> Any:
+        try:
+            return self._decoder.decode(data)
+        except msgspec.MsgspecError as error:
+            raise CodecError(f"{_shown(data)} cannot be read as {type_name(self.type)}: {error}") from None
+
+
+def codec_for(spec: Any, *, what: str, key: bool = False) -> Codec[Any]:
+    """The codec of a declared type, or the user's own. Raises DefinitionError naming `what`."""
+    if not isinstance(spec, type) and isinstance(spec, Codec):
+        return spec
+    while hasattr(spec, "__supertype__"):  # NewType("Account", str) is written as a str
+        spec = spec.__supertype__
+    try:
+        if key and _is_dict(spec):
+            raise DefinitionError("a dict cannot be a key (its order is no part of it); use a frozen Struct or a tuple")
+        native = _NATIVE.get(spec) if isinstance(spec, type) else None
+        if native is not None:
+            return native[1]
+        if not _is_type(spec):
+            raise DefinitionError(f"{spec!r} is neither a type nor a Codec with encode and decode")
+        if isinstance(spec, type) and isinstance(spec, Codec) and not issubclass(spec, msgspec.Struct):
+            raise DefinitionError(f"{spec.__name__} is a class; give an instance of the codec: {spec.__name__}()")
+        return JsonCodec(spec, key=key)
+    except DefinitionError as error:
+        raise DefinitionError(f"{what}: {error}") from None
+
+
+def codec_name(codec: Codec[Any]) -> str:
+    """The name under which tools without code know a codec."""
+    for name, native in _NATIVE.values():
+        if codec is native:
+            return name
+    return "json" if isinstance(codec, JsonCodec) else "custom"
+
+
+def codec_named(name: str) -> Codec[Any]:
+    """The codec for a name of `codec_name`, for tools without the app's code. JSON decodes to plain data."""
+    for native_name, codec in _NATIVE.values():
+        if name == native_name:
+            return codec
+    if name == "json":
+        return _ANY_JSON
+    raise CodecError(f"a codec {name!r} needs the app's code; give MODULE:APP instead of the application id")
+
+
+def encode_natural(value: Any) -> bytes:
+    """The bytes of a part of a key: a topic keyed by that part's type would have the same."""
+    for type_, (_, codec) in _NATIVE.items():
+        if isinstance(value, type_) and not isinstance(value, bool):
+            return codec.encode(value)
+    try:
+        return _ANY_JSON._encoder.encode(value)
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+        raise CodecError(f"{_shown(value)} cannot be part of a key: {error}") from None
+
+
+def type_name(type_: Any) -> str:
+    """How a type is named in a message."""
+    return (
+        type_.__name__ if isinstance(type_, type) and get_origin(type_) is None else str(type_).replace("typing.", "")
+    )
+
+
+def hashable_values(type_: Any) -> bool:
+    """Whether values of the type can be keys of a dict; unknown types are trusted."""
+    origin = get_origin(type_) or type_
+    if isinstance(origin, type):
+        return origin.__hash__ is not None and all(hashable_values(part) for part in get_args(type_))
+    return True
+
+
+def _is_type(spec: Any) -> bool:
+    return isinstance(spec, type) or spec is Any or spec is None or get_origin(spec) is not None or _union(spec)
+
+
+def _union(spec: Any) -> bool:
+    return hasattr(spec, "__args__") or type(spec).__name__ == "TypeAliasType"
+
+
+def _is_dict(spec: Any) -> bool:
+    """A dict anywhere in a key: the type itself, or inside a tuple or union."""
+    origin = get_origin(spec) or spec
+    if is_typeddict(spec) or (isinstance(origin, type) and issubclass(origin, Mapping)):
+        return True
+    return any(_is_dict(part) for part in get_args(spec))
+
+
+def _plain(type_: type) -> bool:
+    """Types whose instances tell nothing of what is inside (list, dict, Any's object): checked by decoding."""
+    return type_ in {list, dict, tuple, set, frozenset, object, type(None)} or is_typeddict(type_)
+
+
+def _has_set(schema: Any) -> bool:
+    if isinstance(schema, dict):
+        return bool(schema.get("uniqueItems")) or any(_has_set(part) for part in schema.values())
+    return isinstance(schema, list) and any(_has_set(part) for part in schema)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+_NATIVE: dict[Any, tuple[str, Codec[Any]]] = {
+    bytes: ("bytes", BytesCodec()),
+    str: ("str", StrCodec()),
+    int: ("int", IntCodec()),
+    float: ("float", FloatCodec()),
+}
+_ANY_JSON = JsonCodec(Any, key=True)

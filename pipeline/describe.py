@@ -1,0 +1,128 @@
+"""An app as data, and whether a new version reads what an older one stored. One rule: the data is JSON-able and needs
+no code: `query`, `status` and `consume` encode keys and decode values from it alone.
+
+`describe()` of the running version is kept in the log beside the changelogs; `check_schema` compares a kept one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pipeline.codecs import Codec, JsonCodec, codec_name
+from pipeline.definitions import Topic
+from pipeline.errors import SchemaRefused
+from pipeline.schemas import unreadable
+
+if TYPE_CHECKING:
+    from pipeline.app import App
+    from pipeline.topology import Topology
+
+
+def describe(app: App, topology: Topology) -> dict[str, Any]:
+    """Topics by their name in the log, tables and processors by name; `subtopologies` is the numbering with counts."""
+    by_table = {table: sub for sub in topology.subtopologies for table in sub.tables}
+    by_topic = {topic.topic: topic for topic in app.topics.values()}
+    return {
+        "id": app.id,
+        "guarantee": app.guarantee,
+        "partitions": app.partitions,
+        "topics": {
+            name: {
+                "partitions": found.partitions,
+                "kind": found.kind,
+                "written": found.written,
+                "key_codec": codec_name(by_topic[name].key_codec),
+                "value_codec": codec_name(by_topic[name].value_codec),
+            }
+            for name, found in topology.topics.items()
+            if name in by_topic
+        },
+        "tables": {
+            name: {
+                "key_codec": codec_name(table.key_codec),
+                "value_codec": codec_name(table.value_codec),
+                "routed": table.route is not None or _foreign_keys(app, topology, name),
+                "local": table.local,
+                "changelog_topic": table.changelog,
+                "subtopology": by_table[name].number,
+                "partitions": by_table[name].partitions,
+                "expire_ms": table.spec.expire_ms,
+                "schema": _schema(table.value_codec),
+            }
+            for name, table in sorted(app.tables.items())
+            if name in by_table
+        },
+        "processors": {
+            name: {
+                "sources": [topic.topic for topic in processor.sources],
+                "tables": [table.name for table in processor.tables],
+                "sinks": [topic.topic for topic in processor.sinks],
+                "resources": [resource.name for resource in processor.resources],
+                "batch": processor.batch,
+                "async": processor.is_async,
+                "on_error": _policy(app.error_policy(processor)),
+            }
+            for name, processor in app.processors.items()
+        },
+        "subtopologies": [
+            {
+                "number": sub.number,
+                "partitions": sub.partitions,
+                "sources": list(sub.sources),
+                "tables": list(sub.tables),
+            }
+            for sub in topology.subtopologies
+        ],
+    }
+
+
+def check_schema(app: App, kept: Mapping[str, Any]) -> None:
+    """See `App.check_schema`. Tables that only one version has are nobody's business here."""
+    for name, old in sorted(kept.get("tables", {}).items()):
+        table = app.tables.get(name)
+        if table is None:
+            continue
+        key, value = codec_name(table.key_codec), codec_name(table.value_codec)
+        if key != old["key_codec"]:
+            raise SchemaRefused(
+                f"table {name!r}: its keys are stored as {old['key_codec']}, not as {key}; "
+                "change the key type back, or give the table another name"
+            )
+        if (table.spec.expire_ms is None) != (old.get("expire_ms") is None):
+            raise SchemaRefused(
+                f"table {name!r}: expire= cannot be given or taken away later (the time of each write is stored with "
+                "the value); change it back, or give the table another name"
+            )
+        if table.spec.upgrade is not None:
+            continue
+        if value != old["value_codec"]:
+            raise SchemaRefused(
+                f"table {name!r}: its values are stored as {old['value_codec']}, not as {value}; "
+                "change the value type back, or app.table(..., upgrade=function)"
+            )
+        problem = unreadable(old.get("schema"), _schema(table.value_codec)) if value == "json" else None
+        if problem is not None:
+            raise SchemaRefused(f"table {name!r}: {problem}, or app.table(..., upgrade=function)")
+
+
+def _schema(codec: Codec[Any]) -> dict[str, Any] | None:
+    return codec.schema if isinstance(codec, JsonCodec) else None
+
+
+def _foreign_keys(app: App, topology: Topology, table: str) -> bool:
+    """Whether a source's keys have a codec of the user's: then only code can say where a key of the table is."""
+    sub = next(sub for sub in topology.subtopologies if table in sub.tables)
+    return routing_codec(app, sub.sources, table) is not None
+
+
+def routing_codec(app: App, sources: tuple[str, ...], table: str) -> Codec[Any] | None:
+    """The user's codec that decided the partitions of the records, if it is not the table's own; else None."""
+    for topic in app.topics.values():
+        if topic.topic in sources and codec_name(topic.key_codec) == "custom":
+            return None if topic.key_codec is app.tables[table].key_codec else topic.key_codec
+    return None
+
+
+def _policy(policy: str | Topic[Any, Any]) -> str:
+    return policy if isinstance(policy, str) else policy.topic

@@ -1,0 +1,73 @@
+"""The errors of definitions and processing. One rule: a message names what, where, and what to do.
+
+Everything the other rooms may have to show to a person derives from PipelineError; `str(error)` is one line.
+"""
+
+from __future__ import annotations
+
+
+class PipelineError(Exception):
+    """Base of everything that goes wrong with an app, its definitions or its processing."""
+
+
+class DefinitionError(PipelineError):
+    """Something is declared wrongly; raised while the user's module is imported."""
+
+
+class DefinitionUsed(PipelineError, TypeError):
+    """A definition (topic, table, resource) was used as if it were the data."""
+
+
+class TopologyError(PipelineError):
+    """The declared pieces do not fit together, for example unequal partition counts."""
+
+
+class TopologyRefused(TopologyError):
+    """This version has nothing in common with what was kept under the same application id."""
+
+
+class SchemaRefused(PipelineError):
+    """A value type cannot read what is stored; the message names the field."""
+
+
+class CodecError(PipelineError, ValueError):
+    """A key or value cannot be encoded or decoded."""
+
+
+class WrongTask(PipelineError, KeyError):
+    """A key was written to a table in a task that it does not belong to."""
+
+    def __str__(self) -> str:  # KeyError would print the repr
+        return str(self.args[0]) if self.args else ""
+
+
+class LoadError(PipelineError):
+    """MODULE:APP cannot be loaded. `frames` holds the user's own frames where their code raised, else ""."""
+
+    def __init__(self, message: str, frames: str = "") -> None:
+        super().__init__(message)
+        self.frames = frames
+
+
+class ProcessorFailed(PipelineError):
+    """A user function raised. `frames` is the text of the user's own frames; `__cause__` is what they raised."""
+
+    def __init__(
+        self, message: str, *, processor: str, task: str, topic: str, partition: int, offset: int, frames: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.processor = processor
+        self.task = task
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.frames = frames
+
+    @property
+    def record(self) -> str:
+        """Where the record is: `payments-3@17`."""
+        return f"{self.topic}-{self.partition}@{self.offset}"
+
+
+class DecodingFailed(ProcessorFailed):
+    """The key or value of a record cannot be read as the declared type."""

@@ -1,0 +1,95 @@
+"""What is said, and what is kept, of a call that failed. One rule: the user sees their own frames, not ours.
+
+Builds ProcessorFailed (stop), and the dead letter: the original bytes with `error-...` headers, which are the same on
+every machine, so that a dead letter is part of the one answer.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from pipeline.errors import CodecError, DecodingFailed, ProcessorFailed
+from pipeline.records import OutputRecord, RawRecord
+
+_OURS = str(Path(__file__).parent)
+_NOT_THEIRS = (_OURS, "<frozen importlib")
+_WAYS = 'correct the processor, or give it on_error="skip" or a topic for dead letters'
+
+
+def failed(
+    error: Exception, *, processor: str, task: str, topic: str, partition: int, raw: RawRecord, decoding: bool = False
+) -> ProcessorFailed:
+    """The error of a processor that stops, to be raised from `error`."""
+    said = f"{type(error).__name__}: {error}".rstrip(": ")
+    where = f"{topic}-{partition}@{raw.offset} in task {task}"
+    if decoding:
+        kind: type[ProcessorFailed] = DecodingFailed
+        message = f"{processor} cannot read {where}: {error}; correct the type, or {_WAYS.split(', or ')[1]}"
+    else:
+        kind = ProcessorFailed
+        message = f"{processor} failed at {where}: {said}; {_WAYS}"
+    return kind(
+        message,
+        processor=processor,
+        task=task,
+        topic=topic,
+        partition=partition,
+        offset=raw.offset,
+        frames="" if decoding else user_frames(error),
+    )
+
+
+def user_frames(error: BaseException) -> str:
+    """The traceback as text, without frames of this package, causes included; "" where the user has none in it."""
+    summary = traceback.TracebackException.from_exception(error)
+    seen: list[traceback.TracebackException] = []
+    part: traceback.TracebackException | None = summary
+    while part is not None and part not in seen:
+        seen.append(part)
+        kept = [frame for frame in part.stack if not frame.filename.startswith(_NOT_THEIRS)]
+        part.stack = traceback.StackSummary.from_list(kept)
+        part = part.__cause__ or part.__context__
+    return "".join(summary.format())
+
+
+def without_our_head(error: Exception) -> TracebackType | None:
+    """The traceback from the user's first frame on."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+        trace = trace.tb_next
+    return trace
+
+
+def dead_letter(
+    error: Exception, *, processor: str, task: str, topic: str, partition: int, raw: RawRecord
+) -> OutputRecord:
+    """The record as it came, and why it is here."""
+    added = {
+        "error-topic": topic,
+        "error-partition": str(partition),
+        "error-offset": str(raw.offset),
+        "error-task": task,
+        "error-processor": processor,
+        "error-type": type(error).__name__,
+        "error-message": str(error),
+        "error-where": _where(error),
+    }
+    headers = tuple((name, value.encode(errors="backslashreplace")) for name, value in added.items() if value)
+    return OutputRecord(raw.key, raw.value, raw.timestamp_ms, (*raw.headers, *headers))
+
+
+def _where(error: Exception) -> str:
+    """The user's last frame as `bank.py:17 in settle`."""
+    if isinstance(error, CodecError):
+        return ""
+    frames = list(_user_frames(error.__traceback__))
+    return frames[-1] if frames else ""
+
+
+def _user_frames(trace: TracebackType | None) -> Iterator[str]:
+    for frame in traceback.extract_tb(trace):
+        if not frame.filename.startswith(_OURS):
+            yield f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"

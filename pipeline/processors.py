@@ -1,0 +1,169 @@
+"""A processor as declared, and the checks of its declaration. One rule: what is wrong is said at import time.
+
+`bind` compares the function's parameters with what is declared, in order: the first takes the record (or, with
+`batch=True`, the records) under any name; the others carry the names of the tables, sinks and resources.
+"""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from pipeline.definitions import Declared, Resource, TableDef, Topic, aliases
+from pipeline.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from pipeline.app import App
+
+OnError = str | Topic[Any, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Processor:
+    """A function, what it reads, and what it is given. A re-key is one too: `function` is its `by`."""
+
+    name: str
+    function: Callable[..., Any]
+    sources: tuple[Topic[Any, Any], ...]
+    others: tuple[Declared[Any], ...]
+    batch: bool = False
+    on_error: OnError | None = None
+    timeout_s: float | None = None
+    is_async: bool = False
+    rekey_to: Topic[Any, Any] | None = None
+
+    @property
+    def tables(self) -> tuple[TableDef[Any, Any], ...]:
+        return tuple(item for item in self.others if isinstance(item, TableDef))
+
+    @property
+    def sinks(self) -> tuple[Topic[Any, Any], ...]:
+        """Topics it sends to, its re-key's among them."""
+        declared = tuple(item for item in self.others if isinstance(item, Topic))
+        return declared if self.rekey_to is None else (*declared, self.rekey_to)
+
+    @property
+    def resources(self) -> tuple[Resource[Any], ...]:
+        return tuple(item for item in self.others if isinstance(item, Resource))
+
+
+def checked_sources(app: App, source: Any) -> tuple[Topic[Any, Any], ...]:
+    """The source or sources of a processor as a tuple of this app's topics."""
+    sources = tuple(source) if isinstance(source, list | tuple) else (source,)
+    if not sources:
+        raise DefinitionError(f"app {app.id!r}: a processor needs a source; give a topic or a list of topics")
+    for item in sources:
+        if not isinstance(item, Topic):
+            what = f"{item.kind} {item.name!r}" if isinstance(item, Declared) else repr(item)
+            raise DefinitionError(f"app {app.id!r}: {what} cannot be a processor's source; give a topic of app.topic()")
+        checked_app(app, item)
+    _no_repeats(sources, "source")
+    return sources
+
+
+def checked_others(app: App, others: Sequence[Any]) -> tuple[Declared[Any], ...]:
+    """Tables, sinks and resources of a processor, all of this app."""
+    for item in others:
+        if not isinstance(item, Declared):
+            raise DefinitionError(
+                f"app {app.id!r}: {item!r} cannot be declared on a processor; give its tables, topics and resources"
+            )
+        checked_app(app, item)
+        if isinstance(item, Topic) and item.rekeyed_from is not None:
+            raise DefinitionError(
+                f"{item.name!r} is a re-key: records come to it from {item.rekeyed_from.name!r} alone"
+            )
+    _no_repeats(others, "declaration")
+    return tuple(others)
+
+
+def checked_app(app: App, item: Declared[Any]) -> None:
+    """Definitions are of one app: their codecs, names and changelogs are."""
+    if item.app is not app:
+        raise DefinitionError(
+            f"{item.kind} {item.name!r} belongs to app {item.app.id!r}, not to {app.id!r}; declare it on {app.id!r} too"
+        )
+
+
+def checked_on_error(app: App, on_error: Any) -> OnError | None:
+    """`on_error` of a processor or the app; the name of a topic is looked up when the topology is made."""
+    if on_error is None or isinstance(on_error, str):
+        if on_error == "":
+            raise DefinitionError(f'app {app.id!r}: on_error="" is none of "stop", "skip", a topic')
+        return on_error
+    if not isinstance(on_error, Topic):
+        raise DefinitionError(f'app {app.id!r}: on_error={on_error!r} is none of "stop", "skip", a topic of the app')
+    checked_app(app, on_error)
+    return on_error
+
+
+def checked_timeout(name: str, timeout: Any) -> float | None:
+    """`timeout=` in seconds; a timedelta or a number."""
+    if timeout is None:
+        return None
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        raise DefinitionError(f"{name}: timeout={timeout!r} is neither a timedelta nor a number of seconds above 0")
+    return float(seconds)
+
+
+def awaits(function: Callable[..., Any]) -> bool:
+    """Whether calling it gives something to await."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def bind(function: Callable[..., Any], others: Sequence[Declared[Any]], alias: Mapping[Any, str] | None) -> str:
+    """Check the parameters against the declaration; the name of the function. Raises DefinitionError."""
+    if not callable(function):
+        raise DefinitionError(f"{function!r} is not a function; @app.processor(...) goes right above a def")
+    name = getattr(function, "__name__", None) or type(function).__name__
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise DefinitionError(f"{name} yields, so calling it does nothing; declare a topic and use its send()")
+    renamed = aliases(alias)
+    unknown = sorted(set(renamed) - {item.name for item in others})
+    if unknown:
+        raise DefinitionError(f"{name}: alias= names {', '.join(unknown)}, which is not declared on it")
+    declared = [renamed.get(item.name, item.parameter) for item in others]
+    for parameter in declared:
+        if not parameter.isidentifier() or keyword.iskeyword(parameter):
+            raise DefinitionError(f"{name}: {parameter!r} cannot be a parameter's name; give alias={{...: 'a_name'}}")
+    positional, optional = _parameters(name, function)
+    if not positional:
+        raise DefinitionError(f"{name}() takes no record; its first parameter is the record")
+    given = positional[1:]
+    if len(given) > len(declared):  # what has a default need not be declared
+        given = [p for position, p in enumerate(given) if position < len(declared) or p not in optional]
+    if given != declared:
+        raise DefinitionError(
+            f"{name}({', '.join(given)}) does not match the declaration ({', '.join(declared)}); after the first "
+            "parameter, which takes the record, they carry the declared names in that order"
+        )
+    return name
+
+
+def _parameters(name: str, function: Callable[..., Any]) -> tuple[list[str], set[str]]:
+    """Names of the positional parameters in order, and which of them have defaults."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise DefinitionError(f"{name}: its parameters cannot be seen ({error}); wrap it in a def") from None
+    names: list[str] = []
+    for parameter in parameters:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
+            raise DefinitionError(f"{name}: {stars}{parameter.name} has no declared name; name the parameters")
+        if parameter.kind is not parameter.KEYWORD_ONLY:
+            names.append(parameter.name)
+        elif parameter.default is parameter.empty:
+            raise DefinitionError(f"{name}: {parameter.name} is keyword-only; arguments are given by position")
+    return names, {p.name for p in parameters if p.default is not p.empty}
+
+
+def _no_repeats(items: Sequence[Declared[Any]], what: str) -> None:
+    for position, item in enumerate(items):
+        if any(item is earlier for earlier in items[:position]):
+            raise DefinitionError(f"{item.kind} {item.name!r} is given twice as a {what}; once is enough")

@@ -1,0 +1,162 @@
+"""Can a type read what another type wrote? One rule: when in doubt no, and the field is named.
+
+Compares two JSON schemas as msgspec makes them. What is refused here would fail record by record later, in the middle
+of the night; what is allowed here every stored value passes. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Schema = Mapping[str, Any]
+_LOWER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
+_UPPER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
+_EXACT = ("pattern", "multipleOf", "format", "contentEncoding")
+_KINDS = {"integer": "int", "number": "float", "string": "str", "boolean": "bool", "null": "None", "array": "list"}
+
+
+def unreadable(old: Schema | None, new: Schema | None) -> str | None:
+    """Why values written as `old` cannot be read as `new`, naming the field and what to do; None where they can."""
+    if old is None or new is None or old == new:
+        return None
+    return _Comparison(old, new).problem(old, new, "", frozenset())
+
+
+class _Comparison:
+    def __init__(self, old: Schema, new: Schema) -> None:
+        self._old_parts = old.get("$defs", {})
+        self._new_parts = new.get("$defs", {})
+
+    def problem(self, old: Schema, new: Schema, path: str, seen: frozenset[tuple[str, str]]) -> str | None:
+        pair = (str(old.get("$ref", "")), str(new.get("$ref", "")))
+        if all(pair):
+            if pair in seen:  # a type that contains itself: judged where it was met first
+                return None
+            seen = seen | {pair}
+        old, new = _resolved(old, self._old_parts), _resolved(new, self._new_parts)
+        if not _constrained(new):
+            return None
+        if "anyOf" in old:
+            problems = [self.problem(choice, new, path, seen) for choice in old["anyOf"]]
+            return next((problem for problem in problems if problem is not None), None)
+        if "anyOf" in new:
+            return self._any_of(old, new["anyOf"], path, seen)
+        if "enum" in new or "const" in new:
+            return self._enum(old, new, path)
+        old_kind, new_kind = old.get("type"), new.get("type")
+        if old_kind != new_kind and (old_kind, new_kind) != ("integer", "number"):
+            back = f"change it back to {_kind(old)}"
+            return f"{_field(path)} was {_kind(old)} and is {_kind(new)} now, so what is stored cannot be read; {back}"
+        return self._limits(old, new, path) or self._members(old, new, path, seen)
+
+    def _any_of(self, old: Schema, choices: list[Schema], path: str, seen: frozenset[tuple[str, str]]) -> str | None:
+        problems = [self.problem(old, choice, path, seen) for choice in choices]
+        if any(problem is None for problem in problems):
+            return None
+        # The choice of the same kind is the one that was meant: it names the field.
+        for choice, problem in zip(choices, problems, strict=True):
+            if _resolved(choice, self._new_parts).get("type") == old.get("type"):
+                return problem
+        return problems[0]
+
+    def _enum(self, old: Schema, new: Schema, path: str) -> str | None:
+        allowed = new["enum"] if "enum" in new else [new["const"]]
+        given = old["enum"] if "enum" in old else [old["const"]] if "const" in old else None
+        if given is None:
+            return f"{_field(path)} had any {_kind(old)} and has only {_shown(allowed)} now; allow what is stored"
+        gone = [value for value in given if value not in allowed]
+        return f"{_field(path)} could be {_shown(gone)} and cannot now; allow what is stored" if gone else None
+
+    def _limits(self, old: Schema, new: Schema, path: str) -> str | None:
+        for name in (*_LOWER, *_UPPER, *_EXACT):
+            if name not in new or (name in ("minItems", "maxItems") and "prefixItems" in new):
+                continue
+            before, now = old.get(name), new[name]
+            looser = before is not None and (
+                before == now or (name in _LOWER and before >= now) or (name in _UPPER and before <= now)
+            )
+            if not looser:
+                was = "no such limit" if before is None else f"{before!r}"
+                return f"{_field(path)}: {name} is {now!r} now and was {was}; allow what is stored"
+        return None
+
+    def _members(self, old: Schema, new: Schema, path: str, seen: frozenset[tuple[str, str]]) -> str | None:
+        kind = new.get("type")
+        if kind == "array":
+            return self._array(old, new, path, seen)
+        return self._object(old, new, path, seen) if kind == "object" else None
+
+    def _object(self, old: Schema, new: Schema, path: str, seen: frozenset[tuple[str, str]]) -> str | None:
+        before, now = old.get("properties", {}), new.get("properties", {})
+        required = new.get("required", ())
+        for name, schema in now.items():
+            field = f"{path}.{name}" if path else name
+            if name in required and name not in old.get("required", ()):
+                what = "had a default" if name in before else "is new"
+                why = f"{_field(field)} {what} and has no default now, so what is stored cannot be read"
+                return f"{why}; give `{field}` a default"
+            if name in before:
+                problem = self.problem(before[name], schema, field, seen)
+                if problem is not None:
+                    return problem
+        rest = new.get("additionalProperties", True)
+        if rest is False:
+            gone = [name for name in before if name not in now]
+            if gone:
+                return f"{_field(gone[0])} is stored and unknown fields are forbidden; keep it or allow unknown fields"
+        if isinstance(rest, Mapping):
+            values = [*before.values(), *_mappings(old.get("additionalProperties"))]
+            for schema in values:
+                problem = self.problem(schema, rest, f"{path}[...]", seen)
+                if problem is not None:
+                    return problem
+        return None
+
+    def _array(self, old: Schema, new: Schema, path: str, seen: frozenset[tuple[str, str]]) -> str | None:
+        old_fixed, new_fixed = list(old.get("prefixItems", ())), list(new.get("prefixItems", ()))
+        if new.get("minItems", 0) > old.get("minItems", 0):
+            return f"{_field(path)} needs {new['minItems']} items now and could have {old.get('minItems', 0)}; {_EASE}"
+        if new.get("items") is False and (old.get("items") is not False or len(old_fixed) > len(new_fixed)):
+            return f"{_field(path)} has only {len(new_fixed)} items now and could have more; {_EASE}"
+        for position in range(max(len(old_fixed), len(new_fixed), 1)):
+            before = old_fixed[position] if position < len(old_fixed) else old.get("items")
+            now = new_fixed[position] if position < len(new_fixed) else new.get("items")
+            if isinstance(before, Mapping) and isinstance(now, Mapping):
+                place = f"[{position}]" if new_fixed else "[...]"
+                problem = self.problem(before, now, path + place, seen)
+                if problem is not None:
+                    return problem
+            elif isinstance(now, Mapping) and before is None and _constrained(now):
+                return f"{_field(path)} had items of any type and has {_kind(now)} now; {_EASE}"
+        return None
+
+
+_EASE = "allow what is stored"
+
+
+def _resolved(schema: Schema, parts: Schema) -> Schema:
+    while "$ref" in schema:
+        schema = parts[str(schema["$ref"]).rsplit("/", 1)[-1]]
+    return schema
+
+
+def _constrained(schema: Schema) -> bool:
+    return any(name not in ("title", "description", "default", "examples", "$defs") for name in schema)
+
+
+def _mappings(value: Any) -> list[Schema]:
+    return [value] if isinstance(value, Mapping) else []
+
+
+def _field(path: str) -> str:
+    return f"field `{path}`" if path else "the value"
+
+
+def _kind(schema: Schema) -> str:
+    kind = str(schema.get("type", "anything"))
+    return str(schema.get("title", "")) or _KINDS.get(kind, kind)
+
+
+def _shown(values: list[Any]) -> str:
+    return ", ".join(repr(value) for value in values)

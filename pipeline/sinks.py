@@ -1,0 +1,142 @@
+"""Where a processor sends records. One rule: what is sent is encoded at once, so later changes of it do not count.
+
+`Sink` is what a user function declares. `LiveSink` collects for one task; `FakeSink` is a list for a test of the
+function alone. Nothing is written here: a call's sends become outputs when the call has ended well.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, Generic, TypeVar
+
+from pipeline.codecs import Codec
+from pipeline.errors import CodecError, PipelineError
+from pipeline.partitioner import partition_of
+from pipeline.records import Headers, OutputRecord, Record
+
+K_contra = TypeVar("K_contra", contravariant=True)
+V_contra = TypeVar("V_contra", contravariant=True)
+K = TypeVar("K")
+V = TypeVar("V")
+
+Sent = tuple[tuple[str, int], OutputRecord]
+
+
+class Sink(ABC, Generic[K_contra, V_contra]):
+    """A topic to send to."""
+
+    @abstractmethod
+    def send(
+        self,
+        key: K_contra | None,
+        value: V_contra | None,
+        *,
+        timestamp_ms: int | None = None,
+        headers: Iterable[tuple[str, bytes]] = (),
+    ) -> None:
+        """Send a record when this call ends well. `value` None is a tombstone; the timestamp is the record's unless
+        given. A record without key goes to the partition of the task's own number."""
+
+
+def encoded(
+    topic: str, key_codec: Codec[Any], value_codec: Codec[Any], key: Any, value: Any
+) -> tuple[bytes | None, bytes | None]:
+    """Key and value as bytes; None stays None. Raises CodecError naming topic and part."""
+    try:
+        key_bytes = None if key is None else key_codec.encode(key)
+    except CodecError as error:
+        raise CodecError(f"key for topic {topic!r}: {error}") from None
+    try:
+        return key_bytes, None if value is None else value_codec.encode(value)
+    except CodecError as error:
+        raise CodecError(f"value for topic {topic!r}, key {key!r}: {error}") from None
+
+
+def checked_headers(topic: str, headers: Iterable[tuple[str, bytes]]) -> Headers:
+    """Headers as a tuple of pairs. Raises CodecError where one is not (str, bytes)."""
+    result = tuple(headers.items()) if isinstance(headers, dict) else tuple(headers)
+    for header in result:
+        if not (isinstance(header, tuple) and len(header) == 2):
+            raise CodecError(f"headers for topic {topic!r}: {header!r} is not a pair (str, bytes)")
+        if not (isinstance(header[0], str) and isinstance(header[1], bytes)):
+            raise CodecError(f"headers for topic {topic!r}: {header!r} is not a pair (str, bytes)")
+    return result
+
+
+def checked_timestamp(topic: str, timestamp_ms: int) -> int:
+    """A timestamp in whole milliseconds, as the log keeps it."""
+    if not isinstance(timestamp_ms, int) or timestamp_ms < 0:
+        raise CodecError(f"timestamp_ms for topic {topic!r}: {timestamp_ms!r} is not a number of milliseconds >= 0")
+    return timestamp_ms
+
+
+class LiveSink(Sink[Any, Any]):
+    """The sink of one task. `sent` is the list the task empties after each call; `timestamp_ms` is set before each."""
+
+    def __init__(
+        self,
+        topic: str,
+        key_codec: Codec[Any],
+        value_codec: Codec[Any],
+        *,
+        partitions: int,
+        task_partition: int,
+        sent: list[Sent],
+    ) -> None:
+        self.topic = topic
+        self.sent = sent
+        self.timestamp_ms = 0
+        self.closed = True
+        self._key_codec = key_codec
+        self._value_codec = value_codec
+        self._partitions = partitions
+        self._task_partition = task_partition
+
+    def send(
+        self,
+        key: Any,
+        value: Any,
+        *,
+        timestamp_ms: int | None = None,
+        headers: Iterable[tuple[str, bytes]] = (),
+    ) -> None:
+        if self.closed:
+            raise PipelineError(f"sink {self.topic!r} was used after the call it was given to had ended")
+        key_bytes, value_bytes = encoded(self.topic, self._key_codec, self._value_codec, key, value)
+        time = self.timestamp_ms if timestamp_ms is None else checked_timestamp(self.topic, timestamp_ms)
+        partition = partition_of(key_bytes, self._partitions, keyless=self._task_partition)
+        output = OutputRecord(key_bytes, value_bytes, time, checked_headers(self.topic, headers) if headers else ())
+        self.sent.append(((self.topic, partition), output))
+
+    def send_encoded(self, key: Any, value: bytes | None, headers: Headers) -> None:
+        """A value whose bytes are there already (a re-key)."""
+        key_bytes, _ = encoded(self.topic, self._key_codec, self._value_codec, key, None)
+        partition = partition_of(key_bytes, self._partitions, keyless=self._task_partition)
+        self.sent.append(((self.topic, partition), OutputRecord(key_bytes, value, self.timestamp_ms, headers)))
+
+
+class FakeSink(list[tuple[K | None, V | None]], Sink[K, V]):
+    """A list of the (key, value) pairs sent, for a test of the function alone; `records` has the rest of each."""
+
+    def __init__(self, topic: str, key_codec: Codec[K], value_codec: Codec[V]) -> None:
+        super().__init__()
+        self.records: list[Record[K | None, V | None]] = []
+        self._topic = topic
+        self._key_codec = key_codec
+        self._value_codec = value_codec
+
+    def send(
+        self,
+        key: K | None,
+        value: V | None,
+        *,
+        timestamp_ms: int | None = None,
+        headers: Iterable[tuple[str, bytes]] = (),
+    ) -> None:
+        encoded(self._topic, self._key_codec, self._value_codec, key, value)
+        time = 0 if timestamp_ms is None else checked_timestamp(self._topic, timestamp_ms)
+        self.records.append(
+            Record(key, value, timestamp_ms=time, headers=checked_headers(self._topic, headers), topic=self._topic)
+        )
+        self.append((key, value))

@@ -1,0 +1,152 @@
+"""One processor in one task: its function, and the arguments made for it. One rule: a call's effects are all or none.
+
+`with step.open(...)` is one call. Between calls its tables and sinks are closed, so that a task left behind by an async
+call cannot write into the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+from pipeline.definitions import Resource, TableDef, Topic
+from pipeline.errors import PipelineError
+from pipeline.partitioner import partition_of
+from pipeline.processors import OnError, Processor
+from pipeline.records import OutputRecord, RawRecord, Record
+from pipeline.sinks import LiveSink, Sent
+from pipeline.table_view import TableView
+
+
+class Step:
+    """A processor bound to a task. `outputs` is the task's; what a good call sent is added there."""
+
+    def __init__(
+        self,
+        processor: Processor,
+        policy: OnError,
+        *,
+        tables: Mapping[str, TableView[Any, Any]],
+        resources: Mapping[str, Any],
+        partitions: Mapping[str, int],
+        task_partition: int,
+        outputs: dict[tuple[str, int], list[OutputRecord]],
+    ) -> None:
+        self.processor = processor
+        self.name = processor.name
+        self.function: Callable[..., Any] = processor.function
+        self.policy = policy
+        self.is_async = processor.is_async
+        self.timeout_s = processor.timeout_s
+        self.tables: list[TableView[Any, Any]] = []
+        self.sinks: list[LiveSink] = []
+        self.rekey: LiveSink | None = None
+        self._sent: list[Sent] = []
+        self._outputs = outputs
+        self._stream_ms = -1
+        self.fault: Exception | None = None  # set when a store failed during a call
+
+        def sink(topic: Topic[Any, Any]) -> LiveSink:
+            made = LiveSink(
+                topic.topic,
+                topic.key_codec,
+                topic.value_codec,
+                partitions=count_of(topic.topic, partitions),
+                task_partition=task_partition,
+                sent=self._sent,
+            )
+            self.sinks.append(made)
+            return made
+
+        arguments: list[Any] = []
+        for item in processor.others:
+            if isinstance(item, TableDef):
+                self.tables.append(tables[item.name])
+                arguments.append(tables[item.name])
+            elif isinstance(item, Topic):
+                arguments.append(sink(item))
+            elif isinstance(item, Resource):
+                if item.name not in resources:
+                    raise PipelineError(
+                        f"{processor.name} needs resource {item.name!r}, which nobody opened; give resources= with it"
+                    )
+                arguments.append(resources[item.name])
+        self.arguments = tuple(arguments)
+        if processor.rekey_to is not None:
+            self.rekey = sink(processor.rekey_to)
+            source = processor.sources[0].value_codec
+            self._rekey_raw = processor.rekey_to.value_codec is source
+
+    def open(self, timestamp_ms: int, stream_ms: int) -> Step:
+        """For one call, as `with step.open(...)`: whose time its sends and writes carry. The block is the call: left
+        well, its writes and sends count, together; left by any exception, nothing of it does."""
+        for table in self.tables:
+            table.closed = False
+            table.stream_ms = stream_ms
+        for sink in self.sinks:
+            sink.closed = False
+            sink.timestamp_ms = timestamp_ms
+        self._stream_ms = stream_ms
+        return self
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._keep()
+        finally:
+            # After a good call there is nothing left to forget.
+            for table in self.tables:
+                table.forget()
+                table.closed = True
+            for sink in self.sinks:
+                sink.closed = True
+            self._sent.clear()
+            self._raise_fault()
+
+    def send_rekeyed(self, record: Record[Any, Any], raw: RawRecord) -> None:
+        """The call of a re-key: the same record under another key; unless told otherwise the value's bytes go as
+        they came, so that fields unknown to this version are not lost."""
+        sink = self.rekey
+        assert sink is not None
+        key = self.function(record)
+        if key is None:
+            return
+        if self._rekey_raw:
+            sink.send_encoded(key, raw.value, raw.headers)
+        else:
+            sink.send(key, record.value, headers=raw.headers)
+
+    def _keep(self) -> None:
+        """Raises, with nothing kept, where a value cannot be encoded or a key belongs to another task."""
+        touched = [(table, table.changes()) for table in self.tables if table.touched]
+        for table, changes in touched:
+            table.apply(changes, self._stream_ms)
+        outputs = self._outputs
+        for where, output in self._sent:
+            outputs.setdefault(where, []).append(output)
+
+    def _raise_fault(self) -> None:
+        """Raise what the store raised, whatever the user's code made of it: it is no fault of the record."""
+        for table in self.tables:
+            if table.fault is not None:
+                self.fault, table.fault = table.fault, None
+                raise self.fault
+
+
+def count_of(topic: str, partitions: Mapping[str, int]) -> int:
+    """Partitions of a topic that is written to. Raises PipelineError."""
+    count = partitions.get(topic)
+    if count is None:
+        raise PipelineError(f"the partition count of topic {topic!r} is not known; give it in partitions=")
+    return count
+
+
+def place(raw: RawRecord, topic: str, partitions: Mapping[str, int], task_partition: int) -> tuple[str, int]:
+    """Where a record that keeps its key goes."""
+    return topic, partition_of(raw.key, count_of(topic, partitions), keyless=task_partition)

@@ -1,0 +1,231 @@
+"""Subtopologies: the connected pieces of an app. One rule: a number is given once, and names decide who keeps it.
+
+Processors that share a source topic or a table belong together, because one task must see those records and that
+state; a topic that is only sent to connects nothing. Numbers are matched with the kept numbering by the names of topics
+and tables, are append-only, and a number whose piece is gone is never given again. Everything here is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from pipeline.definitions import Topic
+from pipeline.errors import DefinitionError, TopologyError, TopologyRefused
+from pipeline.numbering import Numbered, number
+from pipeline.processors import Processor
+
+if TYPE_CHECKING:
+    from pipeline.app import App
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDef:
+    """A topic of the app in the log. `written`: the app writes it; one it only reads is not created by us.
+
+    `partitions` is the count wanted, or the existing one where `with_partitions` told it.
+    """
+
+    name: str
+    partitions: int
+    kind: str = "plain"
+    written: bool = False
+    start: str = "beginning"
+
+
+@dataclass(frozen=True, slots=True)
+class Subtopology:
+    """One connected piece. `sources` and `sinks` are names in the log, `tables` names of definitions."""
+
+    number: int
+    name_set: frozenset[str]
+    sources: tuple[str, ...]
+    tables: tuple[str, ...]
+    sinks: tuple[str, ...]
+    partitions: int
+    stateful: bool
+    processors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A connected piece before it has a number and a count."""
+
+    processors: tuple[Processor, ...]
+    sources: tuple[str, ...]
+    tables: tuple[str, ...]
+    sinks: tuple[str, ...]
+    depth: int  # re-keys upstream: a first version is numbered from the inputs on
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset([f"topic {name}" for name in self.sources] + [f"table {name}" for name in self.tables])
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The subtopologies of one version of an app. Made by `App.topology()`."""
+
+    app_id: str
+    subtopologies: tuple[Subtopology, ...]
+    topics: Mapping[str, TopicDef]
+    numbers: Numbered
+    _plan: _Plan
+
+    def tasks(self) -> list[str]:
+        """`0_0`, `0_1`, ... in natural order."""
+        return [f"{sub.number}_{partition}" for sub in self.subtopologies for partition in range(sub.partitions)]
+
+    def numbering(self) -> dict[str, Any]:
+        """What to keep in the log, JSON-able, and to give to `App.topology(kept)` of the next version."""
+        return self.numbers.kept()
+
+    def subtopology(self, number: int) -> Subtopology:
+        """By its number. Raises TopologyError."""
+        for sub in self.subtopologies:
+            if sub.number == number:
+                return sub
+        raise TopologyError(f"app {self.app_id!r} has no subtopology {number}; there are {_listed(self.subtopologies)}")
+
+    def with_partitions(self, existing: Mapping[str, int]) -> Topology:
+        """The same with the counts of topics that exist: an existing count wins. Raises TopologyError where they
+        cannot go together; unknown topics are ignored."""
+        return self._plan.topology(self.numbers, existing)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The pieces of an app, and what decides their partition counts."""
+
+    app: App
+    pieces: tuple[_Piece, ...]
+    kept: Mapping[str, Any] | None = None
+
+    def topology(self, numbers: Numbered, existing: Mapping[str, int]) -> Topology:
+        wanted = {topic.topic: topic.partitions for topic in self.app.topics.values()}
+        counts = {name: existing.get(name, wanted[name]) for name in sorted(wanted)}
+        subtopologies: list[Subtopology] = []
+        topics: dict[str, TopicDef] = {}
+        for piece, given in sorted(zip(self.pieces, numbers.given, strict=True), key=lambda pair: pair[1]):
+            partitions = self._partitions(piece, given, counts, existing)
+            counts.update(dict.fromkeys(piece.sources, partitions))
+            subtopologies.append(
+                Subtopology(
+                    given,
+                    piece.names,
+                    piece.sources,
+                    piece.tables,
+                    piece.sinks,
+                    partitions,
+                    bool(piece.tables),
+                    tuple(processor.name for processor in piece.processors),
+                )
+            )
+            for table in piece.tables:
+                name = self.app.tables[table].changelog
+                topics[name] = TopicDef(name, partitions, "changelog", written=True)
+        written = {name for piece in self.pieces for name in piece.sinks}
+        for topic in self.app.topics.values():
+            kind = "plain" if topic.rekeyed_from is None else "repartition"
+            partitions = counts[topic.topic] or self.app.partitions
+            topics[topic.topic] = TopicDef(topic.topic, partitions, kind, topic.topic in written, topic.start)
+        ordered = {name: topics[name] for name in sorted(topics)}
+        return Topology(self.app.id, tuple(subtopologies), MappingProxyType(ordered), numbers, self)
+
+    def _partitions(
+        self, piece: _Piece, given: int, counts: Mapping[str, int | None], existing: Mapping[str, int]
+    ) -> int:
+        """The one count of a piece. A re-key without a count of its own follows the topics it is read with."""
+        rekeyed = {topic.topic for topic in self.app.topics.values() if topic.rekeyed_from is not None}
+        fixed: dict[str, int] = {}
+        for name in piece.sources:
+            count = counts[name]
+            if count is not None or name not in rekeyed:
+                fixed[name] = self.app.partitions if count is None else count
+        for table in piece.tables:
+            changelog = self.app.tables[table].changelog
+            if changelog in existing:
+                fixed[changelog] = existing[changelog]
+        if len(set(fixed.values())) > 1:
+            told = ", ".join(f"{name} has {count}" for name, count in sorted(fixed.items()))
+            names = ", ".join(processor.name for processor in piece.processors)
+            raise TopologyError(
+                f"app {self.app.id!r}, subtopology {given} ({names}): partition counts differ: {told}; "
+                "give its topics equal counts, or rekey one of them"
+            )
+        return next(iter(fixed.values()), self.app.partitions)
+
+
+def build(app: App, kept: Mapping[str, Any] | None) -> Topology:
+    """The topology of an app; see `App.topology`."""
+    if not any(processor.rekey_to is None for processor in app.processors.values()):
+        raise TopologyError(f"app {app.id!r} has no processors; declare one with @app.processor(...)")
+    _check_names(app)
+    pieces = tuple(_pieces(app))
+    numbers = number([piece.names for piece in pieces], kept)
+    if numbers is None:
+        raise TopologyRefused(
+            f"app {app.id!r} has no topic or table in common with what was kept under this id; "
+            "it is another app: give it another id, or remove the old one's log"
+        )
+    return _Plan(app, pieces, kept).topology(numbers, {})
+
+
+def _pieces(app: App) -> list[_Piece]:
+    """Connected pieces in the order of a first numbering: re-keys upstream, then names."""
+    parent: dict[str, str] = {}
+
+    def root(node: str) -> str:
+        while parent.setdefault(node, node) != node:
+            node = parent[node]
+        return node
+
+    for processor in app.processors.values():
+        nodes = [f"topic {topic.topic}" for topic in processor.sources]
+        nodes += [f"table {table.name}" for table in processor.tables]
+        for node in nodes[1:]:
+            parent[root(node)] = root(nodes[0])
+    groups: dict[str, list[Processor]] = {}
+    for processor in app.processors.values():
+        groups.setdefault(root(f"topic {processor.sources[0].topic}"), []).append(processor)
+    pieces = [_piece(app, members) for members in groups.values()]
+    return sorted(pieces, key=lambda piece: (piece.depth, piece.sources))
+
+
+def _piece(app: App, members: Sequence[Processor]) -> _Piece:
+    sinks = {topic.topic for processor in members for topic in processor.sinks}
+    for processor in members:
+        policy = app.error_policy(processor)
+        if isinstance(policy, Topic):
+            sinks.add(policy.topic)
+    return _Piece(
+        processors=tuple(members),
+        sources=tuple(sorted({topic.topic for processor in members for topic in processor.sources})),
+        tables=tuple(sorted({table.name for processor in members for table in processor.tables})),
+        sinks=tuple(sorted(sinks)),
+        depth=max(_depth(topic) for processor in members for topic in processor.sources),
+    )
+
+
+def _depth(topic: Topic[Any, Any]) -> int:
+    depth = 0
+    while topic.rekeyed_from is not None:
+        topic, depth = topic.rekeyed_from, depth + 1
+    return depth
+
+
+def _check_names(app: App) -> None:
+    """No two definitions may mean one topic of the log, and no table may be nobody's."""
+    taken: dict[str, str] = {}
+    named = [(topic.topic, f"topic {topic.name!r}") for topic in app.topics.values()]
+    named += [(table.changelog, f"table {table.name!r}") for table in app.tables.values()]
+    for name, what in named:
+        if name in taken:
+            raise DefinitionError(f"app {app.id!r}: {taken[name]} and {what} both mean the topic {name!r}; rename one")
+        taken[name] = what
+
+
+def _listed(subtopologies: Sequence[Subtopology]) -> str:
+    return ", ".join(str(sub.number) for sub in subtopologies)
