@@ -146,7 +146,7 @@ async def hand_overs(coordinator: Coordinator, args: Mapping[str, Any]) -> list[
 
 async def plan(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
     """Who would leave and what would move; changes nothing."""
-    return make_plan(coordinator.group, args, None)
+    return make_plan(coordinator.group, args, coordinator.host)
 
 
 def make_plan(group: Group, args: Mapping[str, Any], host: str | None) -> dict[str, Any]:
@@ -216,7 +216,7 @@ async def scale_down(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[
         raise RefusedBySafety(
             f"scale-down {group.operation.id} is running; follow it with --follow or take it back with --undo"
         )
-    made = make_plan(group, args, None)
+    made = make_plan(group, args, coordinator.host)
     wanted = args.get("plan")
     if wanted and wanted != made["plan"]:
         raise RefusedBySafety(f"plan {wanted} does not fit: the group has changed since; make a new one with --plan")

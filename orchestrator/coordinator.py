@@ -11,7 +11,7 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator import events as ev
@@ -37,10 +37,18 @@ class Coordinator:
     """One term of one application. `askers` are the handlers of what clients may ask (control.py)."""
 
     def __init__(
-        self, application: str, settings: Settings, ledger: Ledger, tasks: Iterable[Task], askers: dict[str, Asker]
+        self,
+        application: str,
+        settings: Settings,
+        ledger: Ledger,
+        tasks: Iterable[Task],
+        askers: Mapping[str, Asker],
+        *,
+        host: str = "",
     ) -> None:
         self.application = application
         self.settings = settings
+        self.host = host  # the instance whose process this is
         self.ledger = ledger
         self.tasks = tuple(tasks)
         self.askers = askers
@@ -77,9 +85,14 @@ class Coordinator:
         except* Deposed as errors:
             log.warning("term %d is over: %s", self.ledger.term, errors.exceptions[0])
         finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """End all sessions and the port."""
+        if self._server is not None:
             self._server.close()
-            for connection in list(self._connections.values()):
-                await connection.close()
+        for connection in list(self._connections.values()):
+            await connection.close()
 
     async def _resume_operation(self) -> None:
         facts = await self.ledger.operation()

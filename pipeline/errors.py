@@ -7,11 +7,16 @@ from __future__ import annotations
 
 
 class PipelineError(Exception):
-    """Base of everything that goes wrong with an app, its definitions or its processing."""
+    """Base of everything that goes wrong with an app, its definitions or its processing; `exit_code` is what a command
+    ends with."""
+
+    exit_code = 1
 
 
 class DefinitionError(PipelineError):
     """Something is declared wrongly; raised while the user's module is imported."""
+
+    exit_code = 2
 
 
 class DefinitionUsed(PipelineError, TypeError):
@@ -24,6 +29,8 @@ class TopologyError(PipelineError):
 
 class TopologyRefused(TopologyError):
     """This version has nothing in common with what was kept under the same application id."""
+
+    exit_code = 3
 
 
 class SchemaRefused(PipelineError):
@@ -42,6 +49,7 @@ class WrongTask(PipelineError, KeyError):
 
 
 class LoadError(PipelineError):
+    exit_code = 2
     """MODULE:APP cannot be loaded. `frames` holds the user's own frames where their code raised, else ""."""
 
     def __init__(self, message: str, frames: str = "") -> None:

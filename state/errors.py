@@ -4,19 +4,28 @@ from __future__ import annotations
 
 
 class StateError(Exception):
-    """Base of everything that goes wrong with durable bytes; `str(error)` is one line for a person."""
+    """Base of everything that goes wrong with durable bytes; `str(error)` is one line for a person, and `exit_code`
+    what a command ends with."""
+
+    exit_code = 1
 
 
 class TopicMismatch(StateError):
     """A topic exists with another partition count than asked for."""
 
+    exit_code = 3
+
 
 class UnknownTopic(StateError):
     """No topic of that name is in the log."""
 
+    exit_code = 2
+
 
 class LogMissing(StateError):
     """The log file named does not exist, and the caller may not create it."""
+
+    exit_code = 2
 
 
 class LogUnusable(StateError):

@@ -142,9 +142,8 @@ class Session:
         run = self._worker.runs.get(TaskId.parse(lookup.task))
         opened = run.stores.get(lookup.table) if run is not None else None
         if run is None or opened is None:
-            return messages.Found(
-                lookup.id, None, "", 0, f"{lookup.task} is not open on {self.hello.instance}; try again"
-            )
+            told = f"{lookup.task} is not open on {self.hello.instance}; try again"
+            return messages.Found(lookup.id, None, "", 0, told)
         lag = max(0, sum(run.ends.values()) - run.position()) if run.process is None else 0
         role = "active" if run.process is not None or run.catching_up else "standby"
         return messages.Found(lookup.id, opened.store.get(lookup.key), role, lag)

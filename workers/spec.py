@@ -11,9 +11,9 @@ from orchestrator.model import Settings
 
 
 class InstanceSpec(msgspec.Struct, frozen=True):
-    """One instance. `path` are folders in which the app's module is looked for; `log` is a URL; times are in `settings`.
+    """One instance. `path` are folders in which the app's module is looked for; `log` is a URL.
 
-    `generation_of_host` tells a retry of the host (a Spark task's attempt) from the first start, for the journal only.
+    `attempt` tells a retry of the host (a Spark task's attempt) from the first start; `failpoint` see failpoint.py.
     """
 
     app: str

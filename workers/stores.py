@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.model import TaskId
+from pipeline.errors import PipelineError
 from state import manifest, snapshot
 from state.changelog import usable
 from state.directory import StateDirectory
@@ -127,9 +128,7 @@ def disk_positions(directory: StateDirectory, prepared: Prepared, log_id: str) -
         try:
             task = TaskId.parse(name)
             wanted = prepared.subtopology(task).tables
-        except (ValueError, KeyError, LookupError):
-            continue
-        except Exception as error:  # a folder of an older version of the app
+        except (ValueError, PipelineError) as error:  # a folder of another version of the app
             log.info("%s on disk is of no use: %s", name, error)
             continue
         peeks = [tables[table].peek for table in wanted if table in tables]

@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from pipeline.merge import Merger
-from pipeline.process import TaskProcess
-
 from orchestrator.member_events import Progress, ReleaseDone, Started
 from orchestrator.model import Role, TaskId
+from pipeline.merge import Merger
+from pipeline.process import TaskProcess
 from state.directory import TaskLock
 from state.errors import DirectoryLocked, StateError
 from state.log.protocol import Partition
@@ -69,7 +68,7 @@ class TaskRun:
                 log.error("%s: %s", self.id, error)
                 await self._shut()
                 self.worker.failed(self, error)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - a task of the loop: whatever it is ends the worker with it
                 await self._shut()
                 self.worker.crashed(error)
 

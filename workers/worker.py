@@ -13,13 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import ProcessorFailed
-
 from orchestrator import member_events as mem
 from orchestrator.coordinator import monotonic_ms
 from orchestrator.errors import OrchestratorError
 from orchestrator.member import MemberMachine
 from orchestrator.model import Role, TaskId
+from pipeline.errors import ProcessorFailed
 from state.directory import StateDirectory
 from state.errors import StateError
 from state.log.protocol import Log, Partition
@@ -79,7 +78,7 @@ class Worker:
             )
         ]
         stop = asyncio.create_task(self.stopping.wait(), name="stop")
-        done, _ = await asyncio.wait([*loops, stop], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([*loops, stop], return_when=asyncio.FIRST_COMPLETED)
         for loop in loops:
             loop.cancel()
         results = await asyncio.gather(*loops, return_exceptions=True)

@@ -1,0 +1,100 @@
+"""`orchestrator COMMAND ...`: a table of command names and the module that owns each, imported when called.
+
+One rule: an error is one line on stderr, `error: what; where; what to do`, and an exit code of the table in cli.md;
+never a traceback of ours unless --debug is given. This module imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("pipeline.spark.demo.command:run", "the whole tour on real data, in three minutes"),
+    "run": ("workers.commands.run:run", "run an app's instances"),
+    "produce": ("workers.commands.produce:run", "write records from standard input to a topic"),
+    "consume": ("workers.commands.consume:run", "print a topic's records"),
+    "status": ("workers.commands.status:run", "who runs what"),
+    "scale-up": ("workers.commands.scale_up:run", "add instances"),
+    "scale-down": ("workers.commands.scale_down:run", "let a share of the instances hand over and leave"),
+    "query": ("workers.commands.query:run", "read a key of a table"),
+    "explain": ("workers.commands.explain:run", "why a task is where it is, and what it waits for"),
+    "wait": ("workers.commands.wait:run", "wait until the group is stable"),
+    "drain": ("workers.commands.drain:run", "let one instance hand over and leave"),
+    "backfill": ("pipeline.spark.commands:backfill", "compute state from history on Spark"),
+    "verify": ("pipeline.spark.commands:verify", "compare live state with Spark's batch answer"),
+    "simulate": ("orchestrator.cli.simulate:run", "play a scenario file: an operator's what-if"),
+    "assign": ("orchestrator.cli.assign:run", "compute a partition assignment from a description"),
+}
+
+
+def usage() -> str:
+    width = max(map(len, COMMANDS))
+    rows = "\n".join(f"  {name.ljust(width)}  {text}" for name, (_, text) in COMMANDS.items())
+    return (
+        "usage: orchestrator COMMAND [APP] [options]\n\n"
+        f"{rows}\n\n`orchestrator COMMAND --help` tells the options of a command. APP is MODULE:APP, or the application id\n"
+        "for commands that need no code. Exit codes: 0 done, 1 failed, 2 wrong use, 3 refused by a safety rule,\n"
+        "4 timed out, 5 key not there, 130 interrupted, 143 terminated."
+    )
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a command; returns its exit code."""
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0 if argv else 2
+    if argv[0] == "--version":
+        from importlib.metadata import version
+
+        print(version("stream-orchestrator"))
+        return 0
+    name, rest = argv[0], list(argv[1:])
+    known = COMMANDS.get(name)
+    if known is None:
+        close = get_close_matches(name, COMMANDS, 1)
+        hint = f"did you mean {close[0]}?" if close else "`orchestrator --help` lists them"
+        return fail(f"no command '{name}'; {hint}", 2)
+    debug = "--debug" in rest
+    rest = [word for word in rest if word != "--debug"]
+    module, _, function = known[0].partition(":")
+    try:
+        return int(getattr(import_module(module), function)(rest))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except Exception as error:
+        code = getattr(error, "exit_code", None)
+        if debug:
+            raise
+        if code is None:
+            return fail(
+                f"{type(error).__name__}: {error}; this is a defect of ours; run it with --debug to see where", 1
+            )
+        frames = getattr(error, "frames", "")
+        return fail(f"{error}{chr(10) + frames.rstrip() if frames else ''}", code)
+
+
+def fail(message: str, code: int) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return code
+
+
+def entry() -> None:
+    """The console script."""
+    signal.signal(signal.SIGTERM, _terminated)
+    sys.exit(main(sys.argv[1:]))
+
+
+def _terminated(number: int, frame: object) -> None:
+    sys.exit(143)
+
+
+if __name__ == "__main__":
+    entry()

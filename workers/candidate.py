@@ -1,0 +1,67 @@
+"""A candidate for coordinator: watches the lease, takes it when its holder is gone, serves until deposed.
+
+One rule: the port is open before the lease names it, and nothing is decided before the owner records are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+
+from orchestrator.control import ASKERS
+from orchestrator.coordinator import Coordinator, monotonic_ms
+from orchestrator.election import Election, Seen
+from orchestrator.model import Task
+from pipeline.app import App
+from state.errors import StateError
+from state.log.protocol import Lease, Log
+from workers.ledger import LogLedger
+from workers.prepare import prepare
+from workers.spec import InstanceSpec
+
+log = logging.getLogger("orchestrator.candidate")
+LOOK_S = 0.3
+FIRST_DELAY_MS = 700  # a fresh group waits this long for its members before it deals the tasks
+
+
+class Candidate:
+    """Runs in each instance's parent process."""
+
+    def __init__(self, log_: Log, app: App, spec: InstanceSpec) -> None:
+        self._log = log_
+        self._app = app
+        self._spec = spec
+        self._election = Election()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                lease = await self._log.lease(self._app.id)
+                seen = None if lease is None else Seen(lease.term, lease.beat)
+                if self._election.look(seen, monotonic_ms()):
+                    await self._serve(lease)
+            except StateError as error:
+                log.warning("%s", error)
+            await asyncio.sleep(LOOK_S)
+
+    async def _serve(self, seen: Lease | None) -> None:
+        settings = replace(
+            self._spec.settings, initial_delay_ms=max(FIRST_DELAY_MS, self._spec.settings.initial_delay_ms)
+        )
+        prepared = await prepare(self._log, self._app)
+        tasks: list[Task] = prepared.tasks()
+        term = 1 if seen is None else seen.term + 1
+        ledger = LogLedger(self._log, Lease(self._app.id, term, self._spec.instance, "", 0))
+        coordinator = Coordinator(self._app.id, settings, ledger, tasks, ASKERS, host=self._spec.instance)
+        address = await coordinator.listen()
+        try:
+            taken = await self._log.acquire(self._app.id, self._spec.instance, address, seen)
+            if taken is None:
+                return
+            log.info("%s is the coordinator of %s, term %d", self._spec.instance, self._app.id, taken.term)
+            coordinator.ledger = LogLedger(self._log, taken)
+            await coordinator.serve()
+        finally:
+            await coordinator.close()

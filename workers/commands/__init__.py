@@ -1,0 +1,1 @@
+"""The commands that this room owns: run, produce, consume, status, scaling, query."""

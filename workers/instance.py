@@ -1,0 +1,201 @@
+"""An instance: the parent of its worker processes, and a candidate for coordinator.
+
+One rule: the parent never touches a task. It starts workers, ends them, starts them again after a crash, kills one that
+was stopped for longer than a session, and hosts the coordinator while it holds the lease.
+Hosted by `orchestrator run` (a process) or by a Spark task; `run_instance` blocks until the instance is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import sys
+from pathlib import Path
+
+from orchestrator.errors import OrchestratorError
+from pipeline.app import App
+from pipeline.errors import PipelineError
+from pipeline.loading import load
+from state.directory import StateDirectory
+from state.errors import StateError
+from state.log.protocol import Log
+from workers.candidate import Candidate
+from workers.journal import Journal
+from workers.logs import open_log
+from workers.prepare import prepare
+from workers.spec import InstanceSpec, WorkerSpec, decode_instance, encode_spec
+from workers.worker_main import FAILED_APP
+
+log = logging.getLogger("orchestrator.instance")
+RESTART_S, RESTART_MAX_S, STOP_S, WATCH_S = 0.2, 5.0, 15.0, 1.0
+
+
+def run_instance(spec: InstanceSpec, *, leash: bool = False) -> int:
+    """Run until the instance left (0), was told to stop (0), or failed (an exit code; the reason is on stderr)."""
+    for folder in reversed(spec.path):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    try:
+        return asyncio.run(Instance(spec, leash).run())
+    except (OrchestratorError, StateError, PipelineError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return getattr(error, "exit_code", 1)
+
+
+class Instance:
+    """One instance's parent process."""
+
+    def __init__(self, spec: InstanceSpec, leash: bool = False) -> None:
+        self.spec = spec
+        self._leash = leash
+        self._workers: dict[int, asyncio.subprocess.Process] = {}
+        self._stopping = False
+        self._signals = 0
+        self._failure = 0
+
+    async def run(self) -> int:
+        """See run_instance."""
+        app = load(self.spec.app)
+        directory = StateDirectory(Path(self.spec.state_dir), app.id, self.spec.instance)
+        journal = Journal(directory.path / "journal.jsonl", instance=self.spec.instance)
+        journal.write("instance", pid=os.getpid(), attempt=self.spec.attempt)
+        log_ = await open_log(self.spec.log, create=False, synchronous=self.spec.synchronous)
+        try:
+            await prepare(log_, app)
+            self._listen()
+            return await self._supervise(app, log_)
+        finally:
+            await log_.close()
+            journal.write("instance ended", pid=os.getpid(), attempt=self.spec.attempt)
+
+    async def _supervise(self, app: App, log_: Log) -> int:
+        candidate = Candidate(log_, app, self.spec)
+        coordinating = asyncio.create_task(candidate.run()) if self.spec.coordinate else None
+        watching = asyncio.create_task(self._watch())
+        try:
+            codes = await asyncio.gather(*(self._keep(number) for number in range(1, self.spec.workers + 1)))
+        finally:
+            watching.cancel()
+            if coordinating is not None:
+                coordinating.cancel()
+                await asyncio.gather(coordinating, return_exceptions=True)
+        return max(codes)
+
+    # ---- workers
+
+    async def _keep(self, number: int) -> int:
+        """One worker, started again after each crash, until it leaves, is stopped, or its app fails."""
+        pause = RESTART_S
+        while True:
+            process = await self._start(number)
+            code = await process.wait()
+            if code == 0 or self._stopping:
+                return 0 if code in (0, -signal.SIGTERM) else max(0, code)
+            if code in (1, 2, 3, FAILED_APP):
+                self._stop_all()
+                return code
+            log.warning("worker %d of %s ended with %d; it is started again", number, self.spec.instance, code)
+            await asyncio.sleep(pause)
+            pause = min(RESTART_MAX_S, pause * 2)
+
+    async def _start(self, number: int) -> asyncio.subprocess.Process:
+        spec = WorkerSpec(self.spec, number, secrets.token_hex(4))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "workers.worker_main", stdin=asyncio.subprocess.PIPE, env=self._environment()
+        )
+        self._workers[number] = process
+        assert process.stdin is not None
+        process.stdin.write(encode_spec(spec).encode() + b"\n")
+        return process
+
+    def _environment(self) -> dict[str, str]:
+        home = str(Path(__file__).resolve().parent.parent)
+        paths = [home, *self.spec.path, *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+    def _say(self, wish: bytes) -> None:
+        for process in self._workers.values():
+            if process.returncode is None and process.stdin is not None and not process.stdin.is_closing():
+                process.stdin.write(wish + b"\n")
+
+    async def _watch(self) -> None:
+        """A worker that was stopped (SIGSTOP) for longer than a session must not come back as a zombie."""
+        stopped: dict[int, int] = {}
+        limit = self.spec.settings.session_timeout_ms / 1000
+        while True:
+            await asyncio.sleep(WATCH_S)
+            for number, process in self._workers.items():
+                if process.returncode is None and _is_stopped(process.pid):
+                    stopped[number] = stopped.get(number, 0) + 1
+                    if stopped[number] * WATCH_S >= limit:
+                        log.warning("worker %d of %s was stopped for a session: killed", number, self.spec.instance)
+                        process.kill()
+                else:
+                    stopped.pop(number, None)
+
+    # ---- signals
+
+    def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, self._signal)
+        if self._leash:
+            self._leashed = loop.create_task(self._hold_leash())
+
+    async def _hold_leash(self) -> None:
+        reader = asyncio.StreamReader()
+        loop = asyncio.get_running_loop()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        while await reader.readline():
+            pass
+        self._stop_all()
+
+    def _signal(self) -> None:
+        """The first is a bounce (or with on_stop=leave a leave); the second stops at once."""
+        self._signals += 1
+        if self._signals > 1:
+            self._stopping = True
+            for process in self._workers.values():
+                if process.returncode is None:
+                    process.kill()
+        elif self.spec.on_stop == "leave":
+            self._say(b"leave")
+        else:
+            self._stop_all()
+
+    def _stop_all(self) -> None:
+        self._stopping = True
+        self._say(b"stop")
+        asyncio.get_running_loop().call_later(STOP_S, self._kill_all)
+
+    def _kill_all(self) -> None:
+        for process in self._workers.values():
+            if process.returncode is None:
+                process.kill()
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether the kernel says that a process is stopped; False where there is no /proc."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] in ("T", "t")
+
+
+def main() -> int:
+    """`python -m workers.instance`: the spec is the first line of standard input. The pipe is a leash: when it ends,
+    whoever started the instance is gone, and the instance stops in order."""
+    logging.basicConfig(
+        level=os.environ.get("ORCHESTRATOR_LOG_LEVEL", "WARNING").upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    return run_instance(decode_instance(sys.stdin.readline()), leash=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""Keys and values between JSON on the console and bytes in the log. One rule: only the codec's name is needed.
+
+Works from the description kept in the log, so tools need no code of the app; `custom` codecs are shown as base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import Any
+
+import msgspec
+
+from orchestrator.errors import WrongUse
+
+
+def to_bytes(codec: str, value: Any) -> bytes:
+    """A JSON value as the codec of that name writes it. Raises WrongUse."""
+    if codec == "str" and isinstance(value, str):
+        return value.encode()
+    if codec == "bytes" and isinstance(value, str):
+        return value.encode()
+    if codec == "int" and isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return struct.pack(">q", value)
+        except struct.error:
+            raise WrongUse(f"{value} does not fit into 8 bytes") from None
+    if codec == "float" and isinstance(value, int | float) and not isinstance(value, bool):
+        return struct.pack(">d", float(value))
+    if codec == "json":
+        return msgspec.json.encode(value, order="deterministic")
+    if codec == "custom":
+        raise WrongUse("this type has a codec of the app's own; name the app as MODULE:APP")
+    raise WrongUse(f"{value!r} is not {_article(codec)}")
+
+
+def from_text(codec: str, text: str) -> bytes:
+    """A key as typed on the console."""
+    if codec in ("str", "bytes"):
+        return text.encode()
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.MsgspecError:
+        raise WrongUse(f"'{text}' is not {_article(codec)}; write it as JSON") from None
+    return to_bytes(codec, value)
+
+
+def shown(codec: str, data: bytes | None) -> Any:
+    """Bytes as a JSON value."""
+    if data is None:
+        return None
+    try:
+        if codec == "str":
+            return data.decode()
+        if codec == "int":
+            return struct.unpack(">q", data)[0]
+        if codec == "float":
+            return struct.unpack(">d", data)[0]
+        if codec == "json":
+            return msgspec.json.decode(data)
+        return data.decode() if codec == "bytes" else {"base64": base64.b64encode(data).decode()}
+    except (UnicodeDecodeError, struct.error, msgspec.MsgspecError):
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def _article(codec: str) -> str:
+    return {"str": "a string", "int": "an int", "float": "a number", "bytes": "a string"}.get(codec, codec)
