@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from pipeline.process import Changes
-
 from state.errors import Fenced, OutcomeUnknown, Refused, StateError
 from state.log.protocol import Log, NewRecord, Part, Partition
 from workers.task import TaskRun

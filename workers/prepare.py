@@ -9,11 +9,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from orchestrator.model import Task, TaskId
 from pipeline.app import App
 from pipeline.errors import PipelineError
 from pipeline.topology import Subtopology, Topology
-
-from orchestrator.model import Task, TaskId
 from state.log.protocol import Log, Partition, TopicInfo, TopicSpec
 from workers.errors import AppRefused
 

@@ -10,7 +10,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from pipeline.errors import ProcessorFailed
-
 from state.errors import UnknownTopic
 from state.log.batches import decode
 from state.log.protocol import Partition, Reader

@@ -1,0 +1,116 @@
+"""A client of a running group: finds the coordinator through the lease and asks it.
+
+One rule: a client never creates a log, and holds no opinion: what it prints is what the coordinator said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from orchestrator import messages
+from orchestrator.errors import NotThere, OrchestratorError, RefusedBySafety, TimedOut, WrongUse
+from orchestrator.transport import Connection, ConnectionEnded, connect
+from state.log.protocol import Log
+from workers.fleet import FLEET
+from workers.logs import default_log, open_log
+from workers.prepare import DESCRIPTION
+
+FIND_S, ASK_S = 8.0, 20.0
+
+
+def application_of(app: str) -> str:
+    """APP as given: MODULE:APP is imported for its id, anything else is the id."""
+    if ":" in app:
+        from pipeline.loading import load
+
+        return load(app).id
+    return app
+
+
+@asynccontextmanager
+async def log_of(app: str, url: str | None) -> AsyncIterator[tuple[str, Log, str]]:
+    """(application id, its log, the log's URL). Raises WrongUse where there is none."""
+    application = application_of(app)
+    found = url or default_log(application, Path.cwd(), existing=True)
+    log = await open_log(found, create=False)
+    try:
+        yield application, log, found
+    finally:
+        await log.close()
+
+
+async def description(log: Log, application: str) -> dict[str, Any]:
+    """What the log knows of the application. Raises WrongUse for one it does not know."""
+    found = await log.note(application, DESCRIPTION, "app")
+    if found is None:
+        raise WrongUse(f"the log knows no application '{application}'; start it with `orchestrator run MODULE:APP`")
+    facts: dict[str, Any] = json.loads(found)
+    return facts
+
+
+class Client:
+    """Questions to the coordinator; finds it again when it moves."""
+
+    def __init__(self, log: Log, application: str) -> None:
+        self._log = log
+        self._application = application
+        self._connection: Connection | None = None
+        self._id = 0
+
+    async def ask(self, verb: str, args: Mapping[str, Any] | None = None, *, retry_s: float = FIND_S) -> Any:
+        """The answer, or the error that the coordinator gave with its exit code. Raises RefusedBySafety where no
+        coordinator can be found within `retry_s`."""
+        deadline = time.monotonic() + retry_s
+        while True:
+            try:
+                return await self._ask(verb, dict(args or {}))
+            except ConnectionEnded as error:
+                await self.close()
+                if time.monotonic() >= deadline:
+                    raise RefusedBySafety(
+                        f"'{self._application}' has no coordinator ({error}); start it with `orchestrator run`"
+                    ) from None
+                await asyncio.sleep(0.1)
+
+    async def _ask(self, verb: str, args: dict[str, Any]) -> Any:
+        if self._connection is None:
+            lease = await self._log.lease(self._application)
+            if lease is None:
+                raise ConnectionEnded("it never had one")
+            self._connection = await connect(lease.address)
+        self._id += 1
+        self._connection.send(messages.Ask(self._id, verb, args))
+        while True:
+            try:
+                answer = await asyncio.wait_for(self._connection.receive_down(), ASK_S)
+            except TimeoutError:
+                raise ConnectionEnded(f"it did not answer within {ASK_S:.0f} s") from None
+            if isinstance(answer, messages.Answer) and answer.id == self._id:
+                if answer.error:
+                    raise _raised(answer)
+                return answer.body
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
+
+
+def _raised(answer: messages.Answer) -> OrchestratorError:
+    kinds = {2: WrongUse, 3: RefusedBySafety, 4: TimedOut, 5: NotThere}
+    return kinds.get(answer.code, OrchestratorError)(answer.error)
+
+
+async def fleet_of(log: Log, application: str) -> dict[str, Any] | None:
+    """The fleet that runs the application, if `orchestrator run` started one and its process is there."""
+    found = await log.note(application, FLEET, "fleet")
+    if found is None:
+        return None
+    facts: dict[str, Any] = json.loads(found)
+    return facts if Path(f"/proc/{facts['pid']}").exists() or not Path("/proc").exists() else None

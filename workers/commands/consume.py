@@ -1,0 +1,86 @@
+"""`orchestrator consume APP TOPIC [--follow]`: a topic's records as JSON objects, one a line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from orchestrator.cli.arguments import Parser
+from orchestrator.errors import WrongUse
+from state.log.batches import decode
+from state.log.protocol import Log, Partition, StoredRecord
+from workers.client import description, log_of
+from workers.commands.run import add_place
+from workers.values import shown
+
+
+def run(argv: list[str]) -> int:
+    parser = Parser("consume", "Print a topic's records; ends when all that is there is printed.")
+    parser.add_argument("app", metavar="APP")
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("--follow", action="store_true", help="go on as records arrive, until interrupted")
+    add_place(parser)
+    args = parser.parse_args(argv)
+    return asyncio.run(_consume(args.app, args.topic, args.log, args.follow))
+
+
+async def _consume(app: str, topic: str, url: str | None, follow: bool) -> int:
+    async with log_of(app, url) as (application, log, _):
+        described = (await description(log, application))["topics"]
+        topics = await log.topics()
+        info = topics.get(topic)
+        if info is None:
+            raise WrongUse(f"'{application}' has no topic '{topic}'; it has {', '.join(sorted(described))}")
+        codecs = described.get(topic, {"key_codec": "bytes", "value_codec": "bytes"})
+        partitions = [Partition(topic, number) for number in range(info.partitions)]
+        starts = await log.starts(partitions)
+        reader = log.reader()
+        for partition in partitions:
+            reader.add(partition, starts[partition])
+        try:
+            ends = {p: e for p, e in (await log.ends(partitions)).items() if e > starts[p]}
+            while follow or ends:
+                for part in await reader.poll(wait_ms=200 if follow else 0):
+                    for record in decode(part.data, part.position) if part.data else []:
+                        if follow or record.offset < ends.get(part.partition, 0):
+                            print(json.dumps(line(part.partition, record, codecs)), flush=follow)
+                    if part.next_position >= ends.get(part.partition, 0):
+                        ends.pop(part.partition, None)
+                        if not follow:
+                            reader.drop(part.partition)
+        finally:
+            await reader.close()
+    return 0
+
+
+def line(partition: Partition, record: StoredRecord, codecs: dict[str, Any]) -> dict[str, Any]:
+    """A record as a JSON object; `produce` reads what this prints."""
+    return {
+        "key": shown(codecs["key_codec"], record.key),
+        "value": shown(codecs["value_codec"], record.value),
+        "timestamp_ms": record.timestamp_ms,
+        "headers": {name: value.decode(errors="replace") for name, value in record.headers},
+        "partition": partition.number,
+        "offset": record.offset,
+    }
+
+
+async def read_all(log: Log, topic: str) -> list[tuple[Partition, StoredRecord]]:
+    """Every record of a topic that is there now."""
+    info = (await log.topics())[topic]
+    partitions = [Partition(topic, number) for number in range(info.partitions)]
+    starts, ends = await log.starts(partitions), await log.ends(partitions)
+    reader = log.reader()
+    left = {p for p in partitions if ends[p] > starts[p]}
+    for partition in left:
+        reader.add(partition, starts[partition])
+    found: list[tuple[Partition, StoredRecord]] = []
+    while left:
+        for part in await reader.poll():
+            found += [(part.partition, record) for record in decode(part.data, part.position)] if part.data else []
+            if part.next_position >= ends[part.partition]:
+                left.discard(part.partition)
+                reader.drop(part.partition)
+    await reader.close()
+    return found

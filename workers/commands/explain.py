@@ -1,0 +1,35 @@
+"""`orchestrator explain APP TASK`: why a task is where it is, and what it waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from orchestrator.cli.arguments import Parser
+from workers.client import Client, log_of
+from workers.commands.run import add_place
+from workers.commands.show import show_json
+
+
+def run(argv: list[str]) -> int:
+    parser = Parser("explain", "Say in sentences why a task is where it is, and what it waits for.")
+    parser.add_argument("app", metavar="APP")
+    parser.add_argument("task", metavar="TASK", help="such as 0_3")
+    parser.add_argument("--json", action="store_true")
+    add_place(parser)
+    args = parser.parse_args(argv)
+    facts = asyncio.run(_explain(args.app, args.task, args.log))
+    if args.json:
+        show_json(facts)
+    else:
+        print("\n".join([*facts["why"], *facts["waiting_for"]]))
+    return 0
+
+
+async def _explain(app: str, task: str, url: str | None) -> Any:
+    async with log_of(app, url) as (application, log, _):
+        client = Client(log, application)
+        try:
+            return await client.ask("explain", {"task": task})
+        finally:
+            await client.close()

@@ -1,0 +1,131 @@
+"""`orchestrator scale-up APP --by N`: more instances from the fleet that `orchestrator run` started."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from typing import Any
+
+from orchestrator.cli.arguments import Parser
+from orchestrator.durations import parse_duration_ms, show_duration
+from orchestrator.errors import RefusedBySafety, TimedOut, WrongUse
+from orchestrator.shares import parse_amount, target_size
+from state.log.protocol import Log
+from workers.client import Client, fleet_of, log_of
+from workers.commands.run import add_place
+from workers.commands.show import show_json
+from workers.fleet import FLEET
+
+POLL_S = 0.1
+
+
+def run(argv: list[str]) -> int:
+    parser = Parser("scale-up", "Add instances; they learn their tasks first and then take them over.")
+    parser.add_argument("app", metavar="APP")
+    parser.add_argument("--to", help="how many there should be: a count, or a share of what runs")
+    parser.add_argument("--by", help="how many more: a count, or a share")
+    parser.add_argument("--current", type=int, help="refuse unless that many run now")
+    parser.add_argument("--wait", action="store_true", help="return when the new ones have taken over")
+    parser.add_argument("--timeout", type=parse_duration_ms, default=600_000, help="how long to wait (exit 4)")
+    parser.add_argument("--json", action="store_true")
+    add_place(parser)
+    args = parser.parse_args(argv)
+    if (args.to is None) == (args.by is None):
+        raise WrongUse("give one of --to and --by")
+    facts = asyncio.run(_run(args))
+    if args.json:
+        show_json(facts)
+    else:
+        print(_text(facts))
+    return 0
+
+
+def _size(args: Any, current: int) -> int:
+    to = None
+    if args.to is not None:
+        # A share of what runs may be above 100% here: 150% of 4 is 6.
+        text = args.to.strip()
+        share = text.removesuffix("%")
+        if text.endswith("%") and share.isdecimal() and int(share) > 100:
+            return -(-current * int(share) // 100)
+        to = parse_amount(args.to, "--to")
+    by = parse_amount(args.by, "--by") if args.by is not None else None
+    return target_size(current, to=to, by=by, grow=True)
+
+
+async def _run(args: Any) -> dict[str, Any]:
+    async with log_of(args.app, args.log) as (application, log, _):
+        client = Client(log, application)
+        try:
+            before = await client.ask("status")
+            current = sum(1 for i in before["instances"] if i["state"] != "leaving")
+            if args.current is not None and args.current != current:
+                raise RefusedBySafety(f"{current} instances run, not {args.current}; look at `status` and decide again")
+            size = _size(args, current)
+            if size <= current:
+                return _facts(current, current, [], "nothing to do", 0.0, before)
+            if await fleet_of(log, application) is None:
+                raise RefusedBySafety(
+                    f"the instances of '{application}' were not started by `orchestrator run` here; start more with "
+                    f"`orchestrator run MODULE:APP --instances {size - current}` where they live"
+                )
+            started = time.monotonic()
+            deadline = started + args.timeout / 1000
+            added = await _ask_fleet(log, application, size - current, deadline)
+            outcome, after = "running", before
+            if args.wait:
+                after = await wait_stable(client, added, deadline)
+                outcome = "done"
+            return _facts(current, size, added, outcome, time.monotonic() - started, after)
+        finally:
+            await client.close()
+
+
+async def _ask_fleet(log: Log, application: str, count: int, deadline: float) -> list[str]:
+    wish = secrets.token_hex(4)
+    await log.put_note(application, FLEET, "wish", json.dumps({"id": wish, "add": count}).encode())
+    key = f"granted-{wish}"
+    while (found := await log.note(application, FLEET, key)) is None:
+        if time.monotonic() > deadline:
+            await log.put_note(application, FLEET, "wish", None)
+            raise TimedOut("the fleet did not answer in time; nothing was started")
+        await asyncio.sleep(POLL_S)
+    await log.put_note(application, FLEET, key, None)
+    added: list[str] = json.loads(found)["added"]
+    return added
+
+
+async def wait_stable(client: Client, added: list[str], deadline: float) -> Any:
+    """Until the new instances are there and nothing moves any more."""
+    while True:
+        status = await client.ask("status", retry_s=30)
+        present = {i["id"] for i in status["instances"]}
+        if set(added) <= present and status["stable"]:
+            return status
+        if time.monotonic() > deadline:
+            raise TimedOut("the new instances are not ready yet; they go on learning")
+        await asyncio.sleep(POLL_S)
+
+
+def _facts(before: int, to: int, added: list[str], outcome: str, elapsed: float, status: Any) -> dict[str, Any]:
+    return {
+        "from": before,
+        "to": to,
+        "added": added,
+        "outcome": outcome,
+        "elapsed_s": round(elapsed, 3),
+        "hand_overs": status["hand_overs"],
+    }
+
+
+def _text(facts: dict[str, Any]) -> str:
+    if facts["outcome"] == "nothing to do":
+        return "nothing to do"
+    text = f"{facts['from']} -> {facts['to']} instances; {', '.join(facts['added'])} started"
+    if facts["outcome"] == "done":
+        gap = facts["hand_overs"]["max_ms"]
+        text += f"; balanced after {facts['elapsed_s']:.1f} s"
+        text += "" if gap is None else f"; longest pause {show_duration(gap)}"
+    return text

@@ -1,0 +1,82 @@
+"""`orchestrator status APP`: who runs what."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from orchestrator.cli.arguments import Parser
+from workers.client import Client, description, log_of
+from workers.commands.run import add_place
+from workers.commands.show import show_json, table
+
+
+def run(argv: list[str]) -> int:
+    parser = Parser("status", "Show instances and tasks.")
+    parser.add_argument("app", metavar="APP")
+    parser.add_argument("--json", action="store_true")
+    add_place(parser)
+    args = parser.parse_args(argv)
+    facts = asyncio.run(status(args.app, args.log))
+    if args.json:
+        show_json(facts)
+    else:
+        print(text(facts))
+    return 0
+
+
+async def status(app: str, url: str | None, retry_s: float = 8.0) -> dict[str, Any]:
+    """What `status --json` prints, but for the schema."""
+    async with log_of(app, url) as (application, log, found):
+        described = await description(log, application)
+        client = Client(log, application)
+        try:
+            answer = await client.ask("status", retry_s=retry_s)
+        finally:
+            await client.close()
+        lease = await log.lease(application)
+    topics = {sub["number"]: sub["sources"] for sub in described["subtopologies"]}
+    for task in answer["tasks"]:
+        task["topics"] = topics.get(int(task["id"].partition("_")[0]), [])
+    return {
+        "application": application,
+        "log": found,
+        "generation": answer["generation"],
+        "protocol": answer["protocol"],
+        "coordinator": {"instance": lease.holder, "address": lease.address, "term": lease.term} if lease else None,
+        "stable": answer["stable"],
+        "scale": answer["scale"],
+        "instances": answer["instances"],
+        "tasks": answer["tasks"],
+        "hand_overs": answer["hand_overs"],
+        "last_outcome": answer["last_outcome"],
+    }
+
+
+def text(facts: dict[str, Any]) -> str:
+    where = facts["coordinator"]
+    head = (
+        f"{facts['application']}  generation {facts['generation']}  {facts['protocol']}  "
+        f"{'stable' if facts['stable'] else 'moving'}  coordinator on {where['instance'] if where else '-'}"
+    )
+    instances = [(i["id"], i["state"], i["load"], i["host"], i["pid"]) for i in facts["instances"]]
+    tasks = [
+        (
+            t["id"],
+            t["active"],
+            t["epoch"],
+            t["input_lag"],
+            ", ".join(f"{c['instance']} ({c['restore_lag']} behind)" for c in t["learners"]),
+            ", ".join(f"{c['instance']} ({c['restore_lag']} behind)" for c in t["standbys"]),
+        )
+        for t in facts["tasks"]
+    ]
+    return "\n".join(
+        [
+            head,
+            "",
+            table(instances, ("instance", "state", "tasks", "host", "pid")),
+            "",
+            table(tasks, ("task", "active", "epoch", "input lag", "learners", "standbys")),
+        ]
+    )
