@@ -142,13 +142,14 @@ class OperationEnded:
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """A task changed hands; the gap is what a user felt (last record of the old owner to first of the new), in ms,
-    and None where no record came in between or a side did not say."""
+    """A task changed hands. `gap_ms` is what a user felt: from the last record of the old owner to the first of the new
+    (with no records around: the pause); `pause_ms` is the time in which nobody ran it. None where a side was lost."""
 
     task: TaskId
     source: str
     target: str
     gap_ms: int | None
+    pause_ms: int | None
     moved_ms: int
 
 

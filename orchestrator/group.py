@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from orchestrator import events as ev
 from orchestrator.grants import assignment_of, is_released, owned_by_writer, same
-from orchestrator.model import PROTOCOL_ORDER, Owner, Protocol, Role, Settings, Status, Task, TaskId
+from orchestrator.model import PROTOCOL_ORDER, Owner, Protocol, Released, Role, Settings, Started, Status, Task, TaskId
 from orchestrator.names import natural
 from orchestrator.refine import Move, advance, rebalance
 from orchestrator.roster import Member, Roster
@@ -56,7 +56,7 @@ class Group:
         self.fencing: set[str] = set()
         self.given_up: dict[tuple[TaskId, str], int] = {}
         self.ends: dict[TaskId, int] = {}
-        self.hand_overs: dict[TaskId, tuple[str, str, int, int]] = {}
+        self.hand_overs: dict[TaskId, tuple[str, str, Released | None, int]] = {}
         self.operation: Operation | None = None
         self.started_ms = now_ms
         self.first_join_ms: int | None = None
@@ -181,13 +181,27 @@ class Group:
         self.roster.note_progress(member, now_ms)
         for task, end in member.status.ends.items():
             self.ends[task] = max(end, self.ends.get(task, 0))
-        for task, (epoch, first_ms) in member.status.started.items():
-            told = self.hand_overs.get(task)
-            owner = self.owners.get(task)
-            if told is not None and owner is not None and owner.epoch == epoch and owner.member == member.name:
-                source, target, last_ms, moved = self.hand_overs.pop(task)
-                gap = first_ms - last_ms if last_ms and first_ms else None
-                self.effects.append(ev.HandedOver(task, source, target, gap, moved))
+        for task, begun in member.status.started.items():
+            self._timed(member, task, begun)
+
+    def _timed(self, member: Member, task: TaskId, begun: Started) -> None:
+        """Both sides of a hand-over have told their times: publish it. Without a record on one side, the time in which
+        nobody ran the task stands for the gap."""
+        owner = self.owners.get(task)
+        if task not in self.hand_overs or owner is None or owner.member != member.name or owner.epoch != begun.epoch:
+            return
+        source, target, proof, moved_ms = self.hand_overs[task]
+        if proof is None or not proof.stopped_ms:
+            gap = None
+        elif proof.last_ms and not begun.first_ms and begun.began_ms:
+            return  # the first record is still to come
+        elif proof.last_ms and begun.first_ms:
+            gap = begun.first_ms - proof.last_ms
+        else:
+            gap = begun.began_ms - proof.stopped_ms
+        del self.hand_overs[task]
+        pause = max(0, begun.began_ms - proof.stopped_ms) if proof is not None and proof.stopped_ms else None
+        self.effects.append(ev.HandedOver(task, source, target, gap, pause, moved_ms))
 
     @staticmethod
     def _matters(before: Status, after: Status) -> bool:

@@ -6,7 +6,7 @@ up never runs again. The life cycle of a held task is the table below. The shell
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from orchestrator.member_events import (
@@ -70,6 +70,7 @@ from orchestrator.member_events import (
     WriterLost as WriterLost,
 )
 from orchestrator.model import Assignment, Copy, Released, Role, Settings, Status, TaskId
+from orchestrator.model import Started as Begun
 
 
 class Held(StrEnum):
@@ -124,7 +125,7 @@ class MemberMachine:
         self.held: dict[TaskId, Holding] = {}
         self.released: dict[TaskId, Released] = {}
         self.disk: dict[TaskId, int] = {}
-        self.started: dict[TaskId, tuple[int, int]] = {}
+        self.started: dict[TaskId, Begun] = {}
         self.facts: dict[TaskId, tuple[int, int, int, int]] = {}
         self.assignment = Assignment(0, 0)
         self.leaving = False
@@ -154,12 +155,13 @@ class MemberMachine:
         match event:
             case Assigned(assignment):
                 return self._assigned(assignment)
-            case Started(task):
-                return self._started(task)
+            case Started(task, at_ms):
+                return self._started(task, at_ms)
             case FirstRecord(task, at_ms):
                 holding = self.held.get(task)
-                if holding is not None and holding.epoch:
-                    self.started[task] = (holding.epoch, at_ms)
+                begun = self.started.get(task)
+                if holding is not None and begun is not None and begun.epoch == holding.epoch:
+                    self.started[task] = replace(begun, first_ms=at_ms)
                 return [Report()]
             case ReleaseDone():
                 return self._release_done(event)
@@ -268,11 +270,12 @@ class MemberMachine:
             return [ChangeRole(task, role, 0)]
         return []
 
-    def _started(self, task: TaskId) -> list[MemberEffect]:
+    def _started(self, task: TaskId, at_ms: int) -> list[MemberEffect]:
         holding = self.held.get(task)
         if holding is None or holding.state is not Held.STARTING:
             return []
         self._to(task, "caught up")
+        self.started[task] = Begun(holding.epoch, at_ms)
         return [Report()]
 
     def _release_done(self, event: ReleaseDone) -> list[MemberEffect]:
@@ -280,7 +283,7 @@ class MemberMachine:
         holding = self.held.get(task)
         if holding is None or holding.state is not Held.RELEASING:
             return []
-        self.released[task] = Released(holding.epoch, event.last_ms)
+        self.released[task] = Released(holding.epoch, event.last_ms, event.stopped_ms)
         wanted = task in self.assignment.standbys or task in self.assignment.learners
         if wanted:
             self._to(task, "released, copy wanted")

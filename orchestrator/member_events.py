@@ -16,9 +16,10 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """An active task has caught up with its changelog and processes."""
+    """An active task has caught up with its changelog and processes since `at_ms` (wall)."""
 
     task: TaskId
+    at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,12 @@ class FirstRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseDone:
-    """The batch is finished and committed; `last_ms` is when the last record was processed (wall ms, 0: none)."""
+    """The batch is finished and committed; wall ms of the last record (0: none) and of the stop."""
 
     task: TaskId
     last_ms: int
     position: int
+    stopped_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

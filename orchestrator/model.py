@@ -86,10 +86,21 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Proof that an owner gave up a task: epoch it held, time of the last record it processed (wall ms)."""
+    """Proof that an owner gave up a task: the epoch it held; the wall times in ms of the last record that it processed
+    (0: none) and of the moment it stopped (0: it never ran it)."""
 
     epoch: int
     last_ms: int = 0
+    stopped_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """When an owner began with a task at an epoch, and its first record (0: none yet); wall ms."""
+
+    epoch: int
+    began_ms: int
+    first_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +108,7 @@ class Status:
     """Everything a member says of itself, whole, with every heartbeat (level-triggered).
 
     `active`: task -> epoch, running or starting; `copies`: learners and standbys; `disk`: task -> position of state
-    that lies there unused; `released`: proofs for releases, kept until the assignment that answers them; `started`:
-    epoch and wall time of the first record processed; `facts`: input lag, state bytes, records processed in this epoch,
+    that lies there unused; `released`: proofs for releases, kept until the assignment that answers them; `facts`: input lag, state bytes, records processed in this epoch,
     longest pause between commits in ms.
     """
 
@@ -109,7 +119,7 @@ class Status:
     disk: Mapping[TaskId, int] = field(default_factory=dict)
     released: Mapping[TaskId, Released] = field(default_factory=dict)
     ends: Mapping[TaskId, int] = field(default_factory=dict)
-    started: Mapping[TaskId, tuple[int, int]] = field(default_factory=dict)
+    started: Mapping[TaskId, Started] = field(default_factory=dict)
     facts: Mapping[TaskId, tuple[int, int, int, int]] = field(default_factory=dict)
     leaving: bool = False
     bounce: bool = False

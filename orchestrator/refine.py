@@ -123,5 +123,4 @@ def _time(group: Group, record: Owner, now_ms: int) -> None:
         return
     member = group.roster.get(source)
     proof = member.status.released.get(record.task) if member is not None else None
-    last_ms = proof.last_ms if proof is not None else 0
-    group.hand_overs[record.task] = (source, record.member, last_ms, now_ms)
+    group.hand_overs[record.task] = (source, record.member, proof, now_ms)

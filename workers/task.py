@@ -19,6 +19,7 @@ from pipeline.process import TaskProcess
 from state.directory import TaskLock
 from state.errors import DirectoryLocked, StateError
 from state.log.protocol import Partition
+from workers.journal import wall_ms
 from workers.stores import Opened
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ class TaskRun:
             self.worker.read(self, partition, position)
         self._journal_start()
         self.worker.tell(Progress(self.id, self.position(), self.position()))
-        self.worker.tell(Started(self.id))
+        self.worker.tell(Started(self.id, wall_ms()))
 
     def _journal_start(self) -> None:
         sources = sorted({opened.source for opened in self.stores.values()}) or ["stateless"]
@@ -191,7 +192,7 @@ class TaskRun:
         self.worker.journal.write(
             "released", task=self.scope, epoch=self.epoch, last_ms=self.last_ms, pause_ms=self.pause_ms
         )
-        self.worker.tell(ReleaseDone(self.id, self.last_ms, self.position()))
+        self.worker.tell(ReleaseDone(self.id, self.last_ms, self.position(), wall_ms()))
 
     def processed(self, now_ms: int, records: int) -> None:
         """A commit with `records` of this task is through."""
