@@ -1,0 +1,47 @@
+"""`python -m tests.kills --moments 20 [--seed 7] [--kinds instance,both]`: many lives, each with one kill."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.kills.harness import KINDS, life
+
+
+async def campaign(moments: int, seed: int, kinds: list[str], records: int) -> int:
+    choice = random.Random(seed)
+    failed = 0
+    for kind in kinds:
+        fine = 0
+        for number in range(moments):
+            moment = choice.uniform(0.05, 0.95)
+            folder = Path(tempfile.mkdtemp(prefix=f"kill-{kind}-"))
+            report = await life(folder, kind, moment, records)
+            if report.ok:
+                fine += 1
+                shutil.rmtree(folder)
+            else:
+                failed += 1
+                print(f"{kind} at {moment:.2f} (number {number}): {report}; kept in {folder}", flush=True)
+        print(f"{kind}: {fine} of {moments} lives without a lost or doubled record", flush=True)
+    return failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Kill real processes at random moments and check ids.")
+    parser.add_argument("--moments", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--records", type=int, default=4_000)
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    args = parser.parse_args()
+    print(f"seed {args.seed}", flush=True)
+    return 1 if asyncio.run(campaign(args.moments, args.seed, args.kinds.split(","), args.records)) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

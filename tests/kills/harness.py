@@ -1,0 +1,230 @@
+"""Runs the receipts app for real, kills something at a moment given by how much of the input is processed, checks ids.
+
+One rule: no clock decides when to kill or when to look; both wait for positions in the log, with a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from state.log.batches import decode
+from state.log.protocol import Log, Partition
+from state.log.sqlite import open_sqlite
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+APP = "tests.kills.receipts:app"
+DEADLINE_S = 90.0
+ACCOUNTS = 97
+
+
+@dataclass
+class Report:
+    """What one life of the group ended with."""
+
+    what: str
+    moment: float
+    records: int
+    lost: list[int] = field(default_factory=list)
+    doubled: list[int] = field(default_factory=list)
+    wrong_balances: list[str] = field(default_factory=list)
+    changelog_differs: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not (self.lost or self.doubled or self.wrong_balances or self.changelog_differs)
+
+
+class Bank:
+    """One life: a folder, a fleet, a producer."""
+
+    def __init__(self, folder: Path, records: int, instances: int = 3) -> None:
+        self.folder = folder
+        self.records = records
+        self.instances = instances
+        self.log_path = folder / "receipts.db"
+        self.input = folder / "payments.jsonl"
+        self.fleet: subprocess.Popen[bytes] | None = None
+        self.producer: subprocess.Popen[bytes] | None = None
+        self.log: Log | None = None
+
+    # ---- processes
+
+    def orchestrator(self, *words: str, name: str) -> subprocess.Popen[bytes]:
+        output = (self.folder / f"{name}.log").open("ab")
+        place = ["--log", f"sqlite:{self.log_path}", "--state-dir", str(self.folder / "state")]
+        return subprocess.Popen(
+            [sys.executable, "-m", "orchestrator.cli.main", *words, *place],
+            cwd=ROOT,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "ORCHESTRATOR_LOG_LEVEL": "INFO"},
+        )
+
+    async def start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self.input.open("w") as out:
+            for number in range(self.records):
+                key = f"a{number % ACCOUNTS}"
+                out.write(json.dumps({"key": key, "value": {"id": number, "amount": number % 7 - 3}}) + "\n")
+        self.log = await open_sqlite(self.log_path, create=True)
+        times = ["--session-timeout", "3s", "--disconnect-grace", "300ms", "--heartbeat", "300ms"]
+        self.fleet = self.orchestrator("run", APP, "--instances", str(self.instances), *times, name="fleet")
+        self.produce()
+
+    def produce(self) -> None:
+        rate = str(self.records / 5)
+        self.producer = self.orchestrator(
+            "produce", APP, "payments", "--file", str(self.input), "--rate", rate, name="produce"
+        )
+
+    async def stop(self) -> None:
+        for process in (self.producer, self.fleet):
+            if process is not None and process.poll() is None:
+                process.terminate()
+        for process in (self.producer, self.fleet):
+            if process is not None:
+                try:
+                    await asyncio.to_thread(process.wait, 30)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+        if self.log is not None:
+            await self.log.close()
+
+    # ---- looking
+
+    async def processed(self) -> int:
+        assert self.log is not None
+        found = await self.log.positions("receipts")
+        return sum(offset for partition, offset in found.items() if partition.topic == "payments")
+
+    async def until(self, records: int) -> None:
+        """Wait until so many payments are processed."""
+        deadline = time.monotonic() + DEADLINE_S
+        while (done := await self.processed()) < records:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{done} of {self.records} processed after {DEADLINE_S:.0f} s; see {self.folder}")
+            await asyncio.sleep(0.02)
+
+    async def holder(self) -> str:
+        """The instance that hosts the coordinator."""
+        assert self.log is not None
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            lease = await self.log.lease("receipts")
+            if lease is not None:
+                return lease.holder
+            await asyncio.sleep(0.02)
+        raise AssertionError("no coordinator was elected")
+
+    def pids(self, instance: str) -> tuple[int, list[int]]:
+        """The parent of an instance and its children, from its journal and the kernel."""
+        rows = [
+            json.loads(line)
+            for line in (self.folder / "state/receipts" / instance / "journal.jsonl").read_text().splitlines()
+        ]
+        parent = [row["pid"] for row in rows if row["what"] == "instance"][-1]
+        children = Path(f"/proc/{parent}/task/{parent}/children")
+        return parent, [int(p) for p in children.read_text().split()] if children.exists() else []
+
+    def signal(self, instance: str, number: int) -> list[int]:
+        parent, children = self.pids(instance)
+        for pid in (parent, *children):
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                continue
+        return [parent, *children]
+
+    # ---- the end
+
+    async def check(self, what: str, moment: float) -> Report:
+        """Compare receipts by id, balances by key, and the changelog with the balances."""
+        assert self.log is not None
+        report = Report(what, moment, self.records)
+        found: Counter[int] = Counter()
+        for _, record in await read_topic(self.log, "receipts"):
+            assert record.value is not None
+            found[int.from_bytes(record.value, "big", signed=True)] += 1
+        report.lost = [n for n in range(self.records) if n not in found]
+        report.doubled = [n for n, times in found.items() if times > 1]
+        expected: Counter[str] = Counter()
+        for number in range(self.records):
+            expected[f"a{number % ACCOUNTS}"] += number % 7 - 3
+        last: dict[str, int] = {}
+        for _, record in await read_topic(self.log, "receipts-balances-changelog"):
+            assert record.key is not None and record.value is not None
+            last[record.key.decode()] = int.from_bytes(record.value, "big", signed=True)
+        report.wrong_balances = [key for key in expected if last.get(key) != expected[key]]
+        return report
+
+
+async def read_topic(log: Log, topic: str) -> list[tuple[Partition, object]]:
+    from workers.commands.consume import read_all
+
+    return await read_all(log, topic)  # type: ignore[return-value]
+
+
+async def life(folder: Path, what: str, moment: float, records: int = 4_000) -> Report:
+    """One life in which `what` is killed when the share `moment` of the input is processed."""
+    bank = Bank(folder, records)
+    await bank.start()
+    try:
+        await bank.until(int(records * moment))
+        await strike(bank, what, random.Random(moment))
+        await bank.until(records)
+        return await bank.check(what, moment)
+    finally:
+        await bank.stop()
+
+
+async def strike(bank: Bank, what: str, choice: random.Random) -> None:
+    """Kill -9 (or stop and continue) what the name says."""
+    names = [f"i{n}" for n in range(1, bank.instances + 1)]
+    host = await bank.holder()
+    other = choice.choice([name for name in names if name != host])
+    if what == "instance":
+        bank.signal(other, signal.SIGKILL)
+    elif what == "coordinator":
+        bank.signal(host, signal.SIGKILL)
+    elif what == "both":
+        bank.signal(host, signal.SIGKILL)
+        bank.signal(other, signal.SIGKILL)
+    elif what == "produce":
+        assert bank.producer is not None
+        bank.producer.kill()
+        bank.producer.wait()
+        bank.produce()
+    elif what == "stall":
+        pids = bank.signal(other, signal.SIGSTOP)
+        await fenced(bank, other)
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGCONT)
+            except ProcessLookupError:
+                continue
+    else:
+        raise ValueError(what)
+
+
+async def fenced(bank: Bank, instance: str) -> None:
+    """Until no owner record names the instance's writer any more."""
+    assert bank.log is not None
+    deadline = time.monotonic() + DEADLINE_S
+    while any(o.writer and o.member == instance for o in (await bank.log.owners("receipts")).values()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{instance} was stopped and never fenced")
+        await asyncio.sleep(0.05)
+
+
+KINDS = ("instance", "coordinator", "both", "produce", "stall")
+__all__ = ["KINDS", "Bank", "Report", "decode", "life"]
