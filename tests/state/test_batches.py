@@ -12,7 +12,7 @@ from state.log.protocol import NewRecord, StoredRecord
 
 BYTES = st.none() | st.binary(max_size=12)
 HEADERS = st.lists(st.tuples(st.text(max_size=5), st.binary(max_size=5)), max_size=3).map(tuple)
-RECORD = st.builds(NewRecord, BYTES, BYTES, st.integers(-1, 1 << 45), HEADERS)
+RECORD = st.builds(NewRecord, BYTES, BYTES, st.integers(-3, 3) | st.integers(-(1 << 45), 1 << 45), HEADERS)
 
 
 @given(records=st.lists(RECORD, max_size=30), base=st.integers(0, 1 << 50), skip=st.integers(0, 35))
