@@ -169,15 +169,17 @@ _ADVICE = "the bytes are not what was written; restore from another copy"
 
 
 def _batches(data: bytes, from_position: int) -> Iterator[tuple[int, Iterable[Any]]]:
-    """Base offset and records of each batch that holds data from `from_position` on, its CRC checked."""
+    """Base offset and records of each batch that holds data from `from_position` on.
+
+    The CRC comes first, also for batches that are skipped: what says that they may be is covered by it.
+    """
     for header in headers(data):
-        if header.next <= from_position or header.control or not header.records:
-            continue
         whole = data if header.stop - header.start == len(data) else data[header.start : header.stop]
         batch = DefaultRecordBatch(whole)
         if not batch.validate_crc():
             raise LogDamaged(f"record batch at offset {header.base} does not match its checksum: {_ADVICE}")
-        yield header.base, batch
+        if header.next > from_position and header.records and not header.control:
+            yield header.base, batch
 
 
 def decode(data: bytes, from_position: int) -> list[StoredRecord]:

@@ -90,8 +90,9 @@ def test_altered_bytes_are_refused(at: int, flip: int) -> None:
         return
     altered = bytearray(DATA)
     altered[at] ^= flip
-    with pytest.raises(LogDamaged):
-        batches.decode(bytes(altered), 0)
+    for position in (0, 110, 1_000):
+        with pytest.raises(LogDamaged):
+            batches.decode(bytes(altered), position)
 
 
 def test_nothing_is_nothing() -> None:
