@@ -156,7 +156,7 @@ class SqliteLog:
                 self._waiting.discard(woken)
             if self.version() != version or called:
                 return
-            pause = min(pause * 1.5, _WAIT_MAX_S)
+            pause = min(pause * 1.1, _WAIT_MAX_S)
 
     def wake(self) -> None:
         """Have waiting readers look again now: this process wrote something, or a reader got another partition."""

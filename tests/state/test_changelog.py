@@ -74,7 +74,7 @@ def test_long_fetches_are_written_in_sorted_chunks_and_the_offset_moves_last() -
     store = Watched(stamp={})
     records = [NewRecord(b"%03d" % (number * 7 % 100), b"%d" % number, 0) for number in range(250)]
     counts = list(chunks(store, fetched(records, 0, 260), chunk=30))
-    assert counts == [30, 30, 30, 10]
+    assert counts == [0, 30, 30, 30, 10]
     assert [offset for _, offset in written] == [0, 0, 0, 260]
     keys = [key for part, _ in written for key in part]
     assert keys == sorted(keys)
@@ -86,7 +86,8 @@ def test_a_replay_that_broke_off_in_the_middle_is_done_again() -> None:
     records = [NewRecord(b"%03d" % number, b"%d" % number, 0) for number in range(100)]
     fetch = fetched(records, 0, 100)
     store = empty()
-    next(chunks(store, fetch, chunk=30))
+    broken_off = chunks(store, fetch, chunk=30)
+    assert [next(broken_off), next(broken_off)] == [0, 30]
     assert store.offset == 0
     assert apply(store, fetch) == 100
     assert (store.offset, len(dict(store.range(None, None)))) == (100, 100)
