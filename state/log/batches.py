@@ -28,10 +28,11 @@ BATCH_BYTES_MAX = 256 * 1024
 _MAGIC = 2
 _CONTROL = 0x20
 _TRANSACTIONAL = 0x10
-_LENGTH_AT, _MAGIC_AT, _CRC_AT, _ATTRIBUTES_AT, _DELTA_AT, _COUNT_AT = 8, 16, 17, 21, 23, 57
+_LENGTH_AT, _MAGIC_AT, _CRC_AT, _ATTRIBUTES_AT, _DELTA_AT, _TIMESTAMPS_AT, _COUNT_AT = 8, 16, 17, 21, 23, 27, 57
 _BEFORE_LENGTH_ENDS = 12
 _int32 = struct.Struct(">i").unpack_from
 _int64 = struct.Struct(">q").unpack_from
+_timestamps = struct.Struct(">qq")
 _int16 = struct.Struct(">h").unpack_from
 
 
@@ -65,13 +66,14 @@ def build(records: Sequence[NewRecord]) -> list[Batch]:
     while at < count:
         builder = DefaultRecordBatchBuilder(_MAGIC, 0, 0, -1, -1, -1, BATCH_BYTES_MAX)
         append = builder.append
+        chosen = records[at : at + BATCH_RECORDS_MAX]
+        shift = _shift(chosen[0].timestamp_ms)
         delta = 0
-        for record in records[at : at + BATCH_RECORDS_MAX]:
-            key, value, timestamp_ms, headers = record
-            if append(delta, timestamp_ms, key, value, list(headers)) is None:  # full
+        for key, value, timestamp_ms, headers in chosen:
+            if append(delta, timestamp_ms + shift, key, value, list(headers)) is None:  # full
                 break
             delta += 1
-        batches.append(Batch(bytes(builder.build()), delta, delta))
+        batches.append(Batch(bytes(_shift_back(builder.build(), shift)), delta, delta))
         at += delta
     return batches
 
@@ -89,11 +91,11 @@ def build_sparse(records: Sequence[StoredRecord], base: int, next_offset: int) -
     size = sum(len(record.key or b"") + len(record.value or b"") + 64 for record in records) + HEADER_BYTES
     size += sum(len(name) * 4 + len(value) + 16 for record in records for name, value in record.headers)
     builder = DefaultRecordBatchBuilder(_MAGIC, 0, 0, -1, -1, -1, size)
-    for record in records:
-        delta = record.offset - base
-        if builder.append(delta, record.timestamp_ms, record.key, record.value, list(record.headers)) is None:
-            raise AssertionError(f"a batch of {size} bytes was too small for record {record.offset}")
-    data = builder.build()
+    shift = _shift(records[0].timestamp_ms)
+    for offset, timestamp_ms, key, value, headers in records:
+        if builder.append(offset - base, timestamp_ms + shift, key, value, list(headers)) is None:
+            raise AssertionError(f"a batch of {size} bytes was too small for record {offset}")
+    data = _shift_back(builder.build(), shift)
     struct.pack_into(">i", data, _DELTA_AT, next_offset - base - 1)
     _seal(data)
     return Batch(place(data, base), len(records), next_offset - base)
@@ -121,6 +123,20 @@ def encode(records: Sequence[NewRecord], base_offset: int) -> bytes:
         pieces.append(place(batch.data, base_offset))
         base_offset += batch.span
     return b"".join(pieces)
+
+
+def _shift(first_timestamp_ms: int) -> int:
+    """The builder takes a first timestamp of -1 for none yet, and would give that record the next one's."""
+    return 1 if first_timestamp_ms == -1 else 0
+
+
+def _shift_back(data: bytearray, shift: int) -> bytearray:
+    """Records hold deltas, so the two timestamps in the header are all there is to correct."""
+    if shift:
+        first, largest = _timestamps.unpack_from(data, _TIMESTAMPS_AT)
+        _timestamps.pack_into(data, _TIMESTAMPS_AT, first - shift, largest - shift)
+        _seal(data)
+    return data
 
 
 def _seal(data: bytearray) -> None:
@@ -153,15 +169,17 @@ _ADVICE = "the bytes are not what was written; restore from another copy"
 
 
 def _batches(data: bytes, from_position: int) -> Iterator[tuple[int, Iterable[Any]]]:
-    """Base offset and records of each batch that holds data from `from_position` on, its CRC checked."""
+    """Base offset and records of each batch that holds data from `from_position` on.
+
+    The CRC comes first, also for batches that are skipped: what says that they may be is covered by it.
+    """
     for header in headers(data):
-        if header.next <= from_position or header.control or not header.records:
-            continue
         whole = data if header.stop - header.start == len(data) else data[header.start : header.stop]
         batch = DefaultRecordBatch(whole)
         if not batch.validate_crc():
             raise LogDamaged(f"record batch at offset {header.base} does not match its checksum: {_ADVICE}")
-        yield header.base, batch
+        if header.next > from_position and header.records and not header.control:
+            yield header.base, batch
 
 
 def decode(data: bytes, from_position: int) -> list[StoredRecord]:

@@ -36,7 +36,6 @@ from state.log.sqlite_writer import FileIdentity, Note, Writer, find_part, read_
 T = TypeVar("T")
 
 _WAIT_S, _WAIT_MAX_S = 0.002, 0.020
-_COMPACT_ROWS = 64
 _SHRINK_PAGES = 2_000
 
 
@@ -157,7 +156,7 @@ class SqliteLog:
                 self._waiting.discard(woken)
             if self.version() != version or called:
                 return
-            pause = min(pause * 1.5, _WAIT_MAX_S)
+            pause = min(pause * 1.1, _WAIT_MAX_S)
 
     def wake(self) -> None:
         """Have waiting readers look again now: this process wrote something, or a reader got another partition."""
@@ -239,7 +238,7 @@ class SqliteLog:
     # ------------------------------------------------------------------ upkeep
 
     async def compact(self, topic: str) -> int:
-        """Partition by partition, in short transactions: commits and polls go on between them."""
+        """Partition by partition, in short transactions and off the loop: commits and polls go on between them."""
         found = (await self.topics()).get(topic)
         if found is None:
             raise checks.unknown(Partition(topic, 0), None)
@@ -254,14 +253,16 @@ class SqliteLog:
         part, _ = await self.read(lambda db: find_part(db, partition))
         last: dict[bytes, int] = {}
         position = 0
-        while rows := await self.read(partial(sqlite_reader.rows, part=part, from_base=position, limit=_COMPACT_ROWS)):
-            last.update(compaction.survey(rows))
+        while rows := await self.read(partial(sqlite_reader.rows, part=part, from_base=position)):
+            last.update(await asyncio.to_thread(compaction.survey, rows))
             position = rows[-1].next
         removed = position = 0
         horizon_ms = time.time_ns() // 1_000_000 - self._delete_retention_ms
         merge_ms = max(self._delete_retention_ms // 8, 1)
-        while rows := await self.read(partial(sqlite_reader.rows, part=part, from_base=position, limit=_COMPACT_ROWS)):
-            todo = list(compaction.rewrites(rows, last, horizon_ms, merge_ms))
+        while rows := await self.read(partial(sqlite_reader.rows, part=part, from_base=position)):
+            todo = await asyncio.to_thread(
+                lambda rows: list(compaction.rewrites(rows, last, horizon_ms, merge_ms)), rows
+            )
             done = await self._write(partial(self._writer.replace, part, todo)) if todo else 0
             if done is None:  # another process compacts the same partition: leave it to it
                 break

@@ -18,6 +18,9 @@ from state.log.sqlite_writer import find_part
 
 T = TypeVar("T")
 
+_ROWS_MAX = 1_000
+_ROWS_BYTES_MAX = 2 << 20
+
 
 @contextmanager
 def snapshot(db: sqlite3.Connection) -> Iterator[None]:
@@ -109,13 +112,17 @@ def notes(db: sqlite3.Connection, application: str, kind: str) -> dict[str, byte
     return dict(rows.fetchall())
 
 
-def rows(db: sqlite3.Connection, part: int, from_base: int, limit: int) -> list[Row]:
-    """Whole batches from `from_base` on, for compaction."""
-    found = db.execute(
-        "select id, base, next, time_ms, data from batches where part = ? and base >= ? order by base limit ?",
-        (part, from_base, limit),
-    )
-    return [Row(*row) for row in found]
+def rows(db: sqlite3.Connection, part: int, from_base: int) -> list[Row]:
+    """Some whole batches from `from_base` on, for compaction: many small ones or a few large ones."""
+    found: list[Row] = []
+    size = 0
+    query = "select id, base, next, time_ms, data from batches where part = ? and base >= ? order by base limit ?"
+    for row in db.execute(query, (part, from_base, _ROWS_MAX)):
+        found.append(Row(*row))
+        size += len(row[4])
+        if size >= _ROWS_BYTES_MAX:
+            break
+    return found
 
 
 class Source(Protocol):

@@ -222,7 +222,8 @@ class Writer:
         """Give some free pages back to the file system."""
         self._identity.check()
         try:
-            self._db.execute(f"pragma incremental_vacuum({pages:d})").fetchall()
+            # A pragma without columns: `execute` would take one step of it, which is one page.
+            self._db.executescript(f"pragma incremental_vacuum({pages:d})")
         except sqlite3.Error as error:
             raise explain(error, self._path) from error
 

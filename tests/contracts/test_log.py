@@ -250,6 +250,26 @@ async def test_adding_again_moves_the_position(log: Log) -> None:
     assert [one.value for one in decode(again.data, again.position)] == [b"b"]
 
 
+async def test_a_position_moved_while_a_poll_is_under_way_counts(log: Log) -> None:
+    """The poll that was under way hands out nothing of what was dropped, and moves nobody's new position."""
+    end = (await log.append({P0: records("a"), P1: records("x")}))[P0]
+    await log.append({P0: records("b")})
+    reader = log.reader()
+    reader.add(P0, 0)
+    reader.add(P1, 0)
+    polling = asyncio.create_task(reader.poll())
+    await asyncio.sleep(0)
+    moved = not polling.done()  # the memory log may have answered at once
+    reader.add(P0, end)
+    reader.drop(P1)
+    first = await polling
+    if moved:
+        assert all((one.partition, one.position) == (P0, end) for one in first)
+    rest = [] if moved and first else await reader.poll()
+    found = [one.value for got in (first if moved else []) + rest for one in decode(got.data, got.position)]
+    assert found == [b"b"]
+
+
 async def test_two_readers_do_not_disturb_each_other(log: Log) -> None:
     await log.append({P0: records("a")})
     one, two = log.reader(), log.reader()

@@ -1,0 +1,159 @@
+"""The state directory: one lock per task that ends with its process, clear errors, and clean-up that never hurts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from state.directory import StateDirectory
+from state.errors import DirectoryLocked, DirectoryUnusable
+from state.store.rocksdb import RocksDbStore
+
+STAMP = {"log_id": "l", "topic_id": "t"}
+HOLD = """
+import sys
+from pathlib import Path
+from state.directory import StateDirectory
+lock = StateDirectory(Path(sys.argv[1]), "app", "i-1").lock("0_3")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> StateDirectory:
+    return StateDirectory(tmp_path, "app", "i-1")
+
+
+def fill(directory: StateDirectory, task: str, table: str, offset: int) -> None:
+    store = RocksDbStore(directory.table(task, table), stamp=STAMP)
+    store.write({b"k": b"v"}, offset)
+    store.close()
+
+
+def newest(folder: Path) -> int:
+    return int(max(path.stat().st_mtime for path in (folder, *folder.rglob("*"))) * 1000)
+
+
+def test_the_layout_is_by_application_instance_task_and_table(directory: StateDirectory, tmp_path: Path) -> None:
+    assert directory.table("0_3", "counts") == tmp_path / "app" / "i-1" / "0_3" / "counts"
+
+
+def test_a_task_is_held_once(directory: StateDirectory, tmp_path: Path) -> None:
+    with directory.lock("0_3"), directory.lock("0_4"):
+        with pytest.raises(DirectoryLocked, match=rf"0_3 is in use by process {os.getpid()}"):
+            StateDirectory(tmp_path, "app", "i-1").lock("0_3")
+        with StateDirectory(tmp_path, "app", "i-2").lock("0_3"):
+            pass
+    again = directory.lock("0_3")
+    again.release()
+    again.release()
+
+
+@pytest.mark.processes
+def test_a_lock_ends_with_its_process_however_that_ends(directory: StateDirectory, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(DirectoryLocked, match=rf"process {holder.pid}"):
+            directory.lock("0_3")
+        assert directory.clean([], delay_ms=0, now_ms=newest(directory.path) + 10**9) == []
+        holder.send_signal(signal.SIGKILL)
+        holder.wait(10)
+        directory.lock("0_3").release()
+
+
+def test_what_is_on_disk_is_found_without_disturbing_who_has_it_open(directory: StateDirectory) -> None:
+    fill(directory, "0_3", "counts", 42)
+    fill(directory, "0_3", "last", 7)
+    fill(directory, "1_0", "counts", 9)
+    directory.lock("2_2").release()
+    store = RocksDbStore(directory.table("1_0", "counts"), stamp=STAMP)
+    store.write({b"unflushed": b"x"}, 10)
+    assert directory.tasks() == ["0_3", "1_0"]
+    found = directory.on_disk()
+    offsets = {
+        (task, table): one.peek.offset for task, tables in found.items() for table, one in tables.items() if one.peek
+    }
+    assert offsets == {("0_3", "counts"): 42, ("0_3", "last"): 7, ("1_0", "counts"): 9}
+    peek = found["0_3"]["counts"].peek
+    assert peek is not None
+    assert peek.stamp["log_id"] == "l"
+    assert peek.size_bytes > 0
+    store.close()
+
+
+def test_a_damaged_table_is_a_finding_not_a_failure(directory: StateDirectory) -> None:
+    fill(directory, "0_3", "counts", 42)
+    fill(directory, "0_4", "counts", 43)
+    (directory.table("0_3", "counts") / "CURRENT").write_text("nonsense")
+    found = directory.on_disk()
+    assert found["0_3"]["counts"].peek is None
+    assert "restore" in (found["0_3"]["counts"].problem or "")
+    assert found["0_4"]["counts"].peek is not None
+
+
+def test_wiping_takes_tables_and_leaves_the_lock(directory: StateDirectory) -> None:
+    with directory.lock("0_3"):
+        fill(directory, "0_3", "counts", 42)
+        fill(directory, "0_3", "last", 7)
+        directory.wipe("0_3", "last")
+        assert list(directory.tables("0_3")) == ["counts"]
+        directory.wipe("0_3")
+        directory.wipe("0_3")
+        directory.wipe("0_3", "never there")
+        assert directory.tasks() == []
+        with pytest.raises(DirectoryLocked):
+            directory.lock("0_3")
+
+
+def test_cleaning_takes_only_what_is_stale_free_and_unwanted(directory: StateDirectory) -> None:
+    for task in ("0_0", "0_1", "0_2"):
+        fill(directory, task, "counts", 1)
+    held = directory.lock("0_1")
+    now_ms = newest(directory.path)
+    assert directory.clean([], delay_ms=600_000, now_ms=now_ms) == []
+    assert directory.clean(["0_0"], delay_ms=600_000, now_ms=now_ms + 600_001) == ["0_2"]
+    assert directory.tasks() == ["0_0", "0_1"]
+    assert not directory.task("0_2").exists()
+    held.release()
+    assert directory.clean([], delay_ms=0, now_ms=newest(directory.path) + 1) == ["0_0", "0_1"]
+    directory.lock("0_0").release()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", ".hidden", "nul\0", "lock"])
+def test_names_that_are_no_folders_are_refused(directory: StateDirectory, tmp_path: Path, name: str) -> None:
+    with pytest.raises(DirectoryUnusable, match="cannot be the name of a folder"):
+        directory.task(name)
+    with pytest.raises(DirectoryUnusable, match="application name"):
+        StateDirectory(tmp_path, name, "i-1")
+
+
+def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+    (tmp_path / "app").write_text("not a folder")
+    with pytest.raises(DirectoryUnusable, match="something else has that name"):
+        StateDirectory(tmp_path, "app", "i-1")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_permission_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(DirectoryUnusable, match="check its permissions"):
+            StateDirectory(tmp_path, "app", "i-1")
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_a_folder_removed_by_somebody_comes_back_with_the_lock(directory: StateDirectory) -> None:
+    shutil.rmtree(directory.path)
+    directory.lock("0_3").release()
+    assert directory.task("0_3").exists()

@@ -1,0 +1,102 @@
+"""What the memory log can surprise with, as Kafka does: markers, aborted records, open transactions."""
+
+from __future__ import annotations
+
+import pytest
+
+from state.errors import Refused
+from state.log.batches import decode, headers
+from state.log.memory import MemoryLog
+from state.log.protocol import NewRecord, Part, Partition, TopicSpec
+
+T0, T1 = Partition("t", 0), Partition("t", 1)
+
+
+async def opened(**settings: bool) -> MemoryLog:
+    log = MemoryLog(**settings)  # type: ignore[arg-type]
+    await log.create_topic(TopicSpec("t", 2, "changelog"))
+    return log
+
+
+def one(value: str) -> list[NewRecord]:
+    return [NewRecord(b"k", value.encode(), 0)]
+
+
+async def read(log: MemoryLog, position: int = 0) -> list[tuple[int, bytes | None]]:
+    reader = log.reader()
+    reader.add(T0, position)
+    return [(record.offset, record.value) for got in await reader.poll() for record in decode(got.data, got.position)]
+
+
+async def test_each_transaction_leaves_a_marker() -> None:
+    log = await opened()
+    assert await log.append({T0: one("a")}) == {T0: 2}
+    assert await log.append({T0: one("b"), T1: one("c")}) == {T0: 4, T1: 2}
+    assert await read(log) == [(0, b"a"), (2, b"b")]
+    got = log.fetch(T0, 0, 1 << 20)
+    assert got is not None
+    assert [header.control for header in headers(got.data)] == [False, True, False, True]
+
+
+async def test_a_refused_commit_takes_offsets_and_shows_nothing() -> None:
+    log = await opened()
+    await log.append({T0: one("a")})
+    with pytest.raises(Refused):
+        await log.commit("app", "w", [Part("0_0", 1, {T0: one("lost")})])
+    assert await log.ends([T0]) == {T0: 4}
+    assert await read(log) == [(0, b"a")]
+    await log.append({T0: one("b")})
+    assert await read(log) == [(0, b"a"), (4, b"b")]
+
+
+async def test_without_markers_offsets_are_dense() -> None:
+    log = await opened(markers=False)
+    with pytest.raises(Refused):
+        await log.commit("app", "w", [Part("0_0", 1, {T0: one("lost")})])
+    assert await log.append({T0: one("a")}) == {T0: 1}
+    assert await log.append({T0: one("b")}) == {T0: 2}
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_an_open_transaction_holds_the_readable_end_back(committed: bool) -> None:
+    log = await opened()
+    await log.append({T0: one("a")})
+    pending = log.open_transaction({T0: one("p"), T1: one("q")})
+    await log.append({T0: one("b")})
+    assert await log.ends([T0, T1]) == {T0: 2, T1: 0}
+    assert await read(log) == [(0, b"a")]
+    assert await read(log, 2) == []
+    if committed:
+        pending.commit()
+    else:
+        pending.abort()
+    assert await read(log) == [(0, b"a"), *([(2, b"p")] if committed else []), (3, b"b")]
+    (end,) = (await log.ends([T0])).values()
+    assert end == 6
+    assert await read(log, end) == []
+
+
+async def test_compaction_leaves_open_transactions_alone() -> None:
+    log = await opened()
+    await log.append({T0: one("old")})
+    pending = log.open_transaction({T0: one("p")})
+    await log.append({T0: one("new")})
+    assert await log.compact("t") == 0
+    pending.commit()
+    assert await log.compact("t") == 2
+    assert await read(log) == [(3, b"new")]
+
+
+async def test_old_tombstones_go_and_young_ones_stay() -> None:
+    now = [0]
+    log = MemoryLog(clock_ms=lambda: now[0], delete_retention_ms=1000)
+    await log.create_topic(TopicSpec("t", 1, "changelog"))
+    await log.append({T0: one("a")})
+    await log.append({T0: [NewRecord(b"k", None, 0)]})
+    now[0] = 1000
+    await log.append({T0: [NewRecord(b"young", None, 0)]})
+    assert await log.compact("t") == 1
+    assert len(await read(log)) == 2
+    now[0] = 1001
+    assert await log.compact("t") == 1
+    assert await read(log) == [(4, None)]

@@ -1,0 +1,275 @@
+"""The file of a SQLite log: what it says when it is missing, foreign, damaged, full, locked, replaced or closed."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from state.errors import LogBusy, LogMissing, LogUnusable, StateError
+from state.log import compaction
+from state.log.batches import decode
+from state.log.protocol import NewRecord, Partition, StoredRecord, TopicSpec
+from state.log.sqlite import SqliteLog, open_sqlite
+
+T0 = Partition("t", 0)
+RECORD = NewRecord(b"k", b"v", 0)
+
+
+async def made(path: Path, kind: str = "plain", **settings: int) -> SqliteLog:
+    log = await open_sqlite(path, create=True, **settings)  # type: ignore[arg-type]
+    await log.create_topic(TopicSpec("t", 1, kind))
+    return log
+
+
+async def read(log: SqliteLog) -> list[StoredRecord]:
+    reader = log.reader()
+    reader.add(T0, 0)
+    return [record for got in await reader.poll(max_bytes_per_partition=1 << 30) for record in decode(got.data, 0)]
+
+
+async def test_a_log_is_what_it_was_after_reopening(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "folder" / "log with #? %41.db"
+    log = await made(path)
+    await log.append({T0: [RECORD]}, note=("app", "kind", "key", b"n"))
+    await log.close()
+    await log.close()
+    again = await open_sqlite(path, create=False, synchronous="FULL")
+    assert again.log_id == log.log_id
+    assert await again.ends([T0]) == {T0: 1}
+    assert await again.note("app", "kind", "key") == b"n"
+    other = await made(tmp_path / "other.db")
+    assert other.log_id != log.log_id
+    await again.close()
+    await other.close()
+
+
+async def test_a_missing_log_is_not_made_by_who_only_reads(tmp_path: Path) -> None:
+    with pytest.raises(LogMissing, match=r"no log at .*nowhere\.db"):
+        await open_sqlite(tmp_path / "nowhere.db", create=False)
+    assert not (tmp_path / "nowhere.db").exists()
+
+
+async def test_what_is_no_log_is_left_alone(tmp_path: Path) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("these are my notes, not a database\n" * 100)
+    foreign = tmp_path / "foreign.db"
+    with sqlite3.connect(foreign) as connection:
+        connection.execute("create table mine (a)")
+    connection.close()
+    (tmp_path / "folder.db").mkdir()
+    for path in (text, foreign, tmp_path / "folder.db"):
+        before = path.read_bytes() if path.is_file() else b""
+        for create in (True, False):
+            with pytest.raises(LogUnusable, match=path.name):
+                await open_sqlite(path, create=create)
+        assert (path.read_bytes() if path.is_file() else b"") == before
+    (tmp_path / "empty.db").touch()
+    with pytest.raises(LogUnusable, match="is empty"):
+        await open_sqlite(tmp_path / "empty.db", create=False)
+
+
+async def test_a_newer_format_is_named(tmp_path: Path) -> None:
+    log = await made(tmp_path / "log.db")
+    await log.close()
+    connection = sqlite3.connect(tmp_path / "log.db")
+    connection.execute("pragma user_version=2")
+    connection.close()
+    with pytest.raises(LogUnusable, match="has format 2, this version reads 1"):
+        await open_sqlite(tmp_path / "log.db", create=True)
+
+
+async def test_an_unknown_setting_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="NORMAL or FULL"):
+        await open_sqlite(tmp_path / "log.db", create=True, synchronous="OFF")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+async def test_a_file_that_goes_away_is_noticed(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "log.db"
+    log = await made(path)
+    reader = log.reader()
+    reader.add(T0, 0)
+    waiting = asyncio.create_task(reader.poll(wait_ms=60_000))
+    await asyncio.sleep(0)
+    path.unlink()
+    if how == "replaced":
+        shutil.copy(__file__, path)
+    with pytest.raises(LogUnusable, match="deleted or replaced"):
+        await asyncio.wait_for(waiting, 10)
+    with pytest.raises(LogUnusable, match="deleted or replaced"):
+        await log.append({T0: [RECORD]})
+    with pytest.raises(LogUnusable, match="deleted or replaced"):
+        await log.ends([T0])
+    await log.close()
+
+
+async def test_a_locked_log_is_an_error_after_the_timeout_and_fine_afterwards(tmp_path: Path) -> None:
+    log = await made(tmp_path / "log.db", busy_timeout_ms=50)
+    other = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
+    other.execute("begin immediate")
+    with pytest.raises(LogBusy, match="another process holds the log"):
+        await log.append({T0: [RECORD]})
+    assert await read(log) == []  # reading goes on
+    other.execute("rollback")
+    assert await log.append({T0: [RECORD]}) == {T0: 1}
+    other.close()
+    await log.close()
+
+
+async def test_a_writer_waits_its_turn_without_holding_the_loop(tmp_path: Path) -> None:
+    log = await made(tmp_path / "log.db", busy_timeout_ms=30_000)
+    other = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
+    other.execute("begin immediate")
+    writing = asyncio.create_task(log.append({T0: [RECORD]}))
+    turns = 0
+    while turns < 50:
+        await asyncio.sleep(0.001)
+        turns += 1
+    assert not writing.done()
+    other.execute("commit")
+    assert await asyncio.wait_for(writing, 10) == {T0: 1}
+    other.close()
+    await log.close()
+
+
+async def test_a_closed_log_says_so(tmp_path: Path) -> None:
+    log = await made(tmp_path / "log.db")
+    reader = log.reader()
+    await log.close()
+    for call in (log.append({T0: [RECORD]}), log.ends([T0]), reader.poll()):
+        with pytest.raises(LogUnusable, match="closed by this process"):
+            await call
+
+
+async def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    log = await made(path)
+    await log.append({T0: [NewRecord(b"k", b"v" * 100_000, 0)] * 10})
+    await log.close()
+    data = bytearray(path.read_bytes())
+    data[4096:] = b"\xff" * (len(data) - 4096)
+    path.write_bytes(data)
+    with pytest.raises(LogUnusable, match="damaged"):
+        broken = await open_sqlite(path, create=False)
+        try:
+            await broken.topics()
+        finally:
+            await broken.close()
+
+
+async def test_a_full_disk_is_named_and_nothing_is_half_written(tmp_path: Path) -> None:
+    """SQLite's own limit stands in for the disk: the same error code, in the same places."""
+    log = await made(tmp_path / "log.db")
+    await log.append({T0: [RECORD]})
+    log._writer._db.execute("pragma max_page_count=60")
+    with pytest.raises(LogUnusable, match="no space left"):
+        await log.append({T0: [NewRecord(b"k", b"v" * 100_000, 0)] * 10})
+    assert len(await read(log)) == 1
+    log._writer._db.execute("pragma max_page_count=1000000")
+    assert await log.append({T0: [RECORD]}) == {T0: 2}
+    await log.close()
+
+
+LIMITED = """
+import asyncio, resource, sys
+from pathlib import Path
+from state.errors import StateError
+from state.log.protocol import NewRecord, Partition, TopicSpec
+from state.log.sqlite import open_sqlite
+
+async def main():
+    log = await open_sqlite(Path(sys.argv[1]), create=False)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+    try:
+        for _ in range(100):
+            await log.append({Partition("t", 0): [NewRecord(b"k", b"v" * 50_000, 0)]})
+    except StateError as error:
+        print(type(error).__name__, error)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.processes
+async def test_a_disk_that_refuses_writes_is_a_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    log = await made(path)
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", LIMITED, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert str(path) in done.stdout
+    assert done.stdout.split()[0] in ("OutcomeUnknown", "LogUnusable")
+    written = await read(log)
+    assert all(len(one.value or b"") == 50_000 for one in written)
+    assert await log.append({T0: [RECORD]}) == {T0: len(written) + 1}
+    await log.close()
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+async def test_a_large_transaction_is_quick(tmp_path: Path) -> None:
+    """Prints what it took; the bound only catches a change of order."""
+    log = await made(tmp_path / "log.db")
+    records = [NewRecord(b"key-%d" % number, b"v" * 100, number) for number in range(20_000)]
+    before = time.perf_counter()
+    await log.append({T0: records})
+    appended = time.perf_counter()
+    assert len(await read(log)) == 20_000
+    print(f"append {appended - before:.3f} s, read {time.perf_counter() - appended:.3f} s")
+    await log.close()
+
+
+async def test_compaction_gives_space_back_and_merges_small_batches(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    log = await made(path, "changelog")
+    for turn in range(300):
+        await log.append({T0: [NewRecord(b"k%d" % (turn % 30), bytes(20_000), 0)]})
+    assert await log.compact("t") == 270
+    assert [one.offset for one in await read(log)] == list(range(270, 300))
+    connection = sqlite3.connect(path)
+    (rows,) = connection.execute("select count(*) from batches").fetchone()
+    (pages,) = connection.execute("pragma page_count").fetchone()
+    connection.close()
+    assert rows <= 6
+    assert pages * 4096 < 3_000_000
+    await log.close()
+
+
+async def test_a_compaction_that_was_overtaken_brings_nothing_back(tmp_path: Path) -> None:
+    log = await made(tmp_path / "log.db", "changelog")
+    for value in (b"1", b"2", b"3"):
+        await log.append({T0: [NewRecord(b"k", value, 0), NewRecord(b"j", value, 0)]})
+    part = 1
+    rows = await log.read(
+        lambda db: [compaction.Row(*row) for row in db.execute("select id, base, next, time_ms, data from batches")]
+    )
+    stale = list(compaction.rewrites(rows, {b"k": 2, b"j": 1}, 0, 1 << 60))  # keeps k of the second batch
+    assert stale
+    assert await log.compact("t") == 4
+    before = await read(log)
+    assert log._writer.replace(part, stale) is None
+    assert await read(log) == before
+    assert [(one.key, one.value) for one in before] == [(b"k", b"3"), (b"j", b"3")]
+    await log.close()
+
+
+async def test_old_tombstones_go(tmp_path: Path) -> None:
+    log = await made(tmp_path / "log.db", "changelog", delete_retention_ms=-60_000)  # everything is old
+    await log.append({T0: [NewRecord(b"k", b"1", 0), NewRecord(b"k", None, 0), NewRecord(b"j", b"2", 0)]})
+    assert await log.compact("t") == 2
+    assert [(one.offset, one.key) for one in await read(log)] == [(2, b"j")]
+    assert await log.ends([T0]) == {T0: 3}
+    await log.close()
