@@ -281,7 +281,6 @@ class TableView(Table[K, V]):
         value = self.spec.decode_value(data)
         if type(value) not in _IMMUTABLE:
             self._live[k] = value
-            if not self._forever:
             return cast(V, value)
 
     def _default_changes(self, k: bytes, value: Any, result: dict[bytes, bytes | None]) -> None:

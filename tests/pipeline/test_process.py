@@ -459,7 +459,7 @@ def test_cuts_change_nothing_of_time_either(records: Any, cuts: list[int]) -> No
     for batch, pieces in ((False, [99]), (True, [99]), (True, [*cuts, 99])):
         app = App("x")
         source = app.topic("in", key=str, value=int)
-        table = app.table("t", key=str, value=list[int], default=list, expire=timedelta(milliseconds=3))
+        table = app.table("t", key=str, value=list[int], default=list)
         out = app.topic("out", key=str, value=int)
 
         def one(record: Record[str, int], t: Any, out: Any) -> None:
