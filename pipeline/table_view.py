@@ -281,7 +281,7 @@ class TableView(Table[K, V]):
         value = self.spec.decode_value(data)
         if type(value) not in _IMMUTABLE:
             self._live[k] = value
-            return cast(V, value)
+        return cast(V, value)
 
     def _default_changes(self, k: bytes, value: Any, result: dict[bytes, bytes | None]) -> None:
         key, as_given = self._defaults[k]
