@@ -109,6 +109,8 @@ class JsonCodec:
         try:
             self.schema: dict[str, Any] = msgspec.json.schema(type_)
             self._decoder = msgspec.json.Decoder(type_)
+        except KeyError as error:  # msgspec tells types apart by their names
+            raise DefinitionError(f"two types inside {type_name(type_)} are called {error}; rename one") from None
         except (TypeError, RuntimeError) as error:
             reason = str(error).strip().splitlines()[-1]
             raise DefinitionError(
