@@ -109,6 +109,8 @@ class JsonCodec:
         try:
             self.schema: dict[str, Any] = msgspec.json.schema(type_)
             self._decoder = msgspec.json.Decoder(type_)
+        except KeyError as error:  # msgspec tells types apart by their names
+            raise DefinitionError(f"two types inside {type_name(type_)} are called {error}; rename one") from None
         except (TypeError, RuntimeError) as error:
             reason = str(error).strip().splitlines()[-1]
             raise DefinitionError(
@@ -209,6 +211,8 @@ def type_name(type_: Any) -> str:
 def hashable_values(type_: Any) -> bool:
     """Whether values of the type can be keys of a dict; unknown types are trusted."""
     origin = get_origin(type_) or type_
+    if isinstance(origin, type) and issubclass(origin, msgspec.Struct):
+        return origin.__struct_config__.frozen or not origin.__struct_config__.eq
     if isinstance(origin, type):
         return origin.__hash__ is not None and all(hashable_values(part) for part in get_args(type_))
     return True
@@ -232,7 +236,7 @@ def _is_dict(spec: Any) -> bool:
 
 def _plain(type_: type) -> bool:
     """Types whose instances tell nothing of what is inside (list, dict, Any's object): checked by decoding."""
-    return type_ in {list, dict, tuple, set, frozenset, object, type(None)} or is_typeddict(type_)
+    return type_ in {Any, list, dict, tuple, set, frozenset, object, type(None)} or is_typeddict(type_)
 
 
 def _has_set(schema: Any) -> bool:

@@ -6,6 +6,7 @@ every machine, so that a dead letter is part of the one answer.
 
 from __future__ import annotations
 
+import importlib
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from pipeline.errors import CodecError, DecodingFailed, ProcessorFailed
 from pipeline.records import OutputRecord, RawRecord
 
 _OURS = str(Path(__file__).parent)
-_NOT_THEIRS = (_OURS, "<frozen importlib")
+_NOT_THEIRS = (_OURS, "<frozen importlib", str(importlib.__file__))
 _WAYS = 'correct the processor, or give it on_error="skip" or a topic for dead letters'
 
 

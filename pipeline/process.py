@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pipeline.codecs import Codec
 from pipeline.definitions import TableDef
@@ -19,7 +19,7 @@ from pipeline.errors import DefinitionError, PipelineError, WrongTask
 from pipeline.failures import dead_letter, failed, without_our_head
 from pipeline.partitioner import partition_of
 from pipeline.records import OutputRecord, RawRecord, Record
-from pipeline.steps import Step, place
+from pipeline.steps import Item, Step, place
 from pipeline.table_view import TableView
 from pipeline.tables import StoreView
 
@@ -41,14 +41,6 @@ class Changes:
     skipped: int
     dead_lettered: int
     stream_time_ms: int
-
-
-class _Item(NamedTuple):
-    """A record on its way: decoded, as it came, and from which topic."""
-
-    record: Record[Any, Any]
-    raw: RawRecord
-    topic: str
 
 
 class _Source:
@@ -177,11 +169,11 @@ class TaskProcess:
 
     # one record
 
-    def _begin(self) -> list[tuple[Step, list[_Item]]]:
+    def _begin(self) -> list[tuple[Step, list[Item]]]:
         self.finished = 0
         return [(step, []) for step in self._batch_steps]
 
-    def _arrive(self, topic: str, raw: RawRecord, waiting: list[tuple[Step, list[_Item]]]) -> _Item | None:
+    def _arrive(self, topic: str, raw: RawRecord, waiting: list[tuple[Step, list[Item]]]) -> Item | None:
         """Decode; put into the batches that wait for it. None where it cannot be read and nobody stops for that."""
         source = self._sources.get(topic)
         if source is None:
@@ -204,16 +196,16 @@ class TaskProcess:
             for step in (*source.steps, *source.batch_steps):
                 self._failed(step, topic, raw, error, decoding=True)
             return None
-        item = _Item(record, raw, topic)
+        item = Item(record, raw, topic, self.stream_time_ms)
         if source.batch_steps:
             for step, items in waiting:
                 if step in source.batch_steps:
                     items.append(item)
         return item
 
-    def _call(self, step: Step, item: _Item) -> None:
+    def _call(self, step: Step, item: Item) -> None:
         try:
-            with step.open(item.raw.timestamp_ms, self.stream_time_ms):
+            with step.open(item.raw.timestamp_ms, item.stream_ms):
                 if step.rekey is not None:
                     step.send_rekeyed(item.record, item.raw)
                 else:
@@ -225,9 +217,9 @@ class TaskProcess:
                 raise
             self._failed(step, item.topic, item.raw, error)
 
-    async def _await(self, step: Step, item: _Item) -> None:
+    async def _await(self, step: Step, item: Item) -> None:
         try:
-            with step.open(item.raw.timestamp_ms, self.stream_time_ms):
+            with step.open(item.raw.timestamp_ms, item.stream_ms):
                 await _in_time(step, item.record)
         except Exception as error:
             if error is step.fault:
@@ -236,10 +228,10 @@ class TaskProcess:
 
     # a batch: one that fails is run again one by one, so the others' effects stay and the culprit is found
 
-    def _call_batch(self, step: Step, items: Sequence[_Item]) -> None:
+    def _call_batch(self, step: Step, items: Sequence[Item]) -> None:
         try:
-            with step.open(_newest(items), self.stream_time_ms):
-                result = step.function([item.record for item in items], *step.arguments)
+            with step.open(_newest(items), items[-1].stream_ms):
+                result = step.function(step.batch(items), *step.arguments)
                 if result is not None:
                     _refuse_awaitable(step.name, result)
             return
@@ -252,10 +244,10 @@ class TaskProcess:
         for item in items:
             self._call_batch(step, [item])
 
-    async def _await_batch(self, step: Step, items: Sequence[_Item]) -> None:
+    async def _await_batch(self, step: Step, items: Sequence[Item]) -> None:
         try:
-            with step.open(_newest(items), self.stream_time_ms):
-                await _in_time(step, [item.record for item in items])
+            with step.open(_newest(items), items[-1].stream_ms):
+                await _in_time(step, step.batch(items))
             return
         except Exception as error:
             if error is step.fault:
@@ -318,7 +310,7 @@ async def _in_time(step: Step, argument: Any) -> None:
         raise TimeoutError(f"{step.name} did not end within its timeout of {step.timeout_s:g} s") from error
 
 
-def _newest(items: Sequence[_Item]) -> int:
+def _newest(items: Sequence[Item]) -> int:
     """The time that what a batch sends carries."""
     return max(item.raw.timestamp_ms for item in items)
 

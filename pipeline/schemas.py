@@ -44,7 +44,7 @@ class _Comparison:
             return self._any_of(old, new["anyOf"], path, seen)
         if "enum" in new or "const" in new:
             return self._enum(old, new, path)
-        old_kind, new_kind = old.get("type"), new.get("type")
+        old_kind, new_kind = _type(old), new.get("type")
         if old_kind != new_kind and (old_kind, new_kind) != ("integer", "number"):
             back = f"change it back to {_kind(old)}"
             return f"{_field(path)} was {_kind(old)} and is {_kind(new)} now, so what is stored cannot be read; {back}"
@@ -139,6 +139,15 @@ def _resolved(schema: Schema, parts: Schema) -> Schema:
     while "$ref" in schema:
         schema = parts[str(schema["$ref"]).rsplit("/", 1)[-1]]
     return schema
+
+
+def _type(schema: Schema) -> str | None:
+    """The JSON type; an enumeration has that of its values."""
+    values = schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else None
+    if values is None:
+        return schema.get("type")
+    kinds = {"integer" if isinstance(value, int) else "string" for value in values}
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 def _constrained(schema: Schema) -> bool:

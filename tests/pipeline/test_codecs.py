@@ -1,0 +1,163 @@
+"""Codecs: Java's bytes for the plain types, JSON for the rest, round trips, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import struct
+from datetime import UTC, datetime
+from typing import Any, NewType, TypedDict
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator import App
+from pipeline.codecs import codec_for, codec_name, codec_named, encode_natural
+from pipeline.errors import CodecError, DefinitionError
+
+
+class Point(msgspec.Struct, frozen=True):
+    x: int
+    y: float = 0.0
+
+
+@dataclasses.dataclass
+class Place:
+    name: str
+    seen: datetime
+
+
+class Shape(TypedDict):
+    name: str
+
+
+class Reversed:
+    def encode(self, value: str) -> bytes:
+        return value[::-1].encode()
+
+    def decode(self, data: bytes) -> str:
+        return data.decode()[::-1]
+
+
+def codec(spec: Any, key: bool = False) -> Any:
+    return codec_for(spec, what="it", key=key)
+
+
+def test_plain_types_are_written_as_java_does() -> None:
+    assert codec(bytes).encode(b"\x00\xff") == b"\x00\xff"
+    assert codec(str).encode("Grüße") == "Grüße".encode()
+    assert codec(int).encode(-2) == b"\xff" * 7 + b"\xfe"
+    assert codec(int).encode(258) == b"\0\0\0\0\0\0\x01\x02"
+    assert codec(float).encode(1.5) == struct.pack(">d", 1.5)
+    assert codec(NewType("Account", str)).encode("a") == b"a"
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.floats(), st.text(st.characters(codec="utf-8")), st.binary())
+def test_plain_types_round_trip(number: int, real: float, text: str, data: bytes) -> None:
+    for type_, value in ((int, number), (str, text), (bytes, data)):
+        assert codec(type_).decode(codec(type_).encode(value)) == value
+    again = codec(float).decode(codec(float).encode(real))
+    assert again == real or (math.isnan(again) and math.isnan(real))
+
+
+@given(st.dictionaries(st.text(), st.lists(st.integers(-(2**53), 2**53)), max_size=4))
+def test_json_round_trips_and_keeps_the_order_of_dicts(value: dict[str, list[int]]) -> None:
+    again = codec(dict[str, list[int]]).decode(codec(dict[str, list[int]]).encode(value))
+    assert again == value and list(again) == list(value)
+
+
+def test_json_of_structs_dataclasses_unions_and_dates() -> None:
+    place = Place("EDDF", datetime(2013, 1, 1, tzinfo=UTC))
+    for type_, value in (
+        (Point, Point(1, 2.5)),
+        (Place, place),
+        (int | None, None),
+        (Point | str, "x"),
+        (list[int], [1]),
+    ):
+        assert codec(type_).decode(codec(type_).encode(value)) == value
+    assert codec(Shape).encode({"name": "a"}) == b'{"name":"a"}'
+    assert codec(tuple[str, int], key=True).encode(("ann", 1)) == b'["ann",1]'
+
+
+@given(st.sets(st.text(max_size=3)))
+def test_a_set_has_one_text(value: set[str]) -> None:
+    data = codec(set[str]).encode(value)
+    assert data == codec(set[str]).encode({*list(value)[::-1]})
+    assert msgspec.json.decode(data) == sorted(value)
+
+
+def test_equal_keys_of_a_dict_are_equal_bytes() -> None:
+    assert codec(float, key=True).encode(-0.0) == codec(float, key=True).encode(0.0)
+    assert codec(int, key=True).encode(True) == codec(int, key=True).encode(1)
+
+
+@pytest.mark.parametrize("type_", [dict, dict[str, int], Shape, tuple[str, dict[str, int]], dict[str, int] | None])
+def test_a_dict_is_no_key(type_: Any) -> None:
+    with pytest.raises(DefinitionError, match="topic 'a', key: a dict cannot be a key"):
+        App("x").topic("a", key=type_, value=str)
+    with pytest.raises(DefinitionError, match="table 't', key: a dict cannot be a key"):
+        App("x").table("t", key=type_, value=str)
+
+
+def test_keys_of_tables_must_be_keys_of_dicts() -> None:
+    class Loose(msgspec.Struct):
+        x: int
+
+    App("x").table("points", key=Point, value=str)
+    for type_ in (Loose, list[int], tuple[str, list[int]]):
+        with pytest.raises(DefinitionError, match="frozen"):
+            App("x").table("t", key=type_, value=str)
+
+
+class Plain:
+    pass
+
+
+@pytest.mark.parametrize("spec", [Plain, "str", 5, list[Plain]])
+def test_what_cannot_be_encoded_is_refused_at_once(spec: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"topic 'a', value: .*Codec with encode and decode"):
+        App("x").topic("a", key=str, value=spec)
+
+
+def test_a_codec_class_instead_of_an_instance() -> None:
+    with pytest.raises(DefinitionError, match=r"give an instance of the codec: Reversed\(\)"):
+        App("x").topic("a", key=str, value=Reversed)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [(int, "5"), (int, 2**63), (int, 1.0), (str, b"x"), (str, "\ud800"), (bytes, "x"), (float, "1"), (Point, {"x": 1}),
+     (list[int], ["a"]), (int | None, "a"), (float, 10**400)],
+)  # fmt: skip
+def test_values_of_other_types_are_refused(type_: Any, value: Any) -> None:
+    with pytest.raises(CodecError):
+        codec(type_).encode(value)
+
+
+@pytest.mark.parametrize(
+    ("type_", "data"),
+    [(int, b"123"), (float, b""), (str, b"\xff"), (Point, b"{}"), (Point, b"\xff"), (list[int], b"1")],
+)
+def test_bytes_that_cannot_be_read_are_told(type_: Any, data: bytes) -> None:
+    with pytest.raises(CodecError):
+        codec(type_).decode(data)
+
+
+def test_names_let_tools_encode_without_code() -> None:
+    for type_, name, value in ((bytes, "bytes", b"a"), (str, "str", "a"), (int, "int", 7), (float, "float", 0.5)):
+        assert codec_name(codec(type_)) == name
+        assert codec_named(name).encode(value) == codec(type_).encode(value)
+    key = codec(tuple[str, int], key=True)
+    assert codec_name(key) == "json"
+    assert codec_named("json").encode(["ann", 1]) == key.encode(("ann", 1))
+    assert codec_name(codec(Reversed())) == "custom"
+    with pytest.raises(CodecError, match="MODULE:APP"):
+        codec_named("custom")
+
+
+def test_a_part_of_a_key_has_the_bytes_of_a_key() -> None:
+    for type_, value in ((str, "ann"), (int, 7), (float, 0.5), (bytes, b"x"), (tuple[str, int], ("a", 1))):
+        assert encode_natural(value) == codec(type_, key=True).encode(value)

@@ -1,0 +1,81 @@
+"""The order in which a task takes its records, and that cutting the input changes nothing of it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.merge import Merger
+from pipeline.records import SourceRecord
+
+Times = dict[tuple[str, int], list[int]]
+
+TIMES = st.dictionaries(
+    st.tuples(st.sampled_from("abc"), st.integers(0, 1)), st.lists(st.integers(0, 6), max_size=8), max_size=5
+)
+
+
+def merger(times: Times) -> Merger:
+    made = Merger()
+    for (topic, partition), stamps in times.items():
+        made.add(topic, partition, records(topic, partition, stamps))
+    return made
+
+
+def records(topic: str, partition: int, stamps: list[int]) -> list[SourceRecord]:
+    return [SourceRecord(n, stamp, f"{topic}{partition}".encode(), None) for n, stamp in enumerate(stamps)]
+
+
+def by_definition(times: Times) -> list[tuple[str, SourceRecord]]:
+    """One record at a time: the head with the smallest (timestamp, topic, partition)."""
+    left = {place: records(*place, stamps) for place, stamps in times.items()}
+    result = []
+    while any(left.values()):
+        place = min((waiting[0].timestamp_ms, *place) for place, waiting in left.items() if waiting)[1:]
+        result.append((place[0], left[place].pop(0)))
+    return result
+
+
+@given(TIMES)
+def test_smallest_timestamp_then_topic_then_partition(times: Times) -> None:
+    assert merger(times).take(1000) == by_definition(times)
+
+
+@given(TIMES, st.lists(st.integers(0, 4), max_size=30))
+def test_cuts_change_nothing(times: Times, cuts: list[int]) -> None:
+    made = merger(times)
+    taken = [item for limit in cuts for item in made.take(limit)] + made.take(1000)
+    assert taken == by_definition(times)
+    assert len(made) == 0
+
+
+@given(TIMES, st.integers(0, 20))
+def test_positions_are_after_what_was_taken(times: Times, limit: int) -> None:
+    made = merger(times)
+    expected: dict[tuple[str, int], int] = {}
+    for topic, record in made.take(limit):
+        assert record.key is not None
+        expected[topic, int(record.key.decode()[-1])] = record.offset + 1
+    assert made.positions() == expected
+    assert len(made) == sum(map(len, times.values())) - sum(expected.values())
+
+
+def test_positions_pass_gaps_once_all_before_them_is_taken() -> None:
+    made = Merger()
+    made.add("a", 0, [SourceRecord(3, 0, None, None)], next_position=9)
+    assert made.positions() == {}
+    made.take(1)
+    assert made.positions() == {("a", 0): 9}
+    made.add("a", 0, [], next_position=12)
+    assert made.positions() == {("a", 0): 12}
+    made.add("a", 0, [SourceRecord(12, 0, None, None), SourceRecord(14, 0, None, None)], next_position=20)
+    made.take(1)
+    assert made.positions() == {("a", 0): 13}
+
+
+def test_dropping_one_touches_no_other() -> None:
+    made = merger({("a", 0): [1, 2], ("b", 0): [1]})
+    made.take(1)
+    made.drop("a", 0)
+    assert made.positions() == {} and made.buffered("a", 0) == 0 and made.buffered("b", 0) == 1
+    assert made.take(10) == [("b", SourceRecord(0, 1, b"b0", None))]
