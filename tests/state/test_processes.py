@@ -60,7 +60,7 @@ while True:
     store.write({b"k%d" % (offset * step % 997): value for step in (1, 2, 3)} | {b"gone%d" % offset: b"x", b"gone%d" % (offset - 1): None}, offset)
     if offset % 50 == 0:
         print(offset, flush=True)
-"""  # noqa: E501
+"""
 
 MAKER = """
 import asyncio, sys

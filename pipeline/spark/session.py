@@ -1,0 +1,118 @@
+"""One Spark session a process, quiet, with everything set that a pip-installed Spark needs.
+
+One rule: nothing is printed on the user's terminal by the JVM; it goes to a log file, which an error names.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.errors import OrchestratorError, WrongUse
+from pipeline.spark.java import find_java_home
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+LOG4J = """rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {log}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{HH:mm:ss.SSS}} %p %c{{1}}: %m%n
+"""
+
+
+class SparkFailed(OrchestratorError):
+    """Spark did not start, or a job of it failed."""
+
+
+def spark_session(
+    name: str, master: str, *, paths: tuple[str, ...] = (), settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Start Spark. `paths` are folders from which executors import (the app's module, ours). Raises SparkFailed."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise WrongUse(f"Spark is not installed ({error.name}); pip install 'stream-orchestrator[spark]'") from None
+    home = find_java_home()
+    if home is not None:
+        os.environ["JAVA_HOME"] = str(home)
+    folder = Path(tempfile.mkdtemp(prefix="stream-orchestrator-spark-"))
+    log = folder / "spark.log"
+    (folder / "log4j2.properties").write_text(LOG4J.format(log=log))
+    ours = str(Path(__file__).resolve().parent.parent.parent)
+    python_path = os.pathsep.join(dict.fromkeys([ours, *paths, *filter(None, [os.environ.get("PYTHONPATH")])]))
+    os.environ.update(
+        PYSPARK_PYTHON=sys.executable,
+        PYSPARK_DRIVER_PYTHON=sys.executable,
+        SPARK_CONF_DIR=str(folder),
+        SPARK_LOCAL_IP="127.0.0.1",
+        PYTHONPATH=python_path,
+        PYTHONWARNINGS="ignore::FutureWarning",
+    )
+    chosen = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "8",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder),
+        "spark.driver.memory": "1g",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.executorEnv.PYTHONPATH": python_path,
+        "spark.speculation": "false",
+        **(settings or {}),
+    }
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    with _quiet(log):
+        try:
+            return builder.getOrCreate()
+        except Exception as error:
+            raise SparkFailed(f"Spark did not start ({type(error).__name__}); its log is {log}") from error
+
+
+@contextmanager
+def _quiet(log: Path) -> Iterator[None]:
+    """The JVM inherits standard error: point it at the log while it starts."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    target = os.open(log.with_suffix(".start.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(target, 2)
+    os.close(target)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def spark_error(error: BaseException) -> str:
+    """The one line of a Spark failure that says what went wrong: the last line of the Python worker's own error."""
+    text = str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in reversed(lines):
+        head = line.split(":", 1)[0]
+        if head.endswith(("Error", "Failed", "Refused", "Exception")) and not head.startswith(
+            ("at ", "Caused", "org.", "java.")
+        ):
+            return line
+    return lines[0] if lines else type(error).__name__
+
+
+def stop(session: Any) -> None:
+    """Stop Spark; the JVM says good-bye into its log."""
+    session.stop()
