@@ -1,8 +1,8 @@
 """Failpoints: a place in the code where a test or the demo makes a process die. Off unless named.
 
 One rule: `commit:PATH` kills the whole instance with SIGKILL in the first commit that has outputs after the file PATH
-appears: after its records are taken, before its transaction is committed. What would have been written is left beside
-PATH, so that it can be tried late, as a zombie would.
+appears: all rows of its transaction are written, and it is not committed. What was written is left beside PATH, so that
+it can be tried late, as a zombie would.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from state.log.protocol import NewRecord, Part, Partition
+from state.log.sqlite import SqliteLog
 from workers.commit import Taken
+from workers.journal import wall_ms
 
 if TYPE_CHECKING:
     from workers.worker import Worker
@@ -55,8 +57,6 @@ class Failpoint:
             self._path.rename(self._path.with_suffix(".taken"))
         except FileNotFoundError:
             return  # another instance took it
-        from workers.journal import wall_ms
-
         parts = [
             LatePart(
                 t.part.scope,
@@ -76,8 +76,17 @@ class Failpoint:
         draft = self._path.with_suffix(".draft")
         draft.write_bytes(msgspec.msgpack.encode(late))
         draft.rename(self._path.with_suffix(".late"))
-        os.kill(os.getppid(), signal.SIGKILL)
-        os.kill(os.getpid(), signal.SIGKILL)
+        log = self._worker.log
+        if isinstance(log, SqliteLog):
+            log.fail_before_commit(_die)
+        else:
+            _die()
+
+
+def _die() -> None:
+    """The instance's parent and this worker, at once."""
+    os.kill(os.getppid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def read_late(path: Path) -> tuple[LateWrite, list[Part]]:

@@ -163,6 +163,11 @@ class SqliteLog:
         for woken in self._waiting:
             _finish(woken, True)
 
+    def fail_before_commit(self, point: Callable[[], None] | None) -> None:
+        """A failpoint for tests and the demo: called (in the writing thread) when the next commits have written all
+        their rows and are about to commit."""
+        self._writer.before_commit = point
+
     # ------------------------------------------------------------------ topics
 
     async def create_topic(self, spec: TopicSpec) -> TopicInfo:

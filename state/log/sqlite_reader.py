@@ -146,9 +146,11 @@ class SqliteReader:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._positions: dict[Partition, int] = {}
+        self._added = 0
 
     def add(self, partition: Partition, position: int) -> None:
         self._positions[partition] = position
+        self._added += 1
         self._source.wake()
 
     def drop(self, partition: Partition) -> None:
@@ -158,7 +160,7 @@ class SqliteReader:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
         while True:
-            version = self._source.version()
+            version, added = self._source.version(), self._added
             wanted = list(self._positions.items())
             got = await self._source.read(lambda db, wanted=wanted: fetch(db, wanted, max_bytes_per_partition))  # type: ignore[misc]
             # While the thread read, a partition may have been dropped, or added again elsewhere.
@@ -167,7 +169,8 @@ class SqliteReader:
                 self._positions[one.partition] = one.next_position
             if taken or loop.time() >= deadline:
                 return taken
-            await self._source.changed(version, deadline)
+            if added == self._added:  # a partition added while the thread read woke nobody: look again at once
+                await self._source.changed(version, deadline)
 
     async def close(self) -> None:
         self._positions.clear()

@@ -10,7 +10,7 @@ import os
 import sqlite3
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -53,6 +53,7 @@ class Writer:
         self._identity = identity
         self._path = identity.path
         self._busy_timeout_ms = busy_timeout_ms
+        self.before_commit: Callable[[], None] | None = None  # a failpoint: all is written, nothing is committed
 
     def close(self) -> None:
         self._db.close()
@@ -129,6 +130,8 @@ class Writer:
             ends = _insert(db, built)
             for part in parts:
                 _put_positions(db, application, part.positions)
+            if self.before_commit is not None:
+                self.before_commit()
         return ends
 
     def seed_positions(
