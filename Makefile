@@ -29,3 +29,12 @@ check: $(READY)
 
 clean:
 	rm -rf .venv .orchestrator build dist
+
+# Longer campaigns. `make test` runs a short form of each.
+MOMENTS ?= 20
+kill: $(READY)
+	$(BIN)/python -m tests.kills --moments $(MOMENTS)
+
+SEEDS ?= 300
+simulate: $(READY)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS)

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from importlib import import_module
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("pipeline.spark.demo.command:run", "the whole tour on real data, in three minutes"),
+    "demo": ("examples.demo.command:run", "the whole tour on real data, in three minutes"),
     "run": ("workers.commands.run:run", "run an app's instances"),
     "produce": ("workers.commands.produce:run", "write records from standard input to a topic"),
     "consume": ("workers.commands.consume:run", "print a topic's records"),

@@ -1,0 +1,39 @@
+"""Flights and weather as records of the log. One rule: what is appended is what the app's own codecs write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from examples import flights, flights_data
+from examples.flights_data import Event
+from pipeline.definitions import Topic
+from pipeline.partitioner import partition_of
+from state.log.protocol import Log, NewRecord, Partition
+
+BATCH = 20_000
+
+
+def events(first: int, last: int) -> list[Event]:
+    """Both topics of months `first` to `last` (UTC), in order of time; weather before flights of the same moment."""
+    found = [*flights_data.weather(), *flights_data.flights()]
+    inside = [event for event in found if first <= flights_data.month(event) <= last]
+    return sorted(inside, key=lambda event: event.timestamp_ms)
+
+
+async def append(log: Log, batch: Sequence[Event], note: tuple[str, str, str, bytes] | None = None) -> None:
+    """One transaction."""
+    topics: dict[str, Topic[Any, Any]] = {"flights": flights.flights, "weather": flights.weather}
+    records: dict[Partition, list[NewRecord]] = {}
+    for event in batch:
+        topic = topics[event.topic]
+        key = topic.key_codec.encode(event.key)
+        value = topic.value_codec.encode(event.value)
+        partition = Partition(topic.topic, partition_of(key, flights.PARTITIONS))
+        records.setdefault(partition, []).append(NewRecord(key, value, event.timestamp_ms))
+    await log.append(records, note=note)
+
+
+async def append_all(log: Log, found: Sequence[Event]) -> None:
+    for start in range(0, len(found), BATCH):
+        await append(log, found[start : start + BATCH])

@@ -1,0 +1,51 @@
+"""The tour's producer, a process of its own: the live months at a steady rate.
+
+One rule: how far it came is committed with its records, so that starting it again goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+from examples.demo.events import append, events
+from state.log.sqlite import open_sqlite
+
+TICK_S = 0.05
+PROGRESS = ("flights", "produce", "demo")
+
+
+async def produce(log_path: Path, first: int, last: int, rate: int) -> int:
+    """Append the events of months `first` to `last`, `rate` a second; returns how many there are."""
+    found = events(first, last)
+    log = await open_sqlite(log_path, create=False)
+    try:
+        done = int(await log.note(*PROGRESS) or b"0")
+        started, begun = time.monotonic(), done
+        while done < len(found):
+            due = min(len(found), begun + int((time.monotonic() - started) * rate) + 1)
+            if due > done:
+                await append(log, found[done:due], note=(*PROGRESS, str(due).encode()))
+                done = due
+            await asyncio.sleep(TICK_S)
+    finally:
+        await log.close()
+    return len(found)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--log", type=Path, required=True)
+    parser.add_argument("--first", type=int, required=True)
+    parser.add_argument("--last", type=int, required=True)
+    parser.add_argument("--rate", type=int, required=True)
+    args = parser.parse_args()
+    print(asyncio.run(produce(args.log, args.first, args.last, args.rate)), "records")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

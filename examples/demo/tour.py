@@ -1,0 +1,412 @@
+"""The seven steps of the tour. One rule: a step waits for conditions that the group or the log tells, with a deadline.
+
+Everything runs in processes of its own: the producer, the backfill (Spark), the fleet (hosted on Spark), the oracle
+(Spark). This process only asks and watches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from examples.demo import measure
+from examples.demo.events import append_all, events
+from examples.demo.processes import Processes
+from examples.demo.show import Show
+from examples.flights import app
+from orchestrator.errors import OrchestratorError, TimedOut
+from state.errors import Fenced, Refused
+from state.log.sqlite import SqliteLog, open_sqlite
+from workers.client import Client
+from workers.failpoint import read_late
+from workers.journal import read_journals
+from workers.prepare import prepare
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+
+    from examples.demo.command import Options
+
+APP = "examples.flights:app"
+ORCHESTRATOR = "orchestrator.cli.main"
+
+
+class Tour:
+    """One run. `run` returns the report."""
+
+    def __init__(self, options: Options, processes: Processes, show: Show) -> None:
+        self.options = options
+        self.processes = processes
+        self.show = show
+        self.random = random.Random(options.seed)
+        self.seconds: dict[str, float] = {}
+        self.checks: list[dict[str, Any]] = []
+        self.hand_overs: list[dict[str, Any]] = []
+        self.moved: set[str] = set()
+        self.produced = 0
+        self.log: SqliteLog
+        self.client: Client
+        self.fleet: Process
+        self.producer: Process
+
+    async def run(self) -> dict[str, Any]:
+        self.log = await open_sqlite(self.options.log, create=True)
+        self.client = Client(self.log, app.id)
+        try:
+            await self._timed("produce", self.produce())
+            await self._timed("backfill", self.backfill())
+            await self._timed("start", self.start())
+            await self._timed("scale up", self.scale_up())
+            await self._timed("kill", self.kill())
+            await self._timed("scale down", self.scale_down())
+            await self._timed("drain input", self.drain())
+            await self._timed("verify", self.verify())
+            return await self.report()
+        finally:
+            await self.client.close()
+            await self.log.close()
+
+    async def _timed(self, name: str, step: Awaitable[None]) -> None:
+        started = time.monotonic()
+        await step
+        self.seconds[name] = round(time.monotonic() - started, 1)
+
+    async def until(self, what: str, holds: Callable[[], Awaitable[bool]], seconds: float) -> None:
+        """Wait for a condition. Raises TimedOut; a fleet or producer that died ends the wait at once."""
+        deadline = time.monotonic() + seconds
+        while not await holds():
+            for name in ("fleet", "producer"):
+                process: Process | None = getattr(self, name, None)
+                if process is not None and process.returncode not in (None, 0):
+                    raise OrchestratorError(f"the {name} ended: {self.processes.last_line(name)}")
+            if time.monotonic() > deadline:
+                raise TimedOut(f"waited {seconds:.0f} s for {what}")
+            await asyncio.sleep(0.1)
+
+    async def status(self) -> dict[str, Any]:
+        answer: dict[str, Any] = await self.client.ask("status", retry_s=60)
+        return answer
+
+    def check(self, check: str, expected: object, found: object, ok: bool) -> None:
+        self.checks.append({"check": check, "expected": expected, "found": found, "ok": ok})
+
+    # ---- 1 and 2
+
+    async def produce(self) -> None:
+        options = self.options
+        self.show.step(1, f"months 1 to {options.history} of 2013 go into the embedded log {options.log}")
+        await prepare(self.log, app)
+        history = await asyncio.to_thread(events, 1, options.history)
+        await append_all(self.log, history)
+        self.show.note(f"{len(history)} records (flights and weather) in {app.partitions} partitions of each topic")
+        last = options.history + options.live
+        self.producer = await self.processes.start(
+            "producer",
+            "examples.demo.producer",
+            *("--log", str(options.log), "--first", str(options.history + 1), "--last", str(last)),
+            *("--rate", str(options.rate)),
+        )
+        self.show.note(
+            f"a producer goes on with months {options.history + 1} to {last}, {options.rate} records a second"
+        )
+
+    async def backfill(self) -> None:
+        self.show.step(2, "backfill on Spark: the app's own processors over the history, while the producer goes on")
+        options = self.options
+        await self.processes.run(
+            "backfill",
+            ORCHESTRATOR,
+            *("backfill", APP, "--log", f"sqlite:{options.log}", "--snapshots", str(options.snapshots), "--json"),
+        )
+        facts = json.loads(self.processes.last_line("backfill"))
+        self.backfilled = facts
+        positions = await self.log.positions(app.id)
+        seam = {str(p): o for p, o in positions.items()}
+        reached = sum(o for p, o in positions.items() if p.topic in ("flights", "weather"))
+        self.show.note(
+            f"read up to {reached} records at positions P; snapshot {facts.get('snapshot')} in {options.snapshots}"
+        )
+        self.seam = seam
+
+    # ---- 3
+
+    async def start(self) -> None:
+        options = self.options
+        place = "Spark" if options.on == "spark" else "processes"
+        self.show.step(3, f"{options.instances} instances on {place} ingest the snapshots and go on from P")
+        self.failpoint = options.folder / "die-now"
+        self.fleet = await self.processes.start(
+            "fleet",
+            ORCHESTRATOR,
+            *("run", APP, "--instances", str(options.instances), "--on", options.on),
+            *(
+                "--log",
+                f"sqlite:{options.log}",
+                "--state-dir",
+                str(options.state),
+                "--snapshots",
+                str(options.snapshots),
+            ),
+            *("--standbys", "1", "--disconnect-grace", "300ms", "--heartbeat", "500ms"),
+            *("--failpoint", f"commit:{self.failpoint}"),
+        )
+
+        async def running() -> bool:
+            status = await self.status()
+            return len(status["instances"]) >= options.instances and status["stable"]
+
+        await self.until("the instances to run every task", running, 120)
+        sources = measure.sources(read_journals(options.state / app.id))
+        self.show.note(f"{len((await self.status())['tasks'])} tasks run; restored from: {sources}")
+        self.check(
+            "tasks restored from the snapshot", "some", sources.get("snapshot", 0), sources.get("snapshot", 0) > 0
+        )
+        await self._processed_more(1000)
+
+    async def _processed_more(self, records: int) -> None:
+        """Live traffic flows, before the next step and not by the clock."""
+        start = await self.processed()
+
+        async def enough() -> bool:
+            return await self.processed() >= start + records or self.producer.returncode is not None
+
+        await self.until(f"{records} more live records", enough, 60)
+
+    async def processed(self) -> int:
+        positions = await self.log.positions(app.id)
+        return sum(offset for p, offset in positions.items() if p.topic in ("flights", "weather"))
+
+    # ---- 4
+
+    async def scale_up(self) -> None:
+        count = self.options.instances
+        self.show.step(4, f"scale up from {count} to {2 * count}: learners first, then they take over")
+        before = await self.status()
+        await self._command("scale-up", "scale-up", app.id, "--to", str(2 * count), "--wait")
+        after = await self.status()
+        moves = await self._collect("scale up", before, after)
+        self.show.note(f"{len(moves)} tasks moved, generation {before['generation']} -> {after['generation']}")
+        self.check("instances after scale-up", 2 * count, len(after["instances"]), len(after["instances"]) == 2 * count)
+        loads = [i["load"] for i in after["instances"]]
+        self.check("load is balanced", "within 1", f"{min(loads)} to {max(loads)}", max(loads) - min(loads) <= 1)
+        await self._processed_more(1000)
+
+    async def _command(self, name: str, *words: str) -> None:
+        await self.processes.run(
+            name, ORCHESTRATOR, *words, "--log", f"sqlite:{self.options.log}", "--state-dir", str(self.options.state)
+        )
+
+    async def _collect(self, step: str, before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
+        """The tasks that changed hands in a step, with their measured gaps."""
+        await asyncio.sleep(0)
+        old = {t["id"]: t["active"] for t in before["tasks"]}
+        moved = {t["id"]: (old[t["id"]], t["active"]) for t in after["tasks"] if old[t["id"]] != t["active"]}
+
+        async def told() -> bool:
+            found = await self.client.ask("hand-overs")
+            return {row["task"] for row in found} >= set(moved)
+
+        try:
+            await self.until("both sides of each hand-over to tell their times", told, 10)
+        except TimedOut:
+            self.show.note("not every hand-over was timed by both sides")
+        times = {row["task"]: row for row in await self.client.ask("hand-overs")}
+        rows = []
+        for task, (source, target) in sorted(moved.items()):
+            row = times.get(task, {})
+            rows.append(
+                {
+                    "step": step,
+                    "task": task,
+                    "from": source,
+                    "to": target,
+                    "gap_ms": row.get("gap_ms"),
+                    "pause_ms": row.get("pause_ms"),
+                }
+            )
+        self.moved |= set(moved)
+        self.hand_overs += rows
+        return rows
+
+    # ---- 5
+
+    async def kill(self) -> None:
+        wait = self.random.randrange(500, 4000)
+        self.show.step(5, f"kill -9 of one instance between writing and committing, after {wait} more records")
+        await self._processed_more(wait)
+        before = await self.status()
+        self.failpoint.touch()
+        late_path = self.failpoint.with_suffix(".late")
+
+        async def died() -> bool:
+            return late_path.exists()
+
+        await self.until("an instance to die in a commit", died, 30)
+        late, parts = read_late(late_path)
+        killed = next(i for i in before["instances"] if late.instance == i["id"])
+        had = sorted(t["id"] for t in before["tasks"] if t["active"] == killed["id"])
+        self.show.note(f"{killed['id']} died with an open transaction of tasks {', '.join(p.scope for p in parts)}")
+
+        async def fenced() -> bool:
+            return not any(o.writer == late.writer for o in (await self.log.owners(app.id)).values())
+
+        await self.until("the killed writer to be fenced", fenced, 30)
+        await self._late_write(late, parts)
+
+        async def taken_over() -> bool:
+            status = await self.status()
+            return all(t["active"] is not None for t in status["tasks"])
+
+        await self.until("its tasks to run elsewhere", taken_over, 30)
+        after = await self.status()
+        rows = await self._killed_rows(before, after, had, late.at_ms)
+        moved = [row for row in rows if row["to"] != killed["id"]]
+        self.show.note(
+            f"{len(moved)} of its {len(had)} tasks went to the best copies on {sorted({r['to'] for r in moved})}"
+        )
+
+        async def back() -> bool:
+            status = await self.status()
+            found = [r for r in read_journals(self.options.state / app.id) if r["what"] == "instance"]
+            again = [r for r in found if r["instance"] == killed["id"] and r["attempt"] > 0]
+            return bool(again) and killed["id"] in {i["id"] for i in status["instances"]} and status["stable"]
+
+        await self.until(f"{killed['id']} to come back as a new incarnation", back, 90)
+        self.show.note(f"{killed['id']} is back as a new incarnation; every task runs")
+        self.check("the killed instance came back", killed["id"], killed["id"], True)
+        self.moved |= set(had)
+        settled = await self.status()
+        self.moved |= {
+            t["id"] for t in settled["tasks"] if {x["id"]: x["active"] for x in before["tasks"]}[t["id"]] != t["active"]
+        }
+
+    async def _late_write(self, late: Any, parts: Any) -> None:
+        """Try what the killed had written, as a zombie would."""
+        try:
+            await self.log.commit(late.application, late.writer, parts)
+            refused = "accepted"
+        except (Refused, Fenced) as error:
+            refused = "refused"
+            self.show.note(f"its late write is refused: {error}")
+        self.check("a late write of the killed instance", "refused", refused, refused == "refused")
+
+    async def _killed_rows(
+        self, before: dict[str, Any], after: dict[str, Any], had: list[str], died_ms: int
+    ) -> list[dict[str, Any]]:
+        """The gap after a kill: from its last moment to the first record of the new owner, from the journals."""
+
+        def firsts() -> dict[str, int]:
+            rows = read_journals(self.options.state / app.id)
+            found: dict[str, int] = {}
+            for row in rows:
+                if row["what"] == "first" and row["at_ms"] >= died_ms and row["task"] in had:
+                    found.setdefault(row["task"], row["first_ms"])
+            return found
+
+        async def all_told() -> bool:
+            return len(firsts()) == len(had) or self.producer.returncode is not None
+
+        try:
+            await self.until("the new owners to process a record", all_told, 15)
+        except TimedOut:
+            self.show.note("a new owner saw no record yet")
+        first = firsts()
+        now = {t["id"]: t["active"] for t in after["tasks"]}
+        old = {t["id"]: t["active"] for t in before["tasks"]}
+        rows = [
+            {
+                "step": "kill",
+                "task": task,
+                "from": old[task],
+                "to": now[task],
+                "gap_ms": first[task] - died_ms if task in first else None,
+                "pause_ms": None,
+            }
+            for task in had
+        ]
+        self.hand_overs += rows
+        return rows
+
+    # ---- 6
+
+    async def scale_down(self) -> None:
+        self.show.step(6, "scale-down --to 50% --wait: the leavers hand everything over and shut themselves down")
+        before = await self.status()
+        await self._command("scale-down", "scale-down", app.id, "--to", "50%", "--wait")
+        after = await self.status()
+        moves = await self._collect("scale down", before, after)
+        self.show.note(self.processes.last_line("scale-down"))
+        count = self.options.instances
+        self.check("instances after scale-down", count, len(after["instances"]), len(after["instances"]) == count)
+        self.check("scale-down moved tasks", "some", len(moves), bool(moves))
+
+    # ---- 7
+
+    async def drain(self) -> None:
+        """The producer ends, and everything it wrote is processed."""
+        self.show.step(7, "verify: first everything that was produced is processed")
+        options = self.options
+        live = options.live * 31 * 86_400 / options.rate
+        if await asyncio.wait_for(self.producer.wait(), max(600.0, live)) != 0:
+            raise OrchestratorError(f"the producer failed: {self.processes.last_line('producer')}")
+        prepared = await prepare(self.log, app)
+        inputs = [p for task in prepared.tasks() for p in prepared.inputs(task.id)]
+
+        async def done() -> bool:
+            positions, ends = await self.log.positions(app.id), await self.log.ends(inputs)
+            return all(positions.get(p, 0) >= end for p, end in ends.items())
+
+        await self.until("all input to be processed", done, 120)
+        self.last_status = await self.status()
+        self.fleet.terminate()
+        await self.fleet.wait()
+        await self.fleet_ended()
+
+    async def fleet_ended(self) -> None:
+        code = self.fleet.returncode
+        self.check("the fleet stops in order", 0, code, code == 0)
+
+    async def verify(self) -> None:
+        self.show.note("an independent oracle: Spark SQL over the whole input against the live tables, every key")
+        options = self.options
+        await self.processes.run(
+            "oracle", "examples.demo.oracle", "--log", str(options.log), "--out", str(options.folder / "oracle.json")
+        )
+        found = json.loads((options.folder / "oracle.json").read_text())
+        self.checks += found["checks"]
+        self.counts = found["counts"]
+        if not found["checks"]:
+            self.check("the oracle ran", "checks", "none", False)
+
+    async def report(self) -> dict[str, Any]:
+        options = self.options
+        rows = read_journals(options.state / app.id)
+        restore = await measure.restore(self.log, options.snapshots, options.folder / "scratch")
+        return {
+            "ok": all(check["ok"] for check in self.checks),
+            "records": self.counts,
+            "hand_overs": self.hand_overs,
+            "longest_silence_of_tasks_that_stayed_ms": measure.silence(rows, self.last_status, self.moved),
+            "restore": restore,
+            "seconds": self.seconds,
+            "backfill": self.backfilled,
+            "seed": options.seed,
+            "on": options.on,
+            "paths": {name: str(path) for name, path in self._paths().items()},
+            "checks": self.checks,
+        }
+
+    def _paths(self) -> dict[str, Path]:
+        folder = self.options.folder
+        return {
+            "log": self.options.log,
+            "snapshots and outputs of the backfill": self.options.snapshots,
+            "stores": self.options.state,
+            "report": folder / "report.json",
+            "what the processes said": folder / "output",
+        }

@@ -1,0 +1,20 @@
+"""The short form of `make kill`: each kind of kill twice, at moments drawn from a fixed seed."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.kills.harness import KINDS, life
+
+pytestmark = pytest.mark.processes
+CHOICE = random.Random(20131)
+MOMENTS = [(kind, round(CHOICE.uniform(0.05, 0.95), 3)) for kind in KINDS for _ in range(2)]
+
+
+@pytest.mark.parametrize(("kind", "moment"), MOMENTS, ids=lambda value: str(value))
+async def test_nothing_is_lost_or_doubled(kind: str, moment: float, tmp_path: Path) -> None:
+    report = await life(tmp_path, kind, moment)
+    assert report.ok, report
