@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -194,6 +195,9 @@ def test_stop_names_record_task_processor_and_shows_the_users_frames(shape: Any)
     assert "asked to fail" in error.frames and "test_process.py" in error.frames
     assert "pipeline/process.py" not in error.frames and "pipeline/steps.py" not in error.frames
     assert isinstance(error.__cause__, ValueError)
+    error.add_note("seen")
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.frames, again.record) == (type(error), str(error), error.frames, "in-0@1")
     assert running.process.take().writes["counts"] == {b"a": (1).to_bytes(8, "big")}
 
 
