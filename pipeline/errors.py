@@ -5,6 +5,8 @@ Everything the other rooms may have to show to a person derives from PipelineErr
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class PipelineError(Exception):
     """Base of everything that goes wrong with an app, its definitions or its processing; `exit_code` is what a command
@@ -71,10 +73,21 @@ class ProcessorFailed(PipelineError):
         self.offset = offset
         self.frames = frames
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """It may have to cross to another process."""
+        return _again, (type(self), str(self), {name: getattr(self, name) for name in _FIELDS})
+
     @property
     def record(self) -> str:
         """Where the record is: `payments-3@17`."""
         return f"{self.topic}-{self.partition}@{self.offset}"
+
+
+_FIELDS = ("processor", "task", "topic", "partition", "offset", "frames")
+
+
+def _again(kind: type[ProcessorFailed], message: str, fields: dict[str, Any]) -> ProcessorFailed:
+    return kind(message, **fields)
 
 
 class DecodingFailed(ProcessorFailed):

@@ -116,6 +116,7 @@ class Step:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        fault: Exception | None = None
         try:
             if error is None:
                 self._keep()
@@ -124,10 +125,15 @@ class Step:
             for table in self.tables:
                 table.forget()
                 table.closed = True
+                if table.fault is not None:
+                    fault, table.fault = table.fault, None
             for sink in self.sinks:
                 sink.closed = True
             self._sent.clear()
-            self._raise_fault()
+            if fault is not None:
+                # The store failed: no fault of the record, whatever the user's code made of it.
+                self.fault = fault
+                raise fault
 
     def send_rekeyed(self, record: Record[Any, Any], raw: RawRecord) -> None:
         """The call of a re-key: the same record under another key; unless told otherwise the value's bytes go as
@@ -144,19 +150,15 @@ class Step:
 
     def _keep(self) -> None:
         """Raises, with nothing kept, where a value cannot be encoded or a key belongs to another task."""
-        touched = [(table, table.changes()) for table in self.tables if table.touched]
-        for table, changes in touched:
-            table.apply(changes, self._stream_ms)
-        outputs = self._outputs
+        touched = [table for table in self.tables if table.touched()]
+        if len(touched) == 1:
+            touched[0].apply(touched[0].changes(), self._stream_ms)
+        elif touched:
+            # All are encoded before any counts.
+            for table, changes in [(table, table.changes()) for table in touched]:
+                table.apply(changes, self._stream_ms)
         for where, output in self._sent:
-            outputs.setdefault(where, []).append(output)
-
-    def _raise_fault(self) -> None:
-        """Raise what the store raised, whatever the user's code made of it: it is no fault of the record."""
-        for table in self.tables:
-            if table.fault is not None:
-                self.fault, table.fault = table.fault, None
-                raise self.fault
+            self._outputs.setdefault(where, []).append(output)
 
 
 def count_of(topic: str, partitions: Mapping[str, int]) -> int:

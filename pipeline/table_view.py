@@ -185,7 +185,6 @@ class TableView(Table[K, V]):
                     result[k] = self.spec.stored_value(encoded, self.stream_ms)
         return result
 
-    @property
     def touched(self) -> bool:
         """Whether the call had anything in its hands that could be a write."""
         return bool(self._live)

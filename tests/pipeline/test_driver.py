@@ -263,3 +263,18 @@ async def test_inside_a_running_loop_it_says_what_to_do() -> None:
     app = resource_app([])
     with pytest.raises(PipelineError, match="plain def"), Driver(app):
         pass
+
+
+def test_without_key_a_record_stays_in_the_number_of_its_task() -> None:
+    app = App("x", partitions=3)
+    source = app.topic("in", key=str, value=str)
+    out = app.topic("out", key=str, value=str, partitions=2)
+
+    @app.processor(source, out)
+    def send(record: Record[str, str], out: Sink[str, str]) -> None:
+        out.send(None, str(record.partition))
+
+    with Driver(app) as driver:
+        for key in "abcdefgh":
+            driver.send(source, key, "")
+        assert {(record.value, record.partition) for record in driver.records(out)} == {("0", 0), ("1", 1), ("2", 0)}

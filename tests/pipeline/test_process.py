@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -194,6 +195,11 @@ def test_stop_names_record_task_processor_and_shows_the_users_frames(shape: Any)
     assert "asked to fail" in error.frames and "test_process.py" in error.frames
     assert "pipeline/process.py" not in error.frames and "pipeline/steps.py" not in error.frames
     assert isinstance(error.__cause__, ValueError)
+    first = error.__cause__.__traceback__
+    assert first is not None and first.tb_frame.f_code.co_filename == __file__
+    error.add_note("seen")
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.frames, again.record) == (type(error), str(error), error.frames, "in-0@1")
     assert running.process.take().writes["counts"] == {b"a": (1).to_bytes(8, "big")}
 
 
@@ -480,3 +486,38 @@ def test_cuts_change_nothing_of_time_either(records: Any, cuts: list[int]) -> No
                         driver.send(source, key, 0, timestamp_ms=time)
             answers.append((driver.table(table), driver.records(out)))
     assert answers[0] == answers[1] == answers[2]
+
+
+def test_nothing_counts_where_the_second_of_two_tables_cannot_be_written() -> None:
+    """What is changed in place is encoded at the end of the call: all of it, before any of it counts."""
+    app = App("x", on_error="skip")
+    source = app.topic("in", key=str, value=str)
+    first = app.table("first", key=str, value=list[int], default=list)
+    second = app.table("second", key=str, value=list[int], default=list)
+
+    @app.processor(source, first, second)
+    def change(record: Record[str, str], first: Table[str, list[int]], second: Table[str, list[int]]) -> None:
+        first["a"].append(1)
+        second["a"].append("no number")  # type: ignore[arg-type]
+
+    with Driver(app) as driver:
+        driver.send(source, "k", "v")
+        assert (driver.table(first), driver.table(second)) == ({}, {})
+
+
+def test_a_sink_kept_beyond_its_call_is_closed() -> None:
+    app = App("x")
+    source = app.topic("in", key=str, value=str)
+    out = app.topic("out", key=str, value=str)
+    kept: list[Sink[str, str]] = []
+
+    @app.processor(source, out)
+    def keep(record: Record[str, str], out: Sink[str, str]) -> None:
+        kept.append(out)
+
+    with Driver(app) as driver:
+        driver.send(source, "k", "v")
+        with pytest.raises(PipelineError, match="after the call"):
+            kept[0].send("a", "b")
+        driver.send(source, "k", "v")
+        assert driver.items(out) == []

@@ -200,3 +200,15 @@ def test_subtopology_by_number() -> None:
     assert isinstance(topology.subtopology(0), Subtopology)
     with pytest.raises(TopologyError, match="no subtopology 3; there are 0"):
         topology.subtopology(3)
+
+
+def test_of_two_numbers_the_one_with_fewer_other_names_fits() -> None:
+    kept = {"subtopologies": [{"number": 0, "names": ["topic a", "topic b"]}, {"number": 1, "names": ["topic a"]}]}
+    found = number([frozenset({"topic a"}), frozenset({"topic b"})], kept)
+    assert found is not None and found.given == (1, 0)
+
+
+def test_a_first_version_is_numbered_from_the_inputs_on() -> None:
+    app = make([(["z"], [], [])], app_id="a")
+    app.processor(app.topics["z"].rekey("b", key=str, by=lambda record: record.value))(nothing())
+    assert sources_by_number(app) == {0: ("z",), 1: ("a-b-repartition",)}
