@@ -159,8 +159,9 @@ class Group:
                 continue
             if copy.role is Role.LEARNER and task not in self.learners:
                 self.learners[task] = member.name
-            elif copy.role is Role.STANDBY and member.name not in self.standbys.get(task, ()):
-                self.standbys[task] = (*self.standbys.get(task, ()), member.name)
+            elif copy.role is Role.STANDBY and member.name not in (known := self.standbys.get(task, ())):
+                if len(known) < self.settings.standbys:
+                    self.standbys[task] = (*known, member.name)
 
     def _heard(self, event: ev.Heartbeat, now_ms: int) -> None:
         member = self.roster.of_session(event.session)

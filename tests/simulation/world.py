@@ -285,13 +285,14 @@ class World:
         process.stalled = True
         self.changes += 1
 
-        def resume() -> None:
-            process.stalled = False
-            waiting, process.waiting = process.waiting, []
-            for call in waiting:
-                self.scheduler.after(0, call)
+        self.scheduler.after(self.random.choice([300, 2_500, 7_000, 20_000]), lambda: self.resume(process))
 
-        self.scheduler.after(self.random.choice([300, 2_500, 7_000, 20_000]), resume)
+    def resume(self, process: Process) -> None:
+        """It goes on with what it believed; everything that waited for it comes now."""
+        process.stalled = False
+        waiting, process.waiting = process.waiting, []
+        for call in waiting:
+            self.scheduler.after(0, call)
 
     def fault_break(self, process: Process, worker: Worker) -> None:
         self.network.end(worker)
@@ -397,6 +398,7 @@ class World:
         for process in list(self.processes.values()):
             if not process.alive:
                 self.restart(process)
+            self.resume(process)
 
     def converged(self) -> bool:
         return not self.unsettled()
