@@ -59,13 +59,16 @@ def assignment_of(group: Group, member: Member, owned: Owned) -> Assignment:
         tuple(sorted(t for t, ms in group.standbys.items() if member.name in ms and t not in active)),
         group.protocol,
         leaving,
-        leaving and not held and not group.owns(member) and _may_go(group, member),
+        leaving and not held and _may_go(group, member),
     )
 
 
 def _may_go(group: Group, member: Member) -> bool:
-    """A leaver goes only while somebody stays."""
-    return any(not other.is_leaving for other in group.roster if other is not member) or not group.tasks
+    """A leaver goes when nothing is left on its whole instance, and only while somebody stays."""
+    instance = member.hello.instance
+    if any(other.hello.instance == instance and group.owns(other) for other in group.roster):
+        return False
+    return any(not other.is_leaving for other in group.roster) or not group.tasks
 
 
 def same(a: Assignment, b: Assignment) -> bool:

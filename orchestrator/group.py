@@ -155,12 +155,14 @@ class Group:
     def _adopt_copies(self, member: Member) -> None:
         """A new coordinator learns of learners and standbys from those who hold them."""
         for task, copy in sorted(member.status.copies.items()):
-            if task not in self.tasks:
+            owner = self.owners.get(task)
+            if task not in self.tasks or (owner is not None and owner.writer == member.hello.writer):
                 continue
             if copy.role is Role.LEARNER and task not in self.learners:
                 self.learners[task] = member.name
-            elif copy.role is Role.STANDBY and member.name not in (known := self.standbys.get(task, ())):
-                if len(known) < self.settings.standbys:
+            elif copy.role is Role.STANDBY:
+                known = self.standbys.get(task, ())
+                if member.name not in known and len(known) < self.settings.standbys:
                     self.standbys[task] = (*known, member.name)
 
     def _heard(self, event: ev.Heartbeat, now_ms: int) -> None:

@@ -24,6 +24,7 @@ def watch(group: Group, now_ms: int) -> None:
     forget = [p for p, since in group.given_up.items() if now_ms - since >= 5 * group.settings.learner_timeout_ms]
     for pair in forget:
         del group.given_up[pair]
+        group.dirty = True
     operation = group.operation
     if operation and operation.deadline_ms is not None and now_ms >= operation.deadline_ms:
         if operation.force:

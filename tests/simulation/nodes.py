@@ -43,7 +43,7 @@ class Worker:
         self.member = f"{instance}.{number}"
         self.zone = zone
         self.protocols = (Protocol.EAGER, Protocol.COOPERATIVE) if old else tuple(Protocol)
-        self.disk: dict[TaskId, int] = {}
+        self.disk = world.disks.setdefault(instance, {})
         self.hung = False
         self.stuck: set[TaskId] = set()
         self.gone = False
@@ -121,8 +121,10 @@ class Worker:
             self.tell(mem.ReleaseDone(task, self.world.now, end, self.world.now))
 
     def restore_some(self, task: TaskId, holding: mem.Holding) -> None:
+        if not self.world.lock(self, task):
+            return  # a sibling or a twin has the folder still
         end = self.world.log.ends.get(task, 0)
-        at = self.store.get(task, 0)
+        at = self.store.setdefault(task, self.disk.get(task, 0))
         if task not in self.stuck:
             at = min(end, at + self.world.restore_rate)
         self.store[task] = at
@@ -145,7 +147,6 @@ class Worker:
     def act(self, effect: mem.MemberEffect) -> None:
         match effect:
             case mem.Open(task, role, epoch):
-                self.store[task] = self.disk.get(task, 0)
                 self.opened(task, role, epoch)
             case mem.ChangeRole(task, role, epoch):
                 self.opened(task, role, epoch)
@@ -159,6 +160,7 @@ class Worker:
                 self.releasing.discard(task)
                 if task in self.store:
                     self.disk[task] = self.store.pop(task)
+                self.world.unlock(self, task)
                 self.tell(mem.DiskSeen(dict(self.disk)))
             case mem.Report():
                 self.report()
@@ -174,7 +176,6 @@ class Worker:
         self.position.pop(task, None)
         if role is Role.ACTIVE:
             self.world.judge_grant(self, task, epoch)
-        self.world.judge_copies(self, task)
 
 
 class Candidate:
@@ -189,6 +190,12 @@ class Candidate:
         self.election = Election(1_500)
         self.group: Group | None = None
         self.term = 0
+        self.writes: list[
+            tuple[
+                Callable[[], tuple[TaskId, ...] | None],
+                Callable[[tuple[TaskId, ...] | None], ev.Event],
+            ]
+        ] = []
         life = self.process.life
         self.later(self.world.random.randrange(300), self.look, life)
 
@@ -208,6 +215,7 @@ class Candidate:
         if taken is None:
             return
         self.term = taken.term
+        self.writes = []
         self.group = Group(world.settings, world.tasks, world.log.owners.values(), term=taken.term, now_ms=world.now)
         world.note(f"{self.process.name} coordinates, term {taken.term}")
         if world.log.operation is not None:
@@ -273,20 +281,32 @@ class Candidate:
         operation: Callable[[], tuple[TaskId, ...] | None],
         answer: Callable[[tuple[TaskId, ...] | None], ev.Event],
     ) -> None:
-        """A write of the ledger: takes a while, in order, and fails once the lease is lost."""
-        world, term = self.world, self.term
+        """A write of the ledger: takes a while, one after the other, and fails once the lease is lost."""
+        self.writes.append((operation, answer))
+        if len(self.writes) == 1:
+            self.next_write(self.term)
 
-        def attempt() -> None:
-            if self.group is None or self.term != term:
-                return
-            if not world.log_up():
-                world.on(self.process, 100, attempt)
-                return
-            try:
-                result = operation()
-            except Refuse:
-                self.depose()
-                return
-            world.on(self.process, world.random.randrange(1, 10), lambda: self.hear(answer(result)))
+    def next_write(self, term: int) -> None:
+        self.world.on(self.process, self.world.random.randrange(1, 20), lambda: self.attempt(term))
 
-        self.world.in_order(self, attempt)
+    def attempt(self, term: int) -> None:
+        if self.group is None or self.term != term or not self.writes:
+            return
+        if not self.world.log_up():
+            self.next_write(term)
+            return
+        operation, answer = self.writes[0]
+        try:
+            result = operation()
+        except Refuse:
+            self.depose()
+            return
+
+        def done() -> None:
+            if self.term == term and self.group is not None and self.writes:
+                del self.writes[0]
+                if self.writes:
+                    self.next_write(term)
+                self.hear(answer(result))
+
+        self.world.on(self.process, self.world.random.randrange(1, 10), done)

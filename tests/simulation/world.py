@@ -30,6 +30,8 @@ class World:
         self.log = SimLog()
         self.network = Network(self)
         self.writers: dict[str, Worker] = {}
+        self.disks: dict[str, dict[TaskId, int]] = {}
+        self.locks: dict[tuple[str, TaskId], tuple[Worker, int]] = {}
         self.incarnations = 0
         self.rebalances = 0
         self.changes = 0
@@ -37,7 +39,6 @@ class World:
         self.cut: set[str] = set()
         self.faulty = True
         self.fenced_by_test: set[str] = set()
-        self._ordered: dict[str, int] = {}
         self.swarm()
 
     # ---- swarm
@@ -107,12 +108,6 @@ class World:
 
         self.scheduler.after(delay, run)
 
-    def in_order(self, candidate: Candidate, call: Callable[[], None]) -> None:
-        """The ledger's writes of one coordinator are done one after the other."""
-        at = max(self._ordered.get(candidate.process.name, 0), self.now + self.random.randrange(1, 20))
-        self._ordered[candidate.process.name] = at
-        self.on(candidate.process, at - self.now, call)
-
     def log_up(self) -> bool:
         return self.now >= self.log_down_until
 
@@ -175,14 +170,24 @@ class World:
     def seen_writers(self, group: object) -> set[str]:
         return set()
 
-    def judge_copies(self, worker: Worker, task: TaskId) -> None:
-        """No instance holds a task twice (a fenced zombie of the past does not count)."""
-        for other in self.workers:
-            if other is worker or other.instance != worker.instance or not other.process.alive or other.gone:
-                continue
-            if task in other.machine.held and other.hello.writer not in self.fenced_by_test:
-                holding = other.machine.held[task]
-                raise Broken(f"{worker.member} and {other.member} ({holding.state}) hold {task} in one instance")
+    def lock(self, worker: Worker, task: TaskId) -> bool:
+        """The folder of a task in an instance's state directory: one holder, and it ends with its process."""
+        key = (worker.instance, task)
+        holder = self.locks.get(key)
+        if (
+            holder is not None
+            and holder[0] is not worker
+            and holder[0].process.life == holder[1]
+            and not holder[0].gone
+        ):
+            return False
+        self.locks[key] = (worker, worker.process.life)
+        return True
+
+    def unlock(self, worker: Worker, task: TaskId) -> None:
+        holder = self.locks.get((worker.instance, task))
+        if holder is not None and holder[0] is worker:
+            del self.locks[worker.instance, task]
 
     def judge_hand_over(self, candidate: Candidate, records: tuple[Owner, ...]) -> None:
         """No cold hand-over while a warm copy was there and ready, and no proof-less one."""
@@ -324,7 +329,7 @@ class World:
 
     def fault_old_disk(self, process: Process, worker: Worker) -> None:
         if not worker.process.alive:
-            worker.disk = {task: at // 2 for task, at in worker.disk.items()}
+            worker.disk.update({task: at // 2 for task, at in worker.disk.items()})
 
     def fault_stuck(self, process: Process, worker: Worker) -> None:
         """A copy that does not come forward, for a while."""
