@@ -108,6 +108,7 @@ class Coordinator:
                 tuple(str(i) for i in instances),
                 None if left is None else monotonic_ms() + left,
                 bool(facts.get("force")),
+                resumed=True,
             ),
             monotonic_ms(),
         )

@@ -68,12 +68,13 @@ class TasksChanged:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """Mark instances as leaving (or with an empty set and `undo` take the mark back)."""
+    """Mark instances as leaving. `resumed`: read from the log by a new coordinator, to which nobody has joined yet."""
 
     operation: str
     instances: tuple[str, ...]
     deadline_ms: int | None = None
     force: bool = False
+    resumed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

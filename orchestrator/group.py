@@ -27,7 +27,7 @@ class Operation:
     instances: frozenset[str]
     deadline_ms: int | None
     force: bool
-    timed_out: bool = False
+    resumed: bool = False
 
 
 class Group:
@@ -98,7 +98,7 @@ class Group:
             rebalance(self, now_ms)
         advance(self, now_ms)
         self._send()
-        self._finish_leavers()
+        self._finish_leavers(now_ms)
         return self.effects
 
     def next_deadline_ms(self, now_ms: int) -> int:
@@ -156,7 +156,8 @@ class Group:
         """A new coordinator learns of learners and standbys from those who hold them."""
         for task, copy in sorted(member.status.copies.items()):
             owner = self.owners.get(task)
-            if task not in self.tasks or (owner is not None and owner.writer == member.hello.writer):
+            mine = owner is not None and owner.writer == member.hello.writer
+            if task not in self.tasks or mine or self.effective_owner(task) == member.name:
                 continue
             if copy.role is Role.LEARNER and task not in self.learners:
                 self.learners[task] = member.name
@@ -331,7 +332,9 @@ class Group:
     # ---- leaving
 
     def _leave(self, event: ev.Leaving) -> None:
-        self.operation = Operation(event.operation, frozenset(event.instances), event.deadline_ms, event.force)
+        self.operation = Operation(
+            event.operation, frozenset(event.instances), event.deadline_ms, event.force, event.resumed
+        )
         for member in self.roster:
             member.leaving = member.hello.instance in self.operation.instances
         self.dirty = True
@@ -356,12 +359,14 @@ class Group:
         self.effects.append(ev.OperationEnded(self.operation.id, "forced"))
         self.operation = None
 
-    def _finish_leavers(self) -> None:
+    def _finish_leavers(self, now_ms: int) -> None:
         for member in sorted(self.roster, key=lambda m: natural(m.name)):
             if member.sent is not None and member.sent.shutdown and not member.shut_down:
                 member.shut_down = True
                 self.effects.append(ev.Said(f"{member.name} shuts down"))
         operation = self.operation
+        if operation and operation.resumed and now_ms - self.started_ms < self.settings.rejoin_grace_ms:
+            return  # its leavers may still come back to this coordinator
         if operation and not any(m.hello.instance in operation.instances for m in self.roster):
             self.effects.append(ev.OperationEnded(operation.id, "done"))
             self.operation = None

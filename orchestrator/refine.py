@@ -83,7 +83,7 @@ def advance(group: Group, now_ms: int) -> None:
     """Record the owners of moves that are free: nobody holds the task, provably."""
     free: list[Owner] = []
     for task, move in sorted(group.moves.items()):
-        if task in group.recording:
+        if task in group.recording or ((held := group.owners.get(task)) and held.writer in group.fencing):
             continue
         target = group.roster.get(move.target)
         owner = group.owners.get(task)

@@ -219,7 +219,7 @@ class Candidate:
         self.group = Group(world.settings, world.tasks, world.log.owners.values(), term=taken.term, now_ms=world.now)
         world.note(f"{self.process.name} coordinates, term {taken.term}")
         if world.log.operation is not None:
-            self.group.step(ev.Leaving(*world.log.operation), world.now)
+            self.group.step(ev.Leaving(*world.log.operation, resumed=True), world.now)
         world.coordinator_changed(self)
         self.tick(life)
 

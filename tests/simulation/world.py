@@ -418,6 +418,8 @@ class World:
         group = holder.group
         if not here:
             return []
+        joined = {m.hello.writer for m in group.roster if m.session is not None}
+        found += [f"{w.member} is not in the group" for w in here if w.hello.writer not in joined]
         if self.log.operation is not None:
             found.append(f"{self.log.operation[1]} still leave")
         loads = {w.instance: 0 for w in here}
