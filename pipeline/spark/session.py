@@ -100,17 +100,22 @@ def _quiet(log: Path) -> Iterator[None]:
         os.close(kept)
 
 
-def spark_error(error: BaseException) -> str:
-    """The one line of a Spark failure that says what went wrong: the last line of the Python worker's own error."""
-    text = str(error)
+def failure(session: Any, error: BaseException) -> Exception:
+    """What to raise for a failed job: our own errors as an executor raised them, or SparkFailed in one line."""
+    text = _own_words(str(error))
+    log = Path(session.sparkContext.getConf().get("spark.local.dir", "")) / "spark.log"
+    return SparkFailed(f"a Spark job failed: {text}; its log is {log}")
+
+
+def _own_words(text: str) -> str:
+    """The line of a Spark failure that says what went wrong: the last line of the Python worker's own traceback."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    java = ("at ", "Caused by", "org.", "java.", "scala.")
     for line in reversed(lines):
-        head = line.split(":", 1)[0]
-        if head.endswith(("Error", "Failed", "Refused", "Exception")) and not head.startswith(
-            ("at ", "Caused", "org.", "java.")
-        ):
+        name, colon, _ = line.partition(": ")
+        if colon and not line.startswith(java) and " " not in name and name.rpartition(".")[2][:1].isupper():
             return line
-    return lines[0] if lines else type(error).__name__
+    return lines[0] if lines else "without a word"
 
 
 def stop(session: Any) -> None:
