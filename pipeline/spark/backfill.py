@@ -29,7 +29,7 @@ from pipeline.app import App
 from pipeline.loading import load
 from pipeline.spark.engine import Computed, Engine, Inputs, Say, checked_history
 from pipeline.spark.rows import read_outputs, read_pairs
-from pipeline.spark.session import spark_session, stop
+from pipeline.spark.session import absolute_log, spark_session, stop
 from state import manifest
 from state.log.protocol import Lease, Log, NewRecord, Partition
 from workers.journal import wall_ms
@@ -63,6 +63,7 @@ async def backfill(
     clock = Clock()
     app = load(app_ref)
     refuse_outside(app, allow_outside, say)
+    log_url = absolute_log(log_url)
     log = await open_log(log_url, create=bool(history))
     try:
         prepared = await prepare(log, app)

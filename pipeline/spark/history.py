@@ -59,7 +59,7 @@ def files(patterns: Sequence[str]) -> list[str]:
     """The files that patterns name, in order. Raises BadHistory for a pattern that names none."""
     found: list[str] = []
     for pattern in patterns:
-        matched = sorted(glob(pattern, recursive=True))
+        matched = sorted(glob(pattern, recursive=True))  # noqa: PTH207 - a pattern may be absolute
         if not matched:
             raise BadHistory(f"no file is called {pattern}; name history files as TOPIC=PATTERN")
         found += matched

@@ -80,7 +80,8 @@ class LogReader(DataSourceReader):
             ends = {p: int(self._until[str(p)]) for p in found}
         return [Slice(p.topic, p.number, starts[p], ends[p]) for p in found]
 
-    def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Slice)
         loop = asyncio.new_event_loop()
         rows = _rows(self._url, partition)
         latest = None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import OrchestratorError, WrongUse
 from pipeline.spark.java import find_java_home
+from workers.logs import log_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,6 +83,12 @@ def spark_session(
             return builder.getOrCreate()
         except Exception as error:
             raise SparkFailed(f"Spark did not start ({type(error).__name__}); its log is {log}") from error
+
+
+def absolute_log(url: str) -> str:
+    """A log URL that means the same in the folder of an executor."""
+    path = log_path(url)
+    return url if path is None else f"sqlite:{path.absolute()}"
 
 
 @contextmanager
