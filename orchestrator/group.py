@@ -141,7 +141,8 @@ class Group:
         if self.operation is not None and hello.instance in self.operation.instances:
             member.leaving = True
         self.roster.bind(member, event.session)
-        self._adopt_copies(member)
+        if known is None:
+            self._adopt_copies(member)
         self._take_status(member, now_ms)
         self.dirty = True
         if status.term == 0:
@@ -161,9 +162,11 @@ class Group:
                 continue
             if copy.role is Role.LEARNER and task not in self.learners:
                 self.learners[task] = member.name
+                self.standbys[task] = tuple(m for m in self.standbys.get(task, ()) if m != member.name)
             elif copy.role is Role.STANDBY:
                 known = self.standbys.get(task, ())
-                if member.name not in known and len(known) < self.settings.standbys:
+                wanted = len(known) < self.settings.standbys and self.learners.get(task) != member.name
+                if wanted and member.name not in known:
                     self.standbys[task] = (*known, member.name)
 
     def _heard(self, event: ev.Heartbeat, now_ms: int) -> None:
