@@ -44,7 +44,7 @@ def is_stable(group: Group) -> bool:
     """Every task has a running owner, nothing moves, nobody learns or leaves."""
     return (
         bool(group.roster.members)
-        and all(group.effective_owner(task) is not None for task in group.tasks)
+        and all(_runs(group, task) for task in group.tasks)
         and not group.moves
         and not group.recording
         and not group.learners
@@ -52,6 +52,13 @@ def is_stable(group: Group) -> bool:
         and group.operation is None
         and not any(m.is_leaving for m in group.roster)
     )
+
+
+def _runs(group: Group, task: TaskId) -> bool:
+    """Whether the task's owner says that it has caught up and processes."""
+    holder, owner = _holder(group, task), group.owners.get(task)
+    begun = holder.status.started.get(task) if holder is not None else None
+    return begun is not None and owner is not None and begun.epoch == owner.epoch
 
 
 def scale(group: Group) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from orchestrator.model import PROTOCOL_ORDER, Owner, Protocol, Released, Role, 
 from orchestrator.names import natural
 from orchestrator.refine import Move, advance, rebalance
 from orchestrator.roster import Member, Roster
-from orchestrator.silence import watch
+from orchestrator.silence import excuse, watch
 
 
 @dataclass(slots=True)
@@ -59,6 +59,7 @@ class Group:
         self.hand_overs: dict[TaskId, tuple[str, str, Released | None, int]] = {}
         self.operation: Operation | None = None
         self.started_ms = now_ms
+        self.last_step_ms = now_ms
         self.first_join_ms: int | None = None
         self.barrier = False
         self.paused = False  # an operator's hold: while set, nothing is planned
@@ -71,6 +72,9 @@ class Group:
     def step(self, event: ev.Event, now_ms: int) -> list[ev.Effect]:
         """Take one event; return what is to be done. Never waits, reads no clock."""
         self.effects = []
+        if now_ms - self.last_step_ms > max(2_000, 3 * self.settings.heartbeat_ms):
+            excuse(self, now_ms - self.last_step_ms)
+        self.last_step_ms = now_ms
         match event:
             case ev.Joined():
                 self._joined(event, now_ms)

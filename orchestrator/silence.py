@@ -33,6 +33,18 @@ def watch(group: Group, now_ms: int) -> None:
             group.undo("rolled back")
 
 
+def excuse(group: Group, gap_ms: int) -> None:
+    """The coordinator itself stood still (a Tick comes several times a second): its members could not be heard, so
+    that time does not count as their silence."""
+    for member in group.roster:
+        member.heard_ms += gap_ms
+        if member.silent_ms is not None:
+            member.silent_ms += gap_ms
+        member.progress = {task: (position, since + gap_ms) for task, (position, since) in member.progress.items()}
+    for move in group.moves.values():
+        move.since_ms += gap_ms
+
+
 def _watch_members(group: Group, now_ms: int) -> None:
     settings = group.settings
     for member in list(group.roster):

@@ -406,7 +406,7 @@ class World:
             self.resume(process)
 
     def converged(self) -> bool:
-        return not self.unsettled()
+        return self.now >= PHASE_MS + 3_000 and not self.unsettled()
 
     def unsettled(self) -> list[str]:
         """What is not yet as it should be."""
