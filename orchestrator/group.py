@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orchestrator import events as ev
-from orchestrator.grants import assignment_of, is_released, owned_by_writer, same
+from orchestrator.grants import assignment_of, is_released, lacks, owned_by_writer, same
 from orchestrator.model import PROTOCOL_ORDER, Owner, Protocol, Released, Role, Settings, Started, Status, Task, TaskId
 from orchestrator.names import natural
 from orchestrator.refine import Move, advance, rebalance
@@ -158,20 +158,30 @@ class Group:
         return known is not None and known.fenced and known.hello.writer == writer
 
     def _adopt_copies(self, member: Member) -> None:
-        """A new coordinator learns of learners and standbys from those who hold them."""
+        """A new coordinator learns of learners and standbys from those who hold them; what breaks a rule is let go."""
+        restoring = sum(1 for m in self.learners.values() if self._instance(m) == member.hello.instance)
         for task, copy in sorted(member.status.copies.items()):
-            owner = self.owners.get(task)
-            mine = owner is not None and owner.writer == member.hello.writer
-            if task not in self.tasks or mine or self.effective_owner(task) == member.name:
+            if task not in self.tasks or self._held_in(task, member.hello.instance):
                 continue
+            owner = self.owners.get(task)
+            if owner is not None and owner.writer == member.hello.writer:
+                continue
+            known = self.standbys.get(task, ())
             if copy.role is Role.LEARNER and task not in self.learners:
-                self.learners[task] = member.name
-                self.standbys[task] = tuple(m for m in self.standbys.get(task, ()) if m != member.name)
-            elif copy.role is Role.STANDBY:
-                known = self.standbys.get(task, ())
-                wanted = len(known) < self.settings.standbys and self.learners.get(task) != member.name
-                if wanted and member.name not in known:
-                    self.standbys[task] = (*known, member.name)
+                if copy.ready or restoring < self.settings.max_learners_per_instance:
+                    self.learners[task] = member.name
+                    restoring += 1
+            elif copy.role is Role.STANDBY and len(known) < self.settings.standbys:
+                self.standbys[task] = (*known, member.name)
+
+    def _instance(self, name: str) -> str | None:
+        known = self.roster.get(name)
+        return known.hello.instance if known is not None else None
+
+    def _held_in(self, task: TaskId, instance: str) -> bool:
+        """Whether a copy of the task is known on this instance already."""
+        names = [self.effective_owner(task), self.learners.get(task), *self.standbys.get(task, ())]
+        return any(name is not None and self._instance(name) == instance for name in names)
 
     def _heard(self, event: ev.Heartbeat, now_ms: int) -> None:
         member = self.roster.of_session(event.session)
@@ -187,6 +197,8 @@ class Group:
         self._take_status(member, now_ms)
         if self._matters(before, event.status):
             self.dirty = True
+        if member.sent is not None and lacks(member.sent, event.status):
+            member.sent = None  # it has seen the assignment and does not hold what is in it: say it again
 
     def _take_status(self, member: Member, now_ms: int) -> None:
         self.roster.note_progress(member, now_ms)

@@ -45,6 +45,9 @@ class Network:
     def join(self, worker: Worker) -> None:
         """Connect to whoever the lease names, as far as it runs."""
         candidate = self.world.holder()
+        old = [c for c in self.world.candidates if c.group is not None and c.process.alive]
+        if self.world.faulty and old and self.world.random.random() < 0.1:
+            candidate = self.world.random.choice(old)  # the lease was read before it changed hands
         if candidate is None or worker.member in self.world.cut:
             return
         self.sessions += 1

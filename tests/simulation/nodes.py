@@ -233,6 +233,8 @@ class Candidate:
             self.depose()
             return
         self.hear(ev.Tick())
+        if self.group is not None:
+            self.world.judge_waiting(self.group)
         self.later(200, self.tick, life)
 
     def depose(self) -> None:

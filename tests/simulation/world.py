@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from orchestrator import member as mem
+from orchestrator.group import Group
 from orchestrator.model import Owner, Protocol, Settings, Task, TaskId
 from tests.simulation.network import Network
 from tests.simulation.nodes import Candidate, Process, Worker
@@ -37,6 +38,7 @@ class World:
         self.changes = 0
         self.log_down_until = 0
         self.cut: set[str] = set()
+        self.learning: dict[tuple[TaskId, str], tuple[int, int]] = {}
         self.faulty = True
         self.fenced_by_test: set[str] = set()
         self.swarm()
@@ -227,6 +229,32 @@ class World:
             ]
             if ready:
                 raise Broken(f"{record.task} went cold to {record.member} while {ready[0]} was ready")
+
+    def judge_waiting(self, group: Group) -> None:
+        """Nobody is waited for longer than the settings say (with some slack for delays)."""
+        settings, slack = self.settings, 3_000
+        if not self.log_up() or group.fencing or self.now - group.started_ms < settings.rejoin_grace_ms + slack:
+            return
+        for task, move in group.moves.items():
+            source = group.roster.get(move.source)
+            waits = move.asked and source is not None and not source.fenced
+            if waits and self.now - move.since_ms > settings.release_timeout_ms + slack:
+                raise Broken(f"the release of {task} by {move.source} is waited for too long")
+        for member in group.roster:
+            if member.silent_for(self.now) > settings.session_timeout_ms + slack:
+                raise Broken(f"{member.name} is silent for too long")
+        alive = set(group.learners.items())
+        for pair in [p for p in self.learning if p not in alive]:
+            del self.learning[pair]
+        for task, name in group.learners.items():
+            holder = group.roster.get(name)
+            copy = holder.status.copies.get(task) if holder is not None else None
+            at = -1 if copy is None else copy.position
+            before, since = self.learning.get((task, name), (-2, self.now))
+            if at != before or (copy is not None and copy.ready) or holder is None or holder.session is None:
+                self.learning[task, name] = (at, self.now)
+            elif self.now - since > settings.learner_timeout_ms + slack:
+                raise Broken(f"{name} learns {task} without progress for too long")
 
     # ---- faults
 
