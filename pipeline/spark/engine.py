@@ -6,20 +6,19 @@ Reads the log up to given positions (and history files before it); leaves the wo
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from orchestrator.errors import OrchestratorError, WrongUse
 from pipeline.spark.history import files, history_rows
-from pipeline.spark.log_source import NAME, LogSource
+from pipeline.spark.log_source import log_frame
 from pipeline.spark.rows import COLUMNS, PLACE
 from pipeline.spark.session import failure
 from pipeline.spark.stage import StageJob, TaskFacts, run
@@ -111,7 +110,6 @@ class Engine:
         self._time_ms = time_ms
         self._computed = Computed(work)
         self._topics = {topic.topic: topic for topic in inputs.prepared.app.topics.values()}
-        session.dataSource.register(LogSource)
 
     def run(self, say: Say) -> Computed:
         """Every subtopology, upstream first. Raises SparkFailed, ComputationFailed, WrongUse."""
@@ -257,14 +255,3 @@ class Engine:
             .drop("latest")
         )
         return rows.unionByName(after)
-
-
-def log_frame(
-    session: SparkSession, log_url: str, topics: Sequence[str], until: Mapping[str, int] | None = None
-) -> DataFrame:
-    """Topics of a log as a DataFrame (columns of `log_source`)."""
-    session.dataSource.register(LogSource)
-    reader: Any = session.read.format(NAME).option("log", log_url).option("topics", ",".join(topics))
-    if until is not None:
-        reader = reader.option("until", json.dumps(dict(until)))
-    return reader.load()  # type: ignore[no-any-return]

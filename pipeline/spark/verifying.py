@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.loading import load
 from pipeline.spark.backfill import NOTHING, in_thread, refuse_outside, spark
-from pipeline.spark.engine import Computed, Engine, Inputs, Say, checked_history, external, log_frame
+from pipeline.spark.engine import Computed, Engine, Inputs, Say, checked_history, external
+from pipeline.spark.log_source import log_frame
 from pipeline.spark.session import absolute_log, failure
 from state.log.protocol import Log, Partition
 from workers.client import description
@@ -74,7 +75,8 @@ async def verify(
         with tempfile.TemporaryDirectory(prefix="stream-orchestrator-verify-") as work:
             engine = Engine(spark_, inputs, Path(work) / "work", None, wall_ms())
             computed = await in_thread(spark_, engine.run, say)
-            return checks + await in_thread(spark_, _compare, spark_, inputs, moment, computed, say)
+            compared: list[Check] = await in_thread(spark_, _compare, spark_, inputs, moment, computed, say)
+            return checks + compared
 
 
 def _check(what: str, expected: Any, found: Any, ok: bool | None = None, **more: Any) -> Check:
