@@ -31,7 +31,8 @@ def assign_unequal(group: Group, claims: Claims, *, keep_all: bool = False) -> P
     search.balance(surplus_only=True)
     if not keep_all:
         search.balance(surplus_only=False)
-        search.take_back()
+        while search.take_back():  # another holder may open a way that was closed
+            search.balance(surplus_only=False)
     if not improves(before.loads, search.loads):
         search.restore(before)
     return _chosen(group, claims, search)
@@ -120,19 +121,17 @@ class _Search:
             self._move(topic, giver, taker)
             moved = True
 
-    def take_back(self) -> None:
+    def take_back(self) -> bool:
         """Undo moves that bought nothing: back to a former holder that has fewer than the member that was given it."""
-        changed = True
-        while changed:
-            changed = False
-            for topic in self.order:
-                held, had, loads = self.held[topic], self.had[topic], self.loads
-                losers = sorted(m for m, count in had.items() if held.get(m, 0) < count)
-                for loser in losers:
-                    gainers = [m for m, count in held.items() if count > had.get(m, 0) and loads[m] > loads[loser]]
-                    if gainers:
-                        self._move(topic, min(gainers, key=lambda m: (-loads[m], m)), loser)
-                        changed = True
+        moved = False
+        for topic in self.order:
+            held, had, loads = self.held[topic], self.had[topic], self.loads
+            for loser in sorted(member for member, count in had.items() if held.get(member, 0) < count):
+                gainers = [m for m, count in held.items() if count > had.get(m, 0) and loads[m] > loads[loser]]
+                if gainers:
+                    self._move(topic, min(gainers, key=lambda m: (-loads[m], m)), loser)
+                    moved = True
+        return moved
 
     def _move(self, topic: int, giver: int, taker: int) -> None:
         held = self.held[topic]

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
-from orchestrator.assignors.claims import read_claims
+from orchestrator.assignors.claims import Claims, read_claims
 from orchestrator.assignors.constrained import assign_equal
 from orchestrator.assignors.general import assign_unequal
 from orchestrator.assignors.model import Assignment, AssignorError, PartitionRacks, Subscription
 from orchestrator.assignors.plan import Plan
+from orchestrator.assignors.racks import assign_beside, racks_matter
 from orchestrator.assignors.reading import Group, read
 
 Prefer = Literal["balance", "stickiness", "fair"]
@@ -45,8 +46,15 @@ class StickyAssignor:
 
 def sticky_plan(group: Group, partition_racks: PartitionRacks | None, prefer: Prefer) -> Plan:
     """Who keeps what and who is given what."""
-    claims = read_claims(group, keep=prefer != "fair")
-    keep_all = prefer == "stickiness"
+    keep, keep_all = prefer != "fair", prefer == "stickiness"
+    plan = _without_racks(group, read_claims(group, keep=keep), keep_all)
+    if partition_racks is None or not racks_matter(group, partition_racks):
+        return plan
+    # The plan so far has changed its claims, so the flow reads its own.
+    return assign_beside(group, read_claims(group, keep=keep), partition_racks, plan.loads(), keep_all=keep_all)
+
+
+def _without_racks(group: Group, claims: Claims, keep_all: bool) -> Plan:
     reading = [kind for kind, topics in enumerate(group.kinds) if topics]
     if not reading:
         return Plan.of(claims)
