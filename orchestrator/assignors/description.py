@@ -40,9 +40,9 @@ def read_description(text: str, source: str) -> Description:
 
 
 def parse_partition(text: str) -> TopicPartition:
-    """`t0-3`; the topic may hold dashes itself."""
-    topic, dash, number = text.rpartition("-")
-    if not (dash and topic and number.isascii() and number.isdigit()):
+    """`t0-3`; the topic may hold dashes, but `t0--3` is taken for a slip, not for a topic that ends with one."""
+    topic, _, number = text.rpartition("-")
+    if not topic or topic.endswith("-") or not (number.isascii() and number.isdigit()):
         raise ValueError(f"{text!r} is no partition")
     return TopicPartition(topic, int(number))
 
