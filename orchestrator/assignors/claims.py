@@ -43,6 +43,10 @@ def note(released: dict[int, int], number: int, member: int) -> None:
 
 def read_claims(group: Group, *, keep: bool = True) -> Claims:
     """Resolve all reports; with `keep=False` nothing may be kept and everything is `released`."""
+    free = bytearray(b"\1") * group.total
+    members = len(group.members)
+    if not any(subscription.owned for subscription in group.subscriptions):
+        return Claims([[] for _ in range(members)], [()] * members, {}, free)
     everything = {
         topic: list(range(base, base + count))
         for topic, base, count in zip(group.topics, group.bases, group.counts, strict=True)
@@ -63,7 +67,6 @@ def read_claims(group: Group, *, keep: bool = True) -> Claims:
             own, held = [], ()
         ids.append(own)
         objects.append(held)
-    free = bytearray(b"\1") * group.total
     for own in ids:
         for number in own:
             free[number] = 0

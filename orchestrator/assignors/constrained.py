@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import compress
+from operator import itemgetter
 
 from orchestrator.assignors.claims import Claims
 from orchestrator.assignors.plan import Plan
 from orchestrator.assignors.reading import Group
+
+_partition = itemgetter(1)
 
 
 def assign_equal(group: Group, claims: Claims, readers: Sequence[int], *, keep_all: bool = False) -> Plan:
@@ -34,21 +37,9 @@ def _cut(group: Group, claims: Claims, plan: Plan, readers: Sequence[int]) -> No
         if len(kept) > floor and ceilings:
             quota, ceilings = floor + 1, ceilings - 1
         if len(kept) > quota:
-            plan.drop(claims, member, _last(group, kept, len(kept) - quota))
-
-
-def _last(group: Group, numbers: Sequence[int], count: int) -> list[int]:
-    """The last `count` of ascending numbers when they are put in (partition, topic) order."""
-    keys: list[tuple[int, int]] = []
-    topics = zip(group.bases, group.counts, strict=True)
-    base, end = 0, 0
-    for number in numbers:
-        while number >= end:
-            base, size = next(topics)
-            end = base + size
-        keys.append((number - base, number))  # numbers ascend with topics, so this is (partition, topic)
-    keys.sort()
-    return [number for _, number in keys[-count:]]
+            # Objects ascend by topic and sorting keeps that order, so this is (partition, topic).
+            partition = list(map(_partition, plan.kept_objects[member]))
+            plan.drop_at(claims, member, sorted(range(len(kept)), key=partition.__getitem__)[quota:])
 
 
 def _fill(group: Group, claims: Claims, plan: Plan, readers: Sequence[int]) -> None:

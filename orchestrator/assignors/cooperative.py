@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, get_args
 
+from orchestrator.assignors.collector import collector_paused
 from orchestrator.assignors.model import Assignment, AssignorError, PartitionRacks, Subscription
 from orchestrator.assignors.reading import checked_topics, read
 from orchestrator.assignors.sticky import Prefer, sticky_plan
@@ -33,8 +34,9 @@ class CooperativeStickyAssignor:
         members: Mapping[str, Subscription],
         partition_racks: PartitionRacks | None = None,
     ) -> Assignment:
-        group = read(partitions_per_topic, members, partition_racks)
-        return sticky_plan(group, partition_racks, self.prefer).assignment(group, withhold=True)
+        with collector_paused():
+            group = read(partitions_per_topic, members, partition_racks)
+            return sticky_plan(group, partition_racks, self.prefer).assignment(group, withhold=True)
 
 
 @dataclass(frozen=True, slots=True)

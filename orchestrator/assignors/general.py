@@ -13,11 +13,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from heapq import heapify, heapreplace
+from itertools import compress
 from operator import itemgetter
 
 from orchestrator.assignors.claims import Claims
 from orchestrator.assignors.plan import Plan
-from orchestrator.assignors.reading import Group
+from orchestrator.assignors.reading import Group, topic_partitions
 from orchestrator.assignors.score import improves
 
 _topic = itemgetter(0)
@@ -60,6 +61,8 @@ class _Search:
                 self.had[number[topic]][member] = count
         self.held = [dict(counts) for counts in self.had]
         self.loads = [len(own) for own in claims.ids]
+        # Topics of which a member's load has changed since they were looked at.
+        self.stale: set[int] = set()
         # Topics with few readers have the least choice and go first.
         self.order = sorted(range(len(group.topics)), key=lambda t: (len(self.readers[t]), t))
 
@@ -92,17 +95,17 @@ class _Search:
 
         With `surplus_only` just what was given in this assignment moves: that costs nobody anything it had.
         """
-        changed = True
-        while changed:
-            changed = False
+        self.stale.update(self.order)
+        while self.stale:
             for topic in self.order:
-                changed |= self._level(topic, surplus_only)
+                if topic in self.stale:
+                    self.stale.discard(topic)
+                    self._level(topic, surplus_only)
 
-    def _level(self, topic: int, surplus_only: bool) -> bool:
+    def _level(self, topic: int, surplus_only: bool) -> None:
         """Move partitions of one topic while a reader is two or more below a holder."""
         loads, held, had = self.loads, self.held[topic], self.had[topic]
         readers = self.readers[topic]
-        moved = False
         while True:
             lowest = min(map(loads.__getitem__, readers))
             givers = [
@@ -111,7 +114,7 @@ class _Search:
                 if loads[member] > lowest + 1 and (not surplus_only or count > had.get(member, 0))
             ]
             if not givers:
-                return moved
+                return
             # One's own come home first among the lowest; the fullest giver gives, what it did not have if it can.
             taker = min(
                 (member for member in readers if loads[member] == lowest),
@@ -119,7 +122,6 @@ class _Search:
             )
             giver = min(givers, key=lambda member: (-loads[member], held[member] <= had.get(member, 0), member))
             self._move(topic, giver, taker)
-            moved = True
 
     def take_back(self) -> bool:
         """Undo moves that bought nothing: back to a former holder that has fewer than the member that was given it."""
@@ -141,6 +143,9 @@ class _Search:
         held[taker] = held.get(taker, 0) + 1
         self.loads[giver] -= 1
         self.loads[taker] += 1
+        kinds, kind_of = self.group.kinds, self.group.kind_of
+        self.stale.update(kinds[kind_of[giver]])
+        self.stale.update(kinds[kind_of[taker]])
 
 
 def _chosen(group: Group, claims: Claims, search: _Search) -> Plan:
@@ -158,17 +163,19 @@ def _chosen(group: Group, claims: Claims, search: _Search) -> Plan:
     for member, numbers in sorted(over.items()):
         plan.drop(claims, member, numbers)
     for topic, held in enumerate(search.held):
-        _deal(group, claims, plan, topic, held, search.had[topic])
-    for member, numbers in enumerate(plan.given):
-        plan.given_objects[member] += group.objects(numbers)
+        had = search.had[topic]
+        if gainers := [(m, more) for m, count in sorted(held.items()) if (more := count - had.get(m, 0)) > 0]:
+            _deal(group, claims, plan, topic, gainers)
     return plan
 
 
-def _deal(group: Group, claims: Claims, plan: Plan, topic: int, held: dict[int, int], had: dict[int, int]) -> None:
+def _deal(group: Group, claims: Claims, plan: Plan, topic: int, gainers: list[tuple[int, int]]) -> None:
     """Give the free partitions of one topic to those that are to have more than they had, in member order."""
-    at = group.bases[topic]
-    for member in sorted(held):
-        for _ in range(held[member] - had.get(member, 0)):
-            at = claims.free.index(1, at)
-            plan.given[member].append(at)
-            at += 1
+    base = group.bases[topic]
+    free = list(compress(range(group.counts[topic]), claims.free[base : base + group.counts[topic]]))
+    objects = list(topic_partitions(group.topics[topic], free))
+    at = 0
+    for member, more in gainers:
+        plan.given[member] += [base + partition for partition in free[at : at + more]]
+        plan.given_objects[member] += objects[at : at + more]
+        at += more

@@ -40,12 +40,16 @@ class Plan:
 
     def drop(self, claims: Claims, member: int, numbers: Sequence[int]) -> None:
         """Take kept partitions away from a member; they are free then."""
-        gone = set(numbers)
-        stays = [number not in gone for number in self.kept[member]]
-        self.kept_objects[member] = list(compress(self.kept_objects[member], stays))
-        self.kept[member] = list(compress(self.kept[member], stays))
-        for number in numbers:
-            claims.release(number, member)
+        kept = self.kept[member]
+        self.drop_at(claims, member, [bisect_left(kept, number) for number in numbers])
+
+    def drop_at(self, claims: Claims, member: int, places: Sequence[int]) -> None:
+        """The same by their places in the member's list."""
+        kept, objects = self.kept[member], list(self.kept_objects[member])
+        for place in sorted(places, reverse=True):
+            claims.release(kept[place], member)
+            del kept[place], objects[place]
+        self.kept_objects[member] = objects
 
     def loads(self) -> list[int]:
         return [len(kept) + len(given) for kept, given in zip(self.kept, self.given, strict=True)]

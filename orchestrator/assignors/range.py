@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from orchestrator.assignors.collector import collector_paused
 from orchestrator.assignors.model import Assignment, PartitionRacks, Subscription, TopicPartition
 from orchestrator.assignors.reading import Group, check_owned, read, topic_partitions
 from orchestrator.assignors.roundrobin import static_order
@@ -30,7 +31,11 @@ class RangeAssignor:
         members: Mapping[str, Subscription],
         partition_racks: PartitionRacks | None = None,
     ) -> Assignment:
-        group = read(partitions_per_topic, members, partition_racks)
+        with collector_paused():
+            return self._assign(read(partitions_per_topic, members, partition_racks), partition_racks)
+
+    @staticmethod
+    def _assign(group: Group, partition_racks: PartitionRacks | None) -> Assignment:
         check_owned(group)
         order = static_order(group)
         place = [0] * len(order)

@@ -47,7 +47,9 @@ class Group:
             topic = bisect_right(self.bases, ids[at]) - 1
             base = self.bases[topic]
             stop = bisect_right(ids, base + self.counts[topic] - 1, at)
-            out.extend(topic_partitions(self.topics[topic], [i - base for i in ids[at:stop]]))
+            whole = stop - at == self.counts[topic]
+            partitions = range(stop - at) if whole else [number - base for number in ids[at:stop]]
+            out.extend(topic_partitions(self.topics[topic], partitions))
             at = stop
         return out
 

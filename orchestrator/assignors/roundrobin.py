@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from orchestrator.assignors.collector import collector_paused
 from orchestrator.assignors.model import Assignment, PartitionRacks, Subscription, TopicPartition
 from orchestrator.assignors.reading import Group, check_owned, read, topic_partitions
 
@@ -34,7 +35,11 @@ class RoundRobinAssignor:
         members: Mapping[str, Subscription],
         partition_racks: PartitionRacks | None = None,
     ) -> Assignment:
-        group = read(partitions_per_topic, members, partition_racks)
+        with collector_paused():
+            return self._assign(read(partitions_per_topic, members, partition_racks))
+
+    @staticmethod
+    def _assign(group: Group) -> Assignment:
         check_owned(group)
         ring = static_order(group)
         place = [0] * len(ring)

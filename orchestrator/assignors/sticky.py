@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 from orchestrator.assignors.claims import Claims, read_claims
+from orchestrator.assignors.collector import collector_paused
 from orchestrator.assignors.constrained import assign_equal
 from orchestrator.assignors.general import assign_unequal
 from orchestrator.assignors.model import Assignment, AssignorError, PartitionRacks, Subscription
@@ -40,8 +41,9 @@ class StickyAssignor:
         members: Mapping[str, Subscription],
         partition_racks: PartitionRacks | None = None,
     ) -> Assignment:
-        group = read(partitions_per_topic, members, partition_racks)
-        return sticky_plan(group, partition_racks, self.prefer).assignment(group)
+        with collector_paused():
+            group = read(partitions_per_topic, members, partition_racks)
+            return sticky_plan(group, partition_racks, self.prefer).assignment(group)
 
 
 def sticky_plan(group: Group, partition_racks: PartitionRacks | None, prefer: Prefer) -> Plan:
