@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from heapq import heapify, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import compress
 from operator import itemgetter
 
@@ -29,8 +29,10 @@ def assign_unequal(group: Group, claims: Claims, *, keep_all: bool = False) -> P
     search = _Search(group, claims)
     search.fill()
     before = search.snapshot()
+    search.look_at_all()
     search.balance(surplus_only=True)
     if not keep_all:
+        search.look_at_all()
         search.balance(surplus_only=False)
         while search.take_back():  # another holder may open a way that was closed
             search.balance(surplus_only=False)
@@ -63,6 +65,7 @@ class _Search:
         self.loads = [len(own) for own in claims.ids]
         # Topics of which a member's load has changed since they were looked at.
         self.stale: set[int] = set()
+        self.touched: set[int] = set()  # topics of which anything was moved
         # Topics with few readers have the least choice and go first.
         self.order = sorted(range(len(group.topics)), key=lambda t: (len(self.readers[t]), t))
 
@@ -90,43 +93,58 @@ class _Search:
             for code in heap:
                 self.loads[code % size] = code // size
 
+    def look_at_all(self) -> None:
+        self.stale.update(self.order)
+
     def balance(self, *, surplus_only: bool) -> None:
         """Move partitions from fuller to emptier readers, topic by topic, until a whole pass changes nothing.
 
         With `surplus_only` just what was given in this assignment moves: that costs nobody anything it had.
         """
-        self.stale.update(self.order)
         while self.stale:
-            for topic in self.order:
-                if topic in self.stale:
-                    self.stale.discard(topic)
-                    self._level(topic, surplus_only)
+            for topic in [topic for topic in self.order if topic in self.stale]:
+                self.stale.discard(topic)
+                self._level(topic, surplus_only)
 
     def _level(self, topic: int, surplus_only: bool) -> None:
-        """Move partitions of one topic while a reader is two or more below a holder."""
+        """Move partitions of one topic while a reader is two or more below a holder.
+
+        The fullest holder gives, what it did not have before if it can; of the emptiest readers one that gets its own
+        back takes first. Entries of the heaps that a move has made old are left behind and skipped.
+        """
         loads, held, had = self.loads, self.held[topic], self.had[topic]
-        readers = self.readers[topic]
-        while True:
-            lowest = min(map(loads.__getitem__, readers))
-            givers = [
-                member
-                for member, count in held.items()
-                if loads[member] > lowest + 1 and (not surplus_only or count > had.get(member, 0))
-            ]
-            if not givers:
+        lowest = min(map(loads.__getitem__, self.readers[topic]))
+        if max(map(loads.__getitem__, held), default=0) < lowest + 2:
+            return
+
+        def giving(member: int) -> tuple[int, bool, int]:
+            return -loads[member], held.get(member, 0) <= had.get(member, 0), member
+
+        def taking(member: int) -> tuple[int, bool, int]:
+            return loads[member], held.get(member, 0) >= had.get(member, 0), member
+
+        givers = [giving(m) for m in held if loads[m] > lowest + 1]
+        takers = [taking(m) for m in self.readers[topic]]
+        heapify(givers)
+        heapify(takers)
+        while givers:
+            giver, taker = givers[0][2], takers[0][2]
+            if giver not in held or givers[0] != giving(giver) or (surplus_only and givers[0][1]):
+                heappop(givers)
+            elif takers[0] != taking(taker):
+                heappop(takers)
+            elif loads[giver] < loads[taker] + 2:
                 return
-            # One's own come home first among the lowest; the fullest giver gives, what it did not have if it can.
-            taker = min(
-                (member for member in readers if loads[member] == lowest),
-                key=lambda member: (held.get(member, 0) >= had.get(member, 0), member),
-            )
-            giver = min(givers, key=lambda member: (-loads[member], held[member] <= had.get(member, 0), member))
-            self._move(topic, giver, taker)
+            else:
+                self._move(topic, giver, taker)
+                for member in (giver, taker):
+                    heappush(takers, taking(member))
+                    heappush(givers, giving(member))
 
     def take_back(self) -> bool:
         """Undo moves that bought nothing: back to a former holder that has fewer than the member that was given it."""
         moved = False
-        for topic in self.order:
+        for topic in [topic for topic in self.order if topic in self.touched]:
             held, had, loads = self.held[topic], self.had[topic], self.loads
             for loser in sorted(member for member, count in had.items() if held.get(member, 0) < count):
                 gainers = [m for m, count in held.items() if count > had.get(m, 0) and loads[m] > loads[loser]]
@@ -136,6 +154,7 @@ class _Search:
         return moved
 
     def _move(self, topic: int, giver: int, taker: int) -> None:
+        self.touched.add(topic)
         held = self.held[topic]
         held[giver] -= 1
         if not held[giver]:
