@@ -156,12 +156,13 @@ class GroupConsumer(AIOKafkaConsumer):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         own = [
-            strategy.for_consumer(group_instance_id, self._group_generation)
+            strategy.for_consumer(group_instance_id, self.group_generation)
             for strategy in partition_assignment_strategy
         ]
         super().__init__(*topics, partition_assignment_strategy=own, group_instance_id=group_instance_id, **options)
 
-    def _group_generation(self) -> int:
+    def group_generation(self) -> int:
+        """The generation of the assignment at hand; -1 before the first and after the group has put us out."""
         # aiokafka has no public way to it; without it a stale report could not be told from a fresh one.
         generation = getattr(getattr(self, "_coordinator", None), "generation", None)
         return generation if isinstance(generation, int) else wire.UNKNOWN_GENERATION

@@ -118,7 +118,7 @@ class PythonMember(ConsumerRebalanceListener):  # type: ignore[misc]
 
     @property
     def generation(self) -> int:
-        return int(self.consumer._group_generation())
+        return int(self.consumer.group_generation())
 
 
 def settled(*members: Any) -> Callable[[], bool]:
