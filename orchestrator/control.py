@@ -133,7 +133,7 @@ def _holder(group: Group, task: TaskId) -> Member | None:
 
 
 def hand_over_facts(coordinator: Coordinator, since: int = 0) -> dict[str, Any]:
-    gaps = sorted(h.pause_ms for h in list(coordinator.hand_overs)[since:] if h.pause_ms is not None)
+    gaps = sorted(h.pause_ms for h in list(coordinator.hand_overs.values())[since:] if h.pause_ms is not None)
 
     def at(share: float) -> int | None:
         return gaps[min(len(gaps) - 1, int(len(gaps) * share))] if gaps else None
@@ -150,7 +150,7 @@ async def hand_overs(coordinator: Coordinator, args: Mapping[str, Any]) -> list[
     """The last hand-overs, oldest first."""
     return [
         {"task": str(h.task), "from": h.source, "to": h.target, "gap_ms": h.gap_ms, "pause_ms": h.pause_ms}
-        for h in coordinator.hand_overs
+        for h in coordinator.hand_overs.values()
     ]
 
 

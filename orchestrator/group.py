@@ -56,7 +56,7 @@ class Group:
         self.fencing: set[str] = set()
         self.given_up: dict[tuple[TaskId, str], int] = {}
         self.ends: dict[TaskId, int] = {}
-        self.hand_overs: dict[TaskId, tuple[str, str, Released | None, int]] = {}
+        self.hand_overs: dict[TaskId, tuple[str, str, Released | None, bool]] = {}
         self.operation: Operation | None = None
         self.started_ms = now_ms
         self.last_step_ms = now_ms
@@ -100,7 +100,7 @@ class Group:
         watch(self, now_ms)
         if self.dirty:
             rebalance(self, now_ms)
-        advance(self, now_ms)
+        advance(self)
         self._send()
         self._finish_leavers(now_ms)
         return self.effects
@@ -208,23 +208,21 @@ class Group:
             self._timed(member, task, begun)
 
     def _timed(self, member: Member, task: TaskId, begun: Started) -> None:
-        """Both sides of a hand-over have told their times: publish it. Without a record on one side, the time in which
-        nobody ran the task stands for the gap."""
+        """Both sides of a hand-over have told their times: publish it, and once more when its first record comes."""
         owner = self.owners.get(task)
         if task not in self.hand_overs or owner is None or owner.member != member.name or owner.epoch != begun.epoch:
             return
-        source, target, proof, moved_ms = self.hand_overs[task]
-        if proof is None or not proof.stopped_ms:
-            gap = None
-        elif proof.last_ms and not begun.first_ms and begun.began_ms:
-            return  # the first record is still to come
-        elif proof.last_ms and begun.first_ms:
-            gap = begun.first_ms - proof.last_ms
+        source, target, proof, told = self.hand_overs[task]
+        stopped = proof is not None and bool(proof.stopped_ms) and bool(begun.began_ms)
+        pause = max(0, begun.began_ms - proof.stopped_ms) if proof is not None and stopped else None
+        gap = begun.first_ms - proof.last_ms if proof is not None and proof.last_ms and begun.first_ms else None
+        if begun.first_ms or proof is None or not proof.last_ms:
+            del self.hand_overs[task]  # nothing more will be known
+        elif told:
+            return
         else:
-            gap = begun.began_ms - proof.stopped_ms
-        del self.hand_overs[task]
-        pause = max(0, begun.began_ms - proof.stopped_ms) if proof is not None and proof.stopped_ms else None
-        self.effects.append(ev.HandedOver(task, source, target, gap, pause, moved_ms))
+            self.hand_overs[task] = (source, target, proof, True)
+        self.effects.append(ev.HandedOver(task, begun.epoch, source, target, gap, pause))
 
     @staticmethod
     def _matters(before: Status, after: Status) -> bool:
