@@ -22,6 +22,8 @@ from orchestrator.scale import leaver_costs
 from orchestrator.shares import choose_leaving, parse_amount, target_size
 
 NO_FACTS = (None, None, None, None)
+AMOUNTS = ("to", "by", "instances")
+PLANS_KEPT = 100
 
 
 async def status(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,9 +35,10 @@ async def status(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str,
         "term": group.term,
         "stable": is_stable(group),
         "scale": scale(group),
+        "scale_since_ms": coordinator.scale_since_ms,
         "instances": instances(group),
         "tasks": [task_facts(group, task) for task in sorted(group.tasks)],
-        "hand_overs": hand_over_facts(coordinator),
+        "hand_overs": hand_over_facts(coordinator, int(args.get("since_ms") or 0)),
         "last_outcome": list(coordinator.last_outcome) if coordinator.last_outcome else None,
     }
 
@@ -125,18 +128,34 @@ def _holder(group: Group, task: TaskId) -> Member | None:
     return member if member is not None and member.hello.writer == owner.writer else None
 
 
-def hand_over_facts(coordinator: Coordinator, since: int = 0) -> dict[str, Any]:
-    gaps = sorted(h.pause_ms for h in list(coordinator.hand_overs)[since:] if h.pause_ms is not None)
+def hand_over_facts(coordinator: Coordinator, since_ms: int = 0) -> dict[str, Any]:
+    """Pauses of the hand-overs that began at `since_ms` (monotonic) or later."""
+    gaps = sorted(_pauses(coordinator, since_ms))
 
     def at(share: float) -> int | None:
         return gaps[min(len(gaps) - 1, int(len(gaps) * share))] if gaps else None
 
     return {
-        "count": coordinator.hand_over_count,
+        "count": len(gaps) if since_ms else coordinator.hand_over_count,
         "p50_ms": at(0.5),
         "p99_ms": at(0.99),
         "max_ms": gaps[-1] if gaps else None,
     }
+
+
+def _pauses(coordinator: Coordinator, since_ms: int) -> list[int]:
+    """Of hand-overs that are over, and of those where the new owner runs the task and waits for its first record."""
+    group = coordinator.group
+    found = [h.pause_ms for h in coordinator.hand_overs if h.moved_ms >= since_ms and h.pause_ms is not None]
+    for task, (_, target, proof, moved_ms) in group.hand_overs.items():
+        member = group.roster.get(target)
+        begun = member.status.started.get(task) if member is not None else None
+        owner = group.owners.get(task)
+        if moved_ms < since_ms or begun is None or owner is None or begun.epoch != owner.epoch:
+            continue
+        if proof is not None and proof.stopped_ms:
+            found.append(max(0, begun.began_ms - proof.stopped_ms))
+    return found
 
 
 async def hand_overs(coordinator: Coordinator, args: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -149,13 +168,18 @@ async def hand_overs(coordinator: Coordinator, args: Mapping[str, Any]) -> list[
 
 async def plan(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
     """Who would leave and what would move; changes nothing."""
-    return make_plan(coordinator.group, args, coordinator.host)
+    made = make_plan(coordinator.group, args, coordinator.host)
+    coordinator.plans.pop(made["plan"], None)
+    coordinator.plans[made["plan"]] = {name: args.get(name) for name in AMOUNTS}
+    while len(coordinator.plans) > PLANS_KEPT:
+        del coordinator.plans[next(iter(coordinator.plans))]
+    return made
 
 
 def make_plan(group: Group, args: Mapping[str, Any], host: str | None) -> dict[str, Any]:
     """The plan of a scale-down: its id stands for the group as it is now, so an older plan does not fit later."""
     present = {m.hello.instance for m in group.roster if not m.is_leaving and not m.fenced}
-    given = [name for name in ("to", "by", "instances") if args.get(name)]
+    given = [name for name in AMOUNTS if args.get(name)]
     if len(given) != 1:
         raise WrongUse("give one of --to, --by, --instances")
     current = args.get("current")
@@ -175,7 +199,8 @@ def make_plan(group: Group, args: Mapping[str, Any], host: str | None) -> dict[s
         leaving = choose_leaving(leaver_costs(group, present), len(present) - size, last=host)
     staying = sorted(present - set(leaving), key=natural)
     moves = _moves(group, set(leaving))
-    facts = f"{group.generation}|{sorted(present)}|{leaving}|{moves}"
+    # Neither bytes nor lags: they change with every record, and the plan stays the same plan.
+    facts = f"{group.generation}|{sorted(present)}|{leaving}|{[(move['task'], move['from']) for move in moves]}"
     return {
         "plan": hashlib.blake2b(facts.encode(), digest_size=6).hexdigest(),
         "from": len(present),
@@ -219,8 +244,12 @@ async def scale_down(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[
         raise RefusedBySafety(
             f"scale-down {group.operation.id} is running; follow it with --follow or take it back with --undo"
         )
-    made = make_plan(group, args, coordinator.host)
     wanted = args.get("plan")
+    if wanted and not any(args.get(name) for name in AMOUNTS):
+        if wanted not in coordinator.plans:
+            raise RefusedBySafety(f"there is no plan {wanted} here, or its coordinator is gone; make one with --plan")
+        args = {**args, **coordinator.plans[wanted]}
+    made = make_plan(group, args, coordinator.host)
     if wanted and wanted != made["plan"]:
         raise RefusedBySafety(f"plan {wanted} does not fit: the group has changed since; make a new one with --plan")
     if not made["leaving"]:
@@ -231,9 +260,11 @@ async def scale_down(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[
     await coordinator.ledger.put_operation(
         {"id": made["plan"], "leaving": made["leaving"], "deadline_wall_ms": deadline_wall, "force": force}
     )
-    deadline = None if timeout_ms is None else monotonic_ms() + int(timeout_ms)
+    began_ms = monotonic_ms()
+    deadline = None if timeout_ms is None else began_ms + int(timeout_ms)
     coordinator.event(ev.Leaving(made["plan"], tuple(made["leaving"]), deadline, force))
-    return {**made, "outcome": "running"}
+    coordinator.scale_since_ms = began_ms
+    return {**made, "outcome": "running", "since_ms": began_ms}
 
 
 async def undo(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,6 +56,8 @@ class Coordinator:
         self.hand_overs: deque[ev.HandedOver] = deque(maxlen=10_000)
         self.hand_over_count = 0
         self.last_outcome: tuple[str, str] | None = None
+        self.scale_since_ms = 0  # when the last scale-down under this coordinator began; 0: there was none
+        self.plans: dict[str, dict[str, Any]] = {}  # shown and not yet applied
         self.lookups: dict[int, asyncio.Future[messages.Found]] = {}
         self.ids = itertools.count(1)
         self._connections: dict[int, Connection] = {}

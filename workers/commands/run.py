@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
-from orchestrator.cli.settings import whole_number
+from orchestrator.cli.settings import TABLE, whole_number
 from orchestrator.errors import WrongUse
 from orchestrator.model import Protocol, Settings
 from pipeline.loading import load
 from workers.fleet import Fleet, Host, ProcessHost
-from workers.logs import default_log, open_log, show_log
+from workers.logs import default_log, log_path, open_log, show_log
 from workers.prepare import prepare
 from workers.spec import InstanceSpec
 
@@ -84,7 +84,7 @@ def run(argv: list[str]) -> int:
         application=app.id,
         instance="",
         log=url,
-        state_dir=str(Path(args.state_dir).absolute()),
+        state_dir=state_dir(args, url),
         workers=args.workers,
         path=(str(Path.cwd()),),
         settings=group_settings(args),
@@ -102,6 +102,14 @@ def run(argv: list[str]) -> int:
     return asyncio.run(run_fleet(ProcessHost(), spec, args.instances))
 
 
+def state_dir(args: Any, url: str) -> str:
+    """Absolute. With nothing said, the state lies beside a log that was found above the current folder."""
+    path = log_path(url)
+    if not args.log and path is not None and args.state_dir == TABLE["state-dir"].default:
+        return str(path.absolute().parent / Path(args.state_dir).name)
+    return str(Path(args.state_dir).absolute())
+
+
 async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
     """Prepare the log, start the fleet, and stop it on a signal."""
     app = load(spec.app)
@@ -109,6 +117,7 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
     try:
         fleet = Fleet(host, log, spec, lambda text: print(text, file=sys.stderr, flush=True))
         fleet.claim()
+        await fleet.announce()
         prepared = await prepare(log, app)
         loop = asyncio.get_running_loop()
         received: list[int] = []
