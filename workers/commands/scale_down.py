@@ -111,7 +111,7 @@ async def _see_through(args: Any, client: Client, log: Log, application: str, an
     started = time.monotonic()
     try:
         outcome, after = await wait_for_end(client, answer, Progress(quiet=args.json))
-        if outcome == "done":
+        if outcome in ("done", "forced"):
             await _shut_down(log, application, answer["leaving"])
     except asyncio.CancelledError:
         print(

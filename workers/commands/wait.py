@@ -9,13 +9,13 @@ from typing import Any
 from orchestrator.cli.arguments import Parser, checked
 from orchestrator.cli.settings import some_time, whole_number
 from orchestrator.errors import RefusedBySafety, TimedOut
-from state.errors import LogMissing
+from state.errors import LogMissing, LogUnusable
 from workers.client import Client, log_of
 from workers.commands.run import add_place
 from workers.commands.show import show_json
 from workers.logs import NoLog
 
-POLL_S = 0.1
+POLL_S, MAKING_S = 0.1, 3.0
 
 
 def run(argv: list[str]) -> int:
@@ -39,7 +39,7 @@ def run(argv: list[str]) -> int:
 async def _wait(args: Any) -> dict[str, Any]:
     """Also for a log and a coordinator that are not there yet: whoever waits has just started them."""
     deadline = time.monotonic() + args.timeout / 1000
-    told = "it has not begun"
+    making, told = time.monotonic() + MAKING_S, "it has not begun"
     while True:
         try:
             async with log_of(args.app, args.log) as (application, log, _):
@@ -61,6 +61,10 @@ async def _wait(args: Any) -> dict[str, Any]:
                 finally:
                     await client.close()
         except (LogMissing, NoLog, RefusedBySafety) as error:
+            told = str(error)
+        except LogUnusable as error:  # a log that is being made at this moment has no tables yet
+            if time.monotonic() > making:
+                raise
             told = str(error)
         if time.monotonic() > deadline:
             raise TimedOut(f"'{args.app}' is not stable after {args.timeout / 1000:g} s: {told}")
