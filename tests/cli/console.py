@@ -4,6 +4,7 @@ and whatever that started in turn, is gone when the test is over, and a test tha
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -12,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from orchestrator.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEADLINE_S = 30.0
@@ -71,6 +74,26 @@ class Console:
             check=False,
         )
         return Done(process.returncode, process.stdout.decode(), process.stderr.decode())
+
+    def here(self, *words: str) -> Done:
+        """Run a command in this process: faster, for commands that import no user code."""
+        out, err, back = io.StringIO(), io.StringIO(), Path.cwd()
+        os.chdir(self.folder)
+        kept = dict(os.environ)
+        for name in [name for name in os.environ if name.startswith("ORCHESTRATOR_")]:
+            del os.environ[name]
+        os.environ.update(self.environment)
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                try:
+                    code = main(words)
+                except SystemExit as error:
+                    code = int(error.code or 0)
+        finally:
+            os.chdir(back)
+            os.environ.clear()
+            os.environ.update(kept)
+        return Done(code, out.getvalue(), err.getvalue())
 
     def start(self, *words: str, name: str = "background") -> subprocess.Popen[bytes]:
         """Start a command and go on; its output is in `<name>.out` and `<name>.err`."""
