@@ -20,6 +20,7 @@ from typing import Protocol
 import msgspec
 
 from orchestrator.errors import RefusedBySafety
+from state.errors import DirectoryUnusable
 from state.log.protocol import Log
 from workers.journal import wall_ms
 from workers.spec import InstanceSpec, encode_spec
@@ -127,8 +128,13 @@ class Fleet:
     def claim(self) -> None:
         """One fleet of an application in a state directory. Raises RefusedBySafety."""
         folder = Path(self._base.state_dir) / self._base.application
-        folder.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(folder / "fleet.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(folder / "fleet.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise DirectoryUnusable(
+                f"the state folder {folder} cannot be made or written ({error.strerror}); choose another with --state-dir"
+            ) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

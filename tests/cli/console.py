@@ -4,6 +4,7 @@ and whatever that started in turn, is gone when the test is over, and a test tha
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -75,11 +76,13 @@ class Console:
         )
         return Done(process.returncode, process.stdout.decode(), process.stderr.decode())
 
-    def here(self, *words: str) -> Done:
-        """Run a command in this process: faster, for commands that import no user code."""
-        out, err, back = io.StringIO(), io.StringIO(), Path.cwd()
+    def here(self, *words: str, stdin: str | bytes = b"") -> Done:
+        """Run a command in this process: faster. What it imports from the folder is forgotten again."""
+        out, err, back, path = io.StringIO(), io.StringIO(), Path.cwd(), list(sys.path)
         os.chdir(self.folder)
-        kept = dict(os.environ)
+        kept, kept_in = dict(os.environ), sys.stdin
+        sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode() if isinstance(stdin, str) else stdin))
+        sys.dont_write_bytecode = True
         for name in [name for name in os.environ if name.startswith("ORCHESTRATOR_")]:
             del os.environ[name]
         os.environ.update(self.environment)
@@ -90,7 +93,13 @@ class Console:
                 except SystemExit as error:
                     code = int(error.code or 0)
         finally:
+            sys.stdin = kept_in
             os.chdir(back)
+            sys.path[:] = path
+            for name, module in list(sys.modules.items()):
+                if str(getattr(module, "__file__", None) or "").startswith(str(self.folder)):
+                    del sys.modules[name]
+            importlib.invalidate_caches()
             os.environ.clear()
             os.environ.update(kept)
         return Done(code, out.getvalue(), err.getvalue())
@@ -113,7 +122,7 @@ class Console:
         """`orchestrator run` in the background, until its group is stable."""
         process = self.start("run", f"{self.app}:app", "--instances", str(instances), *words, name="run")
         if wait:
-            done = self("wait", self.app, "--instances", str(instances), "--timeout", f"{DEADLINE_S:.0f}s")
+            done = self.here("wait", self.app, "--instances", str(instances), "--timeout", f"{DEADLINE_S:.0f}s")
             assert done.code == 0, (done, self.said("run"))
         return process
 
@@ -122,7 +131,7 @@ class Console:
 
     def pay(self, *payments: tuple[str, int]) -> None:
         lines = [json.dumps({"key": k, "value": {"account": k, "amount": n}}) for k, n in payments]
-        done = self("produce", f"{self.app}:app", "payments", stdin="\n".join(lines))
+        done = self.here("produce", f"{self.app}:app", "payments", stdin="\n".join(lines))
         assert done.code == 0, done
 
     # ---- waiting

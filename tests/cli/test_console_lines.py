@@ -20,7 +20,7 @@ def test_the_console_lines_as_printed(console: Console) -> None:
     assert console("produce", "bank:app", "payments", stdin=PAYMENT + "\n").code == 0
     asked = console("query", "bank", "balances", "ann")
     assert (asked.code, asked.out, asked.err) == (0, "-5\n", "")
-    assert console("wait", "bank", "--instances", "4").code == 0
+    assert console.here("wait", "bank", "--instances", "4").code == 0
     left = console("scale-down", "bank", "--to", "50%", "--wait")
     assert left.code == 0, left
     assert LEFT.fullmatch(left.out), left.out
@@ -37,4 +37,4 @@ def test_what_was_written_before_a_question_is_in_its_answer(console: Console) -
     console.run()
     for total in range(1, 3):
         console.pay(("ann", 1))
-        assert console("query", "bank", "balances", "ann").out == f"{total}\n"
+        assert console.here("query", "bank", "balances", "ann").out == f"{total}\n"

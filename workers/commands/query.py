@@ -37,6 +37,11 @@ def run(argv: list[str]) -> int:
     if not facts["found"]:
         if args.json:
             return NotThere.exit_code
+        if facts["restore_lag"]:
+            raise OrchestratorError(
+                f"{facts['task']} is being restored, {facts['restore_lag']} records behind, and has no {args.key} yet; "
+                "try again"
+            )
         raise NotThere(f"table '{args.table}' has no key {args.key}; it is read from {facts['task']}")
     return 0
 
@@ -95,12 +100,14 @@ async def _fresh(log: Log, described: dict[str, Any], number: int, partitions: I
 
 
 async def _ask(client: Client, wish: dict[str, Any]) -> dict[str, Any]:
-    """Ask the task's owner; between two owners there is nobody to ask for a moment."""
+    """Ask the task's owner. Between two owners there is nobody to ask for a moment, and one that is still restoring
+    does not know yet."""
     deadline = time.monotonic() + FIND_S
     while True:
         try:
             found: dict[str, Any] = await client.ask("query", wish)
-            return found
+            if not found["restore_lag"] or time.monotonic() > deadline:
+                return found
         except OrchestratorError as error:
             if error.exit_code != 1 or time.monotonic() > deadline:
                 raise
