@@ -35,10 +35,10 @@ async def status(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str,
         "term": group.term,
         "stable": is_stable(group),
         "scale": scale(group),
-        "scale_since_ms": coordinator.scale_since_ms,
+        "scale_since": coordinator.scale_since,
         "instances": instances(group),
         "tasks": [task_facts(group, task) for task in sorted(group.tasks)],
-        "hand_overs": hand_over_facts(coordinator, int(args.get("since_ms") or 0)),
+        "hand_overs": hand_over_facts(coordinator, int(args.get("hand_overs_since") or 0)),
         "last_outcome": list(coordinator.last_outcome) if coordinator.last_outcome else None,
     }
 
@@ -47,7 +47,7 @@ def is_stable(group: Group) -> bool:
     """Every task has a running owner, nothing moves, nobody learns or leaves."""
     return (
         bool(group.roster.members)
-        and all(group.effective_owner(task) is not None for task in group.tasks)
+        and all(_runs(group, task) for task in group.tasks)
         and not group.moves
         and not group.recording
         and not group.learners
@@ -55,6 +55,13 @@ def is_stable(group: Group) -> bool:
         and group.operation is None
         and not any(m.is_leaving for m in group.roster)
     )
+
+
+def _runs(group: Group, task: TaskId) -> bool:
+    """Whether the task's owner says that it has caught up and processes."""
+    holder, owner = _holder(group, task), group.owners.get(task)
+    begun = holder.status.started.get(task) if holder is not None else None
+    return begun is not None and owner is not None and begun.epoch == owner.epoch
 
 
 def scale(group: Group) -> dict[str, Any] | None:
@@ -128,41 +135,28 @@ def _holder(group: Group, task: TaskId) -> Member | None:
     return member if member is not None and member.hello.writer == owner.writer else None
 
 
-def hand_over_facts(coordinator: Coordinator, since_ms: int = 0) -> dict[str, Any]:
-    """Pauses of the hand-overs that began at `since_ms` (monotonic) or later."""
-    gaps = sorted(_pauses(coordinator, since_ms))
+def hand_over_facts(coordinator: Coordinator, since: int = 0) -> dict[str, Any]:
+    """Pauses of the hand-overs after the first `since` that this coordinator saw."""
+    skipped = max(0, since - (coordinator.hand_over_count - len(coordinator.hand_overs)))
+    kept = list(coordinator.hand_overs.values())[skipped:]
+    gaps = sorted(h.pause_ms for h in kept if h.pause_ms is not None)
 
     def at(share: float) -> int | None:
         return gaps[min(len(gaps) - 1, int(len(gaps) * share))] if gaps else None
 
     return {
-        "count": len(gaps) if since_ms else coordinator.hand_over_count,
+        "count": coordinator.hand_over_count - since,
         "p50_ms": at(0.5),
         "p99_ms": at(0.99),
         "max_ms": gaps[-1] if gaps else None,
     }
 
 
-def _pauses(coordinator: Coordinator, since_ms: int) -> list[int]:
-    """Of hand-overs that are over, and of those where the new owner runs the task and waits for its first record."""
-    group = coordinator.group
-    found = [h.pause_ms for h in coordinator.hand_overs if h.moved_ms >= since_ms and h.pause_ms is not None]
-    for task, (_, target, proof, moved_ms) in group.hand_overs.items():
-        member = group.roster.get(target)
-        begun = member.status.started.get(task) if member is not None else None
-        owner = group.owners.get(task)
-        if moved_ms < since_ms or begun is None or owner is None or begun.epoch != owner.epoch:
-            continue
-        if proof is not None and proof.stopped_ms:
-            found.append(max(0, begun.began_ms - proof.stopped_ms))
-    return found
-
-
 async def hand_overs(coordinator: Coordinator, args: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The last hand-overs, oldest first."""
     return [
         {"task": str(h.task), "from": h.source, "to": h.target, "gap_ms": h.gap_ms, "pause_ms": h.pause_ms}
-        for h in coordinator.hand_overs
+        for h in coordinator.hand_overs.values()
     ]
 
 
@@ -260,11 +254,10 @@ async def scale_down(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[
     await coordinator.ledger.put_operation(
         {"id": made["plan"], "leaving": made["leaving"], "deadline_wall_ms": deadline_wall, "force": force}
     )
-    began_ms = monotonic_ms()
-    deadline = None if timeout_ms is None else began_ms + int(timeout_ms)
+    deadline = None if timeout_ms is None else monotonic_ms() + int(timeout_ms)
+    coordinator.scale_since = coordinator.hand_over_count
     coordinator.event(ev.Leaving(made["plan"], tuple(made["leaving"]), deadline, force))
-    coordinator.scale_since_ms = began_ms
-    return {**made, "outcome": "running", "since_ms": began_ms}
+    return {**made, "outcome": "running", "since": coordinator.scale_since}
 
 
 async def undo(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:

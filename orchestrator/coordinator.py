@@ -10,7 +10,6 @@ import asyncio
 import itertools
 import logging
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +24,7 @@ from orchestrator.transport import Connection, ConnectionEnded, listen
 log = logging.getLogger("orchestrator.coordinator")
 TICK_S = 0.1
 RENEW_S = 1.0
+HAND_OVERS_KEPT = 10_000
 
 Asker = Callable[["Coordinator", dict[str, Any]], Awaitable[Any]]
 
@@ -53,10 +53,10 @@ class Coordinator:
         self.tasks = tuple(tasks)
         self.askers = askers
         self.group = Group(settings, self.tasks, term=ledger.term, now_ms=monotonic_ms())
-        self.hand_overs: deque[ev.HandedOver] = deque(maxlen=10_000)
+        self.hand_overs: dict[tuple[TaskId, int], ev.HandedOver] = {}
         self.hand_over_count = 0
         self.last_outcome: tuple[str, str] | None = None
-        self.scale_since_ms = 0  # when the last scale-down under this coordinator began; 0: there was none
+        self.scale_since = 0  # hand-overs before the last scale-down under this coordinator
         self.plans: dict[str, dict[str, Any]] = {}  # shown and not yet applied
         self.lookups: dict[int, asyncio.Future[messages.Found]] = {}
         self.ids = itertools.count(1)
@@ -110,6 +110,7 @@ class Coordinator:
                 tuple(str(i) for i in instances),
                 None if left is None else monotonic_ms() + left,
                 bool(facts.get("force")),
+                resumed=True,
             ),
             monotonic_ms(),
         )
@@ -136,13 +137,26 @@ class Coordinator:
                 log.info("scale-down %s: %s", operation, outcome)
                 self._writes.put_nowait(effect)
             case ev.HandedOver():
-                self.hand_overs.append(effect)
-                self.hand_over_count += 1
-                log.info(
-                    "%s handed over from %s to %s, gap %s ms", effect.task, effect.source, effect.target, effect.gap_ms
-                )
+                self._handed_over(effect)
             case ev.Said(text):
                 log.info(text)
+
+    def _handed_over(self, move: ev.HandedOver) -> None:
+        """Keep the last ones; one that is told again replaces what was known."""
+        key = (move.task, move.epoch)
+        if key not in self.hand_overs:
+            self.hand_over_count += 1
+        self.hand_overs[key] = move
+        if len(self.hand_overs) > HAND_OVERS_KEPT:
+            del self.hand_overs[next(iter(self.hand_overs))]
+        log.info(
+            "%s handed over from %s to %s, pause %s ms, gap %s ms",
+            move.task,
+            move.source,
+            move.target,
+            move.pause_ms,
+            move.gap_ms,
+        )
 
     def _send(self, session: int, message: messages.Down) -> None:
         connection = self._connections.get(session)

@@ -68,12 +68,13 @@ class TasksChanged:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """Mark instances as leaving (or with an empty set and `undo` take the mark back)."""
+    """Mark instances as leaving. `resumed`: read from the log by a new coordinator, to which nobody has joined yet."""
 
     operation: str
     instances: tuple[str, ...]
     deadline_ms: int | None = None
     force: bool = False
+    resumed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +144,15 @@ class OperationEnded:
 @dataclass(frozen=True, slots=True)
 class HandedOver:
     """A task changed hands. `gap_ms` is what a user felt: from the last record of the old owner to the first of the new
-    (with no records around: the pause); `pause_ms` is the time in which nobody ran it. None where a side was lost."""
+    (None: no record on one side, yet); `pause_ms` is the time in which nobody ran it (None: a side was lost).
+    Told twice where the first record comes later."""
 
     task: TaskId
+    epoch: int
     source: str
     target: str
     gap_ms: int | None
     pause_ms: int | None
-    moved_ms: int
 
 
 @dataclass(frozen=True, slots=True)

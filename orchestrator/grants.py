@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.model import Assignment, Owner, TaskId
+from orchestrator.model import Assignment, Owner, Status, TaskId
 from orchestrator.roster import Member
 
 if TYPE_CHECKING:
@@ -59,13 +59,25 @@ def assignment_of(group: Group, member: Member, owned: Owned) -> Assignment:
         tuple(sorted(t for t, ms in group.standbys.items() if member.name in ms and t not in active)),
         group.protocol,
         leaving,
-        leaving and not held and not group.owns(member) and _may_go(group, member),
+        leaving and not held and _may_go(group, member),
     )
 
 
 def _may_go(group: Group, member: Member) -> bool:
-    """A leaver goes only while somebody stays."""
-    return any(not other.is_leaving for other in group.roster if other is not member) or not group.tasks
+    """A leaver goes when nothing is left on its whole instance, and only while somebody stays."""
+    instance = member.hello.instance
+    if any(other.hello.instance == instance and group.owns(other) for other in group.roster):
+        return False
+    return any(not other.is_leaving for other in group.roster) or not group.tasks
+
+
+def lacks(sent: Assignment, status: Status) -> bool:
+    """Whether a member that has taken the assignment in reports less than what is in it (it dropped a task, or obeyed
+    somebody else in between)."""
+    if status.term != sent.term or status.generation < sent.generation:
+        return False
+    missing = [t for t in sent.active if t not in status.active and t not in status.released]
+    return bool(missing) or any(t not in status.copies and t not in status.active for t in sent.learners)
 
 
 def same(a: Assignment, b: Assignment) -> bool:

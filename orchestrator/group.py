@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orchestrator import events as ev
-from orchestrator.grants import assignment_of, is_released, owned_by_writer, same
+from orchestrator.grants import assignment_of, is_released, lacks, owned_by_writer, same
 from orchestrator.model import PROTOCOL_ORDER, Owner, Protocol, Released, Role, Settings, Started, Status, Task, TaskId
 from orchestrator.names import natural
 from orchestrator.refine import Move, advance, rebalance
 from orchestrator.roster import Member, Roster
-from orchestrator.silence import watch
+from orchestrator.silence import excuse, watch
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class Operation:
     instances: frozenset[str]
     deadline_ms: int | None
     force: bool
-    timed_out: bool = False
+    resumed: bool = False
 
 
 class Group:
@@ -56,10 +56,11 @@ class Group:
         self.fencing: set[str] = set()
         self.given_up: dict[tuple[TaskId, str], int] = {}
         self.ends: dict[TaskId, int] = {}
-        self.hand_overs: dict[TaskId, tuple[str, str, Released | None, int]] = {}
+        self.hand_overs: dict[TaskId, tuple[str, str, Released | None, bool]] = {}
         self.operation: Operation | None = None
         self.dismissed: dict[str, int] = {}  # instances stopped by force, and until when they may not come back
         self.started_ms = now_ms
+        self.last_step_ms = now_ms
         self.first_join_ms: int | None = None
         self.barrier = False
         self.paused = False  # an operator's hold: while set, nothing is planned
@@ -72,6 +73,9 @@ class Group:
     def step(self, event: ev.Event, now_ms: int) -> list[ev.Effect]:
         """Take one event; return what is to be done. Never waits, reads no clock."""
         self.effects = []
+        if now_ms - self.last_step_ms > max(2_000, 3 * self.settings.heartbeat_ms):
+            excuse(self, now_ms - self.last_step_ms)
+        self.last_step_ms = now_ms
         match event:
             case ev.Joined():
                 self._joined(event, now_ms)
@@ -97,9 +101,9 @@ class Group:
         watch(self, now_ms)
         if self.dirty:
             rebalance(self, now_ms)
-        advance(self, now_ms)
+        advance(self)
         self._send()
-        self._finish_leavers()
+        self._finish_leavers(now_ms)
         return self.effects
 
     def next_deadline_ms(self, now_ms: int) -> int:
@@ -144,7 +148,8 @@ class Group:
         if now_ms < self.dismissed.get(hello.instance, 0):
             member.leaving = True
         self.roster.bind(member, event.session)
-        self._adopt_copies(member)
+        if known is None:
+            self._adopt_copies(member)
         self._take_status(member, now_ms)
         self.dirty = True
         if status.term == 0:
@@ -156,14 +161,30 @@ class Group:
         return known is not None and known.fenced and known.hello.writer == writer
 
     def _adopt_copies(self, member: Member) -> None:
-        """A new coordinator learns of learners and standbys from those who hold them."""
+        """A new coordinator learns of learners and standbys from those who hold them; what breaks a rule is let go."""
+        restoring = sum(1 for m in self.learners.values() if self._instance(m) == member.hello.instance)
         for task, copy in sorted(member.status.copies.items()):
-            if task not in self.tasks:
+            if task not in self.tasks or self._held_in(task, member.hello.instance):
                 continue
+            owner = self.owners.get(task)
+            if owner is not None and owner.writer == member.hello.writer:
+                continue
+            known = self.standbys.get(task, ())
             if copy.role is Role.LEARNER and task not in self.learners:
-                self.learners[task] = member.name
-            elif copy.role is Role.STANDBY and member.name not in self.standbys.get(task, ()):
-                self.standbys[task] = (*self.standbys.get(task, ()), member.name)
+                if copy.ready or restoring < self.settings.max_learners_per_instance:
+                    self.learners[task] = member.name
+                    restoring += 1
+            elif copy.role is Role.STANDBY and len(known) < self.settings.standbys:
+                self.standbys[task] = (*known, member.name)
+
+    def _instance(self, name: str) -> str | None:
+        known = self.roster.get(name)
+        return known.hello.instance if known is not None else None
+
+    def _held_in(self, task: TaskId, instance: str) -> bool:
+        """Whether a copy of the task is known on this instance already."""
+        names = [self.effective_owner(task), self.learners.get(task), *self.standbys.get(task, ())]
+        return any(name is not None and self._instance(name) == instance for name in names)
 
     def _heard(self, event: ev.Heartbeat, now_ms: int) -> None:
         member = self.roster.of_session(event.session)
@@ -179,6 +200,8 @@ class Group:
         self._take_status(member, now_ms)
         if self._matters(before, event.status):
             self.dirty = True
+        if member.sent is not None and lacks(member.sent, event.status):
+            member.sent = None  # it has seen the assignment and does not hold what is in it: say it again
 
     def _take_status(self, member: Member, now_ms: int) -> None:
         self.roster.note_progress(member, now_ms)
@@ -188,23 +211,21 @@ class Group:
             self._timed(member, task, begun)
 
     def _timed(self, member: Member, task: TaskId, begun: Started) -> None:
-        """Both sides of a hand-over have told their times: publish it. Without a record on one side, the time in which
-        nobody ran the task stands for the gap."""
+        """Both sides of a hand-over have told their times: publish it, and once more when its first record comes."""
         owner = self.owners.get(task)
         if task not in self.hand_overs or owner is None or owner.member != member.name or owner.epoch != begun.epoch:
             return
-        source, target, proof, moved_ms = self.hand_overs[task]
-        if proof is None or not proof.stopped_ms:
-            gap = None
-        elif proof.last_ms and not begun.first_ms and begun.began_ms:
-            return  # the first record is still to come
-        elif proof.last_ms and begun.first_ms:
-            gap = begun.first_ms - proof.last_ms
+        source, target, proof, told = self.hand_overs[task]
+        stopped = proof is not None and bool(proof.stopped_ms) and bool(begun.began_ms)
+        pause = max(0, begun.began_ms - proof.stopped_ms) if proof is not None and stopped else None
+        gap = begun.first_ms - proof.last_ms if proof is not None and proof.last_ms and begun.first_ms else None
+        if begun.first_ms or proof is None or not proof.last_ms:
+            del self.hand_overs[task]  # nothing more will be known
+        elif told:
+            return
         else:
-            gap = begun.began_ms - proof.stopped_ms
-        del self.hand_overs[task]
-        pause = max(0, begun.began_ms - proof.stopped_ms) if proof is not None and proof.stopped_ms else None
-        self.effects.append(ev.HandedOver(task, source, target, gap, pause, moved_ms))
+            self.hand_overs[task] = (source, target, proof, True)
+        self.effects.append(ev.HandedOver(task, begun.epoch, source, target, gap, pause))
 
     @staticmethod
     def _matters(before: Status, after: Status) -> bool:
@@ -331,7 +352,9 @@ class Group:
     # ---- leaving
 
     def _leave(self, event: ev.Leaving) -> None:
-        self.operation = Operation(event.operation, frozenset(event.instances), event.deadline_ms, event.force)
+        self.operation = Operation(
+            event.operation, frozenset(event.instances), event.deadline_ms, event.force, event.resumed
+        )
         for member in self.roster:
             member.leaving = member.hello.instance in self.operation.instances
         self.dirty = True
@@ -359,12 +382,14 @@ class Group:
         self.effects.append(ev.OperationEnded(self.operation.id, "forced"))
         self.operation = None
 
-    def _finish_leavers(self) -> None:
+    def _finish_leavers(self, now_ms: int) -> None:
         for member in sorted(self.roster, key=lambda m: natural(m.name)):
             if member.sent is not None and member.sent.shutdown and not member.shut_down:
                 member.shut_down = True
                 self.effects.append(ev.Said(f"{member.name} shuts down"))
         operation = self.operation
+        if operation and operation.resumed and now_ms - self.started_ms < self.settings.rejoin_grace_ms:
+            return  # its leavers may still come back to this coordinator
         if operation and not any(m.hello.instance in operation.instances for m in self.roster):
             self.effects.append(ev.OperationEnded(operation.id, "done"))
             self.operation = None

@@ -45,7 +45,7 @@ def _copies_beside_each_other(group: Group) -> list[str]:
         owner = group.effective_owner(task)
         if owner is not None:
             names.append(owner)
-        hosts = [instances[name] for name in names if name in instances]
+        hosts = [instances[name] for name in dict.fromkeys(names) if name in instances]
         if len(hosts) != len(set(hosts)):
             found.append(f"two copies of {task} in one instance: {', '.join(names)}")
     return found

@@ -232,7 +232,7 @@ class _Placing:
             if owner is not None and task not in self.learners and self.host_of[owner] in movable:
                 movable[self.host_of[owner]].append(task)
         donors = [(-self.load[h] / self.capacity[h], self.rank[h], h) for h in self.staying]
-        receivers = [(self.load[h] / self.capacity[h], self.rank[h], h) for h in self.staying]
+        receivers = [(self._after(h), self.rank[h], h) for h in self.staying]
         heapify(donors)
         heapify(receivers)
         while donors:
@@ -248,8 +248,12 @@ class _Placing:
             movable[donor].remove(task)
             self._move(task, host)
             heappush(donors, (-self.load[donor] / self.capacity[donor], self.rank[donor], donor))
-            heappush(receivers, (self.load[host] / self.capacity[host], self.rank[host], host))
-            heappush(receivers, (self.load[donor] / self.capacity[donor], self.rank[donor], donor))
+            heappush(receivers, (self._after(host), self.rank[host], host))
+            heappush(receivers, (self._after(donor), self.rank[donor], donor))
+
+    def _after(self, host: str) -> float:
+        """How loaded a host is with one more: with unequal capacities the emptiest is not the best receiver."""
+        return (self.load[host] + 1) / self.capacity[host]
 
     def _choose_move(
         self, donor: str, tasks: list[TaskId], receivers: list[tuple[float, int, str]]
@@ -259,7 +263,7 @@ class _Placing:
         found: tuple[TaskId, str] | None = None
         while receivers and found is None:
             key, _, host = receivers[0]
-            if key != self.load[host] / self.capacity[host]:
+            if key != self._after(host):
                 heappop(receivers)
                 continue
             if not self._worth(donor, host, self.weight[tasks[-1]], strict=False):

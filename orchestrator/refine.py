@@ -79,11 +79,11 @@ def _changes(group: Group, plan: Plan) -> dict[TaskId, str]:
     return {task: target for task, target in plan.active.items() if group.effective_owner(task) != target}
 
 
-def advance(group: Group, now_ms: int) -> None:
+def advance(group: Group) -> None:
     """Record the owners of moves that are free: nobody holds the task, provably."""
     free: list[Owner] = []
     for task, move in sorted(group.moves.items()):
-        if task in group.recording:
+        if task in group.recording or ((held := group.owners.get(task)) and held.writer in group.fencing):
             continue
         target = group.roster.get(move.target)
         owner = group.owners.get(task)
@@ -104,7 +104,7 @@ def advance(group: Group, now_ms: int) -> None:
             group.generation += 1
         group.barrier = False
         for record in free:
-            _time(group, record, now_ms)
+            _time(group, record)
             group.recording[record.task] = record
             del group.moves[record.task]
         group.effects.append(ev.RecordOwners(tuple(free)))
@@ -116,11 +116,11 @@ def _proven(group: Group, owner: Owner) -> bool:
     return member is not None and member.hello.writer == owner.writer and is_released(owner, member)
 
 
-def _time(group: Group, record: Owner, now_ms: int) -> None:
+def _time(group: Group, record: Owner) -> None:
     before = group.owners.get(record.task)
     source = before.member if before is not None else ""
     if not source or source == record.member:
         return
     member = group.roster.get(source)
     proof = member.status.released.get(record.task) if member is not None else None
-    group.hand_overs[record.task] = (source, record.member, proof, now_ms)
+    group.hand_overs[record.task] = (source, record.member, proof, False)

@@ -24,12 +24,25 @@ def watch(group: Group, now_ms: int) -> None:
     forget = [p for p, since in group.given_up.items() if now_ms - since >= 5 * group.settings.learner_timeout_ms]
     for pair in forget:
         del group.given_up[pair]
+        group.dirty = True
     operation = group.operation
     if operation and operation.deadline_ms is not None and now_ms >= operation.deadline_ms:
         if operation.force:
             group.force(now_ms)
         else:
             group.undo("rolled back")
+
+
+def excuse(group: Group, gap_ms: int) -> None:
+    """The coordinator itself stood still (a Tick comes several times a second): its members could not be heard, so
+    that time does not count as their silence."""
+    for member in group.roster:
+        member.heard_ms += gap_ms
+        if member.silent_ms is not None:
+            member.silent_ms += gap_ms
+        member.progress = {task: (position, since + gap_ms) for task, (position, since) in member.progress.items()}
+    for move in group.moves.values():
+        move.since_ms += gap_ms
 
 
 def _watch_members(group: Group, now_ms: int) -> None:

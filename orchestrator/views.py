@@ -47,7 +47,7 @@ def build_view(group: Group) -> View:
         for task, member in group.learners.items()
         if member in members and task in group.tasks
     }
-    reserved -= {t for t, learner in learners.items() if learner.ready and not group.owners[t].writer}
+    reserved -= {t for t, learner in learners.items() if learner.ready and t in reserved and not group.owners[t].writer}
     return View(
         tasks=group.tasks,
         members=members,

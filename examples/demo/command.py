@@ -52,7 +52,7 @@ def run(argv: list[str]) -> int:
     """Exit code 0 only if every check ran and held."""
     parser = Parser("demo", "Flights of 2013: backfill on Spark, live instances, scale up, kill, scale down, verify.")
     parser.add_argument("--seed", type=int, default=1, help="decides the moment of the kill")
-    parser.add_argument("--rate", type=int, default=800, help="live records a second")
+    parser.add_argument("--rate", type=int, default=500, help="live records a second")
     parser.add_argument("--instances", type=int, default=2, help="how many to start with; the demo doubles them")
     parser.add_argument("--on", choices=["spark", "processes"], default="spark", help="where instances live")
     parser.add_argument("--history", type=int, default=9, help="months that are backfilled")

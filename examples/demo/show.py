@@ -57,7 +57,7 @@ def report_lines(report: dict[str, Any]) -> list[str]:
     lines.append(f"  outputs: {', '.join(f'{topic} {count}' for topic, count in records['outputs'].items())}")
     lines.append("  hand-overs (what a user would have felt: last record of the old owner to first of the new)")
     for move in report["hand_overs"]:
-        gap = "no record on one side" if move["gap_ms"] is None else f"{move['gap_ms']} ms"
+        gap = "no record came on one side" if move["gap_ms"] is None else f"{move['gap_ms']} ms"
         pause = "" if move["pause_ms"] is None else f", nobody ran it for {move['pause_ms']} ms"
         lines.append(f"    {move['step']:<10}  {move['task']}  {move['from']} -> {move['to']}  {gap}{pause}")
     silence = report["longest_silence_of_tasks_that_stayed_ms"]

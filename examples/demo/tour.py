@@ -109,7 +109,7 @@ class Tour:
             "producer",
             "examples.demo.producer",
             *("--log", str(options.log), "--first", str(options.history + 1), "--last", str(last)),
-            *("--rate", str(options.rate)),
+            *("--rate", str(options.rate), "--hurry", str(options.folder / "hurry")),
         )
         self.show.note(
             f"a producer goes on with months {options.history + 1} to {last}, {options.rate} records a second"
@@ -351,6 +351,8 @@ class Tour:
         """The producer ends, and everything it wrote is processed."""
         self.show.step(7, "verify: first everything that was produced is processed")
         options = self.options
+        (options.folder / "hurry").touch()
+        self.show.note("the rest of the input follows as fast as it goes")
         live = options.live * 31 * 86_400 / options.rate
         if await asyncio.wait_for(self.producer.wait(), max(600.0, live)) != 0:
             raise OrchestratorError(f"the producer failed: {self.processes.last_line('producer')}")

@@ -34,7 +34,13 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Parse, then fill in what was not given on the command line from the other sources of settings."""
-        found = super().parse_args(args, namespace)
+        return self._filled(super().parse_args(args, namespace))
+
+    def parse_intermixed_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """The same for commands whose names and options may come in any order."""
+        return self._filled(super().parse_intermixed_args(args, namespace))
+
+    def _filled(self, found: Any) -> Any:
         if self._settings:
             sources = current()
             for warning in sources.strange():

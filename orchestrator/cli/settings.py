@@ -106,6 +106,7 @@ TABLE: dict[str, Setting] = {
             choices=("exit", "park"),
         ),
         Setting("on", "processes", "where instances live", choices=("processes", "spark")),
+        Setting("master", "local[2]", "Spark's master"),
         Setting("failpoint", "", "die in a commit, for tests"),
         Setting(
             "protocol",

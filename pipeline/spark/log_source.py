@@ -1,31 +1,38 @@
 """A PySpark data source over the log: `spark.read.format("orchestrator-log")`.
 
 Options: `log` (a log URL), `topics` (names, comma-separated), `until` (JSON, "topic-partition" -> position; by default
-the ends when the query is planned). One Spark partition a topic partition. Columns: topic, partition, offset,
-timestamp_ms, order_ms, key, value. `order_ms` is the running maximum of the timestamps of its partition: sorting by it
-merges partitions exactly as a task does, by the smallest timestamp among their heads.
+the ends when the query is planned). One Spark partition a topic partition. `order_ms` is the running maximum of the
+timestamps of its partition: sorting by it merges partitions exactly as a task does, by the smallest timestamp among
+their heads. `headers` is null for a record without any.
 One rule: a read goes to its end position, or fails; it never ends short.
+`log_frame` is the same read without Spark's Python processes that plan a data source, which cost seconds to start.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from state.errors import StateError
+from state.errors import StateError, UnknownTopic
 from state.log.batches import decode
 from state.log.protocol import Log, Partition, StoredRecord
 from workers.logs import open_log
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
-SCHEMA = "topic string, partition int, offset bigint, timestamp_ms bigint, order_ms bigint, key binary, value binary"
+SCHEMA = (
+    "topic string, partition int, offset bigint, timestamp_ms bigint, order_ms bigint, key binary, value binary, "
+    "headers array<struct<name: string, value: binary>>"
+)
 NAME = "orchestrator-log"
+POLL_BYTES = 4 << 20
 
 
 class Slice(InputPartition):
@@ -59,34 +66,69 @@ class LogReader(DataSourceReader):
         self._until = json.loads(options.get("until", "null"))
 
     def partitions(self) -> list[Slice]:
-        return asyncio.run(self._plan())
-
-    async def _plan(self) -> list[Slice]:
-        log = await open_log(self._url, create=False)
-        try:
-            known = await log.topics()
-            found = [Partition(topic, n) for topic in self._topics for n in range(known[topic].partitions)]
-            starts, ends = await log.starts(found), await log.ends(found)
-        finally:
-            await log.close()
-        if self._until is not None:
-            ends = {p: int(self._until[str(p)]) for p in found}
-        return [Slice(p.topic, p.number, starts[p], ends[p]) for p in found]
+        return asyncio.run(_plan(self._url, self._topics, self._until))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Slice)
-        loop = asyncio.new_event_loop()
-        try:
-            rows = _rows(self._url, partition)
-            running = partition.start, -1
-            while (records := loop.run_until_complete(anext(rows, None))) is not None:
-                batch, running = _batch(partition, records, running[1])
-                yield batch
-        finally:
-            loop.close()
+        return read(self._url, partition)
 
 
-async def _rows(url: str, part: Slice) -> AsyncIterator[list[StoredRecord]]:
+def log_frame(
+    session: SparkSession, url: str, topics: Sequence[str], until: Mapping[str, int] | None = None
+) -> DataFrame:
+    """Topics of a log as a DataFrame with the columns of the data source. Not to be called on an event loop."""
+    planned = asyncio.run(_plan(url, topics, until))
+    slices = [[s.topic, s.number, s.start, s.end] for s in planned if s.end > s.start]
+    if not slices:
+        return session.createDataFrame([], SCHEMA)
+    reading = partial(read_slices, url, json.dumps(slices))
+    return session.range(0, len(slices), 1, len(slices)).mapInArrow(reading, SCHEMA)
+
+
+def read_slices(url: str, slices: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """On an executor: the slices that the rows of the batches number."""
+    listed = json.loads(slices)
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            yield from read(url, Slice(*listed[number]))
+
+
+async def _plan(url: str, topics: Sequence[str], until: Mapping[str, int] | None) -> list[Slice]:
+    log = await open_log(url, create=False)
+    try:
+        known = await log.topics()
+        missing = sorted(set(topics) - set(known))
+        if missing:
+            raise UnknownTopic(f"{url} has no topic {missing[0]!r}; it has {', '.join(sorted(known))}")
+        found = [Partition(topic, n) for topic in topics for n in range(known[topic].partitions)]
+        starts, ends = await log.starts(found), await log.ends(found)
+    finally:
+        await log.close()
+    if until is not None:
+        ends = {p: int(until[str(p)]) for p in found}
+    return [Slice(p.topic, p.number, starts[p], ends[p]) for p in found]
+
+
+def read(url: str, part: Slice) -> Iterator[pa.RecordBatch]:
+    """The records of a slice, in batches."""
+    loop = asyncio.new_event_loop()
+    rows = _rows(url, part)
+    latest = None
+    try:
+        while (records := loop.run_until_complete(_following(rows))) is not None:
+            batch, latest = _batch(part, records, latest)
+            yield batch
+    finally:
+        loop.run_until_complete(rows.aclose())
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+async def _following(rows: AsyncIterator[list[StoredRecord]]) -> list[StoredRecord] | None:
+    return await anext(rows, None)
+
+
+async def _rows(url: str, part: Slice) -> AsyncGenerator[list[StoredRecord], None]:
     if part.end <= part.start:
         return
     log: Log = await open_log(url, create=False)
@@ -96,7 +138,7 @@ async def _rows(url: str, part: Slice) -> AsyncIterator[list[StoredRecord]]:
     try:
         position = part.start
         while position < part.end:
-            fetched = await reader.poll(max_bytes_per_partition=4 << 20)
+            fetched = await reader.poll(max_bytes_per_partition=POLL_BYTES)
             if not fetched:
                 raise StateError(f"{where} ended at {position}, before {part.end}: the log lost records it had")
             for item in fetched:
@@ -109,13 +151,16 @@ async def _rows(url: str, part: Slice) -> AsyncIterator[list[StoredRecord]]:
         await log.close()
 
 
-def _batch(part: Slice, records: list[StoredRecord], running: int) -> tuple[pa.RecordBatch, tuple[int, int]]:
+def _batch(part: Slice, records: list[StoredRecord], latest: int | None) -> tuple[pa.RecordBatch, int]:
+    """Rows of consecutive records; `latest` is the running maximum before them, and after them."""
     import pyarrow as pa
 
+    running = records[0].timestamp_ms if latest is None else latest
     order: list[int] = []
     for record in records:
         running = max(running, record.timestamp_ms)
         order.append(running)
+    header = pa.struct([("name", pa.string()), ("value", pa.binary())])
     batch = pa.RecordBatch.from_pydict(
         {
             "topic": pa.array([part.topic] * len(records), pa.string()),
@@ -125,6 +170,9 @@ def _batch(part: Slice, records: list[StoredRecord], running: int) -> tuple[pa.R
             "order_ms": pa.array(order, pa.int64()),
             "key": pa.array([r.key for r in records], pa.binary()),
             "value": pa.array([r.value for r in records], pa.binary()),
+            "headers": pa.array(
+                [[{"name": n, "value": v} for n, v in r.headers] or None for r in records], pa.list_(header)
+            ),
         }
     )
-    return batch, (records[-1].offset, running)
+    return batch, running

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import OrchestratorError, WrongUse
 from pipeline.spark.java import find_java_home
+from workers.logs import log_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +30,11 @@ appender.file.fileName = {log}
 appender.file.layout.type = PatternLayout
 appender.file.layout.pattern = %d{{HH:mm:ss.SSS}} %p %c{{1}}: %m%n
 """
+
+
+# On one machine jobs are short: the second compiler and parallel collectors cost more than they give (session 12 s -> 6 s
+# on two busy cores).
+SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 class SparkFailed(OrchestratorError):
@@ -72,6 +78,7 @@ def spark_session(
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.executorEnv.PYTHONPATH": python_path,
         "spark.speculation": "false",
+        **(SHORT_LIVED if master.startswith("local") else {}),
         **(settings or {}),
     }
     builder = SparkSession.builder.appName(name).master(master)
@@ -82,6 +89,12 @@ def spark_session(
             return builder.getOrCreate()
         except Exception as error:
             raise SparkFailed(f"Spark did not start ({type(error).__name__}); its log is {log}") from error
+
+
+def absolute_log(url: str) -> str:
+    """A log URL that means the same in the folder of an executor."""
+    path = log_path(url)
+    return url if path is None else f"sqlite:{path.absolute()}"
 
 
 @contextmanager
@@ -100,17 +113,22 @@ def _quiet(log: Path) -> Iterator[None]:
         os.close(kept)
 
 
-def spark_error(error: BaseException) -> str:
-    """The one line of a Spark failure that says what went wrong: the last line of the Python worker's own error."""
-    text = str(error)
+def failure(session: Any, error: BaseException) -> Exception:
+    """What to raise for a failed job: our own errors as an executor raised them, or SparkFailed in one line."""
+    text = _own_words(str(error))
+    log = Path(session.sparkContext.getConf().get("spark.local.dir", "")) / "spark.log"
+    return SparkFailed(f"a Spark job failed: {text}; its log is {log}")
+
+
+def _own_words(text: str) -> str:
+    """The line of a Spark failure that says what went wrong: the last line of the Python worker's own traceback."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    java = ("at ", "Caused by", "org.", "java.", "scala.")
     for line in reversed(lines):
-        head = line.split(":", 1)[0]
-        if head.endswith(("Error", "Failed", "Refused", "Exception")) and not head.startswith(
-            ("at ", "Caused", "org.", "java.")
-        ):
+        name, colon, _ = line.partition(": ")
+        if colon and not line.startswith(java) and " " not in name and name.rpartition(".")[2][:1].isupper():
             return line
-    return lines[0] if lines else type(error).__name__
+    return lines[0] if lines else "without a word"
 
 
 def stop(session: Any) -> None:

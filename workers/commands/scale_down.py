@@ -102,7 +102,7 @@ async def _follow(args: Any, client: Client, log: Log, application: str) -> int:
     if status["scale"] is None:
         return _end(args, {"outcome": "nothing to do", "leaving": []})
     scale = status["scale"]
-    answer = {"plan": scale["id"], "leaving": scale["leaving"], "since_ms": status["scale_since_ms"]}
+    answer = {"plan": scale["id"], "leaving": scale["leaving"], "since": status["scale_since"]}
     return await _see_through(args, client, log, application, answer, status)
 
 
@@ -127,7 +127,7 @@ async def _see_through(args: Any, client: Client, log: Log, application: str, an
 
 async def wait_for_end(client: Client, answer: Any, progress: Progress) -> tuple[str, Any]:
     """Until the operation is over: "done", "rolled back" or "forced", and the last status."""
-    since = {"since_ms": answer["since_ms"]}
+    since = {"hand_overs_since": answer["since"]}
     while True:
         status = await client.ask("status", since, retry_s=30)
         scale = status["scale"]
@@ -202,7 +202,7 @@ def _end(args: Any, facts: dict[str, Any]) -> int:
         "hand_overs": {"count": 0, "p50_ms": None, "p99_ms": None, "max_ms": None},
     }
     facts = {**known, **facts}
-    facts.pop("since_ms", None)
+    facts.pop("since", None)
     if args.json:
         show_json(facts)
     else:

@@ -1,0 +1,325 @@
+"""`orchestrator backfill`: state and outputs computed from history on Spark, so that live instances begin where it ends.
+
+One rule: nothing of a backfill is anywhere until one transaction of the log holds all of it: outputs, the final values
+of every table in their changelogs, and the positions where live processing goes on. The snapshot is published after it:
+whatever happens in between, the changelogs are whole.
+The coordinator's lease is held meanwhile, so no instance is given a task. One cut holds for all inputs; the position in
+a re-key topic is its end when the backfill starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.coordinator import monotonic_ms
+from orchestrator.election import Election, Seen
+from orchestrator.errors import RefusedBySafety
+from pipeline.app import App
+from pipeline.loading import load
+from pipeline.spark.engine import Computed, Engine, Inputs, Say, checked_history
+from pipeline.spark.rows import read_outputs, read_pairs
+from pipeline.spark.session import absolute_log, spark_session, stop
+from state import manifest
+from state.log.protocol import Lease, Log, NewRecord, Partition
+from workers.journal import wall_ms
+from workers.logs import open_log
+from workers.prepare import Prepared, prepare
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HOLDER = "backfill"
+BEAT_S = 0.5
+NOTHING: Mapping[str, Sequence[str]] = MappingProxyType({})
+
+
+async def backfill(
+    app_ref: str,
+    log_url: str,
+    snapshots: Path,
+    *,
+    master: str = "local[2]",
+    history: Mapping[str, Sequence[str]] = NOTHING,
+    say: Say,
+    allow_outside: bool = False,
+    session: SparkSession | None = None,
+) -> dict[str, Any]:
+    """Compute everything up to the ends of the inputs, and hand it to the log; returns the facts.
+
+    `session` is used instead of one of our own where given. Raises RefusedBySafety (exit code 3) for an app that has
+    committed positions, is running, or is outside of the promise; nothing is written then.
+    """
+    clock = Clock()
+    app = load(app_ref)
+    refuse_outside(app, allow_outside, say)
+    log_url = absolute_log(log_url)
+    log = await open_log(log_url, create=bool(history))
+    try:
+        prepared = await prepare(log, app)
+        chosen = checked_history(prepared, history)
+        await _refuse_used(log, prepared)
+        async with _lease_held(log, app.id):
+            until = await _cut(log, prepared)
+            inputs = Inputs(app_ref, prepared, log_url, log.log_id, until, chosen, Path.cwd())
+            clock.lap("checks")
+            async with spark(session, f"backfill {app.id}", master) as spark_:
+                clock.lap("start of Spark")
+                return await _run(spark_, log, inputs, snapshots, clock, say)
+    finally:
+        await log.close()
+
+
+class Clock:
+    """Seconds per step."""
+
+    def __init__(self) -> None:
+        self._since = self._begun = time.monotonic()
+        self.seconds: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        now = time.monotonic()
+        self.seconds[name] = round(now - self._since, 2)
+        self._since = now
+
+    def total(self) -> float:
+        return round(time.monotonic() - self._begun, 2)
+
+
+async def _run(
+    session: SparkSession, log: Log, inputs: Inputs, snapshots: Path, clock: Clock, say: Say
+) -> dict[str, Any]:
+    now_ms = wall_ms()
+    snapshot = f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
+    root = snapshots.absolute()
+    work = root / f".{snapshot}.work"
+    engine = Engine(session, inputs, work, root / snapshot, now_ms)
+    published = False
+    try:
+        computed = await in_thread(session, engine.run, say)
+        clock.lap("processors")
+        clock.seconds.update(computed.seconds)
+        await _seed(log, inputs, computed)
+        clock.lap("log")
+        say(f"the log has {sum(computed.sums('entries').values())} entries of tables, and the outputs")
+        _keep_outputs(computed, root / snapshot)
+        published = await asyncio.to_thread(_publish, root, snapshot, inputs, computed, now_ms)
+        clock.lap("snapshot")
+    finally:
+        engine.remove()
+        if not published:
+            shutil.rmtree(root / snapshot, ignore_errors=True)
+    return {
+        "application": inputs.prepared.app.id,
+        "snapshot": snapshot,
+        "snapshots": str(root),
+        "tasks": len(computed.tasks),
+        "records_in": computed.total("records_in"),
+        "inputs": sum(position for p, position in inputs.until.items()),
+        "outputs": computed.sums("outputs"),
+        "rekeyed": computed.sums("rekeyed"),
+        "skipped": computed.total("skipped"),
+        "dead_lettered": computed.total("dead_lettered"),
+        "tables": computed.sums("entries"),
+        "positions": {str(p): position for p, position in sorted(inputs.until.items())},
+        "seconds": {**clock.seconds, "total": clock.total()},
+    }
+
+
+# ---------------------------------------------------------------- before
+
+
+def refuse_outside(app: App, allowed: bool, say: Say) -> None:
+    """Apps whose answer may depend on more than their records. Raises RefusedBySafety."""
+    reasons = [f"resource '{name}'" for name in sorted(app.resources)]
+    reasons += [f"table '{name}' (local=True)" for name, table in sorted(app.tables.items()) if table.local]
+    if not reasons:
+        return
+    told = f"'{app.id}' uses {', '.join(reasons)}: Spark may give another answer than live instances"
+    if not allowed:
+        raise RefusedBySafety(f"{told}; --allow-outside runs it all the same")
+    say(f"{told}; it runs all the same, as --allow-outside says")
+
+
+async def _refuse_used(log: Log, prepared: Prepared) -> None:
+    """An app that has begun must go on from where it is."""
+    app = prepared.app
+    committed = await log.positions(app.id)
+    if committed:
+        raise RefusedBySafety(
+            f"'{app.id}' has processed records already ({len(committed)} committed positions); backfill is for an app "
+            "that has not begun: give it another id, or another log"
+        )
+    changelogs = [
+        Partition(app.tables[table].changelog, number)
+        for sub in prepared.topology.subtopologies
+        for table in sub.tables
+        for number in range(sub.partitions)
+    ]
+    full = sorted(p for p, end in (await log.ends(changelogs)).items() if end > 0)
+    if full:
+        raise RefusedBySafety(
+            f"the changelog {full[0]} of '{app.id}' is not empty, though no position is committed; "
+            "backfill needs empty changelogs: give the app another id, or another log"
+        )
+
+
+@asynccontextmanager
+async def _lease_held(log: Log, application: str) -> AsyncIterator[None]:
+    """The coordinator's lease, for as long as the block takes. Raises RefusedBySafety where somebody beats it."""
+    lease = await _acquired(log, application)
+    beating = asyncio.create_task(_beat(log, lease))
+    body = asyncio.current_task()
+    assert body is not None
+    beating.add_done_callback(lambda task: None if task.cancelled() else body.cancel("the lease is lost"))
+    try:
+        yield
+    except asyncio.CancelledError:
+        if beating.done() and not beating.cancelled():
+            body.uncancel()
+            raise RefusedBySafety(
+                f"an instance of '{application}' took over while backfill was at work: {beating.exception()}; nothing "
+                "was written; stop it and run backfill again"
+            ) from None
+        raise
+    finally:
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
+
+
+async def _acquired(log: Log, application: str) -> Lease:
+    """The lease, once it has stood still as long as a candidate waits."""
+    election = Election()
+    first = await log.lease(application)
+    while True:
+        found = await log.lease(application)
+        if found != first:
+            break
+        seen = None if found is None else Seen(found.term, found.beat)
+        if election.look(seen, monotonic_ms()):
+            taken = await log.acquire(application, HOLDER, "", found)
+            if taken is not None:
+                return taken
+            break
+        await asyncio.sleep(0.1)
+    found = await log.lease(application)
+    holder = "somebody" if found is None else found.holder
+    raise RefusedBySafety(
+        f"'{application}' is running ({holder} holds its lease); backfill needs it stopped: "
+        "stop all its instances, and wait for another backfill to end"
+    )
+
+
+async def _beat(log: Log, lease: Lease) -> None:
+    while True:
+        await asyncio.sleep(BEAT_S)
+        lease = await log.renew(lease)
+
+
+async def _cut(log: Log, prepared: Prepared) -> dict[Partition, int]:
+    """One moment for the inputs of all subtopologies."""
+    sources = {
+        Partition(topic, number)
+        for sub in prepared.topology.subtopologies
+        for topic in sub.sources
+        for number in range(sub.partitions)
+    }
+    return await log.ends(sorted(sources))
+
+
+# ---------------------------------------------------------------- Spark
+
+
+@asynccontextmanager
+async def spark(session: SparkSession | None, name: str, master: str) -> AsyncIterator[SparkSession]:
+    """The session given, or one of our own that is stopped at the end."""
+    if session is not None:
+        yield session
+        return
+    paths = (str(Path.cwd()),)
+    made = await asyncio.to_thread(spark_session, name, master, paths=paths)
+    try:
+        yield made
+    finally:
+        await asyncio.to_thread(stop, made)
+
+
+async def in_thread(session: SparkSession, function: Any, *args: Any) -> Any:
+    """A blocking call of Spark; a cancelled one cancels its jobs and waits for their end."""
+    running = asyncio.create_task(asyncio.to_thread(function, *args))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.to_thread(session.sparkContext.cancelAllJobs)
+        with contextlib.suppress(Exception):  # it was cancelled: how it ended is of no interest
+            await running
+        raise
+
+
+# ---------------------------------------------------------------- after
+
+
+async def _seed(log: Log, inputs: Inputs, computed: Computed) -> None:
+    """Everything in one transaction. Raises RefusedBySafety where the app has begun meanwhile."""
+    application = inputs.prepared.app.id
+    records = await asyncio.to_thread(_records, inputs.prepared, computed)
+    if not await log.seed_positions(application, inputs.until, records):
+        raise RefusedBySafety(
+            f"'{application}' committed positions while backfill was at work; nothing of it was written; "
+            "stop its instances"
+        )
+
+
+def _records(prepared: Prepared, computed: Computed) -> dict[Partition, list[NewRecord]]:
+    found: dict[Partition, list[NewRecord]] = {}
+    for topic in computed.sums("outputs"):
+        for partition, out in read_outputs(computed.outputs(topic)):
+            made = NewRecord(out.key, out.value, out.timestamp_ms, out.headers)
+            found.setdefault(Partition(topic, partition), []).append(made)
+    for task in prepared.tasks():
+        facts = computed.tasks[str(task.id)]
+        for table in prepared.subtopology(task.id).tables:
+            at_ms = facts.written_ms.get(table, 0)
+            pairs = read_pairs(computed.state(facts.task, table))
+            found[prepared.changelog(task.id, table)] = [NewRecord(key, value, at_ms) for key, value in pairs]
+    return found
+
+
+def _keep_outputs(computed: Computed, snapshot: Path) -> None:
+    """Outputs stay beside the snapshot, for queries."""
+    for topic in computed.sums("outputs"):
+        folder = snapshot / "outputs" / topic
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in computed.outputs(topic):
+            os.replace(path, folder / f"{path.parent.parent.name}.parquet")  # noqa: PTH105
+
+
+def _publish(root: Path, snapshot: str, inputs: Inputs, computed: Computed, now_ms: int) -> bool:
+    prepared = inputs.prepared
+    changelogs = [
+        prepared.app.tables[table].changelog for sub in prepared.topology.subtopologies for table in sub.tables
+    ]
+    positions = tuple(manifest.SourcePosition(p.topic, p.number, at) for p, at in sorted(inputs.until.items()))
+    manifest.publish(
+        root,
+        manifest.SnapshotManifest(
+            snapshot=snapshot,
+            application=prepared.app.id,
+            log_id=inputs.log_id,
+            time_ms=now_ms,
+            partitions={topic: prepared.topics[topic].partitions for topic in changelogs},
+            scopes={task: facts.scope_sum for task, facts in computed.tasks.items() if facts.scope_sum},
+            positions=positions,
+        ),
+    )
+    return True

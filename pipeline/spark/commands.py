@@ -1,0 +1,122 @@
+"""`orchestrator backfill` and `orchestrator verify`. One rule: progress goes to standard error, the answer to output."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+from orchestrator.cli.arguments import Parser
+from orchestrator.errors import WrongUse
+from pipeline.loading import load
+from pipeline.spark.backfill import backfill as run_backfill
+from pipeline.spark.verifying import Check
+from pipeline.spark.verifying import verify as run_verify
+from workers.commands.show import show_json, table
+from workers.logs import default_log
+
+SNAPSHOTS = ".orchestrator/snapshots"
+
+
+def _parser(command: str, description: str) -> Parser:
+    parser = Parser(command, description)
+    parser.add_argument("app", metavar="MODULE:APP")
+    parser.add_argument(
+        "history",
+        nargs="*",
+        metavar="TOPIC=PATTERN",
+        help="files of records before those in the log (Parquet, JSON, CSV: key, value, timestamp_ms)",
+    )
+    parser.setting("--master", default="local[2]", help="Spark's master")
+    parser.setting(
+        "--log", default=None, help="sqlite:PATH; by default .orchestrator/<application>.db, looked for upwards"
+    )
+    parser.add_argument("--allow-outside", action="store_true", help="also for apps with resources or local tables")
+    parser.add_argument("--json", action="store_true")
+    return parser
+
+
+def backfill(argv: list[str]) -> int:
+    """Compute an app's tables and outputs from its history."""
+    parser = _parser("backfill", "Compute tables and outputs from history on Spark; live instances go on from there.")
+    parser.setting("--snapshots", default=SNAPSHOTS, help="folder for the snapshot")
+    args = parser.parse_intermixed_args(argv)
+    history = _history(args.history)
+    url = args.log or default_log(load(args.app).id, Path.cwd(), existing=not history)
+    facts = asyncio.run(
+        run_backfill(
+            args.app,
+            url,
+            Path(args.snapshots),
+            master=args.master,
+            history=history,
+            say=_say,
+            allow_outside=args.allow_outside,
+        )
+    )
+    if args.json:
+        show_json(facts)
+    else:
+        print(_told(facts, args.app, args.snapshots))
+    return 0
+
+
+def verify(argv: list[str]) -> int:
+    """Compare live tables and outputs with what Spark computes from the same inputs."""
+    parser = _parser("verify", "Compute everything again on Spark and compare each key and output with the live ones.")
+    args = parser.parse_intermixed_args(argv)
+    app = load(args.app)
+    url = args.log or default_log(app.id, Path.cwd(), existing=True)
+    checks = asyncio.run(
+        run_verify(
+            args.app,
+            url,
+            master=args.master,
+            history=_history(args.history),
+            say=_say,
+            allow_outside=args.allow_outside,
+        )
+    )
+    if args.json:
+        show_json({"application": app.id, "checks": checks})
+    else:
+        print(shown(checks))
+    return 0 if all(check["ok"] for check in checks) else 1
+
+
+def shown(checks: list[Check]) -> str:
+    """Checks as a table for people."""
+    rows = [("ok" if c["ok"] else "DIFFERS", c["check"], c["expected"], c["found"]) for c in checks]
+    return table(rows, ("", "check", "expected", "found"))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _history(given: list[str]) -> dict[str, list[str]]:
+    """`payments=history/*.parquet` (a shell may have expanded the pattern: what follows without `=` goes with it)."""
+    found: dict[str, list[str]] = {}
+    topic = ""
+    for word in given:
+        name, equals, pattern = word.partition("=")
+        if equals and "/" not in name and pattern:
+            topic = name
+        elif topic:
+            pattern = word
+        else:
+            raise WrongUse(f"'{word}' is not TOPIC=PATTERN, for example payments=history/*.parquet")
+        found.setdefault(topic, []).append(pattern)
+    return found
+
+
+def _told(facts: dict[str, Any], app: str, snapshots: str) -> str:
+    tables = ", ".join(f"{name} {count}" for name, count in facts["tables"].items()) or "none"
+    outputs = ", ".join(f"{name} {count}" for name, count in facts["outputs"].items()) or "none"
+    return (
+        f"snapshot {facts['snapshot']}: {facts['records_in']} records in {facts['tasks']} tasks, "
+        f"{facts['seconds']['total']:.1f} s\n"
+        f"entries of tables: {tables}\noutputs: {outputs}\n"
+        f"go on from it with `orchestrator run {app} --snapshots {snapshots}`"
+    )

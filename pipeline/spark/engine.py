@@ -1,0 +1,257 @@
+"""All subtopologies of an app over its inputs, on Spark: one shuffle each, in order of dependency.
+
+One rule: what one stage leaves for the next is kept once, in Parquet, so nothing is computed twice and nothing differs.
+Reads the log up to given positions (and history files before it); leaves the work folder that `stage` describes.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial, reduce
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from orchestrator.errors import OrchestratorError, WrongUse
+from pipeline.spark.history import files, history_rows
+from pipeline.spark.log_source import log_frame
+from pipeline.spark.rows import COLUMNS, PLACE
+from pipeline.spark.session import failure
+from pipeline.spark.stage import StageJob, TaskFacts, run
+from pipeline.topology import Subtopology
+from state.log.protocol import Partition
+from workers.prepare import Prepared
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Say = Callable[[str], None]
+BEFORE_ALL_MS = -(1 << 63)
+
+
+class ComputationFailed(OrchestratorError):
+    """The user's code raised on a record. `frames` are the user's own."""
+
+    def __init__(self, message: str, frames: str) -> None:
+        super().__init__(message)
+        self.frames = frames
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What is computed: of which app, from which log up to where, after which files."""
+
+    app_ref: str
+    prepared: Prepared
+    log_url: str
+    log_id: str
+    until: Mapping[Partition, int]
+    history: Mapping[str, Sequence[str]]
+    folder: Path
+
+
+@dataclass
+class Computed:
+    """What came of it; the records themselves are in `work`."""
+
+    work: Path
+    tasks: dict[str, TaskFacts] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def total(self, what: str) -> int:
+        return sum(getattr(facts, what) for facts in self.tasks.values())
+
+    def sums(self, what: str) -> dict[str, int]:
+        """Of a mapping of every task."""
+        found: dict[str, int] = {}
+        for facts in self.tasks.values():
+            for name, count in getattr(facts, what).items():
+                found[name] = found.get(name, 0) + count
+        return dict(sorted(found.items()))
+
+    def outputs(self, topic: str) -> list[Path]:
+        return sorted(self.work.glob(f"*/outputs/{topic}.parquet"))
+
+    def state(self, task: str, table: str) -> Path:
+        return self.work / task / "state" / f"{table}.parquet"
+
+
+def external(prepared: Prepared) -> list[str]:
+    """The topics that are read from the log: all sources but the re-keys."""
+    sources = {name for sub in prepared.topology.subtopologies for name in sub.sources}
+    return sorted(name for name in sources if prepared.topics[name].kind != "repartition")
+
+
+def checked_history(prepared: Prepared, history: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Files by topic of the log. Raises WrongUse for a topic that is no input, BadHistory for files that are none."""
+    known = external(prepared)
+    by_name = {topic.name: topic.topic for topic in prepared.app.topics.values()}
+    found: dict[str, list[str]] = {}
+    for name, patterns in history.items():
+        topic = by_name.get(name, name)
+        if topic not in known:
+            raise WrongUse(f"'{name}' is no input of '{prepared.app.id}'; its inputs are {', '.join(known)}")
+        found[topic] = files(patterns)
+    return found
+
+
+class Engine:
+    """Runs the stages. `snapshot` is the folder for SST files, or None. Blocks: call it from a thread."""
+
+    def __init__(self, session: SparkSession, inputs: Inputs, work: Path, snapshot: Path | None, time_ms: int) -> None:
+        self._session = session
+        self._inputs = inputs
+        self._prepared = inputs.prepared
+        self._snapshot = snapshot
+        self._time_ms = time_ms
+        self._computed = Computed(work)
+        self._topics = {topic.topic: topic for topic in inputs.prepared.app.topics.values()}
+
+    def run(self, say: Say) -> Computed:
+        """Every subtopology, upstream first. Raises SparkFailed, ComputationFailed, WrongUse."""
+        computed = self._computed
+        for folder in (computed.work, self._snapshot):
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+        for sub in self._ordered():
+            begun = time.monotonic()
+            facts = self._stage(sub)
+            computed.tasks.update({one.task: one for one in facts})
+            seconds = time.monotonic() - begun
+            computed.seconds[f"subtopology {sub.number}"] = round(seconds, 2)
+            count = sum(one.records_in for one in facts)
+            say(f"subtopology {sub.number}: {count} records, {len(facts)} tasks, {seconds:.1f} s")
+        return computed
+
+    def remove(self) -> None:
+        shutil.rmtree(self._computed.work, ignore_errors=True)
+
+    def _ordered(self) -> list[Subtopology]:
+        """Subtopologies after those that re-key for them."""
+        app = self._prepared.app
+        writes = {
+            sub.number: {
+                p.rekey_to.topic for name in sub.processors if (p := app.processors[name]).rekey_to is not None
+            }
+            for sub in self._prepared.topology.subtopologies
+        }
+        left = list(self._prepared.topology.subtopologies)
+        found: list[Subtopology] = []
+        while left:
+            waiting = set().union(*(writes[sub.number] for sub in left))
+            ready = [sub for sub in left if not waiting & set(sub.sources)]
+            if not ready:
+                names = ", ".join(sorted(waiting & {name for sub in left for name in sub.sources}))
+                raise WrongUse(
+                    f"app '{app.id}': {names} is read by the subtopology that writes it; backfill cannot order that: "
+                    "read the re-key in a processor of its own"
+                )
+            found += ready
+            left = [sub for sub in left if sub not in ready]
+        return found
+
+    def _stage(self, sub: Subtopology) -> list[TaskFacts]:
+        job = msgspec.json.encode(self._job(sub)).decode()
+        rows = self._rows(sub).repartitionById(sub.partitions, "pid").sortWithinPartitions(*PLACE)
+        try:
+            answers = rows.mapInArrow(partial(run, job), "facts string").collect()
+        except Exception as error:  # whatever Spark raises: its own text is a page of Java
+            raise failure(self._session, error) from error
+        facts = [msgspec.json.decode(row["facts"], type=TaskFacts) for row in answers]
+        for one in facts:
+            if one.failure:
+                raise ComputationFailed(one.failure, one.frames)
+        wanted = {f"{sub.number}_{number}" for number in range(sub.partitions)}
+        if {one.task for one in facts} != wanted:
+            raise OrchestratorError(f"Spark ran {len(facts)} of {len(wanted)} tasks of subtopology {sub.number}")
+        return facts
+
+    def _job(self, sub: Subtopology) -> StageJob:
+        inputs, prepared = self._inputs, self._prepared
+        return StageJob(
+            app=inputs.app_ref,
+            folder=str(inputs.folder),
+            path=(str(inputs.folder),),
+            numbering=prepared.topology.numbering(),
+            counts=prepared.counts(),
+            subtopology=sub.number,
+            work=str(self._computed.work),
+            snapshot="" if self._snapshot is None else str(self._snapshot),
+            log_id=inputs.log_id,
+            topic_ids={name: info.topic_id for name, info in prepared.topics.items()},
+            time_ms=self._time_ms,
+        )
+
+    # ---- rows
+
+    def _rows(self, sub: Subtopology) -> DataFrame:
+        """All rows of a subtopology, and one for each task that says nothing, so that no task is left out."""
+        from pyspark.sql import functions as F
+
+        plain = [name for name in sub.sources if self._prepared.topics[name].kind != "repartition"]
+        frames = [
+            self._session.range(sub.partitions).select(
+                F.col("id").cast("int").alias("pid"),
+                F.lit(BEFORE_ALL_MS).cast("bigint").alias("order_ms"),
+                F.lit("").alias("topic"),
+                F.lit(0).alias("upstream"),
+                F.lit(0).cast("bigint").alias("seq"),
+                F.lit(0).cast("bigint").alias("timestamp_ms"),
+                F.lit(None).cast("binary").alias("key"),
+                F.lit(None).cast("binary").alias("value"),
+                F.lit(None).cast(COLUMNS.partition("headers ")[2]).alias("headers"),
+            )
+        ]
+        without = [name for name in plain if name not in self._inputs.history]
+        if without:
+            frames.append(self._log_rows(without))
+        frames += [self._with_history(name) for name in plain if name in self._inputs.history]
+        for name in sub.sources:
+            paths = [str(path) for path in sorted(self._computed.work.glob(f"*/rekeyed/{name}.parquet"))]
+            if paths:
+                frames.append(self._session.read.schema(COLUMNS).parquet(*paths))
+        return reduce(lambda one, other: one.unionByName(other), frames)
+
+    def _log_rows(self, topics: Sequence[str]) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        until = {str(p): position for p, position in self._inputs.until.items() if p.topic in topics}
+        return log_frame(self._session, self._inputs.log_url, topics, until).select(
+            F.col("partition").alias("pid"),
+            "order_ms",
+            "topic",
+            F.col("partition").alias("upstream"),
+            F.col("offset").alias("seq"),
+            "timestamp_ms",
+            "key",
+            "value",
+            "headers",
+        )
+
+    def _with_history(self, topic: str) -> DataFrame:
+        """History, then the log: a record of the log is never before one of the files, whatever its time."""
+        from pyspark.sql import functions as F
+
+        inputs = self._inputs
+        count = self._prepared.topics[topic].partitions
+        kept = str(self._computed.work / "history" / topic)
+        before = history_rows(
+            self._session, inputs.app_ref, inputs.folder, self._topics[topic], count, inputs.history[topic]
+        )
+        try:
+            before.write.parquet(kept)
+        except Exception as error:
+            raise failure(self._session, error) from error
+        rows = self._session.read.schema(COLUMNS).parquet(kept)
+        latest = rows.groupBy("pid").agg(F.max("order_ms").alias("latest"))
+        after = (
+            self._log_rows([topic])
+            .join(F.broadcast(latest), "pid", "left")
+            .withColumn("order_ms", F.greatest("order_ms", "latest"))
+            .drop("latest")
+        )
+        return rows.unionByName(after)

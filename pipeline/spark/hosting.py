@@ -1,0 +1,229 @@
+"""`orchestrator run --on spark`: instances as long-running Spark tasks. Spark gives slots, the coordinator gives tasks.
+
+One rule: one Spark job an instance, so that Spark starts again the one that crashed (a retry of its task) and no other
+notices. An instance is told to stop by a signal to its process, and ends in order; cancelling its job is for one that
+does not. The coordinator lives in an instance, never in the driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from orchestrator.errors import WrongUse
+from pipeline.spark.session import absolute_log, spark_session, stop
+from workers.commands import run as run_command
+from workers.instance import run_instance
+from workers.journal import NAME, wall_ms
+from workers.spec import InstanceSpec, decode_instance, encode_spec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("orchestrator.hosting")
+SPARE_SLOTS = 64  # a slot of local[N] is a thread that nobody starts before it is used
+FAILURES = 4  # crashes of one task before its job fails; the fleet submits it anew then
+LOOK_S = 0.1
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+SAID_BYTES = 4_000
+STDERR = "stderr.log"
+
+
+# ---------------------------------------------------------------- on an executor
+
+
+def host(specs: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """The function of the Spark task: one instance until it ends; its exit code, and what it said of a failure.
+
+    The Python process may be used again for another task, so everything is put back as it was.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    for text in specs:
+        given = decode_instance(text)
+        spec = msgspec.structs.replace(given, attempt=given.attempt + context.attemptNumber())
+        yield _instance(spec)
+
+
+def _instance(spec: InstanceSpec) -> tuple[int, str]:
+    folder = Path(spec.state_dir) / spec.application / spec.instance
+    folder.mkdir(parents=True, exist_ok=True)
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    with _stderr_to(folder / STDERR) as said:
+        logging.basicConfig(level=os.environ.get("ORCHESTRATOR_LOG_LEVEL", "WARNING").upper(), stream=sys.stderr)
+        try:
+            code = run_instance(spec)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return code, "" if code == 0 else _tail(said)
+
+
+@contextlib.contextmanager
+def _stderr_to(path: Path) -> Iterator[Path]:
+    """An executor's standard error is lost in the JVM's log: the instance and its workers get a file of their own."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+    os.dup2(target, 2)
+    os.close(target)
+    try:
+        yield path
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _tail(path: Path) -> str:
+    return path.read_bytes()[-SAID_BYTES:].decode(errors="replace")
+
+
+# ---------------------------------------------------------------- in the driver
+
+
+class SparkHandle:
+    """A job that hosts one instance. All methods are called on the event loop; the job runs in a thread."""
+
+    def __init__(self, session: SparkSession, spec: InstanceSpec) -> None:
+        self._context = session.sparkContext
+        self._spec = spec
+        self._loop = asyncio.get_running_loop()
+        self._done: asyncio.Future[int] = self._loop.create_future()
+        self._group = f"instance {spec.instance} {spec.attempt} {time.monotonic_ns()}"
+        self._since_ms = wall_ms()
+        self._journal = Path(spec.state_dir) / spec.application / spec.instance / NAME
+        self._stopping: asyncio.Task[None] | None = None
+        self._killing: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Submit the job."""
+        from pyspark import InheritableThread
+
+        InheritableThread(target=self._job, daemon=True, name=self._group).start()
+
+    async def wait(self) -> int:
+        """See workers.fleet.Handle. A job that Spark gave up counts as killed: it is submitted again."""
+        return await asyncio.shield(self._done)
+
+    def stop(self) -> None:
+        """A bounce. An instance that is just starting, or starting again, gets its signal as soon as it is there."""
+        if self._stopping is None and not self._done.done():
+            self._stopping = self._loop.create_task(self._stop())
+
+    def kill(self) -> None:
+        if self._killing is None and not self._done.done():
+            self._killing = self._loop.create_task(self._kill())
+
+    # ---- the thread
+
+    def _job(self) -> None:
+        code, said = -signal.SIGKILL, ""
+        try:
+            self._context.setJobGroup(self._group, f"instance {self._spec.instance}", False)
+            code, said = self._context.parallelize([encode_spec(self._spec)], 1).mapPartitions(host).collect()[0]
+        except Exception as error:  # noqa: BLE001 - Spark gave it up, whatever it calls the reason; the fleet decides
+            log.warning("the Spark job of %s ended: %s", self._spec.instance, str(error).partition("\n")[0])
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._finish, int(code), said)
+
+    def _finish(self, code: int, said: str) -> None:
+        if said:
+            print(said.rstrip(), file=sys.stderr, flush=True)
+        if not self._done.done():
+            self._done.set_result(code)
+
+    # ---- ending it
+
+    async def _stop(self) -> None:
+        told: set[int] = set()
+        while not self._done.done():
+            pid = self._pid()
+            if pid is not None and pid not in told:
+                told.add(pid)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+            await asyncio.sleep(LOOK_S)
+
+    async def _kill(self) -> None:
+        await asyncio.to_thread(self._context.cancelJobGroup, self._group)
+        while not self._done.done() or self._pid() is not None:
+            pid = self._pid()
+            if pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            await asyncio.sleep(LOOK_S)
+
+    def _pid(self) -> int | None:
+        """The process of the instance, if it runs: from its journal, since Spark does not know it."""
+        try:
+            lines = self._journal.read_text().splitlines()
+        except OSError:
+            return None
+        for line in reversed(lines):
+            try:
+                row: dict[str, Any] = json.loads(line)
+            except ValueError:
+                continue
+            if row["what"] == "instance ended" or row["at_ms"] < self._since_ms:
+                return None
+            if row["what"] == "instance":
+                pid = int(row["pid"])
+                return pid if _runs(pid) else None
+        return None
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+class SparkHost:
+    """Instances in the slots of a Spark session. A crashed one comes back as another attempt of its Spark task."""
+
+    restarts = True
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+
+    async def start(self, spec: InstanceSpec) -> SparkHandle:
+        handle = SparkHandle(self._session, spec)
+        handle.begin()
+        return handle
+
+
+def run_fleet(spec: InstanceSpec, count: int) -> int:
+    """`orchestrator run --on spark`: start Spark, run the fleet on it, stop Spark."""
+    master = os.environ.get("ORCHESTRATOR_MASTER") or f"local[{count + SPARE_SLOTS},{FAILURES}]"
+    _check_log(spec.log, master)
+    spec = msgspec.structs.replace(
+        spec, log=absolute_log(spec.log), snapshots=str(Path(spec.snapshots).absolute()) if spec.snapshots else ""
+    )
+    session = spark_session(f"instances of {spec.application}", master, paths=spec.path)
+    try:
+        return asyncio.run(run_command.run_fleet(SparkHost(session), spec, count))
+    finally:
+        stop(session)
+
+
+def _check_log(url: str, master: str) -> None:
+    """A SQLite log is a file: instances on other hosts would each have another one."""
+    here = ("local", "spark://127.0.0.1", "spark://localhost")
+    if url.startswith("sqlite:") and not master.startswith(here):
+        raise WrongUse(f"{url} is on this host, and instances on {master} may not be; name a Kafka log with --log")

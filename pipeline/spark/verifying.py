@@ -1,0 +1,197 @@
+"""`orchestrator verify`: Spark computes everything again, and every key and every output is compared with the live ones.
+
+One rule: what cannot be compared is a check that failed, never one that is left out. The comparison is made at one
+moment of the log: between two equal readings of the committed positions, when nothing is under way in a re-key topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.loading import load
+from pipeline.spark.backfill import NOTHING, in_thread, refuse_outside, spark
+from pipeline.spark.engine import Computed, Engine, Inputs, Say, checked_history, external
+from pipeline.spark.log_source import log_frame
+from pipeline.spark.session import absolute_log, failure
+from state.log.protocol import Log, Partition
+from workers.client import description
+from workers.journal import wall_ms
+from workers.logs import open_log
+from workers.prepare import Prepared, prepare
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Check = dict[str, Any]
+QUIET_S, LOOK_S = 20.0, 0.1
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One state of the log: inputs read up to `until`; everything the app wrote lies before `ends`."""
+
+    until: Mapping[Partition, int]
+    ends: Mapping[Partition, int]
+    under_way: int
+    gone: int
+
+
+async def verify(
+    app_ref: str,
+    log_url: str,
+    *,
+    master: str = "local[2]",
+    history: Mapping[str, Sequence[str]] = NOTHING,
+    say: Say,
+    allow_outside: bool = False,
+    session: SparkSession | None = None,
+) -> list[Check]:
+    """Checks as {"check", "expected", "found", "ok"}: tables by key, outputs as multisets of (key, value)."""
+    app = load(app_ref)
+    refuse_outside(app, allow_outside, say)
+    log_url = absolute_log(log_url)
+    log = await open_log(log_url, create=False)
+    try:
+        await description(log, app.id)
+        prepared = await prepare(log, app)
+        chosen = checked_history(prepared, history)
+        moment = await _moment(log, prepared)
+        inputs = Inputs(app_ref, prepared, log_url, log.log_id, moment.until, chosen, Path.cwd())
+    finally:
+        await log.close()
+    checks = [
+        _check("inputs are whole in the log", 0, moment.gone),
+        _check("re-keyed records are all processed", 0, moment.under_way),
+    ]
+    if not all(check["ok"] for check in checks):
+        return checks
+    async with spark(session, f"verify {app.id}", master) as spark_:
+        with tempfile.TemporaryDirectory(prefix="stream-orchestrator-verify-") as work:
+            engine = Engine(spark_, inputs, Path(work) / "work", None, wall_ms())
+            computed = await in_thread(spark_, engine.run, say)
+            compared: list[Check] = await in_thread(spark_, _compare, spark_, inputs, moment, computed, say)
+            return checks + compared
+
+
+def _check(what: str, expected: Any, found: Any, ok: bool | None = None, **more: Any) -> Check:
+    return {"check": what, "expected": expected, "found": found, "ok": expected == found if ok is None else ok, **more}
+
+
+async def _moment(log: Log, prepared: Prepared) -> Moment:
+    """A moment at which nothing is under way, or the last one looked at where there is none in time."""
+    sources = [
+        Partition(topic, number)
+        for sub in prepared.topology.subtopologies
+        for topic in sub.sources
+        for number in range(sub.partitions)
+    ]
+    read = external(prepared)
+    everything = [
+        Partition(name, number) for name, info in prepared.topics.items() for number in range(info.partitions)
+    ]
+    starts = await log.starts(sources)
+    deadline = time.monotonic() + QUIET_S
+    while True:
+        before = await log.positions(prepared.app.id)
+        ends = await log.ends(everything)
+        if before == await log.positions(prepared.app.id):
+            rekeyed = [p for p in sources if p.topic not in read]
+            under_way = sum(max(0, ends[p] - before.get(p, starts[p])) for p in rekeyed)
+            if not under_way or time.monotonic() > deadline:
+                until = {p: before.get(p, starts[p]) for p in sources if p.topic in read}
+                return Moment(until, ends, under_way, sum(starts[p] for p in until))
+        await asyncio.sleep(LOOK_S)
+
+
+# ---------------------------------------------------------------- comparing
+
+
+def _compare(session: SparkSession, inputs: Inputs, moment: Moment, computed: Computed, say: Say) -> list[Check]:
+    prepared = inputs.prepared
+    read = set(external(prepared))
+    checks: list[Check] = []
+    try:
+        for sub in prepared.topology.subtopologies:
+            for table in sub.tables:
+                paths = [str(computed.state(f"{sub.number}_{n}", table)) for n in range(sub.partitions)]
+                live = _written(session, inputs, moment, prepared.app.tables[table].changelog)
+                checks.append(_compare_table(session, table, paths, live))
+                say(_told(checks[-1]))
+        sinks = {name for sub in prepared.topology.subtopologies for name in sub.sinks}
+        for topic in sorted(name for name in sinks if prepared.topics[name].kind != "repartition"):
+            if topic in read:
+                checks.append(_check(f"outputs {topic}: not compared, the app reads them too", "", "", True))
+                continue
+            paths = [str(path) for path in computed.outputs(topic)]
+            checks.append(_compare_outputs(session, topic, paths, _written(session, inputs, moment, topic)))
+            say(_told(checks[-1]))
+    except Exception as error:
+        raise failure(session, error) from error
+    return checks
+
+
+def _told(check: Check) -> str:
+    return f"{check['check']}: {check['found']} of {check['expected']}, {'ok' if check['ok'] else 'DIFFERS'}"
+
+
+def _written(session: SparkSession, inputs: Inputs, moment: Moment, topic: str) -> DataFrame:
+    ends = {str(p): end for p, end in moment.ends.items() if p.topic == topic}
+    return log_frame(session, inputs.log_url, [topic], ends)
+
+
+def _compare_table(session: SparkSession, table: str, paths: Sequence[str], live: DataFrame) -> Check:
+    """Every key of every task, byte by byte."""
+    from pyspark.sql import functions as F
+
+    number = F.regexp_extract(F.col("_metadata.file_path"), r"/\d+_(\d+)/state/", 1).cast("int")
+    wanted = session.read.schema("key binary, value binary").parquet(*paths)
+    wanted = wanted.select(number.alias("partition"), "key", F.col("value").alias("wanted"))
+    last = live.groupBy("partition", "key").agg(F.max(F.struct("offset", "value")).alias("last"))
+    found = last.select("partition", "key", F.col("last.value").alias("found")).where("found is not null")
+    both = wanted.join(found, ["partition", "key"], "full")
+    differs = ~F.col("wanted").eqNullSafe(F.col("found"))
+    counts = both.agg(
+        F.count("wanted").alias("wanted"),
+        F.count("found").alias("found"),
+        F.count_if(differs).alias("differ"),
+        F.min(F.when(differs, F.struct("key", "wanted", "found"))).alias("example"),
+    ).collect()[0]
+    more: dict[str, Any] = {"differ": counts["differ"]}
+    if counts["example"] is not None:
+        more["example"] = {name: _text(counts["example"][name]) for name in ("key", "wanted", "found")}
+    same = counts["differ"] == 0
+    return _check(f"table {table}: every key", counts["wanted"], counts["found"], same, **more)
+
+
+def _compare_outputs(session: SparkSession, topic: str, paths: Sequence[str], live: DataFrame) -> Check:
+    """As multisets of (key, value): nothing lost, nothing doubled; their order is nobody's promise."""
+    from pyspark.sql import functions as F
+
+    found = live.groupBy("key", "value").agg(F.count("*").alias("found"))
+    schema = "key binary, value binary"
+    rows = session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
+    wanted = rows.groupBy("key", "value").agg(F.count("*").alias("wanted"))
+    same = [wanted[name].eqNullSafe(found[name]) for name in ("key", "value")]
+    both = wanted.join(found, same, "full").select(
+        F.coalesce("wanted", F.lit(0)).alias("wanted"), F.coalesce("found", F.lit(0)).alias("found")
+    )
+    more = F.col("wanted") - F.col("found")
+    counts = both.agg(
+        F.coalesce(F.sum("wanted"), F.lit(0)).alias("wanted"),
+        F.coalesce(F.sum("found"), F.lit(0)).alias("found"),
+        F.coalesce(F.sum(F.greatest(more, F.lit(0))), F.lit(0)).alias("lost"),
+        F.coalesce(F.sum(F.greatest(-more, F.lit(0))), F.lit(0)).alias("doubled"),
+    ).collect()[0]
+    ok = counts["lost"] == counts["doubled"] == 0
+    extra = {"lost": counts["lost"], "doubled": counts["doubled"]}
+    return _check(f"outputs {topic}: every record", counts["wanted"], counts["found"], ok, **extra)
+
+
+def _text(data: Any) -> str | None:
+    return None if data is None else bytes(data).decode(errors="replace")

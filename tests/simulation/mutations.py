@@ -1,0 +1,274 @@
+"""Rules removed one at a time: patches applied by the test, never flags in the core. Each must be caught by some seed.
+
+One rule: a mutation removes exactly one rule; if no seed notices, the simulation is too weak or the rule not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from unittest.mock import patch
+
+from orchestrator import grants, group, member, placement, refine, silence, views
+from orchestrator.model import Released, Role
+from tests.simulation import simlog
+
+Mutation = Callable[[ExitStack], None]
+
+
+def _patch(stack: ExitStack, owner: object, name: str, value: object) -> None:
+    stack.enter_context(patch.object(owner, name, value))
+
+
+def no_owner_check(stack: ExitStack) -> None:
+    """The log accepts a zombie's commit."""
+    original = simlog.SimLog.__init__
+
+    def init(self: simlog.SimLog, *args: object, **more: object) -> None:
+        original(self, *args, **more)  # type: ignore[arg-type]
+        self.check_owner = False
+
+    _patch(stack, simlog.SimLog, "__init__", init)
+
+
+def no_lease_check(stack: ExitStack) -> None:
+    """The log accepts owner records of a deposed coordinator."""
+    original = simlog.SimLog.__init__
+
+    def init(self: simlog.SimLog, *args: object, **more: object) -> None:
+        original(self, *args, **more)  # type: ignore[arg-type]
+        self.check_lease = False
+
+    _patch(stack, simlog.SimLog, "__init__", init)
+
+
+def grant_without_release(stack: ExitStack) -> None:
+    """An owner record changes although the owner before did not prove its release."""
+    _patch(stack, refine, "_proven", lambda group, owner: True)
+
+
+def grant_before_record(stack: ExitStack) -> None:
+    """Grants go out before the owner record is in the log."""
+    original = grants.assignment_of
+
+    def early(the_group: group.Group, who: object, owned: object) -> object:
+        given = original(the_group, who, owned)  # type: ignore[arg-type]
+        coming = {t: o.epoch for t, o in the_group.recording.items() if o.member == who.name}  # type: ignore[attr-defined]
+        from dataclasses import replace
+
+        return replace(given, active={**given.active, **coming})
+
+    _patch(stack, group, "assignment_of", early)
+
+
+def no_fence(stack: ExitStack) -> None:
+    """Tasks of a dead member are given away without fencing its writer."""
+
+    def fence_writer(self: group.Group, writer: str) -> None:
+        for task, owner in list(self.owners.items()):
+            if owner.writer == writer:
+                self.owners[task] = group.Owner(task, owner.epoch, owner.member, "", self.term)
+        self.dirty = True
+
+    _patch(stack, group.Group, "fence_writer", fence_writer)
+
+
+def obey_any_term(stack: ExitStack) -> None:
+    """A member obeys a coordinator of a lower term."""
+    original = member.MemberMachine._assigned
+
+    def assigned(self: member.MemberMachine, assignment: object) -> object:
+        self.term = 0
+        return original(self, assignment)  # type: ignore[arg-type]
+
+    _patch(stack, member.MemberMachine, "_assigned", assigned)
+
+
+def run_released_epoch_again(stack: ExitStack) -> None:
+    """A member takes an epoch up again that it has given up."""
+    original = member.MemberMachine._take
+
+    def take(self: member.MemberMachine, task: object, epoch: int) -> object:
+        self.released.pop(task, None)  # type: ignore[call-overload]
+        return original(self, task, epoch)  # type: ignore[arg-type]
+
+    _patch(stack, member.MemberMachine, "_take", take)
+
+
+def forget_release_proof(stack: ExitStack) -> None:
+    """A member does not repeat the proof of a release."""
+    original = member.MemberMachine.status
+
+    def status(self: member.MemberMachine) -> object:
+        from dataclasses import replace
+
+        return replace(original(self), released={})
+
+    _patch(stack, member.MemberMachine, "status", status)
+
+
+def ignore_status_changes(stack: ExitStack) -> None:
+    """A change in a heartbeat does not make the group think again."""
+    _patch(stack, group.Group, "_matters", staticmethod(lambda before, after: False))
+
+
+def no_rejoin_grace(stack: ExitStack) -> None:
+    """A new coordinator fences silent owners at once."""
+    original = silence.watch
+
+    def watch(the_group: group.Group, now_ms: int) -> None:
+        original(the_group, now_ms)
+        silence._fence_absent(the_group)
+
+    _patch(stack, group, "watch", watch)
+
+
+def no_release_timeout(stack: ExitStack) -> None:
+    """An owner that does not answer a release is waited for."""
+    _patch(stack, silence, "_watch_releases", lambda group, now_ms: None)
+
+
+def no_session_timeout(stack: ExitStack) -> None:
+    """A silent member is waited for."""
+    _patch(stack, silence, "_watch_members", lambda group, now_ms: None)
+
+
+def never_give_up_learners(stack: ExitStack) -> None:
+    """A learner without progress keeps its place."""
+    _patch(stack, silence, "_give_up_learners", lambda group, member, now_ms: None)
+
+
+def no_balance(stack: ExitStack) -> None:
+    """Loads are not balanced."""
+    _patch(stack, placement._Placing, "balance_hosts", lambda self: None)
+
+
+def no_emptying(stack: ExitStack) -> None:
+    """Leaving instances keep their tasks."""
+    _patch(stack, placement._Placing, "empty_leavers", lambda self: None)
+
+
+def bounce_learners(stack: ExitStack) -> None:
+    """Current learners are not kept until finished."""
+    _patch(stack, placement._Placing, "keep_learners", lambda self: None)
+
+
+def ignore_ready(stack: ExitStack) -> None:
+    """A ready learner does not take over."""
+    _patch(stack, views, "_ready", lambda group, member, task: False)
+
+
+def forget_standbys(stack: ExitStack) -> None:
+    """No standbys are placed."""
+    _patch(stack, placement._Placing, "place_standbys", lambda self: None)
+
+
+def standby_beside_copy(stack: ExitStack) -> None:
+    """A standby may sit beside another copy in one instance."""
+    _patch(stack, placement._Placing, "_taken", lambda self, task: set())
+
+
+def no_learner_budget(stack: ExitStack) -> None:
+    """An instance restores as many learners as come."""
+    _patch(stack, placement._Placing, "_funded", lambda self, task, host: True)
+
+
+def cold_before_warm(stack: ExitStack) -> None:
+    """A task whose owner is gone goes to anybody, not to its best copy."""
+    original = placement._Placing.place_actives
+
+    def place(self: placement._Placing) -> None:
+        from dataclasses import replace
+
+        self.view = replace(self.view, learners={}, standbys={}, disk={}, former={})
+        original(self)
+
+    _patch(stack, placement._Placing, "place_actives", place)
+
+
+def forget_resumed_operation(stack: ExitStack) -> None:
+    """A new coordinator calls a scale-down done before its leavers could come back."""
+    original = group.Group._leave
+
+    def leave(self: group.Group, event: object) -> None:
+        from dataclasses import replace
+
+        original(self, replace(event, resumed=False))  # type: ignore[type-var]
+
+    _patch(stack, group.Group, "_leave", leave)
+
+
+def leave_with_tasks(stack: ExitStack) -> None:
+    """A leaver is told to shut down at once."""
+    original = grants.assignment_of
+
+    def early(the_group: group.Group, who: object, owned: object) -> object:
+        from dataclasses import replace
+
+        given = original(the_group, who, owned)  # type: ignore[arg-type]
+        return replace(given, active={}, release={}, shutdown=True) if given.leaving else given
+
+    _patch(stack, group, "assignment_of", early)
+
+
+def announce_too_early(stack: ExitStack) -> None:
+    """A worker announces ready before it has restored."""
+    _patch(stack, member.MemberMachine, "_is_finished", lambda self, holding: True)
+
+
+def start_before_caught_up(stack: ExitStack) -> None:
+    """A granted task processes before its state is whole."""
+    from tests.simulation.nodes import Worker
+
+    original = Worker.opened
+
+    def opened(self: Worker, task: object, role: Role, epoch: int) -> None:
+        original(self, task, role, epoch)  # type: ignore[arg-type]
+        if role is Role.ACTIVE:
+            self.position[task] = self.world.log.positions.get(task, 0)  # type: ignore[index, call-overload]
+            self.machine.held[task].state = member.Held.RUNNING  # type: ignore[index]
+
+    _patch(stack, Worker, "opened", opened)
+
+
+def believe_any_proof(stack: ExitStack) -> None:
+    """A release proof of an older epoch counts."""
+
+    def is_released(owner: object, who: object) -> bool:
+        proof: Released | None = who.status.released.get(owner.task)  # type: ignore[attr-defined]
+        return proof is not None
+
+    for place in (grants, group, refine):
+        _patch(stack, place, "is_released", is_released)
+
+
+MUTATIONS: dict[str, Mutation] = {
+    made.__name__: made
+    for made in (
+        no_owner_check,
+        no_lease_check,
+        grant_without_release,
+        grant_before_record,
+        no_fence,
+        obey_any_term,
+        run_released_epoch_again,
+        forget_release_proof,
+        ignore_status_changes,
+        no_rejoin_grace,
+        no_release_timeout,
+        no_session_timeout,
+        never_give_up_learners,
+        no_balance,
+        no_emptying,
+        bounce_learners,
+        ignore_ready,
+        forget_standbys,
+        standby_beside_copy,
+        no_learner_budget,
+        cold_before_warm,
+        forget_resumed_operation,
+        leave_with_tasks,
+        start_before_caught_up,
+        believe_any_proof,
+    )
+}

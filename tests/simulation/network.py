@@ -1,0 +1,131 @@
+"""Connections of the simulation: ordered each, with delays of their own; they break, and one direction may be deaf.
+
+One rule: within a connection nothing is reordered or skipped; a loss is the end of the connection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator import events as ev
+from orchestrator import member as mem
+
+if TYPE_CHECKING:
+    from tests.simulation.nodes import Candidate, Worker
+    from tests.simulation.world import World
+
+
+@dataclass
+class Link:
+    """One connection: both directions keep their order by never delivering before what was sent earlier."""
+
+    worker: Worker
+    candidate: Candidate
+    term: int
+    up_at: int = 0
+    down_at: int = 0
+    open: bool = True
+    deaf_up: bool = False
+    deaf_down: bool = False
+
+
+class Network:
+    """All links of a world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.links: dict[int, Link] = {}
+        self.sessions = 0
+
+    def delay(self) -> int:
+        world = self.world
+        return world.random.randrange(1, world.delay_max)
+
+    def join(self, worker: Worker) -> None:
+        """Connect to whoever the lease names, as far as it runs."""
+        candidate = self.world.holder()
+        old = [c for c in self.world.candidates if c.group is not None and c.process.alive]
+        if self.world.faulty and old and self.world.random.random() < 0.1:
+            candidate = self.world.random.choice(old)  # the lease was read before it changed hands
+        if candidate is None or worker.member in self.world.cut:
+            return
+        self.sessions += 1
+        session = self.sessions
+        worker.session = session
+        self.links[session] = Link(worker, candidate, candidate.term)
+        worker.machine.step(mem.SessionOpened(candidate.term), self.world.now)
+        self.up(worker, ev.Joined(session, worker.hello, worker.machine.status()))
+
+    def up(self, worker: Worker, event: ev.Event) -> None:
+        session = worker.session
+        link = self.links.get(session) if session is not None else None
+        if link is None or not link.open or link.deaf_up:
+            return
+        link.up_at = max(link.up_at, self.world.now + self.delay())
+
+        def deliver() -> None:
+            if link.open and link.candidate.term == link.term:
+                link.candidate.hear(event)
+
+        self.world.on(link.candidate.process, link.up_at - self.world.now, deliver)
+
+    def down(self, candidate: Candidate, session: int, event: mem.MemberEvent) -> None:
+        link = self.links.get(session)
+        if link is None or not link.open or link.deaf_down:
+            return
+        link.down_at = max(link.down_at, self.world.now + self.delay())
+
+        def deliver() -> None:
+            if link.worker.session == session and not link.worker.gone:
+                link.worker.tell(event)
+
+        self.world.on(link.worker.process, link.down_at - self.world.now, deliver)
+
+    def close(self, candidate: Candidate, session: int, fenced: bool) -> None:
+        """The coordinator ends a session; a fenced writer is told so."""
+        link = self.links.get(session)
+        if link is None:
+            return
+        writer = link.worker.hello.writer
+
+        def deliver() -> None:
+            if link.worker.session == session:
+                link.worker.session = None
+                if fenced and link.worker.hello.writer == writer:
+                    link.worker.tell(mem.WriterLost())
+
+        if link.open and not link.deaf_down:
+            link.down_at = max(link.down_at, self.world.now + self.delay())
+            self.world.on(link.worker.process, link.down_at - self.world.now, deliver)
+        self.break_link(session)
+
+    def break_link(self, session: int) -> None:
+        """Both sides notice in their time."""
+        link = self.links.pop(session, None)
+        if link is None or not link.open:
+            return
+        link.open = False
+        term = link.term
+
+        def coordinator_sees() -> None:
+            if link.candidate.term == term:
+                link.candidate.hear(ev.SessionEnded(session))
+
+        def worker_sees() -> None:
+            if link.worker.session == session:
+                link.worker.session = None
+
+        # What was sent before the end still arrives: a connection ends after its last message.
+        up = max(link.up_at, self.world.now) - self.world.now + self.delay()
+        self.world.on(link.candidate.process, up, coordinator_sees)
+        down = max(link.down_at, self.world.now) - self.world.now + self.delay()
+        self.world.on(link.worker.process, down, worker_sees)
+
+    def end(self, worker: Worker) -> None:
+        if worker.session is not None:
+            self.break_link(worker.session)
+
+    def coordinator_gone(self, candidate: Candidate) -> None:
+        for session in [s for s, link in self.links.items() if link.candidate is candidate]:
+            self.break_link(session)

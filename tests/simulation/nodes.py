@@ -1,0 +1,314 @@
+"""Processes of the simulation: worker members and coordinators, each with the real pure core inside.
+
+One rule: a node touches the others only through the network and the log; a stalled node does nothing until it resumes,
+and then goes on with what it believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from orchestrator import events as ev
+from orchestrator import invariants
+from orchestrator import member as mem
+from orchestrator.election import Election, Seen
+from orchestrator.group import Group
+from orchestrator.model import Hello, Protocol, Role, TaskId
+from tests.simulation.simlog import Broken, LeaseRow, Refuse
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+@dataclass
+class Process:
+    """What crashes, stalls and restarts together: a worker, and a candidate for coordinator beside it."""
+
+    name: str
+    alive: bool = True
+    stalled: bool = False
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+    life: int = 0
+
+
+class Worker:
+    """One member: MemberMachine, stores, inputs. `disk` survives a crash unless it is wiped."""
+
+    def __init__(self, world: World, process: Process, instance: str, number: int, zone: str, old: bool) -> None:
+        self.world = world
+        self.process = process
+        self.instance = instance
+        self.member = f"{instance}.{number}"
+        self.zone = zone
+        self.protocols = (Protocol.EAGER, Protocol.COOPERATIVE) if old else tuple(Protocol)
+        self.disk = world.disks.setdefault(instance, {})
+        self.hung = False
+        self.stuck: set[TaskId] = set()
+        self.gone = False
+        self.start()
+
+    def start(self) -> None:
+        """A new life: nothing in memory, a new incarnation."""
+        world = self.world
+        self.machine = mem.MemberMachine(world.settings)
+        self.store: dict[TaskId, int] = {}
+        self.position: dict[TaskId, int] = {}
+        self.releasing: set[TaskId] = set()
+        self.session: int | None = None
+        self.renew_identity()
+        self.machine.step(mem.DiskSeen(dict(self.disk)), world.now)
+        life = self.process.life
+        self.later(world.random.randrange(50), self.connect, life)
+        self.later(world.random.randrange(200), self.beat, life)
+        self.later(world.random.randrange(100), self.work, life)
+
+    def renew_identity(self) -> None:
+        self.world.incarnations += 1
+        writer = f"{self.member}#{self.world.incarnations}"
+        self.hello = Hello(self.member, self.instance, writer, writer, 1, self.zone, protocols=self.protocols)
+        self.world.writers[writer] = self
+
+    def later(self, delay: int, call: Callable[[int], None], life: int) -> None:
+        self.world.on(self.process, delay, lambda: call(life) if life == self.process.life and not self.gone else None)
+
+    # ---- loops
+
+    def connect(self, life: int) -> None:
+        if self.session is None:
+            self.world.network.join(self)
+        self.later(100, self.connect, life)
+
+    def beat(self, life: int) -> None:
+        self.report()
+        self.later(self.world.settings.heartbeat_ms, self.beat, life)
+
+    def report(self) -> None:
+        if self.session is not None:
+            self.world.network.up(self, ev.Heartbeat(self.session, self.machine.status()))
+
+    def work(self, life: int) -> None:
+        """A turn: process and commit what runs, restore what copies."""
+        world = self.world
+        for task, holding in list(self.machine.held.items()):
+            if holding.state is mem.Held.RUNNING or (holding.state is mem.Held.RELEASING and task in self.releasing):
+                self.process_some(task, holding)
+            elif holding.state in (mem.Held.COPYING, mem.Held.STARTING):
+                self.restore_some(task, holding)
+        self.later(world.random.randrange(20, 120), self.work, life)
+
+    def process_some(self, task: TaskId, holding: mem.Holding) -> None:
+        if task not in self.position:
+            return
+        if task in self.releasing and self.hung:
+            return  # a processor that never returns
+        start = self.position[task]
+        stop = start + self.world.random.randrange(1, 5)
+        try:
+            end = self.world.log_commit(self, task, holding.epoch, start, stop)
+        except Refuse:
+            self.tell(mem.Dropped(frozenset({task})))
+            return
+        if end is None:
+            self.tell(mem.Dropped(frozenset({task})))  # outcome unknown: restored from the log
+            return
+        self.position[task] = stop
+        self.store[task] = end
+        if task in self.releasing:
+            self.releasing.discard(task)
+            del self.position[task]
+            self.tell(mem.ReleaseDone(task, self.world.now, end, self.world.now))
+
+    def restore_some(self, task: TaskId, holding: mem.Holding) -> None:
+        if not self.world.lock(self, task):
+            return  # a sibling or a twin has the folder still
+        end = self.world.log.ends.get(task, 0)
+        at = self.store.setdefault(task, self.disk.get(task, 0))
+        if task not in self.stuck:
+            at = min(end, at + self.world.restore_rate)
+        self.store[task] = at
+        if holding.state is mem.Held.STARTING:
+            if at >= end and task not in self.releasing:
+                self.position[task] = self.world.log.positions.get(task, 0)
+                self.tell(mem.Started(task, self.world.now))
+            elif task in self.releasing:
+                self.releasing.discard(task)
+                self.tell(mem.ReleaseDone(task, 0, at, self.world.now))
+        else:
+            self.tell(mem.Progress(task, at, end))
+
+    # ---- the machine
+
+    def tell(self, event: mem.MemberEvent) -> None:
+        for effect in self.machine.step(event, self.world.now):
+            self.act(effect)
+
+    def act(self, effect: mem.MemberEffect) -> None:
+        match effect:
+            case mem.Open(task, role, epoch):
+                self.opened(task, role, epoch)
+            case mem.ChangeRole(task, role, epoch):
+                self.opened(task, role, epoch)
+            case mem.Release(task, _):
+                self.releasing.add(task)
+                if task not in self.position and self.machine.held[task].state is mem.Held.RELEASING:
+                    self.releasing.discard(task)
+                    self.tell(mem.ReleaseDone(task, 0, self.store.get(task, 0), self.world.now))
+            case mem.Close(task) | mem.Drop(task):
+                self.position.pop(task, None)
+                self.releasing.discard(task)
+                if task in self.store:
+                    self.disk[task] = self.store.pop(task)
+                self.world.unlock(self, task)
+                self.tell(mem.DiskSeen(dict(self.disk)))
+            case mem.Report():
+                self.report()
+            case mem.Rejoin():
+                self.session = None
+                self.renew_identity()
+            case mem.Exit():
+                self.gone = True
+                self.world.network.end(self)
+                self.world.departed(self)
+
+    def opened(self, task: TaskId, role: Role, epoch: int) -> None:
+        self.position.pop(task, None)
+        if role is Role.ACTIVE:
+            self.world.judge_grant(self, task, epoch)
+
+
+class Candidate:
+    """A coordinator to be: election, then Group under its term."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self.world = world
+        self.process = process
+        self.start()
+
+    def start(self) -> None:
+        self.election = Election(1_500)
+        self.group: Group | None = None
+        self.term = 0
+        self.writes: list[
+            tuple[
+                Callable[[], tuple[TaskId, ...] | None],
+                Callable[[tuple[TaskId, ...] | None], ev.Event],
+            ]
+        ] = []
+        life = self.process.life
+        self.later(self.world.random.randrange(300), self.look, life)
+
+    def later(self, delay: int, call: Callable[[int], None], life: int) -> None:
+        self.world.on(self.process, delay, lambda: call(life) if life == self.process.life else None)
+
+    def look(self, life: int) -> None:
+        world, lease = self.world, self.world.log.lease
+        self.later(300, self.look, life)
+        if self.group is not None or not world.log_up():
+            return
+        seen = None if lease is None else Seen(lease.term, lease.beat)
+        if not self.election.look(seen, world.now):
+            return
+        copy = None if lease is None else LeaseRow(lease.term, lease.holder, lease.beat)
+        taken = world.log.acquire(self.process.name, copy)
+        if taken is None:
+            return
+        self.term = taken.term
+        self.writes = []
+        self.group = Group(world.settings, world.tasks, world.log.owners.values(), term=taken.term, now_ms=world.now)
+        world.note(f"{self.process.name} coordinates, term {taken.term}")
+        if world.log.operation is not None:
+            self.group.step(ev.Leaving(*world.log.operation, resumed=True), world.now)
+        world.coordinator_changed(self)
+        self.tick(life)
+
+    def tick(self, life: int) -> None:
+        if self.group is None:
+            return
+        try:
+            if self.world.log_up():
+                self.world.log.renew(self.term)
+        except Refuse:
+            self.depose()
+            return
+        self.hear(ev.Tick())
+        if self.group is not None:
+            self.world.judge_waiting(self.group)
+        self.later(200, self.tick, life)
+
+    def depose(self) -> None:
+        self.world.note(f"{self.process.name} is deposed, term {self.term}")
+        self.group = None
+        self.world.network.coordinator_gone(self)
+
+    def hear(self, event: ev.Event) -> None:
+        group = self.group
+        if group is None:
+            return
+        generation = group.generation
+        effects = group.step(event, self.world.now)
+        if group.generation != generation:
+            self.world.rebalances += group.generation - generation
+            self.world.note(f"generation {group.generation} after {type(event).__name__}")
+        try:
+            invariants.check(group)
+        except Exception as error:
+            raise Broken(str(error)) from error
+        for effect in effects:
+            self.act(effect)
+
+    def act(self, effect: ev.Effect) -> None:
+        world = self.world
+        match effect:
+            case ev.Send(session, assignment):
+                world.network.down(self, session, mem.Assigned(assignment))
+            case ev.CloseSession(session, fenced):
+                world.network.close(self, session, fenced)
+            case ev.RecordOwners(records):
+                world.judge_hand_over(self, records)
+                self.write(lambda: world.log.record(self.term, records), lambda _: ev.OwnersRecorded(records))
+            case ev.Fence(writer):
+                world.judge_fence(self, writer)
+                self.write(lambda: world.log.fence(self.term, writer), lambda had: ev.WriterFenced(writer, had or ()))
+            case ev.OperationEnded():
+                world.log.operation = None
+            case ev.Said(text):
+                world.note(text)
+            case ev.HandedOver():
+                pass
+
+    def write(
+        self,
+        operation: Callable[[], tuple[TaskId, ...] | None],
+        answer: Callable[[tuple[TaskId, ...] | None], ev.Event],
+    ) -> None:
+        """A write of the ledger: takes a while, one after the other, and fails once the lease is lost."""
+        self.writes.append((operation, answer))
+        if len(self.writes) == 1:
+            self.next_write(self.term)
+
+    def next_write(self, term: int) -> None:
+        self.world.on(self.process, self.world.random.randrange(1, 20), lambda: self.attempt(term))
+
+    def attempt(self, term: int) -> None:
+        if self.group is None or self.term != term or not self.writes:
+            return
+        if not self.world.log_up():
+            self.next_write(term)
+            return
+        operation, answer = self.writes[0]
+        try:
+            result = operation()
+        except Refuse:
+            self.depose()
+            return
+
+        def done() -> None:
+            if self.term == term and self.group is not None and self.writes:
+                del self.writes[0]
+                if self.writes:
+                    self.next_write(term)
+                self.hear(answer(result))
+
+        self.world.on(self.process, self.world.random.randrange(1, 10), done)
