@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from examples import flights_oracle
+from examples.flights_oracle import counts, verify
 from pipeline.spark.session import spark_session
 
 
@@ -21,11 +21,11 @@ def main() -> int:
     args = parser.parse_args()
     session = spark_session("flights-oracle", "local[2]")
     try:
-        checks = flights_oracle.verify(session, f"sqlite:{args.log}")
-        counts = flights_oracle.counts(session, f"sqlite:{args.log}")
+        checks = verify(session, f"sqlite:{args.log}")
+        counted = counts(session, f"sqlite:{args.log}")
     finally:
         session.stop()
-    args.out.write_text(json.dumps({"checks": checks, "counts": counts}))
+    args.out.write_text(json.dumps({"checks": checks, "counts": counted}))
     print(f"{sum(check['ok'] for check in checks)} of {len(checks)} checks hold")
     return 0
 
