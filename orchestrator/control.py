@@ -22,6 +22,8 @@ from orchestrator.scale import leaver_costs
 from orchestrator.shares import choose_leaving, parse_amount, target_size
 
 NO_FACTS = (None, None, None, None)
+AMOUNTS = ("to", "by", "instances")
+PLANS_KEPT = 100
 
 
 async def status(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,9 +35,10 @@ async def status(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str,
         "term": group.term,
         "stable": is_stable(group),
         "scale": scale(group),
+        "scale_since": coordinator.scale_since,
         "instances": instances(group),
         "tasks": [task_facts(group, task) for task in sorted(group.tasks)],
-        "hand_overs": hand_over_facts(coordinator),
+        "hand_overs": hand_over_facts(coordinator, int(args.get("hand_overs_since") or 0)),
         "last_outcome": list(coordinator.last_outcome) if coordinator.last_outcome else None,
     }
 
@@ -133,13 +136,16 @@ def _holder(group: Group, task: TaskId) -> Member | None:
 
 
 def hand_over_facts(coordinator: Coordinator, since: int = 0) -> dict[str, Any]:
-    gaps = sorted(h.pause_ms for h in list(coordinator.hand_overs.values())[since:] if h.pause_ms is not None)
+    """Pauses of the hand-overs after the first `since` that this coordinator saw."""
+    skipped = max(0, since - (coordinator.hand_over_count - len(coordinator.hand_overs)))
+    kept = list(coordinator.hand_overs.values())[skipped:]
+    gaps = sorted(h.pause_ms for h in kept if h.pause_ms is not None)
 
     def at(share: float) -> int | None:
         return gaps[min(len(gaps) - 1, int(len(gaps) * share))] if gaps else None
 
     return {
-        "count": coordinator.hand_over_count,
+        "count": coordinator.hand_over_count - since,
         "p50_ms": at(0.5),
         "p99_ms": at(0.99),
         "max_ms": gaps[-1] if gaps else None,
@@ -156,13 +162,18 @@ async def hand_overs(coordinator: Coordinator, args: Mapping[str, Any]) -> list[
 
 async def plan(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
     """Who would leave and what would move; changes nothing."""
-    return make_plan(coordinator.group, args, coordinator.host)
+    made = make_plan(coordinator.group, args, coordinator.host)
+    coordinator.plans.pop(made["plan"], None)
+    coordinator.plans[made["plan"]] = {name: args.get(name) for name in AMOUNTS}
+    while len(coordinator.plans) > PLANS_KEPT:
+        del coordinator.plans[next(iter(coordinator.plans))]
+    return made
 
 
 def make_plan(group: Group, args: Mapping[str, Any], host: str | None) -> dict[str, Any]:
     """The plan of a scale-down: its id stands for the group as it is now, so an older plan does not fit later."""
     present = {m.hello.instance for m in group.roster if not m.is_leaving and not m.fenced}
-    given = [name for name in ("to", "by", "instances") if args.get(name)]
+    given = [name for name in AMOUNTS if args.get(name)]
     if len(given) != 1:
         raise WrongUse("give one of --to, --by, --instances")
     current = args.get("current")
@@ -182,7 +193,8 @@ def make_plan(group: Group, args: Mapping[str, Any], host: str | None) -> dict[s
         leaving = choose_leaving(leaver_costs(group, present), len(present) - size, last=host)
     staying = sorted(present - set(leaving), key=natural)
     moves = _moves(group, set(leaving))
-    facts = f"{group.generation}|{sorted(present)}|{leaving}|{moves}"
+    # Neither bytes nor lags: they change with every record, and the plan stays the same plan.
+    facts = f"{group.generation}|{sorted(present)}|{leaving}|{[(move['task'], move['from']) for move in moves]}"
     return {
         "plan": hashlib.blake2b(facts.encode(), digest_size=6).hexdigest(),
         "from": len(present),
@@ -226,8 +238,12 @@ async def scale_down(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[
         raise RefusedBySafety(
             f"scale-down {group.operation.id} is running; follow it with --follow or take it back with --undo"
         )
-    made = make_plan(group, args, coordinator.host)
     wanted = args.get("plan")
+    if wanted and not any(args.get(name) for name in AMOUNTS):
+        if wanted not in coordinator.plans:
+            raise RefusedBySafety(f"there is no plan {wanted} here, or its coordinator is gone; make one with --plan")
+        args = {**args, **coordinator.plans[wanted]}
+    made = make_plan(group, args, coordinator.host)
     if wanted and wanted != made["plan"]:
         raise RefusedBySafety(f"plan {wanted} does not fit: the group has changed since; make a new one with --plan")
     if not made["leaving"]:
@@ -239,8 +255,9 @@ async def scale_down(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[
         {"id": made["plan"], "leaving": made["leaving"], "deadline_wall_ms": deadline_wall, "force": force}
     )
     deadline = None if timeout_ms is None else monotonic_ms() + int(timeout_ms)
+    coordinator.scale_since = coordinator.hand_over_count
     coordinator.event(ev.Leaving(made["plan"], tuple(made["leaving"]), deadline, force))
-    return {**made, "outcome": "running"}
+    return {**made, "outcome": "running", "since": coordinator.scale_since}
 
 
 async def undo(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,6 +56,8 @@ class Coordinator:
         self.hand_overs: dict[tuple[TaskId, int], ev.HandedOver] = {}
         self.hand_over_count = 0
         self.last_outcome: tuple[str, str] | None = None
+        self.scale_since = 0  # hand-overs before the last scale-down under this coordinator
+        self.plans: dict[str, dict[str, Any]] = {}  # shown and not yet applied
         self.lookups: dict[int, asyncio.Future[messages.Found]] = {}
         self.ids = itertools.count(1)
         self._connections: dict[int, Connection] = {}

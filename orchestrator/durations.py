@@ -13,7 +13,7 @@ def parse_duration_ms(text: str) -> int:
     number, unit = _split(text)
     if unit not in UNITS_MS:
         raise WrongUse(f"'{text}' is not a duration; write a number and a unit, such as 500ms, 10s, 5m, 2h, 7d")
-    return round(number * UNITS_MS[unit])
+    return round(_sane(number * UNITS_MS[unit], UNITS_MS["d"] * 36_500, text))
 
 
 def parse_size_bytes(text: str) -> int:
@@ -21,7 +21,14 @@ def parse_size_bytes(text: str) -> int:
     number, unit = _split(text)
     if unit not in UNITS_BYTES:
         raise WrongUse(f"'{text}' is not a size; write a number and a unit, such as 512KiB, 64MiB, 1GiB")
-    return round(number * UNITS_BYTES[unit])
+    return round(_sane(number * UNITS_BYTES[unit], 1 << 60, text))
+
+
+def _sane(value: float, most: int, text: str) -> float:
+    """Nothing that overflows later, in a timer or a file."""
+    if value > most:
+        raise WrongUse(f"'{text[:40]}' is too much; durations go up to 100 years, sizes to an exbibyte")
+    return value
 
 
 def _split(text: str) -> tuple[float, str]:

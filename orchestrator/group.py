@@ -58,6 +58,7 @@ class Group:
         self.ends: dict[TaskId, int] = {}
         self.hand_overs: dict[TaskId, tuple[str, str, Released | None, bool]] = {}
         self.operation: Operation | None = None
+        self.dismissed: dict[str, int] = {}  # instances stopped by force, and until when they may not come back
         self.started_ms = now_ms
         self.last_step_ms = now_ms
         self.first_join_ms: int | None = None
@@ -143,6 +144,8 @@ class Group:
             self.roster.remove(known)
             member.leaving = known.leaving and known.hello.writer == hello.writer
         if self.operation is not None and hello.instance in self.operation.instances:
+            member.leaving = True
+        if now_ms < self.dismissed.get(hello.instance, 0):
             member.leaving = True
         self.roster.bind(member, event.session)
         if known is None:
@@ -367,9 +370,12 @@ class Group:
         self.operation = None
         self.dirty = True
 
-    def force(self) -> None:
-        """The deadline has passed: the leavers are stopped as they are."""
+    def force(self, now_ms: int) -> None:
+        """The deadline has passed: the leavers are stopped as they are. A fenced worker comes back under a new writer
+        id, to be told that it may go."""
         assert self.operation is not None
+        until = now_ms + 3 * self.settings.session_timeout_ms
+        self.dismissed |= dict.fromkeys(self.operation.instances, until)
         for member in list(self.roster):
             if member.hello.instance in self.operation.instances:
                 self.expire(member)

@@ -21,8 +21,8 @@ class Amount:
     percent: Fraction | None = None
 
 
-def parse_amount(text: str, option: str) -> Amount:
-    """Read the value of --to or --by. Raises WrongUse with what to write instead."""
+def parse_amount(text: str, option: str, *, percent_max: int = 100) -> Amount:
+    """Read the value of --to or --by. Raises WrongUse with what to write instead. Only growing knows more than 100%."""
     value = text.strip()
     try:
         if value.endswith("%"):
@@ -30,8 +30,8 @@ def parse_amount(text: str, option: str) -> Amount:
             if not number or not number.replace(".", "", 1).isdecimal() or not number.isascii():
                 raise ValueError
             percent = Fraction(number)
-            if not 0 < percent <= 100:
-                raise WrongUse(f"{option} {text}: out of range; write a share above 0% and up to 100%")
+            if not 0 < percent <= percent_max:
+                raise WrongUse(f"{option} {text}: out of range; write a share above 0% and up to {percent_max}%")
             return Amount(percent=percent)
         if value.isascii() and value.isdecimal():
             count = int(value)

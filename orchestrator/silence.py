@@ -28,7 +28,7 @@ def watch(group: Group, now_ms: int) -> None:
     operation = group.operation
     if operation and operation.deadline_ms is not None and now_ms >= operation.deadline_ms:
         if operation.force:
-            group.force()
+            group.force(now_ms)
         else:
             group.undo("rolled back")
 

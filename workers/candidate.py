@@ -22,6 +22,7 @@ from workers.spec import InstanceSpec
 
 log = logging.getLogger("orchestrator.candidate")
 LOOK_S = 0.3
+LEASE, GIVEN_BACK = "lease", "given back"
 FIRST_DELAY_MS = 700  # a fresh group waits this long for its members before it deals the tasks
 
 
@@ -40,11 +41,24 @@ class Candidate:
             try:
                 lease = await self._log.lease(self._app.id)
                 seen = None if lease is None else Seen(lease.term, lease.beat)
-                if self._election.look(seen, monotonic_ms()):
+                if self._election.look(seen, monotonic_ms()) or await self._is_given_back(lease):
                     await self._serve(lease)
             except StateError as error:
                 log.warning("%s", error)
             await asyncio.sleep(LOOK_S)
+
+    async def _is_given_back(self, lease: Lease | None) -> bool:
+        """Whether the holder ended in order: nobody has to wait for a beat that will not come."""
+        if lease is None:
+            return False
+        return await self._log.note(self._app.id, LEASE, GIVEN_BACK) == str(lease.term).encode()
+
+    async def _give_back(self, lease: Lease) -> None:
+        """After the coordinator's last write: the log's writes are made one after the other."""
+        try:
+            await self._log.put_note(self._app.id, LEASE, GIVEN_BACK, str(lease.term).encode())
+        except StateError as error:  # the others will notice that the beat stands still
+            log.info("the lease of term %d is not given back: %s", lease.term, error)
 
     async def _serve(self, seen: Lease | None) -> None:
         settings = replace(
@@ -56,6 +70,7 @@ class Candidate:
         ledger = LogLedger(self._log, Lease(self._app.id, term, self._spec.instance, "", 0))
         coordinator = Coordinator(self._app.id, settings, ledger, tasks, ASKERS, host=self._spec.instance)
         address = await coordinator.listen()
+        taken: Lease | None = None
         try:
             taken = await self._log.acquire(self._app.id, self._spec.instance, address, seen)
             if taken is None:
@@ -65,3 +80,5 @@ class Candidate:
             await coordinator.serve()
         finally:
             await coordinator.close()
+            if taken is not None:
+                await self._give_back(taken)

@@ -17,11 +17,11 @@ from orchestrator import messages
 from orchestrator.errors import NotThere, OrchestratorError, RefusedBySafety, TimedOut, WrongUse
 from orchestrator.transport import Connection, ConnectionEnded, connect
 from state.log.protocol import Log
-from workers.fleet import FLEET
+from workers.fleet import FLEET, started
 from workers.logs import default_log, open_log
 from workers.prepare import DESCRIPTION
 
-FIND_S, ASK_S = 8.0, 20.0
+FIND_S, ALONE_S, ASK_S = 8.0, 1.5, 20.0
 
 
 def application_of(app: str) -> str:
@@ -66,13 +66,16 @@ class Client:
     async def ask(self, verb: str, args: Mapping[str, Any] | None = None, *, retry_s: float = FIND_S) -> Any:
         """The answer, or the error that the coordinator gave with its exit code. Raises RefusedBySafety where no
         coordinator can be found within `retry_s`."""
-        deadline = time.monotonic() + retry_s
+        begun = time.monotonic()
         while True:
             try:
                 return await self._ask(verb, dict(args or {}))
             except ConnectionEnded as error:
                 await self.close()
-                if time.monotonic() >= deadline:
+                # With a fleet, a coordinator will be found in a moment; without one, nobody will be.
+                waited = time.monotonic() - begun
+                alone = waited >= ALONE_S and await fleet_of(self._log, self._application) is None
+                if waited >= retry_s or alone:
                     raise RefusedBySafety(
                         f"'{self._application}' has no coordinator ({error}); start it with `orchestrator run`"
                     ) from None
@@ -113,4 +116,5 @@ async def fleet_of(log: Log, application: str) -> dict[str, Any] | None:
     if found is None:
         return None
     facts: dict[str, Any] = json.loads(found)
-    return facts if Path(f"/proc/{facts['pid']}").exists() or not Path("/proc").exists() else None
+    same = not Path("/proc").exists() or started(facts["pid"]) == facts.get("started")
+    return facts if same else None

@@ -20,15 +20,25 @@ from typing import Protocol
 import msgspec
 
 from orchestrator.errors import RefusedBySafety
+from state.errors import DirectoryUnusable
 from state.log.protocol import Log
 from workers.journal import wall_ms
 from workers.spec import InstanceSpec, encode_spec
 from workers.worker_main import FAILED_APP
 
 log = logging.getLogger("orchestrator.fleet")
-FLEET = "fleet"
+FLEET, WISH, GRANTED = "fleet", "wish-", "granted-"
 LOOK_S, RESTART_S = 0.25, 0.5
 SHUT_DOWN_S = 20.0
+
+
+def started(pid: int) -> str | None:
+    """What tells a process from a later one with its number: the kernel's start time of it. None where it is gone,
+    or where there is no /proc."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return None
 
 
 class Handle(Protocol):
@@ -118,8 +128,13 @@ class Fleet:
     def claim(self) -> None:
         """One fleet of an application in a state directory. Raises RefusedBySafety."""
         folder = Path(self._base.state_dir) / self._base.application
-        folder.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(folder / "fleet.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(folder / "fleet.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise DirectoryUnusable(
+                f"the state folder {folder} cannot be made or written ({error.strerror}); choose another with --state-dir"
+            ) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -132,8 +147,21 @@ class Fleet:
         os.truncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
+    async def announce(self) -> None:
+        """Tell in the log that this fleet runs the application. Raises RefusedBySafety where another one does, with
+        state elsewhere: both would have an instance i1."""
+        found = await self._log.note(self._base.application, FLEET, "fleet")
+        other = json.loads(found) if found else {}
+        if other and other["pid"] != os.getpid() and other.get("started") and started(other["pid"]) == other["started"]:
+            raise RefusedBySafety(
+                f"'{self._base.application}' is run already by process {other['pid']}, with state in "
+                f"{other['state_dir']}; add instances with `orchestrator scale-up {self._base.application} --by N`, or "
+                "stop that one first"
+            )
+        await self._register()
+
     async def run(self, count: int) -> int:
-        """Start `count` instances and look after them. `claim` comes first."""
+        """Start `count` instances and look after them. `claim` and `announce` come first."""
         for _ in range(count):
             await self._add()
         await self._register()
@@ -167,6 +195,8 @@ class Fleet:
             code = await slot.handle.wait()
             if code == 0 or self._stopping:
                 slot.stopped = True
+                if not self._stopping:
+                    await self._register()
                 return
             if code > 0:
                 slot.stopped = True
@@ -182,20 +212,25 @@ class Fleet:
     # ---- scale-up
 
     async def _register(self) -> None:
-        facts = {"pid": os.getpid(), "instances": self.instances(), "at_ms": wall_ms()}
+        facts = {
+            "pid": os.getpid(),
+            "started": started(os.getpid()),
+            "state_dir": self._base.state_dir,
+            "instances": self.instances(),
+            "after_leave": self._base.after_leave,
+            "at_ms": wall_ms(),
+        }
         await self._log.put_note(self._base.application, FLEET, "fleet", json.dumps(facts).encode())
 
     async def _look_for_wishes(self) -> None:
-        found = await self._log.note(self._base.application, FLEET, "wish")
-        if found is None:
-            return
-        await self._log.put_note(self._base.application, FLEET, "wish", None)
-        wish = json.loads(found)
-        added = [await self._add() for _ in range(int(wish["add"]))]
-        await self._register()
-        await self._log.put_note(
-            self._base.application, FLEET, f"granted-{wish['id']}", json.dumps({"added": added}).encode()
-        )
+        for key, found in (await self._log.notes(self._base.application, FLEET)).items():
+            if not key.startswith(WISH):
+                continue
+            await self._log.put_note(self._base.application, FLEET, key, None)
+            added = [await self._add() for _ in range(int(json.loads(found)["add"]))]
+            await self._register()
+            answer = json.dumps({"added": added}).encode()
+            await self._log.put_note(self._base.application, FLEET, GRANTED + key.removeprefix(WISH), answer)
 
     # ---- the end
 

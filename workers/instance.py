@@ -15,6 +15,7 @@ import signal
 import sys
 from pathlib import Path
 
+from orchestrator.cli.main import report
 from orchestrator.errors import OrchestratorError
 from pipeline.app import App
 from pipeline.errors import PipelineError
@@ -41,8 +42,7 @@ def run_instance(spec: InstanceSpec, *, leash: bool = False) -> int:
     try:
         return asyncio.run(Instance(spec, leash).run())
     except (OrchestratorError, StateError, PipelineError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return getattr(error, "exit_code", 1)
+        return report(error)
 
 
 class Instance:

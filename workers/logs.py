@@ -10,6 +10,10 @@ from state.log.protocol import Log
 FOLDER = ".orchestrator"
 
 
+class NoLog(WrongUse):
+    """No log where one was looked for."""
+
+
 def default_log(application: str, start: Path, *, existing: bool) -> str:
     """`.orchestrator/<application>.db`, looked for upwards from `start` as git does; below `start` if there is none."""
     for folder in (start, *start.parents):
@@ -17,7 +21,7 @@ def default_log(application: str, start: Path, *, existing: bool) -> str:
         if candidate.exists():
             return f"sqlite:{candidate}"
     if existing:
-        raise WrongUse(
+        raise NoLog(
             f"no log of application '{application}' in {start / FOLDER} or above; start it with `orchestrator run`, "
             "or name its log with --log"
         )
@@ -38,7 +42,12 @@ async def open_log(url: str, *, create: bool, synchronous: str = "NORMAL") -> Lo
         if not str(path) or str(path) == ".":
             raise WrongUse(f"--log {url}: no path; write sqlite:PATH")
         if create:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise WrongUse(
+                    f"--log {url}: the folder {path.parent} cannot be made ({error.strerror}); name another path"
+                ) from None
         return await open_sqlite(path, create=create, synchronous="FULL" if synchronous == "FULL" else "NORMAL")
     if url == "memory:":
         raise WrongUse("--log memory: lives in one process; it is for tests and for app.run()")

@@ -42,6 +42,7 @@ class TaskRun:
         self.by_changelog: dict[Partition, Opened] = {}
         self.role = Role.STANDBY
         self.epoch = 0
+        self.begun_epoch = 0
         self.process: TaskProcess | None = None
         self.merger = Merger()
         self.committed: dict[Partition, int] = {}
@@ -82,7 +83,7 @@ class TaskRun:
 
     def become(self, role: Role, epoch: int) -> None:
         """Another role for the same open state."""
-        self.role, self.epoch = role, epoch
+        self.role, self.epoch, self.release_wanted = role, epoch, False
         self._then(self._become)
 
     def close(self, *, lost: bool = False) -> None:
@@ -111,8 +112,11 @@ class TaskRun:
         await self._become()
 
     async def _become(self) -> None:
-        self.release_wanted = False
         self.ends = await self.worker.log.ends(list(self.by_changelog))
+        if self.role is Role.ACTIVE:
+            if self.begun_epoch == self.epoch:
+                return  # granted while it was still opening, which saw the grant: it must not begin twice
+            self.begun_epoch = self.epoch
         for partition, opened in self.by_changelog.items():
             self.worker.follow(self, partition, opened.store.offset)
         if self.role is Role.ACTIVE:

@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 
+from orchestrator.cli.main import report
 from orchestrator.errors import OrchestratorError
 from pipeline.errors import PipelineError, ProcessorFailed
 from pipeline.loading import load
@@ -40,11 +41,10 @@ def main() -> int:
     try:
         return asyncio.run(_run(spec))
     except ProcessorFailed as error:
-        print(f"error: {error}", file=sys.stderr)
+        report(error)
         return FAILED_APP
     except (OrchestratorError, StateError, PipelineError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return getattr(error, "exit_code", 1)
+        return report(error)
     except KeyboardInterrupt:
         return 130
 

@@ -1,15 +1,16 @@
 """Argument parsing as all commands do it: no abbreviations, errors in one line with exit code 2.
 
-One rule: an option that is also a setting names its environment variable in --help.
+One rule: an option that is also a setting is declared by its name alone; what it means is in the table of settings.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from orchestrator.cli.settings import TABLE, Setting, Sources, current
 from orchestrator.errors import WrongUse
 
 
@@ -17,39 +18,60 @@ class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises WrongUse."""
 
     def __init__(self, command: str, description: str) -> None:
-        super().__init__(
-            prog=f"orchestrator {command}", description=description, allow_abbrev=False, exit_on_error=False
-        )
+        super().__init__(prog=f"orchestrator {command}", description=description, allow_abbrev=False)
+        self._settings: dict[str, tuple[Setting, str | None]] = {}
 
     def error(self, message: str) -> NoReturn:
-        raise WrongUse(f"{self.prog}: {message}; see {self.prog} --help")
+        raise WrongUse(f"{self.prog}: {' '.join(message.split())}; see {self.prog} --help")
 
-    def setting(self, flag: str, *, default: Any, help: str, parse: Callable[[str], Any] = str, **more: Any) -> None:
-        """An option that the environment can give too: `--commit-interval` is ORCHESTRATOR_COMMIT_INTERVAL."""
-        variable = "ORCHESTRATOR_" + flag.lstrip("-").replace("-", "_").upper()
-        given = os.environ.get(variable)
-        value = default
-        if given is not None:
-            try:
-                value = parse(given)
-            except (ValueError, WrongUse) as error:
-                raise WrongUse(f"{variable}={given}: {error}") from None
-        shown = "" if default is None else f", default {default}"
-        self.add_argument(
-            flag,
-            type=_checked(parse),
-            default=value,
-            help=f"{help} [env: {variable}{shown}]".replace("%", "%%"),
-            **more,
-        )
+    def setting(self, flag: str, *, default: str | None = None, help: str | None = None) -> None:
+        """An option that the environment and files can give too. `default` and `help` may be the command's own."""
+        setting = TABLE[flag.removeprefix("--")]
+        shown = setting.default if default is None else default
+        text = f"{help or setting.help} [env: {setting.variable}{f', default {shown}' if shown else ''}]"
+        self._settings[flag] = setting, default
+        self.add_argument(flag, help=text.replace("%", "%%"), metavar=_metavar(setting))
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Parse, then fill in what was not given on the command line from the other sources of settings."""
+        return self._filled(super().parse_args(args, namespace))
+
+    def parse_intermixed_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """The same for commands whose names and options may come in any order."""
+        return self._filled(super().parse_intermixed_args(args, namespace))
+
+    def _filled(self, found: Any) -> Any:
+        if self._settings:
+            sources = current()
+            for warning in sources.strange():
+                print(f"warning: {warning}", file=sys.stderr)
+            for flag, (setting, default) in self._settings.items():
+                name = flag.removeprefix("--").replace("-", "_")
+                setattr(found, name, _value(setting, getattr(found, name), sources, default))
+        return found
 
 
-def _checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+def _value(setting: Setting, flag: str | None, sources: Sources, default: str | None) -> Any:
+    if flag is not None:
+        return setting.read(flag, f"--{setting.name} {flag}")
+    given = sources.given(setting)
+    if given is not None:
+        return setting.read(given.text, given.shown(setting))
+    text = setting.default if default is None else default
+    return setting.read(text, setting.name) if text else ("" if setting.parse is str else None)
+
+
+def _metavar(setting: Setting) -> str:
+    return "{" + ",".join(setting.choices) + "}" if setting.choices else setting.name.upper().replace("-", "_")
+
+
+def checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A `type=` for add_argument whose WrongUse becomes the option's error."""
+
     def check(text: str) -> Any:
         try:
             return parse(text)
         except WrongUse as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
-    check.__name__ = getattr(parse, "__name__", "value")
     return check

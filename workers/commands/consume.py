@@ -27,12 +27,13 @@ def run(argv: list[str]) -> int:
 
 async def _consume(app: str, topic: str, url: str | None, follow: bool) -> int:
     async with log_of(app, url) as (application, log, _):
-        described = (await description(log, application))["topics"]
+        facts = await description(log, application)
+        described = facts["topics"]
         topics = await log.topics()
         info = topics.get(topic)
         if info is None:
             raise WrongUse(f"'{application}' has no topic '{topic}'; it has {', '.join(sorted(described))}")
-        codecs = described.get(topic, {"key_codec": "bytes", "value_codec": "bytes"})
+        codecs = codecs_of(topic, facts)
         partitions = [Partition(topic, number) for number in range(info.partitions)]
         starts = await log.starts(partitions)
         reader = log.reader()
@@ -52,6 +53,15 @@ async def _consume(app: str, topic: str, url: str | None, follow: bool) -> int:
         finally:
             await reader.close()
     return 0
+
+
+def codecs_of(topic: str, facts: dict[str, Any]) -> dict[str, Any]:
+    """How to read a topic: as declared; a changelog as its table (one that expires keeps times before its values)."""
+    found = facts["topics"].get(topic)
+    for table in facts["tables"].values():
+        if table["changelog_topic"] == topic and table.get("expire_ms") is None:
+            found = table
+    return found or {"key_codec": "bytes", "value_codec": "bytes"}
 
 
 def line(partition: Partition, record: StoredRecord, codecs: dict[str, Any]) -> dict[str, Any]:

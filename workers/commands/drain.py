@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.arguments import Parser
-from orchestrator.durations import parse_duration_ms
+from orchestrator.cli.arguments import Parser, checked
+from orchestrator.cli.settings import some_time
 from workers.commands import scale_down
 from workers.commands.run import add_place
 
@@ -13,7 +13,7 @@ def run(argv: list[str]) -> int:
     parser.add_argument("app", metavar="APP")
     parser.add_argument("instance", metavar="INSTANCE")
     parser.add_argument("--wait", action="store_true")
-    parser.add_argument("--timeout", type=parse_duration_ms, metavar="DURATION")
+    parser.add_argument("--timeout", type=checked(some_time), metavar="DURATION")
     parser.add_argument("--json", action="store_true")
     add_place(parser)
     args = parser.parse_args(argv)

@@ -1,7 +1,7 @@
 """`orchestrator produce APP TOPIC`: JSON objects, one a line, from standard input or a file into a topic.
 
 One rule: the number of the line is committed with its records, so running the same file again completes it and writes
-nothing twice; a bad line is named and nothing of its batch is written.
+nothing twice; a bad line is named and nothing is written.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -33,6 +34,9 @@ from workers.values import to_bytes
 
 BATCH = 1_000
 PROGRESS = "produce"
+FIELDS = {"key", "value", "timestamp_ms", "headers"}
+IGNORED = {"partition", "offset"}  # `consume` prints them; where a record goes is decided by its key
+TIME_MAX_MS = (1 << 63) - 1
 
 
 class BadLine(OrchestratorError):
@@ -53,6 +57,8 @@ def run(argv: list[str]) -> int:
     app = load(args.app)
     topic = find_topic(app, args.topic)
     url = args.log or default_log(app.id, Path.cwd(), existing=False)
+    if not 0 <= args.rate < math.inf:
+        raise WrongUse(f"--rate {args.rate}: write a number of records a second, or 0 for as fast as it goes")
     count = asyncio.run(_produce(app, topic, url, args.file, args.rate))
     print(json.dumps({"schema": 1, "records": count}) if args.json else f"{count} records")
     return 0
@@ -71,19 +77,34 @@ async def _produce(app: App, topic: Topic[Any, Any], url: str, file: str | None,
         prepared = await prepare(log, app)
         partitions = prepared.topics[topic.topic].partitions
         if file is None:
-            return await _write(log, app, topic, partitions, enumerate(sys.stdin, 1), None, 0, rate)
+            # Standard input cannot be read again, so it is kept; all lines are checked before the first is written.
+            lines = list(enumerate(sys.stdin.buffer, 1))
+            _check(topic, lines)
+            return await _write(log, app, topic, partitions, lines, None, rate)
         path = Path(file)
         try:
-            with path.open() as lines:
-                name = f"{topic.topic}:{hashlib.blake2b(str(path.resolve()).encode(), digest_size=8).hexdigest()}"
-                done = await log.note(app.id, PROGRESS, name)
-                start = int(done) if done else 0
-                numbered = ((n, line) for n, line in enumerate(lines, 1) if n > start)
-                return await _write(log, app, topic, partitions, numbered, name, start, rate)
+            name = f"{topic.topic}:{hashlib.blake2b(str(path.resolve()).encode(), digest_size=8).hexdigest()}"
+            done = await log.note(app.id, PROGRESS, name)
+            start = int(done) if done else 0
+            with path.open("rb") as lines_:
+                _check(topic, _after(lines_, start))
+                lines_.seek(0)
+                return await _write(log, app, topic, partitions, _after(lines_, start), name, rate)
         except OSError as error:
-            raise WrongUse(f"cannot read {file}: {error.strerror}") from None
+            raise WrongUse(f"cannot read {file}: {error.strerror}; name a readable file") from None
     finally:
         await log.close()
+
+
+def _after(lines: Iterable[bytes], start: int) -> Iterator[tuple[int, bytes]]:
+    return ((n, line) for n, line in enumerate(lines, 1) if n > start)
+
+
+def _check(topic: Topic[Any, Any], lines: Iterable[tuple[int, bytes]]) -> None:
+    """Raises BadLine for the first line that is not a record."""
+    for number, line in lines:
+        if line.strip():
+            read_line(topic, number, line)
 
 
 async def _write(
@@ -91,19 +112,13 @@ async def _write(
     app: App,
     topic: Topic[Any, Any],
     partitions: int,
-    lines: Iterable[tuple[int, str]],
+    lines: Iterable[tuple[int, bytes]],
     name: str | None,
-    start: int,
     rate: float,
 ) -> int:
     count = 0
     batch_size = BATCH if not rate else max(1, min(BATCH, int(rate / 20)))
     begun = time.monotonic()
-    if name is None:
-        # Standard input cannot be read again: all lines are checked before the first is written.
-        lines = list(lines)
-        for batch in _batches(topic, lines, BATCH):
-            batch.check()
     for batch in _batches(topic, lines, batch_size):
         records = batch.records(partitions, count)
         note = None if name is None else (app.id, PROGRESS, name, str(batch.last).encode())
@@ -124,9 +139,6 @@ class _Batch:
         self.items = items
         self.last = last
 
-    def check(self) -> None:
-        """Decoding was the check."""
-
     def records(self, partitions: int, done: int) -> dict[Partition, list[NewRecord]]:
         now = time.time_ns() // 1_000_000
         found: dict[Partition, list[NewRecord]] = {}
@@ -137,7 +149,7 @@ class _Batch:
         return found
 
 
-def _batches(topic: Topic[Any, Any], lines: Iterable[tuple[int, str]], size: int) -> Iterator[_Batch]:
+def _batches(topic: Topic[Any, Any], lines: Iterable[tuple[int, bytes]], size: int) -> Iterator[_Batch]:
     items: list[tuple[bytes | None, bytes | None, int | None, Any]] = []
     number = 0
     for number, line in lines:
@@ -156,26 +168,47 @@ def encoded(codec: Codec[Any], value: Any) -> bytes | None:
         return None
     name = codec_name(codec)
     if name == "custom":
-        return codec.encode(value)
+        try:
+            return codec.encode(value)
+        except Exception as error:
+            raise CodecError(f"{type(codec).__name__} cannot write it: {type(error).__name__}: {error}") from error
     data = to_bytes(name, value)
     return codec.encode(codec.decode(data))
 
 
-def read_line(topic: Topic[Any, Any], number: int, line: str) -> tuple[bytes | None, bytes | None, int | None, Any]:
+def read_line(topic: Topic[Any, Any], number: int, line: bytes) -> tuple[bytes | None, bytes | None, int | None, Any]:
     """A line to key and value bytes, time, headers. Raises BadLine naming the line."""
     try:
         facts = msgspec.json.decode(line)
         if not isinstance(facts, dict):
             raise ValueError("not a JSON object")
-        unknown = set(facts) - {"key", "value", "timestamp_ms", "headers"}
+        unknown = set(facts) - FIELDS - IGNORED
         if unknown:
-            raise ValueError(f"unknown field '{min(unknown)}'; known are key, value, timestamp_ms, headers")
+            raise ValueError(f"unknown field '{min(unknown)}'; known are {', '.join(sorted(FIELDS))}")
+        if "value" not in facts:
+            raise ValueError("no value; write null to delete a key")
         key = encoded(topic.key_codec, facts.get("key"))
-        value = encoded(topic.value_codec, facts.get("value"))
-        at_ms = facts.get("timestamp_ms")
-        if at_ms is not None and (not isinstance(at_ms, int) or isinstance(at_ms, bool)):
-            raise ValueError("timestamp_ms is not a whole number")
-        headers = tuple((str(k), str(v).encode()) for k, v in dict(facts.get("headers") or {}).items())
+        value = encoded(topic.value_codec, facts["value"])
+        return key, value, _time(facts.get("timestamp_ms")), _headers(facts.get("headers"))
+    except RecursionError:
+        raise BadLine(f"line {number}: nested too deeply; nothing was written") from None
+    except UnicodeDecodeError:
+        raise BadLine(f"line {number}: not UTF-8; nothing was written") from None
     except (ValueError, TypeError, CodecError, WrongUse, msgspec.MsgspecError) as error:
-        raise BadLine(f"line {number}: {error}; nothing of it was written") from None
-    return key, value, at_ms, headers
+        raise BadLine(f"line {number}: {error}; nothing was written") from None
+
+
+def _time(given: Any) -> int | None:
+    if given is None:
+        return None
+    if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= TIME_MAX_MS:
+        raise ValueError("timestamp_ms is not a whole number of milliseconds since 1970")
+    return given
+
+
+def _headers(given: Any) -> tuple[tuple[str, bytes], ...]:
+    if given is None:
+        return ()
+    if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):
+        raise ValueError("headers is not an object of strings")
+    return tuple((name, text.encode()) for name, text in given.items())

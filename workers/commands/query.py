@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from collections.abc import Iterable
 from typing import Any
 
 from orchestrator.cli.arguments import Parser
-from orchestrator.errors import NotThere, WrongUse
+from orchestrator.errors import NotThere, OrchestratorError, WrongUse
 from pipeline.partitioner import partition_of
-from state.log.protocol import Log
-from workers.client import Client, description, log_of
+from pipeline.tables import STREAM_TIME_KEY, TIME_BYTES
+from state.log.protocol import Log, Partition
+from workers.client import FIND_S, Client, description, log_of
 from workers.commands.run import add_place
 from workers.commands.show import show_json
 from workers.values import from_text, shown
+
+FRESH_S, POLL_S = 2.0, 0.05
 
 
 def run(argv: list[str]) -> int:
@@ -32,6 +37,11 @@ def run(argv: list[str]) -> int:
     if not facts["found"]:
         if args.json:
             return NotThere.exit_code
+        if facts["restore_lag"]:
+            raise OrchestratorError(
+                f"{facts['task']} is being restored, {facts['restore_lag']} records behind, and has no {args.key} yet; "
+                "try again"
+            )
         raise NotThere(f"table '{args.table}' has no key {args.key}; it is read from {facts['task']}")
     return 0
 
@@ -55,17 +65,62 @@ async def query(client: Client, described: dict[str, Any], table: str, key: str,
     data = from_text(facts["key_codec"], key)
     number, count = facts["subtopology"], facts["partitions"]
     partitions = range(count) if facts["routed"] or facts["local"] else [partition_of(data, count)]
+    deadline = time.monotonic() + FRESH_S
+    await _fresh(log, described, number, partitions, deadline)
     answer: dict[str, Any] = {}
+    value: bytes | None = None
     for partition in partitions:
-        answer = await client.ask("query", {"task": f"{number}_{partition}", "table": table, "key": data})
-        if answer["value"] is not None:
+        wish = {"task": f"{number}_{partition}", "table": table, "key": data}
+        answer = await _ask(client, wish)
+        value = await _live(client, facts.get("expire_ms"), wish, answer["value"])
+        if value is not None:
             break
     return {
         "key": shown(facts["key_codec"], data),
-        "value": shown(facts["value_codec"], answer["value"]),
-        "found": answer["value"] is not None,
+        "value": shown(facts["value_codec"], value),
+        "found": value is not None,
         "task": answer["task"],
         "instance": answer["instance"],
         "role": answer["role"],
         "restore_lag": answer["restore_lag"],
     }
+
+
+async def _fresh(log: Log, described: dict[str, Any], number: int, partitions: Iterable[int], deadline: float) -> None:
+    """Wait a moment for what was in the inputs when the question was asked, so that whoever produced a record and then
+    asks sees it. A task that is far behind answers with what it has."""
+    sub = next(sub for sub in described["subtopologies"] if sub["number"] == number)
+    inputs = [Partition(topic, partition) for topic in sub["sources"] for partition in partitions]
+    ends, starts = await log.ends(inputs), await log.starts(inputs)
+    while time.monotonic() < deadline:
+        positions = await log.positions(described["id"])
+        if all(positions.get(p, starts[p]) >= ends[p] for p in inputs):
+            return
+        await asyncio.sleep(POLL_S)
+
+
+async def _ask(client: Client, wish: dict[str, Any]) -> dict[str, Any]:
+    """Ask the task's owner. Between two owners there is nobody to ask for a moment, and one that is still restoring
+    does not know yet."""
+    deadline = time.monotonic() + FIND_S
+    while True:
+        try:
+            found: dict[str, Any] = await client.ask("query", wish)
+            if not found["restore_lag"] or time.monotonic() > deadline:
+                return found
+        except OrchestratorError as error:
+            if error.exit_code != 1 or time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(POLL_S)
+
+
+async def _live(client: Client, expire_ms: int | None, wish: dict[str, Any], raw: bytes | None) -> bytes | None:
+    """The value's bytes: an expiring table keeps the time of the write before them, and its stream time under a key."""
+    if raw is None or expire_ms is None:
+        return raw
+    if wish["key"] == STREAM_TIME_KEY:
+        return None
+    time_kept = (await _ask(client, {**wish, "key": STREAM_TIME_KEY}))["value"]
+    stream_ms = -1 if time_kept is None else int.from_bytes(time_kept, "big", signed=True)
+    written_ms = int.from_bytes(raw[:TIME_BYTES], "big", signed=True)
+    return None if stream_ms >= written_ms + expire_ms else raw[TIME_BYTES:]

@@ -11,45 +11,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cli.arguments import Parser
-from orchestrator.durations import parse_duration_ms
+from orchestrator.cli.arguments import Parser, checked
+from orchestrator.cli.settings import TABLE, whole_number
 from orchestrator.errors import WrongUse
 from orchestrator.model import Protocol, Settings
 from pipeline.loading import load
 from workers.fleet import Fleet, Host, ProcessHost
-from workers.logs import default_log, open_log, show_log
+from workers.logs import default_log, log_path, open_log, show_log
 from workers.prepare import prepare
 from workers.spec import InstanceSpec
 
-
-def whole_number(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise WrongUse(f"'{text}' is not a whole number of 1 or more")
-    return int(text)
+GROUP = (
+    *("protocol", "ready", "standbys", "heartbeat", "session-timeout", "disconnect-grace", "max-learners"),
+    "acceptable-recovery-lag",
+)
+OWN = (
+    *("workers", "commit-interval", "synchronous", "snapshots", "on-stop", "after-leave", "on", "failpoint"),
+    "log-level",
+)
+INSTANCES_MAX = 1_000
 
 
 def add_group_settings(parser: Parser) -> None:
     """Settings of the group, with the defaults of the safety page."""
-    parser.setting(
-        "--protocol", default="learner", help="eager, cooperative or learner", choices=[p.value for p in Protocol]
-    )
-    parser.setting("--ready", default="eager", help="eager or conservative", choices=["eager", "conservative"])
-    parser.setting("--standbys", default=0, parse=int, help="standby copies of each task")
-    parser.setting(
-        "--heartbeat", default=1_000, parse=parse_duration_ms, help="time between heartbeats, in ms or with a unit"
-    )
-    parser.setting(
-        "--session-timeout", default=10_000, parse=parse_duration_ms, help="silence after which a member is dead"
-    )
-    parser.setting(
-        "--disconnect-grace", default=1_000, parse=parse_duration_ms, help="wait before warm copies take over"
-    )
-    parser.setting(
-        "--max-learners", default=2, parse=whole_number, help="learners that restore at one time, an instance"
-    )
-    parser.setting(
-        "--acceptable-recovery-lag", default=10_000, parse=int, help="how far a copy may be behind to be ready"
-    )
+    for name in GROUP:
+        parser.setting(f"--{name}")
 
 
 def group_settings(args: Any) -> Settings:
@@ -68,31 +54,29 @@ def group_settings(args: Any) -> Settings:
 
 def add_place(parser: Parser) -> None:
     """Where the log and the state are."""
-    parser.setting(
-        "--log", default=None, help="sqlite:PATH; by default .orchestrator/<application>.db, looked for upwards"
-    )
-    parser.setting("--state-dir", default=".orchestrator/state", help="where stores live")
+    parser.setting("--log")
+    parser.setting("--state-dir")
 
 
 def run(argv: list[str]) -> int:
     parser = Parser("run", "Run instances of an app until they are stopped.")
     parser.add_argument("app", metavar="MODULE:APP")
-    parser.add_argument("--instances", type=int, default=1, help="how many to start here")
-    parser.setting("--workers", default=1, parse=whole_number, help="worker processes an instance")
-    parser.setting("--commit-interval", default=100, parse=parse_duration_ms, help="time between commits")
-    parser.setting("--synchronous", default="NORMAL", help="NORMAL or FULL (power loss)", choices=["NORMAL", "FULL"])
-    parser.setting("--snapshots", default="", help="folder of snapshots to restore from")
-    parser.setting(
-        "--on-stop", default="bounce", help="what SIGTERM means: bounce or leave", choices=["bounce", "leave"]
-    )
-    parser.setting("--on", default="processes", help="where instances live", choices=["processes", "spark"])
-    parser.setting("--failpoint", default="", help="die in a commit, for tests")
+    parser.add_argument("--instances", type=checked(whole_number), default=1, help="how many to start here")
+    for name in OWN:
+        parser.setting(f"--{name}")
     add_place(parser)
     add_group_settings(parser)
     args = parser.parse_args(argv)
-    if args.instances < 1:
-        raise WrongUse(f"--instances {args.instances}: write a whole number of 1 or more")
-    logging.basicConfig(level=os.environ.get("ORCHESTRATOR_LOG_LEVEL", "WARNING").upper(), stream=sys.stderr)
+    if args.instances > INSTANCES_MAX:
+        raise WrongUse(
+            f"--instances {args.instances}: one machine does not carry that many; write at most {INSTANCES_MAX}"
+        )
+    if args.session_timeout <= args.heartbeat:
+        raise WrongUse(
+            "--session-timeout is not longer than --heartbeat: every member would be taken for dead; raise it"
+        )
+    os.environ["ORCHESTRATOR_LOG_LEVEL"] = args.log_level  # instances and workers inherit it
+    logging.basicConfig(level=args.log_level, stream=sys.stderr)
     app = load(args.app)
     url = args.log or default_log(app.id, Path.cwd(), existing=False)
     spec = InstanceSpec(
@@ -100,7 +84,7 @@ def run(argv: list[str]) -> int:
         application=app.id,
         instance="",
         log=url,
-        state_dir=str(Path(args.state_dir).absolute()),
+        state_dir=state_dir(args, url),
         workers=args.workers,
         path=(str(Path.cwd()),),
         settings=group_settings(args),
@@ -108,6 +92,7 @@ def run(argv: list[str]) -> int:
         synchronous=args.synchronous,
         snapshots=args.snapshots,
         on_stop=args.on_stop,
+        after_leave=args.after_leave,
         failpoint=args.failpoint,
     )
     if args.on == "spark":
@@ -117,6 +102,14 @@ def run(argv: list[str]) -> int:
     return asyncio.run(run_fleet(ProcessHost(), spec, args.instances))
 
 
+def state_dir(args: Any, url: str) -> str:
+    """Absolute. With nothing said, the state lies beside a log that was found above the current folder."""
+    path = log_path(url)
+    if not args.log and path is not None and args.state_dir == TABLE["state-dir"].default:
+        return str(path.absolute().parent / Path(args.state_dir).name)
+    return str(Path(args.state_dir).absolute())
+
+
 async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
     """Prepare the log, start the fleet, and stop it on a signal."""
     app = load(spec.app)
@@ -124,6 +117,7 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
     try:
         fleet = Fleet(host, log, spec, lambda text: print(text, file=sys.stderr, flush=True))
         fleet.claim()
+        await fleet.announce()
         prepared = await prepare(log, app)
         loop = asyncio.get_running_loop()
         received: list[int] = []

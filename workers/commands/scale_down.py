@@ -10,30 +10,33 @@ import sys
 import time
 from typing import Any
 
-from orchestrator.cli.arguments import Parser
-from orchestrator.durations import parse_duration_ms, show_duration
-from orchestrator.errors import OrchestratorError, RefusedBySafety, TimedOut, WrongUse
+from orchestrator.cli.arguments import Parser, checked
+from orchestrator.cli.settings import some_time, whole_number
+from orchestrator.errors import TimedOut, WrongUse
 from orchestrator.shares import parse_amount
-from workers.client import Client, log_of
+from state.log.protocol import Log
+from workers.client import Client, fleet_of, log_of
 from workers.commands.run import add_place
 from workers.commands.show import show_json
 
-POLL_S = 0.1
+POLL_S, SHUT_DOWN_S, BAR = 0.1, 15.0, 30
 
 
 def run(argv: list[str]) -> int:
     parser = Parser("scale-down", "Let instances hand over what they run and shut themselves down.")
     parser.add_argument("app", metavar="APP")
-    parser.add_argument("--to", help="how many stay: a count, or a share such as 80%%")
-    parser.add_argument("--by", help="how many leave: a count, or a share")
-    parser.add_argument("--instances", help="which leave: a,b")
-    parser.add_argument("--current", type=int, help="refuse unless that many run now")
+    parser.add_argument("--to", help="how many stay: a count, or a share such as 80%%", metavar="N|P%%")
+    parser.add_argument("--by", help="how many leave: a count, or a share", metavar="N|P%%")
+    parser.add_argument("--instances", metavar="A,B", help="which leave")
+    parser.add_argument("--current", type=checked(whole_number), help="refuse unless that many run now")
     parser.add_argument("--plan", action="store_true", help="show what would happen, change nothing")
     parser.add_argument("--apply", metavar="ID", help="do exactly that plan, or nothing")
     parser.add_argument("--wait", action="store_true", help="return when the leavers have shut down")
     parser.add_argument("--follow", action="store_true", help="attach to a scale-down that runs")
     parser.add_argument("--undo", action="store_true", help="take a running scale-down back")
-    parser.add_argument("--timeout", type=parse_duration_ms, help="after that the mark is taken back (exit 4)")
+    parser.add_argument(
+        "--timeout", type=checked(some_time), metavar="DURATION", help="after that the mark is taken back (exit 4)"
+    )
     parser.add_argument("--force", action="store_true", help="with --timeout: stop the leavers instead")
     parser.add_argument("--json", action="store_true")
     add_place(parser)
@@ -46,16 +49,20 @@ def _check(args: Any) -> None:
     amounts = [name for name in ("to", "by", "instances") if getattr(args, name) is not None]
     if len(amounts) > 1:
         raise WrongUse(f"--{amounts[0]} and --{amounts[1]} exclude each other; give one")
+    if args.undo and args.follow:
+        raise WrongUse("--undo and --follow exclude each other; give one")
     if args.undo or args.follow:
-        if amounts or args.plan or args.apply:
-            raise WrongUse("--undo and --follow go alone")
+        if amounts or args.plan or args.apply or args.force or args.timeout is not None:
+            raise WrongUse("--undo and --follow concern a scale-down that runs; leave the other options out")
         return
-    if not amounts:
+    if args.plan and (args.apply or args.wait):
+        raise WrongUse(f"--plan changes nothing, so it excludes --{'apply' if args.apply else 'wait'}; give one")
+    if not amounts and not args.apply:
         raise WrongUse("how many: give --to, --by or --instances")
-    if args.plan and args.apply:
-        raise WrongUse("--plan and --apply exclude each other; give one")
     if args.force and args.timeout is None:
         raise WrongUse("--force goes with --timeout; say how long the leavers may take")
+    if args.instances is not None and not all(name.strip() for name in args.instances.split(",")):
+        raise WrongUse(f"--instances {args.instances}: write names with commas between, such as i3,i4")
     for name in ("to", "by"):
         value = getattr(args, name)
         if value is not None:
@@ -67,10 +74,9 @@ async def _run(args: Any) -> int:
         client = Client(log, application)
         try:
             if args.undo:
-                answer = await client.ask("undo")
-                return _end(args, {"from": None, "to": None, "leaving": [], **answer}, 0)
+                return _end(args, {"leaving": [], **await client.ask("undo")})
             if args.follow:
-                return await _follow(args, client)
+                return await _follow(args, client, log, application)
             wishes = {
                 "to": args.to,
                 "by": args.by,
@@ -81,69 +87,109 @@ async def _run(args: Any) -> int:
                 "force": args.force,
             }
             if args.plan:
-                return _end(args, await client.ask("plan", wishes), 0)
+                return _end(args, await client.ask("plan", wishes))
             before = await client.ask("status")
-            started = time.monotonic()
             answer = await client.ask("scale-down", wishes)
             if answer["outcome"] == "nothing to do" or not args.wait:
-                return _end(args, answer, 0)
-            outcome = await wait_for_end(args, client, answer["plan"])
-            after = await client.ask("status")
-            return _end(args, {**answer, **_result(answer, outcome, before, after, started)}, 0, outcome)
-        except (KeyboardInterrupt, asyncio.CancelledError):
-            print(
-                f"the scale-down goes on; follow it with `orchestrator scale-down {application} --follow`, or take it "
-                f"back with `orchestrator scale-down {application} --undo`",
-                file=sys.stderr,
-            )
-            raise KeyboardInterrupt from None
+                return _end(args, answer)
+            return await _see_through(args, client, log, application, answer, before)
         finally:
             await client.close()
 
 
-async def _follow(args: Any, client: Client) -> int:
+async def _follow(args: Any, client: Client, log: Log, application: str) -> int:
     status = await client.ask("status")
     if status["scale"] is None:
-        return _end(args, {"outcome": "nothing to do", "leaving": []}, 0)
+        return _end(args, {"outcome": "nothing to do", "leaving": []})
+    scale = status["scale"]
+    answer = {"plan": scale["id"], "leaving": scale["leaving"], "since": status["scale_since"]}
+    return await _see_through(args, client, log, application, answer, status)
+
+
+async def _see_through(args: Any, client: Client, log: Log, application: str, answer: Any, before: Any) -> int:
+    """Show progress until the scale-down is over. An interrupt ends the showing, and nothing else."""
     started = time.monotonic()
-    answer = {"plan": status["scale"]["id"], "leaving": status["scale"]["leaving"], "moves": []}
-    outcome = await wait_for_end(args, client, answer["plan"])
-    after = await client.ask("status")
-    return _end(args, {**answer, **_result(answer, outcome, status, after, started)}, 0, outcome)
+    try:
+        outcome, after = await wait_for_end(client, answer, Progress(quiet=args.json))
+        if outcome in ("done", "forced"):
+            await _shut_down(log, application, answer["leaving"])
+    except asyncio.CancelledError:
+        print(
+            f"the scale-down goes on; follow it with `orchestrator scale-down {application} --follow`, or take it "
+            f"back with `orchestrator scale-down {application} --undo`",
+            file=sys.stderr,
+        )
+        raise
+    moved, disturbed = _moved(before, after)
+    result = {"outcome": outcome, "elapsed_s": round(time.monotonic() - started, 3), "moved": moved}
+    return _end(args, {**answer, **result, "disturbed": disturbed, "hand_overs": after["hand_overs"]})
 
 
-async def wait_for_end(args: Any, client: Client, plan: str) -> str:
-    """Until the operation is over: "done", "rolled back" or "forced"."""
-    shown: tuple[int, int] | None = None
+async def wait_for_end(client: Client, answer: Any, progress: Progress) -> tuple[str, Any]:
+    """Until the operation is over: "done", "rolled back" or "forced", and the last status."""
+    since = {"hand_overs_since": answer["since"]}
     while True:
-        status = await client.ask("status", retry_s=30)
+        status = await client.ask("status", since, retry_s=30)
         scale = status["scale"]
-        if scale is None or scale["id"] != plan:
-            last = status["last_outcome"]
-            return str(last[1]) if last and last[0] == plan else "done"
         present = {i["id"] for i in status["instances"]}
-        progress = (scale["moves_left"], sum(1 for name in scale["leaving"] if name in present))
-        if progress != shown and not args.json:
-            print(f"{progress[0]} tasks to move, {progress[1]} instances still leaving", file=sys.stderr, flush=True)
-            shown = progress
+        left = sum(1 for name in answer["leaving"] if name in present)
+        if scale is None or scale["id"] != answer["plan"]:
+            progress.end()
+            last = status["last_outcome"]
+            if last and last[0] == answer["plan"]:
+                return str(last[1]), status
+            return ("rolled back" if left else "done"), status  # its coordinator is gone, and took the word with it
+        progress.show(scale["moves_left"], left)
         await asyncio.sleep(POLL_S)
 
 
-def _result(answer: Any, outcome: str, before: Any, after: Any, started: float) -> dict[str, Any]:
-    return {
-        "outcome": outcome,
-        "elapsed_s": round(time.monotonic() - started, 3),
-        "hand_overs": after["hand_overs"],
-        "moved": _moved(before, after),
-    }
+class Progress:
+    """A bar on a terminal, lines otherwise; on stderr, since stdout is for the answer."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._bar = sys.stderr.isatty()
+        self._total = 0
+        self._shown: tuple[int, int] | None = None
+
+    def show(self, moves_left: int, instances_left: int) -> None:
+        if self._quiet or self._shown == (moves_left, instances_left):
+            return
+        self._shown = moves_left, instances_left
+        self._total = max(self._total, moves_left)
+        text = f"{moves_left} tasks to move, {instances_left} instances still leaving"
+        if self._bar:
+            full = BAR if not self._total else BAR * (self._total - moves_left) // self._total
+            print(f"\r[{'#' * full}{'.' * (BAR - full)}] {text}\x1b[K", end="", file=sys.stderr, flush=True)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if self._bar and self._shown is not None:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def _moved(before: Any, after: Any) -> int:
-    old = {t["id"]: t["active"] for t in before["tasks"]}
-    return sum(1 for t in after["tasks"] if old.get(t["id"]) != t["active"])
+async def _shut_down(log: Log, application: str, leaving: list[str]) -> None:
+    """The group has let them go; wait until the fleet that started them has seen their processes end."""
+    deadline = time.monotonic() + SHUT_DOWN_S
+    while time.monotonic() < deadline:
+        fleet = await fleet_of(log, application)
+        if fleet is None or fleet.get("after_leave") == "park" or not set(leaving) & set(fleet["instances"]):
+            return
+        await asyncio.sleep(POLL_S)
+    print("some of the leavers' processes have not ended yet", file=sys.stderr)
 
 
-def _end(args: Any, facts: dict[str, Any], code: int, outcome: str | None = None) -> int:
+def _moved(before: Any, after: Any) -> tuple[int, int]:
+    """How many tasks have another owner, and how many of the others stopped meanwhile (their epoch grew)."""
+    old = {t["id"]: (t["active"], t["epoch"]) for t in before["tasks"]}
+    moved = sum(1 for t in after["tasks"] if old[t["id"]][0] != t["active"])
+    disturbed = sum(1 for t in after["tasks"] if old[t["id"]][0] == t["active"] and old[t["id"]][1] != t["epoch"])
+    return moved, disturbed
+
+
+def _end(args: Any, facts: dict[str, Any]) -> int:
+    """Print the answer; exit code 0, or TimedOut where it was taken back."""
     known: dict[str, Any] = {
         "plan": None,
         "from": None,
@@ -156,15 +202,16 @@ def _end(args: Any, facts: dict[str, Any], code: int, outcome: str | None = None
         "hand_overs": {"count": 0, "p50_ms": None, "p99_ms": None, "max_ms": None},
     }
     facts = {**known, **facts}
+    facts.pop("since", None)
     if args.json:
         show_json(facts)
     else:
         print(_text(facts))
-    if outcome == "rolled back":
+    if facts["outcome"] == "rolled back" and not args.undo:
         raise TimedOut("the leavers did not get ready in time; the mark is taken back and they stay")
-    if outcome == "forced":
+    if facts["outcome"] == "forced":
         print("the leavers were stopped; their tasks went to the best copies", file=sys.stderr)
-    return code
+    return 0
 
 
 def _text(facts: dict[str, Any]) -> str:
@@ -182,12 +229,11 @@ def _text(facts: dict[str, Any]) -> str:
         return "nothing to do"
     if outcome == "running":
         return f"{facts['from']} -> {facts['to']} instances; {', '.join(facts['leaving'])} are leaving"
-    if outcome == "rolled back" and facts["from"] is None:
+    if outcome == "rolled back":
         return "taken back; the leavers stay"
     gap = facts["hand_overs"]["max_ms"]
-    pause = "no pause was measured" if gap is None else f"longest pause {show_duration(gap)}"
+    pause = "no pause was measured" if gap is None else f"longest pause {gap} ms"
     sizes = f"{facts['from']} -> {facts['to']} instances" if facts["from"] else f"{', '.join(facts['leaving'])} left"
-    return f"{sizes}; {facts.get('moved', 0)} tasks moved; {pause}; the other tasks never paused"
-
-
-__all__ = ["OrchestratorError", "RefusedBySafety", "run"]
+    disturbed = facts.get("disturbed", 0)
+    others = f"{disturbed} other tasks paused too" if disturbed else "the other tasks never paused"
+    return f"{sizes}; {facts.get('moved', 0)} tasks moved; {pause}; {others}"

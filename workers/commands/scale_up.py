@@ -8,32 +8,37 @@ import secrets
 import time
 from typing import Any
 
-from orchestrator.cli.arguments import Parser
-from orchestrator.durations import parse_duration_ms, show_duration
+from orchestrator.cli.arguments import Parser, checked
+from orchestrator.cli.settings import some_time, whole_number
 from orchestrator.errors import RefusedBySafety, TimedOut, WrongUse
-from orchestrator.shares import parse_amount, target_size
+from orchestrator.shares import Amount, parse_amount, target_size
 from state.log.protocol import Log
 from workers.client import Client, fleet_of, log_of
-from workers.commands.run import add_place
+from workers.commands.run import INSTANCES_MAX, add_place
 from workers.commands.show import show_json
-from workers.fleet import FLEET
+from workers.fleet import FLEET, GRANTED, WISH
 
-POLL_S = 0.1
+POLL_S, PERCENT_MAX = 0.1, 100_000
 
 
 def run(argv: list[str]) -> int:
     parser = Parser("scale-up", "Add instances; they learn their tasks first and then take them over.")
     parser.add_argument("app", metavar="APP")
-    parser.add_argument("--to", help="how many there should be: a count, or a share of what runs")
-    parser.add_argument("--by", help="how many more: a count, or a share")
-    parser.add_argument("--current", type=int, help="refuse unless that many run now")
+    parser.add_argument(
+        "--to", help="how many there should be: a count, or a share of what runs such as 150%%", metavar="N|P%%"
+    )
+    parser.add_argument("--by", help="how many more: a count, or a share", metavar="N|P%%")
+    parser.add_argument("--current", type=checked(whole_number), help="refuse unless that many run now")
     parser.add_argument("--wait", action="store_true", help="return when the new ones have taken over")
-    parser.add_argument("--timeout", type=parse_duration_ms, default=600_000, help="how long to wait (exit 4)")
+    parser.add_argument(
+        "--timeout", type=checked(some_time), metavar="DURATION", default=600_000, help="how long to wait (exit 4)"
+    )
     parser.add_argument("--json", action="store_true")
     add_place(parser)
     args = parser.parse_args(argv)
     if (args.to is None) == (args.by is None):
-        raise WrongUse("give one of --to and --by")
+        raise WrongUse("--to and --by exclude each other; give one" if args.to else "how many: give --to or --by")
+    _amounts(args)
     facts = asyncio.run(_run(args))
     if args.json:
         show_json(facts)
@@ -42,17 +47,10 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def _size(args: Any, current: int) -> int:
-    to = None
-    if args.to is not None:
-        # A share of what runs may be above 100% here: 150% of 4 is 6.
-        text = args.to.strip()
-        share = text.removesuffix("%")
-        if text.endswith("%") and share.isdecimal() and int(share) > 100:
-            return -(-current * int(share) // 100)
-        to = parse_amount(args.to, "--to")
-    by = parse_amount(args.by, "--by") if args.by is not None else None
-    return target_size(current, to=to, by=by, grow=True)
+def _amounts(args: Any) -> tuple[Amount | None, Amount | None]:
+    to = None if args.to is None else parse_amount(args.to, "--to", percent_max=PERCENT_MAX)
+    by = None if args.by is None else parse_amount(args.by, "--by")
+    return to, by
 
 
 async def _run(args: Any) -> dict[str, Any]:
@@ -63,7 +61,10 @@ async def _run(args: Any) -> dict[str, Any]:
             current = sum(1 for i in before["instances"] if i["state"] != "leaving")
             if args.current is not None and args.current != current:
                 raise RefusedBySafety(f"{current} instances run, not {args.current}; look at `status` and decide again")
-            size = _size(args, current)
+            to, by = _amounts(args)
+            size = target_size(current, to=to, by=by, grow=True)
+            if size - current > INSTANCES_MAX:
+                raise WrongUse(f"{size - current} more instances are too many; write at most {INSTANCES_MAX}")
             if size <= current:
                 return _facts(current, current, [], "nothing to do", 0.0, before)
             if await fleet_of(log, application) is None:
@@ -85,14 +86,17 @@ async def _run(args: Any) -> dict[str, Any]:
 
 async def _ask_fleet(log: Log, application: str, count: int, deadline: float) -> list[str]:
     wish = secrets.token_hex(4)
-    await log.put_note(application, FLEET, "wish", json.dumps({"id": wish, "add": count}).encode())
-    key = f"granted-{wish}"
-    while (found := await log.note(application, FLEET, key)) is None:
-        if time.monotonic() > deadline:
-            await log.put_note(application, FLEET, "wish", None)
-            raise TimedOut("the fleet did not answer in time; nothing was started")
-        await asyncio.sleep(POLL_S)
-    await log.put_note(application, FLEET, key, None)
+    await log.put_note(application, FLEET, WISH + wish, json.dumps({"add": count}).encode())
+    try:
+        while (found := await log.note(application, FLEET, GRANTED + wish)) is None:
+            if time.monotonic() > deadline:
+                raise TimedOut("the fleet did not answer in time; nothing was started")
+            if await fleet_of(log, application) is None:
+                raise RefusedBySafety(f"the fleet of '{application}' has ended; start it with `orchestrator run`")
+            await asyncio.sleep(POLL_S)
+    finally:
+        await log.put_note(application, FLEET, WISH + wish, None)
+    await log.put_note(application, FLEET, GRANTED + wish, None)
     added: list[str] = json.loads(found)["added"]
     return added
 
@@ -127,5 +131,5 @@ def _text(facts: dict[str, Any]) -> str:
     if facts["outcome"] == "done":
         gap = facts["hand_overs"]["max_ms"]
         text += f"; balanced after {facts['elapsed_s']:.1f} s"
-        text += "" if gap is None else f"; longest pause {show_duration(gap)}"
+        text += "" if gap is None else f"; longest pause {gap} ms"
     return text

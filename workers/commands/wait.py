@@ -6,19 +6,25 @@ import asyncio
 import time
 from typing import Any
 
-from orchestrator.cli.arguments import Parser
-from orchestrator.durations import parse_duration_ms
-from orchestrator.errors import TimedOut
+from orchestrator.cli.arguments import Parser, checked
+from orchestrator.cli.settings import some_time, whole_number
+from orchestrator.errors import RefusedBySafety, TimedOut
+from state.errors import LogMissing, LogUnusable
 from workers.client import Client, log_of
 from workers.commands.run import add_place
 from workers.commands.show import show_json
+from workers.logs import NoLog
+
+POLL_S, MAKING_S = 0.1, 3.0
 
 
 def run(argv: list[str]) -> int:
     parser = Parser("wait", "Wait until every task runs and nothing moves.")
     parser.add_argument("app", metavar="APP")
-    parser.add_argument("--instances", type=int, default=1, help="and at least that many instances are there")
-    parser.add_argument("--timeout", type=parse_duration_ms, default=60_000)
+    parser.add_argument(
+        "--instances", type=checked(whole_number), default=1, help="and at least that many instances are there"
+    )
+    parser.add_argument("--timeout", type=checked(some_time), default=60_000, metavar="DURATION")
     parser.add_argument("--json", action="store_true")
     add_place(parser)
     args = parser.parse_args(argv)
@@ -31,20 +37,35 @@ def run(argv: list[str]) -> int:
 
 
 async def _wait(args: Any) -> dict[str, Any]:
+    """Also for a log and a coordinator that are not there yet: whoever waits has just started them."""
     deadline = time.monotonic() + args.timeout / 1000
-    async with log_of(args.app, args.log) as (application, log, _):
-        client = Client(log, application)
+    making, told = time.monotonic() + MAKING_S, "it has not begun"
+    while True:
         try:
-            while True:
-                status = await client.ask("status", retry_s=args.timeout / 1000)
-                if status["stable"] and len(status["instances"]) >= args.instances:
-                    return {
-                        "application": application,
-                        "generation": status["generation"],
-                        "instances": len(status["instances"]),
-                    }
-                if time.monotonic() > deadline:
-                    raise TimedOut(f"'{application}' is not stable after {args.timeout / 1000:g} s; see `status`")
-                await asyncio.sleep(0.1)
-        finally:
-            await client.close()
+            async with log_of(args.app, args.log) as (application, log, _):
+                client = Client(log, application)
+                try:
+                    while True:
+                        status = await client.ask("status", retry_s=max(0.0, deadline - time.monotonic()))
+                        there = len(status["instances"])
+                        told = "tasks are moving" if not status["stable"] else f"{there} instances are there"
+                        if status["stable"] and there >= args.instances:
+                            return {
+                                "application": application,
+                                "generation": status["generation"],
+                                "instances": there,
+                            }
+                        if time.monotonic() > deadline:
+                            break
+                        await asyncio.sleep(POLL_S)
+                finally:
+                    await client.close()
+        except (LogMissing, NoLog, RefusedBySafety) as error:
+            told = str(error)
+        except LogUnusable as error:  # a log that is being made at this moment has no tables yet
+            if time.monotonic() > making:
+                raise
+            told = str(error)
+        if time.monotonic() > deadline:
+            raise TimedOut(f"'{args.app}' is not stable after {args.timeout / 1000:g} s: {told}")
+        await asyncio.sleep(POLL_S)

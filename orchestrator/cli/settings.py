@@ -1,0 +1,224 @@
+"""Settings: one table of them, and where a value comes from.
+
+One rule: flag, then environment, then orchestrator.toml, then [tool.orchestrator] of pyproject.toml (both in the current
+folder), then the default. A key of a file that nobody knows is an error; a variable that nobody knows is a warning.
+Deeds (how many instances, undo, force) are no settings: they come from the command line alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from orchestrator.durations import parse_duration_ms
+from orchestrator.errors import WrongUse
+
+PREFIX = "ORCHESTRATOR_"
+FILE, PROJECT = "orchestrator.toml", "pyproject.toml"
+DEEDS = frozenset({"to", "by", "instances", "force", "undo", "apply", "current", "plan", "timeout", "follow", "wait"})
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+# What Kubernetes puts into every container for a service called `orchestrator` or `orchestrator-...`.
+KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)(_|$)|_PORT_\d+_(TCP|UDP|SCTP)(_|$)")
+
+
+def whole_number(text: str) -> int:
+    """A count of 1 or more. Raises WrongUse."""
+    return _number(text, 1)
+
+
+def natural_number(text: str) -> int:
+    """A count of 0 or more. Raises WrongUse."""
+    return _number(text, 0)
+
+
+def some_time(text: str) -> int:
+    """A duration above zero, in ms. Raises WrongUse."""
+    found = parse_duration_ms(text)
+    if found < 1:
+        raise WrongUse(f"'{text}' is no time at all; write a duration such as 100ms")
+    return found
+
+
+def level(text: str) -> str:
+    """A log level. Raises WrongUse."""
+    if text.upper() not in LEVELS:
+        raise WrongUse(f"'{text}' is not one of {', '.join(LEVELS)}")
+    return text.upper()
+
+
+def _number(text: str, least: int) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9 and int(text) >= least):
+        raise WrongUse(f"'{text}' is not a whole number of {least} or more")
+    return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: `commit-interval` is --commit-interval, ORCHESTRATOR_COMMIT_INTERVAL, and that key of a file.
+    `default` is written as a user would write it; "" stands for none."""
+
+    name: str
+    default: str
+    help: str
+    parse: Callable[[str], Any] = str
+    choices: tuple[str, ...] = ()
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name.replace("-", "_").upper()
+
+    def read(self, text: str, where: str) -> Any:
+        """The value. Raises WrongUse naming where it was written."""
+        try:
+            value = self.parse(text)
+        except (ValueError, WrongUse) as error:
+            raise WrongUse(f"{where}: {error}") from None
+        if self.choices and value not in self.choices:
+            raise WrongUse(f"{where}: '{text}' is not one of {', '.join(self.choices)}")
+        return value
+
+
+TABLE: dict[str, Setting] = {
+    setting.name: setting
+    for setting in (
+        Setting("log", "", "sqlite:PATH; by default .orchestrator/<application>.db, looked for upwards"),
+        Setting("state-dir", ".orchestrator/state", "where stores live"),
+        Setting("workers", "1", "worker processes an instance", whole_number),
+        Setting("commit-interval", "100ms", "time between commits", some_time),
+        Setting("synchronous", "NORMAL", "NORMAL, or FULL against loss of power", choices=("NORMAL", "FULL")),
+        Setting("snapshots", "", "folder of snapshots to restore from"),
+        Setting(
+            "on-stop",
+            "bounce",
+            "what SIGTERM means: bounce (commit and go) or leave (hand over first)",
+            choices=("bounce", "leave"),
+        ),
+        Setting(
+            "after-leave",
+            "exit",
+            "what an instance does that left: exit, or park (stay, idle)",
+            choices=("exit", "park"),
+        ),
+        Setting("on", "processes", "where instances live", choices=("processes", "spark")),
+        Setting("master", "local[2]", "Spark's master"),
+        Setting("failpoint", "", "die in a commit, for tests"),
+        Setting(
+            "protocol",
+            "learner",
+            "how tasks change hands: eager, cooperative or learner",
+            choices=("eager", "cooperative", "learner"),
+        ),
+        Setting(
+            "ready", "eager", "when a learner takes over: eager or conservative", choices=("eager", "conservative")
+        ),
+        Setting("standbys", "0", "standby copies of each task", natural_number),
+        Setting("heartbeat", "1s", "time between heartbeats", some_time),
+        Setting("session-timeout", "10s", "silence after which a member is dead", some_time),
+        Setting("disconnect-grace", "1s", "wait before warm copies take over", parse_duration_ms),
+        Setting("max-learners", "2", "learners that restore at one time, an instance", whole_number),
+        Setting("acceptable-recovery-lag", "10000", "how far a copy may be behind to be ready", natural_number),
+        Setting("log-level", "WARNING", "what instances say on stderr: DEBUG, INFO, WARNING or ERROR", level),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value as text, and the place that gave it."""
+
+    text: str
+    source: str
+
+    def shown(self, setting: Setting) -> str:
+        """How an error about it begins."""
+        named = self.source == setting.variable
+        return f"{self.source}={self.text}" if named else f"{self.source}: {setting.name} = {self.text}"
+
+
+class Sources:
+    """What the environment and the files of a folder give. Making one checks both."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self._files = [
+            (FILE, _keys(folder / FILE, ())),
+            (f"{PROJECT} [tool.orchestrator]", _keys(folder / PROJECT, ("tool", "orchestrator"))),
+        ]
+        for where, keys in self._files:
+            for key in keys:
+                _known(where, key)
+
+    def given(self, setting: Setting) -> Given | None:
+        """The first place that gives the setting, in order; None where the default holds."""
+        text = self._environment.get(setting.variable)
+        if text is not None and not is_kubernetes(setting.variable, text):
+            return Given(text, setting.variable)
+        for where, keys in self._files:
+            if setting.name in keys:
+                return Given(keys[setting.name], where)
+        return None
+
+    def strange(self) -> list[str]:
+        """A warning for each ORCHESTRATOR_ variable that means nothing."""
+        known = {setting.variable: setting for setting in TABLE.values()}
+        found: list[str] = []
+        for name in sorted(self._environment):
+            if not name.startswith(PREFIX) or name in known or is_kubernetes(name, self._environment[name]):
+                continue
+            close = get_close_matches(name, known, 1)
+            deed = name.removeprefix(PREFIX).lower()
+            hint = f"did you mean {close[0]}?" if close else "`orchestrator config show` lists them"
+            if deed in DEEDS:
+                hint = f"--{deed} comes from the command line alone"
+            found.append(f"{name} is no setting and has no effect; {hint}")
+        return found
+
+
+def is_kubernetes(name: str, value: str) -> bool:
+    """Whether Kubernetes made the variable for a service whose name begins with `orchestrator`."""
+    return bool(KUBERNETES.search(name)) or (name.endswith("_PORT") and value.startswith(("tcp://", "udp://")))
+
+
+def _known(where: str, key: str) -> None:
+    if key in TABLE:
+        return
+    if key.replace("_", "-") in DEEDS:
+        raise WrongUse(f"{where}: '{key}' is not a setting; --{key} comes from the command line alone")
+    close = get_close_matches(key.replace("_", "-").lower(), TABLE, 1)
+    hint = f"did you mean '{close[0]}'?" if close else "`orchestrator config show` lists them"
+    raise WrongUse(f"{where}: there is no setting '{key}'; {hint}")
+
+
+def _keys(path: Path, below: tuple[str, ...]) -> dict[str, str]:
+    """Keys and values as text; {} where there is no file, or no such section in it."""
+    try:
+        found: Any = tomllib.loads(path.read_bytes().decode())
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise WrongUse(f"{path.name} cannot be read: {error.strerror}; correct it or move it away") from None
+    except UnicodeDecodeError:
+        raise WrongUse(f"{path.name} is not UTF-8 text; correct it or move it away") from None
+    except tomllib.TOMLDecodeError as error:
+        raise WrongUse(f"{path.name} is not TOML: {error}; correct it") from None
+    for part in below:
+        found = found.get(part, {}) if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        raise WrongUse(f"{path.name}: [{'.'.join(below)}] is not a table; write keys and values below it")
+    texts: dict[str, str] = {}
+    for key, value in found.items():
+        if not isinstance(value, str | int) or isinstance(value, bool):
+            raise WrongUse(f"{path.name}: {key} is neither text nor a whole number; write it as on the command line")
+        texts[key] = str(value)
+    return texts
+
+
+def current() -> Sources:
+    """Of this process: its environment and its current folder."""
+    return Sources(Path.cwd(), os.environ)

@@ -1,0 +1,213 @@
+"""Commands against one running group: JSON shapes, exit codes, plans, deadlines, interrupts. The group is shared by the
+tests of this module, each of which leaves it stable with the number of instances that it finds there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.cli.console import Console, Done
+
+pytestmark = pytest.mark.processes
+HAND_OVERS = {"count", "p50_ms", "p99_ms", "max_ms"}
+DOWN = {"schema", "plan", "from", "to", "leaving", "staying", "moves", "outcome", "elapsed_s", "hand_overs"}
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
+    console = Console(tmp_path_factory.mktemp("group") / "place").bank()
+    console.run("--session-timeout", "3s", "--heartbeat", "300ms", instances=3)
+    console.pay(("ann", 7), ("bob", -2))
+    yield console
+    console.close()
+
+
+def stable(group: Console, instances: int) -> Any:
+    done = group.here("wait", "bank", "--instances", str(instances), "--timeout", "20s")
+    assert done.code == 0, (done, group.said("run"))
+    status = group.here("status", "bank", "--json").json
+    assert len(status["instances"]) == instances
+    return status
+
+
+def grow(group: Console, to: int) -> None:
+    assert group.here("scale-up", "bank", "--to", str(to), "--wait").code == 0
+    stable(group, to)
+
+
+def test_status(group: Console) -> None:
+    found = stable(group, 3)
+    assert found.keys() >= {
+        *("schema", "application", "log", "generation", "protocol", "coordinator", "stable", "scale", "instances"),
+        *("tasks", "hand_overs"),
+    }
+    assert (found["schema"], found["application"], found["protocol"], found["stable"]) == (1, "bank", "learner", True)
+    assert found["scale"] is None
+    for instance in found["instances"]:
+        assert instance.keys() >= {"id", "state", "workers", "load", "host", "pid"}
+        assert instance["state"] == "running"
+    assert sum(instance["load"] for instance in found["instances"]) == 8
+    assert [task["id"] for task in found["tasks"]] == [f"0_{n}" for n in range(8)]
+    for task in found["tasks"]:
+        assert task.keys() >= {
+            *("id", "active", "worker", "epoch", "topics", "state_bytes", "input_lag", "learners", "standbys")
+        }
+        assert task["topics"] == ["payments"]
+    assert found["hand_overs"].keys() >= HAND_OVERS
+
+
+def test_the_app_by_module_or_by_id(group: Console) -> None:
+    assert group("status", "bank:app", "--json").json["application"] == "bank"
+
+
+def test_a_log_is_looked_for_upwards(group: Console) -> None:
+    below = group.folder / "some" / "where"
+    below.mkdir(parents=True, exist_ok=True)
+    done = group("query", "bank", "balances", "ann", "--json", cwd=below)
+    assert done.json["value"] == 7
+    assert not list(below.iterdir())
+
+
+def test_query(group: Console) -> None:
+    found = group.here("query", "bank", "balances", "ann", "--json")
+    assert found.json.keys() >= {"schema", "key", "value", "found", "task", "instance", "role", "restore_lag"}
+    assert (found.code, found.json["value"], found.json["found"], found.json["role"]) == (0, 7, True, "active")
+    missing = group.here("query", "bank", "balances", "eve", "--json")
+    assert (missing.code, missing.json["value"], missing.json["found"]) == (5, None, False)
+    plain = group.here("query", "bank", "balances", "eve")
+    assert (plain.code, plain.out) == (5, "") and plain.err.startswith("error: table 'balances' has no key eve")
+    assert group.here("query", "bank", "balance", "ann").code == 2
+
+
+def test_consume_prints_what_is_there(group: Console) -> None:
+    lines = [json.loads(line) for line in group.here("consume", "bank", "alerts").out.splitlines()]
+    assert [(line["key"], line["value"]) for line in lines] == [("bob", "overdrawn")]
+    changes = [json.loads(line) for line in group.here("consume", "bank", "bank-balances-changelog").out.splitlines()]
+    assert {line["key"]: line["value"] for line in changes} == {"ann": 7, "bob": -2}
+    assert group.here("consume", "bank", "alarms").code == 2
+
+
+def test_explain(group: Console) -> None:
+    found = group.here("explain", "bank", "0_3", "--json")
+    assert found.json.keys() >= {"schema", "task", "active", "why", "waiting_for"}
+    assert found.json["why"] and not found.json["waiting_for"]
+    wrong = group.here("explain", "bank", "9_9")
+    assert wrong.code == 2 and "there are 0_0, 0_1" in wrong.err
+
+
+@pytest.mark.parametrize("amount", [["--to", "3"], ["--to", "7"], ["--to", "100%"], ["--to", "99.9%"], ["--by", "10%"]])
+def test_nothing_to_do(group: Console, amount: list[str]) -> None:
+    done = group.here("scale-down", "bank", *amount, "--wait", "--json")
+    assert (done.code, done.json["outcome"], done.json["from"], done.json["to"]) == (0, "nothing to do", 3, 3)
+    assert done.json.keys() >= DOWN
+
+
+def test_refusals(group: Console) -> None:
+    assert group.here("scale-down", "bank", "--to", "1", "--current", "40").code == 3
+    assert group.here("scale-down", "bank", "--to", "1", "--apply", "0123").code == 3
+    assert group.here("scale-down", "bank", "--instances", "i77").code == 2
+    assert group.here("scale-down", "bank", "--instances", "i1,i2,i3").code == 2
+    assert group.here("drain", "bank", "i77").code == 2
+    assert group.here("scale-up", "bank", "--to", "4", "--current", "2").code == 3
+    assert group.here("scale-up", "bank", "--to", "80%", "--json").json["outcome"] == "nothing to do"
+    undone = group.here("scale-down", "bank", "--undo", "--json")
+    assert (undone.code, undone.json["outcome"]) == (0, "nothing to do")
+    followed = group.here("scale-down", "bank", "--follow", "--json")
+    assert (followed.code, followed.json["outcome"]) == (0, "nothing to do")
+    stable(group, 3)
+
+
+def test_a_plan_changes_nothing_and_fits_until_the_group_changes(group: Console) -> None:
+    before = stable(group, 3)
+    planned = group.here("scale-down", "bank", "--by", "1", "--plan", "--json")
+    plan = planned.json
+    assert (planned.code, plan["outcome"], plan["from"], plan["to"]) == (0, "planned", 3, 2)
+    assert {move["from"] for move in plan["moves"]} == set(plan["leaving"])
+    assert all(move.keys() >= {"task", "from", "to", "bytes", "ready_copy"} for move in plan["moves"])
+    assert sorted([*plan["leaving"], *plan["staying"]]) == [i["id"] for i in before["instances"]]
+    assert stable(group, 3)["generation"] == before["generation"]
+    group.pay(("ann", 0))
+    applied = group.here("scale-down", "bank", "--apply", plan["plan"], "--wait", "--json")
+    assert (applied.code, applied.json["outcome"]) == (0, "done"), applied
+    assert applied.json["leaving"] == plan["leaving"]
+    assert applied.json.keys() >= DOWN and applied.json["hand_overs"].keys() >= HAND_OVERS
+    again = group.here("scale-down", "bank", "--apply", plan["plan"], "--json")
+    assert (again.code, again.out) == (3, "") and "does not fit" in again.err
+    grown = group.here("scale-up", "bank", "--by", "1", "--wait", "--json")
+    assert grown.json.keys() >= {"schema", "from", "to", "added", "outcome", "elapsed_s", "hand_overs"}
+    assert (grown.json["from"], grown.json["to"], grown.json["outcome"]) == (2, 3, "done")
+    stable(group, 3)
+
+
+def test_a_deadline_takes_the_mark_back(group: Console) -> None:
+    done = group.here("scale-down", "bank", "--to", "1", "--timeout", "1ms", "--wait", "--json")
+    assert (done.code, done.json["outcome"]) == (4, "rolled back")
+    assert done.err.count("\n") == 1 and "they stay" in done.err
+    stable(group, 3)
+
+
+def test_force_stops_the_leavers(group: Console) -> None:
+    done = group.here("scale-down", "bank", "--by", "1", "--timeout", "1ms", "--force", "--wait", "--json")
+    assert (done.code, done.json["outcome"]) == (0, "forced")
+    stable(group, 2)
+    assert group.here("query", "bank", "balances", "ann").out == "7\n"
+    grow(group, 3)
+
+
+def test_an_interrupt_leaves_it_running(group: Console) -> None:
+    """SIGSTOP of a leaver's worker holds the scale-down up, so that the interrupt comes in its midst."""
+    status = stable(group, 3)
+    leaver = group.here("scale-down", "bank", "--by", "1", "--plan", "--json").json["leaving"][0]
+    worker = next(i["pid"] for i in status["instances"] if i["id"] == leaver)
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            name = f"leave{code}"
+            waiting = group.start("scale-down", "bank", "--instances", leaver, "--wait", name=name)
+            group.until("the scale-down", lambda: group.here("status", "bank", "--json").json["scale"])
+            group.until("progress", lambda name=name: "still leaving" in group.said(name))
+            second = group.here("scale-down", "bank", "--to", "1")
+            assert second.code == 3 and "--follow" in second.err and "--undo" in second.err
+            waiting.send_signal(number)
+            assert group.end(waiting) == code
+            told = group.said(name)
+            assert "goes on" in told and "scale-down bank --follow" in told and "scale-down bank --undo" in told
+            assert "Traceback" not in told
+            scale = group.here("status", "bank", "--json").json["scale"]
+            assert scale["leaving"] == [leaver] and scale.keys() >= {"leaving", "deadline_s", "moves_left"}
+            undone = group.here("scale-down", "bank", "--undo", "--json")
+            assert (undone.code, undone.json["outcome"]) == (0, "rolled back")
+        finally:
+            os.kill(worker, signal.SIGCONT)
+        stable(group, 3)
+
+
+def test_follow_sees_it_end(group: Console) -> None:
+    begun = group.here("scale-down", "bank", "--by", "1", "--json")
+    assert (begun.code, begun.json["outcome"]) == (0, "running")
+    followed: Done = group.here("scale-down", "bank", "--follow", "--json")
+    assert followed.code == 0 and followed.json["outcome"] in ("done", "nothing to do")
+    stable(group, 2)
+    grow(group, 3)
+
+
+def test_drain(group: Console) -> None:
+    name = stable(group, 3)["instances"][-1]["id"]
+    done = group.here("drain", "bank", name, "--wait", "--json")
+    assert (done.code, done.json["outcome"], done.json["leaving"]) == (0, "done", [name])
+    stable(group, 2)
+    grow(group, 3)
+
+
+def test_scaling_up_while_scaling_down(group: Console) -> None:
+    assert group.here("scale-down", "bank", "--by", "1").code == 0
+    grown = group.here("scale-up", "bank", "--by", "1", "--wait", "--json")
+    assert (grown.code, grown.json["outcome"]) == (0, "done"), grown
+    stable(group, 3)
+    assert re.fullmatch("7\n", group.here("query", "bank", "balances", "ann").out)

@@ -1,0 +1,130 @@
+"""Wrong use ends with 2 and one line that says what to do; nothing is created by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.cli.main import COMMANDS
+from tests.cli.console import Console
+
+HERE = {"demo", "backfill", "verify", "assign"}  # in other hands, or they start for real
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
+    found = Console(tmp_path_factory.mktemp("wrong") / "place")
+    yield found
+    found.close()
+
+
+def one_line(err: str) -> bool:
+    return err.startswith("error: ") and err.count("\n") == 1 and "Traceback" not in err and "defect" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["scale-down", "bank", "--to", "0"], "one instance always stays"),
+        (["scale-down", "bank", "--to", "0%"], "above 0%"),
+        (["scale-down", "bank", "--to", "101%"], "up to 100%"),
+        (["scale-down", "bank", "--to", "0.8"], "write 80%"),
+        (["scale-down", "bank", "--by", "0.125"], "write 12.5%"),
+        (["scale-down", "bank", "--to", "-1"], "not a count"),
+        (["scale-down", "bank", "--to", "80 %%"], "not a count"),
+        (["scale-down", "bank", "--to", "1e3"], "not a count"),
+        (["scale-down", "bank", "--to", "9" * 5000], "not a count"),
+        (["scale-down", "bank", "--to", "1", "--by", "1"], "exclude each other"),
+        (["scale-down", "bank", "--to", "1", "--instances", "a"], "exclude each other"),
+        (["scale-down", "bank", "--instances", "i1,,i2"], "commas between"),
+        (["scale-down", "bank"], "how many"),
+        (["scale-down", "bank", "--to", "1", "--force"], "--timeout"),
+        (["scale-down", "bank", "--to", "1", "--plan", "--apply", "x"], "excludes"),
+        (["scale-down", "bank", "--to", "1", "--undo"], "leave the other options out"),
+        (["scale-down", "bank", "--to", "1", "--timeout", "10"], "not a duration"),
+        (["scale-down", "bank", "--to", "1", "--timeout", "9" * 400 + "s"], "too much"),
+        (["scale-down", "bank", "--to", "1", "--current", "four"], "whole number"),
+        (["scale-down", "bank", "--wai", "--to", "1"], "unrecognized arguments: --wai"),
+        (["scale-up", "bank"], "how many"),
+        (["scale-up", "bank", "--to", "5", "--by", "1"], "exclude each other"),
+        (["scale-up", "bank", "--by", "0"], "always stays"),
+        (["scale-up", "bank", "--by", "0.5"], "write 50%"),
+        (["status"], "required: APP"),
+        (["status", "nobody"], "no log of application 'nobody'"),
+        (["status", "nobody", "--log", "sqlite:none.db"], "no log at"),
+        (["status", "nobody", "--log", "sqlite:"], "no path"),
+        (["status", "nobody", "--log", "postgres:x"], "unknown kind of log"),
+        (["query", "nobody", "t", "k"], "no log of application"),
+        (["consume", "nobody", "t"], "no log of application"),
+        (["explain", "nobody", "0_0"], "no log of application"),
+        (["drain", "nobody", "i1"], "no log of application"),
+        (["statsu", "bank"], "did you mean status?"),
+        (["simulate", "missing.txt"], "cannot read missing.txt"),
+        (["wait", "bank", "--instances", "0"], "whole number"),
+        (["run", "bank:app", "--instances", "0"], "whole number"),
+        (["run", "bank:app", "--instances", "1000000"], "at most 1000"),
+        (["run", "bank:app", "--standbys", "-1"], "whole number"),
+        (["run", "bank:app", "--heartbeat", "0s"], "no time at all"),
+        (["run", "bank:app", "--session-timeout", "1s"], "--heartbeat"),
+        (["run", "bank:app", "--protocol", "magic"], "not one of"),
+        (["run", "bank"], "names no app"),
+        (["run", "bank.py"], "is a file"),
+        (["run", "nowhere:app"], "no module 'nowhere'"),
+        (["produce", "bank", "t"], "names no app"),
+    ],
+)
+def test_wrong_use(place: Console, words: list[str], said: str) -> None:
+    done = place.here(*words)
+    assert done.code == 2, done
+    assert one_line(done.err), done.err
+    assert said in done.err
+    assert done.out == ""
+    assert not list(place.folder.iterdir()), "a command that went wrong left something behind"
+
+
+WORDS = st.one_of(
+    st.sampled_from(
+        [
+            *("bank", "bank:app", "--to", "--by", "50%", "2", "--wait", "--plan", "--json", "--log", "sqlite:x", "-"),
+            *("--timeout", "1s", "--undo", "--follow", "--force", "--current", "--", "0_0", "=", "--to=", "--log="),
+        ]
+    ),
+    st.text(max_size=8).filter(lambda text: "\x00" not in text),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(command=st.sampled_from(sorted(set(COMMANDS) - HERE)), words=st.lists(WORDS, max_size=6))
+def test_no_words_are_a_defect(place: Console, command: str, words: list[str]) -> None:
+    """Whatever is typed: an exit code of the table, and nothing is created in the folder."""
+    if command == "wait":
+        words = [*words, "--timeout", "1ms"]
+    if command == "simulate":
+        words = [word for word in words if word != "-"]
+    done = place.here(command, *words)
+    assert done.code in (0, 2, 4), done
+    assert "defect" not in done.err, done.err
+    assert "Traceback" not in done.err, done.err
+    assert not list(place.folder.iterdir())
+
+
+def test_help_and_version_need_nothing(place: Console) -> None:
+    for command in COMMANDS:
+        assert f"  {command}" in place.here("--help").out
+    assert place.here("status", "--help").code == 0
+    assert place.here().code == 2
+    assert "ORCHESTRATOR_LOG" in place.here("status", "--help").out
+
+
+def test_a_log_that_is_something_else(tmp_path: Path) -> None:
+    console = Console(tmp_path / "place")
+    console.write("text.db", "hello" * 200)
+    console.write("empty.db", "")
+    for name, said in (("text.db", "not a log"), ("empty.db", "never started")):
+        done = console.here("status", "x", "--log", f"sqlite:{name}")
+        assert done.code == 1
+        assert one_line(done.err) and said in done.err

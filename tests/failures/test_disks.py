@@ -1,0 +1,166 @@
+"""State directories, logs and disks that fail."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.console import Console
+
+pytestmark = pytest.mark.processes
+FAST = ("--session-timeout", "3s", "--heartbeat", "300ms")
+
+
+def one_line(err: str) -> bool:
+    return err.startswith("error: ") and err.count("\n") == 1 and "Traceback" not in err and "defect" not in err
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 16 MB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    try:
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)], capture_output=True)
+    except OSError:
+        pytest.skip("this system has no mount")
+    if mounted.returncode != 0:
+        pytest.skip("mounting a small disk is not allowed here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def pay_much(console: Console, *words: str, amount: int = 80_000) -> tuple[int, str]:
+    row = json.dumps({"key": "ann", "value": {"account": "x" * 200, "amount": 1}}) + "\n"
+    done = console.here("produce", "bank:app", "payments", *words, stdin=row * amount)
+    return done.code, done.err
+
+
+def test_a_state_directory_that_cannot_be_one(console: Console) -> None:
+    console.write("file", "")
+    done = console("run", "bank:app", "--state-dir", "file/state")
+    assert done.code == 1 and one_line(done.err) and "--state-dir" in done.err, done
+
+
+@pytest.mark.skipif(os.getuid() == 0 and not Path("/proc/self/mounts").exists(), reason="root may write anywhere")
+def test_a_log_that_cannot_be_made(console: Console) -> None:
+    console.write("file", "")
+    for words in (["run", "bank:app"], ["produce", "bank:app", "payments"]):
+        done = console(*words, "--log", "sqlite:file/log.db")
+        assert done.code == 2 and one_line(done.err) and "cannot be made" in done.err, done
+
+
+def test_a_full_disk_under_the_log(console: Console, small: Path) -> None:
+    """It ends with one line, and what was written before is there."""
+    log = f"sqlite:{small}/bank.db"
+    code, err = pay_much(console, "--log", log)
+    assert code == 1 and one_line(err) and "space" in err, err
+    kept = console.here("consume", "bank", "payments", "--log", log)
+    assert kept.code == 0, kept
+    rows = [json.loads(row) for row in kept.out.splitlines()]
+    assert len(rows) % 1_000 == 0 and rows, "whole batches"
+
+
+def fill(path: Path) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        while True:
+            os.write(descriptor, b"x" * 4096)
+    except OSError as error:
+        assert error.errno == errno.ENOSPC
+    finally:
+        os.close(descriptor)
+
+
+def test_a_full_disk_under_a_running_group(console: Console, small: Path) -> None:
+    """The disk of the log fills up while instances run: with space again everything is right."""
+    log = f"sqlite:{small}/bank.db"
+    fleet = console.run(*FAST, "--log", log, wait=False)
+    assert console.here("wait", "bank", "--log", log).code == 0
+    console.environment["ORCHESTRATOR_LOG"] = log
+    console.pay(("ann", 5))
+    assert console.here("query", "bank", "balances", "ann").out == "5\n"
+    filler = small / "filler"
+    fill(filler)
+    code, err = pay_much(console, amount=20_000)
+    assert code == 1 and one_line(err) and "space" in err, err
+    fleet.terminate()
+    console.end(fleet)
+    assert "Traceback" not in console.said("run")
+    said = console.said("run")
+    assert "space" in said and "Traceback" not in said, said
+    console.nothing_left()
+    filler.unlink()
+    console.run(*FAST)
+    console.pay(("ann", 1))
+    assert console.here("query", "bank", "balances", "ann").out == "6\n"
+
+
+def test_a_full_disk_under_the_state(console: Console, small: Path) -> None:
+    (small / "filler").write_bytes(b"x" * (4096 * 4070))
+    console.run(*FAST, "--state-dir", str(small), wait=False)
+    console.until("a word about space", lambda: "space" in console.said("run"))
+    assert "Traceback" not in console.said("run")
+
+
+def test_a_damaged_store(console: Console) -> None:
+    fleet = console.run(*FAST)
+    console.pay(("ann", 5), ("bob", 7), ("cyd", 9))
+    assert console.here("query", "bank", "balances", "cyd").out == "9\n"
+    fleet.terminate()
+    assert console.end(fleet) == 0
+    damaged = 0
+    for path in (console.folder / ".orchestrator/state/bank/i1").rglob("*"):
+        if path.suffix == ".sst" or path.name.startswith("MANIFEST") or path.name == "CURRENT":
+            path.write_bytes(b"this is not what it was" * 3)
+            damaged += 1
+    assert damaged
+    console.run(*FAST)
+    assert "it is wiped and restored" in console.said("run")
+    for key, value in (("ann", 5), ("bob", 7), ("cyd", 9)):
+        assert console.here("query", "bank", "balances", key).out == f"{value}\n"
+
+
+def test_a_log_that_is_deleted_under_a_running_group(console: Console) -> None:
+    fleet = console.run(*FAST, instances=2)
+    console.pay(("ann", 5))
+    for path in (console.folder / ".orchestrator").glob("bank.db*"):
+        path.unlink()
+    assert console.end(fleet) == 1
+    said = console.said("run")
+    assert "was deleted or replaced while in use" in said and "Traceback" not in said, said
+    console.nothing_left()
+
+
+def test_a_log_that_is_gone_while_the_state_stays(console: Console) -> None:
+    """A new log has a new id: what lies on disk belongs to another log and must not be counted in."""
+    fleet = console.run(*FAST)
+    console.pay(("ann", 5), ("bob", 7))
+    assert console.here("query", "bank", "balances", "ann").out == "5\n"
+    fleet.terminate()
+    assert console.end(fleet) == 0
+    for path in (console.folder / ".orchestrator").glob("bank.db*"):
+        path.unlink()
+    console.run(*FAST)
+    console.pay(("ann", 1))
+    assert console.here("query", "bank", "balances", "ann").out == "1\n"
+    assert console.here("query", "bank", "balances", "bob").code == 5
+    assert "it is wiped and restored" in console.said("run")
+
+
+def test_a_state_directory_that_is_gone_while_the_log_stays(console: Console) -> None:
+    fleet = console.run(*FAST)
+    console.pay(("ann", 5), ("bob", 7))
+    assert console.here("query", "bank", "balances", "bob").out == "7\n"
+    fleet.terminate()
+    assert console.end(fleet) == 0
+    shutil.rmtree(console.folder / ".orchestrator/state")
+    console.run(*FAST)
+    assert console.here("query", "bank", "balances", "bob").out == "7\n"
