@@ -252,7 +252,9 @@ class World:
         waiting, node.inbox = node.inbox, []
         for event in waiting:
             self._to_member(node, event)
-        if node.alive:
+        if node.alive and node.session is None:
+            self._connect(node)  # its coordinator is another one by now
+        elif node.alive:
             self._report(node)
         self.settle()
 

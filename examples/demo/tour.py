@@ -19,7 +19,7 @@ from examples.demo.events import append_all, events
 from examples.demo.processes import Processes
 from examples.demo.show import Show
 from examples.flights import app
-from orchestrator.errors import OrchestratorError, TimedOut
+from orchestrator.errors import OrchestratorError, RefusedBySafety, TimedOut
 from state.errors import Fenced, Refused
 from state.log.sqlite import SqliteLog, open_sqlite
 from workers.client import Client
@@ -157,7 +157,10 @@ class Tour:
         )
 
         async def running() -> bool:
-            status = await self.status()
+            try:
+                status = await self.status()
+            except RefusedBySafety:
+                return False  # the fleet is still on its way
             return len(status["instances"]) >= options.instances and status["stable"]
 
         await self.until("the instances to run every task", running, 120)
