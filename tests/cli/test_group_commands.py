@@ -22,7 +22,7 @@ DOWN = {"schema", "plan", "from", "to", "leaving", "staying", "moves", "outcome"
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     console = Console(tmp_path_factory.mktemp("group") / "place").bank()
-    console.run("--session-timeout", "3s", "--heartbeat", "300ms", instances=3)
+    console.run("--session-timeout", "15s", "--heartbeat", "300ms", instances=3)
     console.pay(("ann", 7), ("bob", -2))
     yield console
     console.close()
@@ -162,10 +162,10 @@ def test_force_stops_the_leavers(group: Console) -> None:
 
 def test_an_interrupt_leaves_it_running(group: Console) -> None:
     """SIGSTOP of a leaver's worker holds the scale-down up, so that the interrupt comes in its midst."""
-    status = stable(group, 3)
-    leaver = group.here("scale-down", "bank", "--by", "1", "--plan", "--json").json["leaving"][0]
-    worker = next(i["pid"] for i in status["instances"] if i["id"] == leaver)
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        status = stable(group, 3)
+        leaver = group.here("scale-down", "bank", "--by", "1", "--plan", "--json").json["leaving"][0]
+        worker = next(i["pid"] for i in status["instances"] if i["id"] == leaver)
         os.kill(worker, signal.SIGSTOP)
         try:
             name = f"leave{code}"
@@ -185,7 +185,7 @@ def test_an_interrupt_leaves_it_running(group: Console) -> None:
             assert (undone.code, undone.json["outcome"]) == (0, "rolled back")
         finally:
             os.kill(worker, signal.SIGCONT)
-        stable(group, 3)
+    stable(group, 3)
 
 
 def test_follow_sees_it_end(group: Console) -> None:
