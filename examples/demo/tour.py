@@ -243,7 +243,10 @@ class Tour:
         self.show.step(5, f"kill -9 of one instance between writing and committing, after {wait} more records")
         await self._processed_more(wait)
         before = await self.status()
-        self.failpoint.touch()
+        victim = await self._victim(before)
+        draft = self.failpoint.with_suffix(".name")
+        draft.write_text(victim)
+        draft.rename(self.failpoint)
         late_path = self.failpoint.with_suffix(".late")
 
         async def died() -> bool:
@@ -272,6 +275,7 @@ class Tour:
         self.show.note(
             f"{len(moved)} of its {len(had)} tasks went to the best copies on {sorted({r['to'] for r in moved})}"
         )
+        self.check("tasks of the killed went to their copies", len(had), len(moved), len(moved) == len(had))
 
         async def back() -> bool:
             status = await self.status()
@@ -287,6 +291,13 @@ class Tour:
         self.moved |= {
             t["id"] for t in settled["tasks"] if {x["id"]: x["active"] for x in before["tasks"]}[t["id"]] != t["active"]
         }
+
+    async def _victim(self, status: dict[str, Any]) -> str:
+        """An instance that runs tasks and does not host the coordinator (that one dies in `make kill`)."""
+        lease = await self.log.lease(app.id)
+        host = lease.holder if lease is not None else ""
+        names: list[str] = [i["id"] for i in status["instances"] if i["load"] and i["id"] != host]
+        return self.random.choice(names)
 
     async def _late_write(self, late: Any, parts: Any) -> None:
         """Try what the killed had written, as a zombie would."""
