@@ -171,7 +171,8 @@ class Fleet:
     async def run(self, count: int) -> int:
         """Start `count` instances and look after them. `claim` and `announce` come first."""
         for _ in range(count):
-            await self._add()
+            if not self._stopping:
+                await self._add()
         await self._register()
         try:
             while any(slot.watcher is not None and not slot.watcher.done() for slot in self._slots.values()):
@@ -201,9 +202,14 @@ class Fleet:
         self._next += 1
         slot = Slot(msgspec.structs.replace(self._base, instance=name))
         self._slots[name] = slot
-        slot.handle = await self._host.start(slot.spec)
+        await self._start(slot)
         slot.watcher = asyncio.create_task(self._watch(name, slot))
         return name
+
+    async def _start(self, slot: Slot) -> None:
+        slot.handle = await self._host.start(slot.spec)
+        if self._stopping:  # told while it was being started
+            slot.handle.bounce()
 
     async def _watch(self, name: str, slot: Slot) -> None:
         while True:
@@ -223,7 +229,7 @@ class Fleet:
             self._say(f"{name} was killed by signal {-code}; it is started again")
             await asyncio.sleep(RESTART_S)
             slot.spec = msgspec.structs.replace(slot.spec, attempt=slot.spec.attempt + 1)
-            slot.handle = await self._host.start(slot.spec)
+            await self._start(slot)
 
     # ---- scale-up
 

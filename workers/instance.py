@@ -27,7 +27,7 @@ from workers.candidate import Candidate
 from workers.journal import Journal
 from workers.logs import open_log
 from workers.prepare import prepare
-from workers.spec import InstanceSpec, WorkerSpec, decode_instance, encode_spec
+from workers.spec import InstanceSpec, WorkerSpec, decode_instance, encode_spec, first_line
 from workers.worker_main import FAILED_APP
 
 log = logging.getLogger("orchestrator.instance")
@@ -201,7 +201,7 @@ def main() -> int:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    return run_instance(decode_instance(sys.stdin.readline()), leash=True)
+    return run_instance(decode_instance(first_line()), leash=True)
 
 
 if __name__ == "__main__":
