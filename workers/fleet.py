@@ -20,7 +20,7 @@ from typing import Protocol
 import msgspec
 
 from orchestrator.errors import RefusedBySafety
-from state.errors import DirectoryUnusable
+from state.errors import DirectoryUnusable, StateError
 from state.log.protocol import Log
 from workers.journal import wall_ms
 from workers.spec import InstanceSpec, encode_spec
@@ -29,7 +29,7 @@ from workers.worker_main import FAILED_APP
 log = logging.getLogger("orchestrator.fleet")
 FLEET, WISH, GRANTED = "fleet", "wish-", "granted-"
 LOOK_S, RESTART_S = 0.25, 0.5
-SHUT_DOWN_S = 20.0
+SHUT_DOWN_S, LEAVE_S = 20.0, 600.0
 
 
 def started(pid: int) -> str | None:
@@ -48,7 +48,10 @@ class Handle(Protocol):
         """Its exit code: 0 left or stopped, below 0 killed by that signal, else failed."""
 
     def stop(self) -> None:
-        """A bounce."""
+        """SIGTERM: a bounce, or with on_stop=leave it hands everything over first."""
+
+    def bounce(self) -> None:
+        """A bounce, whatever SIGTERM means to it."""
 
     def kill(self) -> None:
         """At once."""
@@ -74,6 +77,10 @@ class ProcessHandle:
     def stop(self) -> None:
         if self._process.returncode is None:
             self._process.terminate()
+
+    def bounce(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()  # the leash ends
 
     def kill(self) -> None:
         if self._process.returncode is None:
@@ -122,6 +129,7 @@ class Fleet:
         self._slots: dict[str, Slot] = {}
         self._next = 1
         self._stopping = False
+        self._ending: asyncio.Task[None] | None = None
         self._lock: int | None = None
         self.code = 0
 
@@ -163,7 +171,8 @@ class Fleet:
     async def run(self, count: int) -> int:
         """Start `count` instances and look after them. `claim` and `announce` come first."""
         for _ in range(count):
-            await self._add()
+            if not self._stopping:
+                await self._add()
         await self._register()
         try:
             while any(slot.watcher is not None and not slot.watcher.done() for slot in self._slots.values()):
@@ -171,11 +180,19 @@ class Fleet:
                 if not self._stopping:
                     await self._look_for_wishes()
         finally:
-            await self._log.put_note(self._base.application, FLEET, "fleet", None)
+            if self._ending is not None:
+                self._ending.cancel()
+            await self._forget()
             if self._lock is not None:
                 os.close(self._lock)
                 self._lock = None
         return self.code
+
+    async def _forget(self) -> None:
+        try:
+            await self._log.put_note(self._base.application, FLEET, "fleet", None)
+        except StateError as error:  # the log may be what failed; its reader looks whether the process lives
+            log.info("the fleet's note stays: %s", error)
 
     def instances(self) -> list[str]:
         return [name for name, slot in self._slots.items() if not slot.stopped]
@@ -185,9 +202,14 @@ class Fleet:
         self._next += 1
         slot = Slot(msgspec.structs.replace(self._base, instance=name))
         self._slots[name] = slot
-        slot.handle = await self._host.start(slot.spec)
+        await self._start(slot)
         slot.watcher = asyncio.create_task(self._watch(name, slot))
         return name
+
+    async def _start(self, slot: Slot) -> None:
+        slot.handle = await self._host.start(slot.spec)
+        if self._stopping:  # told while it was being started
+            slot.handle.bounce()
 
     async def _watch(self, name: str, slot: Slot) -> None:
         while True:
@@ -207,7 +229,7 @@ class Fleet:
             self._say(f"{name} was killed by signal {-code}; it is started again")
             await asyncio.sleep(RESTART_S)
             slot.spec = msgspec.structs.replace(slot.spec, attempt=slot.spec.attempt + 1)
-            slot.handle = await self._host.start(slot.spec)
+            await self._start(slot)
 
     # ---- scale-up
 
@@ -235,15 +257,29 @@ class Fleet:
     # ---- the end
 
     def stop(self) -> None:
-        """Bounce every instance; what does not end in time is killed."""
+        """Bounce every instance, or with on_stop=leave let them hand over to those of others, if there are any. What
+        does not end in time is killed; a second call kills at once."""
         if self._stopping:
             self.kill()
             return
         self._stopping = True
+        self._ending = asyncio.get_running_loop().create_task(self._end())
+
+    async def _end(self) -> None:
+        leave = self._base.on_stop == "leave" and await self._are_others()
         for slot in self._slots.values():
             if slot.handle is not None and not slot.stopped:
-                slot.handle.stop()
-        asyncio.get_running_loop().call_later(SHUT_DOWN_S, self.kill)
+                slot.handle.stop() if leave else slot.handle.bounce()
+        await asyncio.sleep(LEAVE_S if leave else SHUT_DOWN_S)
+        self.kill()
+
+    async def _are_others(self) -> bool:
+        """Whether instances that are not of this fleet run tasks."""
+        try:
+            owners = (await self._log.owners(self._base.application)).values()
+        except StateError:
+            return False
+        return any(o.writer and o.member.partition(".")[0] not in self._slots for o in owners)
 
     def kill(self) -> None:
         for slot in self._slots.values():

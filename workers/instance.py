@@ -27,7 +27,7 @@ from workers.candidate import Candidate
 from workers.journal import Journal
 from workers.logs import open_log
 from workers.prepare import prepare
-from workers.spec import InstanceSpec, WorkerSpec, decode_instance, encode_spec
+from workers.spec import InstanceSpec, WorkerSpec, decode_instance, encode_spec, first_line
 from workers.worker_main import FAILED_APP
 
 log = logging.getLogger("orchestrator.instance")
@@ -53,6 +53,7 @@ class Instance:
         self._leash = leash
         self._workers: dict[int, asyncio.subprocess.Process] = {}
         self._stopping = False
+        self._stop = asyncio.Event()
         self._signals = 0
         self._failure = 0
 
@@ -82,6 +83,8 @@ class Instance:
             if coordinating is not None:
                 coordinating.cancel()
                 await asyncio.gather(coordinating, return_exceptions=True)
+        if self.spec.after_leave == "park" and max(codes) == 0:
+            await self._stop.wait()  # left: for a supervisor that would start again what exits
         return max(codes)
 
     # ---- workers
@@ -109,6 +112,8 @@ class Instance:
         self._workers[number] = process
         assert process.stdin is not None
         process.stdin.write(encode_spec(spec).encode() + b"\n")
+        if self._stopping:  # told while it was being started
+            process.stdin.write(b"stop\n")
         return process
 
     def _environment(self) -> dict[str, str]:
@@ -158,16 +163,18 @@ class Instance:
         self._signals += 1
         if self._signals > 1:
             self._stopping = True
+            self._stop.set()
             for process in self._workers.values():
                 if process.returncode is None:
                     process.kill()
-        elif self.spec.on_stop == "leave":
+        elif self.spec.on_stop == "leave" and any(p.returncode is None for p in self._workers.values()):
             self._say(b"leave")
         else:
             self._stop_all()
 
     def _stop_all(self) -> None:
         self._stopping = True
+        self._stop.set()
         self._say(b"stop")
         asyncio.get_running_loop().call_later(STOP_S, self._kill_all)
 
@@ -194,7 +201,7 @@ def main() -> int:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    return run_instance(decode_instance(sys.stdin.readline()), leash=True)
+    return run_instance(decode_instance(first_line()), leash=True)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ One rule: nothing here is pickled; the app is named, and imported where it runs.
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 
 from orchestrator.model import Settings
@@ -41,6 +43,14 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     instance: InstanceSpec
     number: int
     incarnation: str
+
+
+def first_line(descriptor: int = 0) -> str:
+    """The line with the spec, read without a buffer: what follows it are wishes, which another reader takes."""
+    line = bytearray()
+    while (byte := os.read(descriptor, 1)) not in (b"", b"\n"):
+        line += byte
+    return line.decode()
 
 
 def encode_spec(spec: InstanceSpec | WorkerSpec) -> str:

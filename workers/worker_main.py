@@ -19,14 +19,14 @@ from pipeline.resources import Resources
 from state.errors import StateError
 from workers.logs import open_log
 from workers.prepare import prepare
-from workers.spec import WorkerSpec, decode_worker
+from workers.spec import WorkerSpec, decode_worker, first_line
 from workers.worker import Worker
 
 FAILED_APP = 70  # the user's code failed: another instance would fail on the same record
 
 
 def main() -> int:
-    line = sys.stdin.readline()
+    line = first_line()
     if not line:
         return 1
     spec = decode_worker(line)

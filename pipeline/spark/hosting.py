@@ -119,6 +119,10 @@ class SparkHandle:
         """See workers.fleet.Handle. A job that Spark gave up counts as killed: it is submitted again."""
         return await asyncio.shield(self._done)
 
+    def bounce(self) -> None:
+        """The process of a Spark task has no leash: its signal is all there is."""
+        self.stop()
+
     def stop(self) -> None:
         """A bounce. An instance that is just starting, or starting again, gets its signal as soon as it is there."""
         if self._stopping is None and not self._done.done():

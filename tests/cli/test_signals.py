@@ -1,0 +1,142 @@
+"""Interrupts at any moment, deaths and stops: no process is left behind, and nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.console import Console
+
+pytestmark = pytest.mark.processes
+FAST = ("--session-timeout", "3s", "--heartbeat", "300ms", "--disconnect-grace", "300ms")
+
+
+def instance_pid(console: Console, name: str) -> int:
+    rows = (console.folder / f".orchestrator/state/bank/{name}/journal.jsonl").read_text().splitlines()
+    return int([row for row in map(json.loads, rows) if row["what"] == "instance"][-1]["pid"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_run_is_interrupted_at_any_moment(console: Console, number: int) -> None:
+    choice = random.Random(number)
+    for pause in (0.05, choice.uniform(0.1, 0.5), choice.uniform(0.5, 2.0)):
+        fleet = console.start("run", "bank:app", "--instances", "2", name="run")
+        time.sleep(pause)
+        fleet.send_signal(number)
+        code = console.end(fleet)
+        # Before anything was started the interpreter itself is interrupted; after that it is an orderly end.
+        assert code in ((130, -signal.SIGINT) if number == signal.SIGINT else (0, 143, -signal.SIGTERM)), code
+        console.nothing_left()
+    said = console.said("run")
+    assert "defect" not in said and "orchestrator/" not in said.replace(".orchestrator/", ""), said
+    console.pay(("ann", 1))
+    console.run(*FAST)
+    assert console.here("query", "bank", "balances", "ann").out == "1\n"
+
+
+def test_a_second_run_is_refused(console: Console) -> None:
+    console.run(*FAST)
+    for words in ([], ["--state-dir", "elsewhere"]):
+        second = console("run", "bank:app", *words)
+        assert (second.code, second.out) == (3, ""), second
+        assert second.err.count("\n") == 1 and "is run already by process" in second.err and "scale-up" in second.err
+    assert console.here("wait", "bank").code == 0
+
+
+def test_the_fleet_is_killed(console: Console) -> None:
+    """kill -9 of what started the instances: they end too, and a new run goes on where they ended."""
+    fleet = console.run(*FAST, instances=2)
+    console.pay(("ann", 1))
+    assert console.here("query", "bank", "balances", "ann").out == "1\n"
+    fleet.kill()
+    fleet.wait()
+    console.nothing_left()
+    gone = console.here("status", "bank")
+    assert gone.code == 3 and "has no coordinator" in gone.err and "orchestrator run" in gone.err
+    console.run(*FAST, instances=2)
+    console.pay(("ann", 1))
+    assert console.here("query", "bank", "balances", "ann").out == "2\n"
+
+
+def test_sigterm_to_an_instance_that_is_to_leave(console: Console) -> None:
+    """--on-stop leave: it hands over, ends with 0, and is not started again; the whole fleet ends at once."""
+    fleet = console.run(*FAST, "--on-stop", "leave", instances=2)
+    console.pay(("ann", 1), ("bob", 2))
+    os.kill(instance_pid(console, "i2"), signal.SIGTERM)
+    console.until("one instance", lambda: len(console.here("status", "bank", "--json").json["instances"]) == 1)
+    console.until("its end", lambda: len(console.processes()) == 3)
+    assert console.here("query", "bank", "balances", "bob").out == "2\n"
+    assert "started again" not in console.said("run")
+    fleet.terminate()
+    assert console.end(fleet) == 0
+    console.nothing_left()
+
+
+def test_an_instance_that_left_is_parked(console: Console) -> None:
+    fleet = console.run(*FAST, "--after-leave", "park", instances=2)
+    left = console.here("scale-down", "bank", "--to", "50%", "--wait", "--json")
+    assert (left.code, left.json["outcome"]) == (0, "done")
+    [name] = left.json["leaving"]
+    parked = instance_pid(console, name)
+    console.until("the end of its worker", lambda: len(console.processes()) == 4)
+    assert (Path("/proc") / str(parked)).exists()
+    assert len(console.here("status", "bank", "--json").json["instances"]) == 1
+    fleet.terminate()
+    assert console.end(fleet) == 0
+    console.nothing_left()
+
+
+def test_produce_is_interrupted_and_run_again(console: Console) -> None:
+    rows = [json.dumps({"key": "ann", "value": {"account": "ann", "amount": 1}}) for _ in range(3_000)]
+    console.write("payments.jsonl", "\n".join(rows) + "\n")
+    words = ("produce", "bank:app", "payments", "--file", "payments.jsonl")
+    for attempt, number in enumerate((signal.SIGINT, signal.SIGTERM, signal.SIGKILL)):
+        writing = console.start(*words, "--rate", "2000", name=f"produce{attempt}")
+        wanted = 500 * (attempt + 1)
+        console.until(
+            "some records",
+            lambda wanted=wanted: console.here("consume", "bank", "payments").out.count("\n") >= wanted,
+        )
+        writing.send_signal(number)
+        assert console.end(writing) in (130, 143, -signal.SIGKILL)
+        assert "Traceback" not in console.said(f"produce{attempt}")
+    assert console(*words).code == 0
+    assert console.here("consume", "bank", "payments").out.count("\n") == 3_000
+    console.run(*FAST)
+    assert console.here("query", "bank", "balances", "ann").out == "3000\n"
+
+
+def test_an_instance_is_stopped_and_goes_on(console: Console) -> None:
+    """SIGSTOP of a whole instance past its session: others take over; after SIGCONT nothing is counted twice."""
+    console.run(*FAST, instances=2)
+    host = console.here("status", "bank", "--json").json["coordinator"]["instance"]
+    other = "i1" if host == "i2" else "i2"
+    parent = instance_pid(console, other)
+    children = [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+    people = [f"p{number}" for number in range(20)]
+    console.pay(*((name, 1) for name in people))
+    for pid in (parent, *children):
+        os.kill(pid, signal.SIGSTOP)
+    console.pay(*((name, 1) for name in people))
+
+    def all_are_here() -> bool:
+        tasks = console.here("status", "bank", "--json").json["tasks"]
+        return all(task["active"] == host for task in tasks)
+
+    console.until("the others to take over", all_are_here)
+    for pid in (parent, *children):
+        os.kill(pid, signal.SIGCONT)
+    console.pay(*((name, 1) for name in people))
+    assert console.here("wait", "bank", "--instances", "2").code == 0
+    for name in people[:5]:
+        assert console.here("query", "bank", "balances", name).out == "3\n"
+    last: dict[str, int] = {}
+    for row in map(json.loads, console.here("consume", "bank", "bank-balances-changelog").out.splitlines()):
+        last[row["key"]] = row["value"]
+    assert last == dict.fromkeys(people, 3)
