@@ -50,7 +50,7 @@ SIZES = [
 GROWTH = [(2_000, 125_000 << n, 50, 50) for n in range(4)]
 GROWTH_UNEQUAL = [(500 << n, 25_000 << n, 250 << n, 40) for n in range(4)]
 MINUTE = 60.0
-JAVA_SECONDS = 100.0  # for one size, all assignors and events; what is not done by then is left out
+JAVA_SECONDS = 120.0  # for one size, all assignors and events; what is not done by then is left out
 
 Size = tuple[int, int, int, int]
 

@@ -35,16 +35,13 @@ public class Rivals {
     public static void main(String[] args) {
         for (String size : args) {
             int[] n = Arrays.stream(size.split(":")).mapToInt(Integer::parseInt).toArray();
-            // Warm up at a small size, so that what is timed is compiled code.
-            if (size.equals(args[0])) {
-                for (int i = 0; i < 30; i++) {
-                    new Group(200, 20000, 10, 10).client(true, 1, false);
-                    new Group(200, 20000, 10, 10).client(false, 1, false);
-                    new Group(200, 20000, 10, 10).uniform(1, false);
-                    new Group(60, 2000, 20, 5).client(true, 1, false);
-                    new Group(60, 2000, 20, 5).client(false, 1, false);
-                    new Group(60, 2000, 20, 5).uniform(1, false);
-                }
+            // Warm up at a small size of the same kind, so that what is timed is compiled code.
+            boolean equal = n[3] >= n[2];
+            for (long end = System.nanoTime() + 10_000_000_000L; System.nanoTime() < end; ) {
+                Group small = equal ? new Group(200, 20000, 10, 10) : new Group(60, 1200, 20, 5);
+                small.uniform(1, false);
+                small.client(true, 1, false);
+                small.client(false, 1, false);
             }
             int repeat = n[1] > 500000 ? 5 : n[1] > 50000 ? 9 : 25;
             new Group(n[0], n[1], n[2], n[3]).uniform(repeat, true);
@@ -101,8 +98,8 @@ public class Rivals {
             double[] took = new double[repeat];
             T result = null;
             int done = 0;
-            // As often as asked, but not for more than five seconds.
-            for (long end = System.nanoTime() + 5_000_000_000L; done < repeat; done++) {
+            // As often as asked, but not for more than four seconds.
+            for (long end = System.nanoTime() + 4_000_000_000L; done < repeat; done++) {
                 if (done > 0 && System.nanoTime() > end) break;
                 Supplier<T> run = prepare.get();
                 if (print && partitions > 50000) System.gc();
