@@ -27,7 +27,7 @@ def even_out(
     for topic, counts in enumerate(held):
         for member in counts:
             holds[member].add(topic)
-    budget = max(20_000, 2 * (sum(map(len, readers)) + sum(loads)))
+    budget = max(2_000, (sum(map(len, readers)) + sum(loads)) // 2)
     active = set(range(len(loads)))
     while active and budget > 0:
         top = max(loads[member] for member in active)

@@ -121,19 +121,23 @@ class _Search:
         if max(map(loads.__getitem__, held), default=0) < lowest + 2:
             return
 
-        def giving(member: int) -> tuple[int, bool, int]:
-            return -loads[member], held.get(member, 0) <= had.get(member, 0), member
+        size = len(loads)
 
-        def taking(member: int) -> tuple[int, bool, int]:
-            return loads[member], held.get(member, 0) >= had.get(member, 0), member
+        def giving(m: int) -> int:
+            return ((held.get(m, 0) <= had.get(m, 0)) - 2 * loads[m]) * size + m
+
+        def taking(m: int) -> int:
+            return ((held.get(m, 0) >= had.get(m, 0)) + 2 * loads[m]) * size + m
 
         givers = [giving(m) for m in held if loads[m] > lowest + 1]
         takers = [taking(m) for m in self.readers[topic]]
+        if surplus_only:
+            givers = [code for code in givers if not _second(code, size)]
         heapify(givers)
         heapify(takers)
         while givers:
-            giver, taker = givers[0][2], takers[0][2]
-            if giver not in held or givers[0] != giving(giver) or (surplus_only and givers[0][1]):
+            giver, taker = givers[0] % size, takers[0] % size
+            if giver not in held or givers[0] != giving(giver) or (surplus_only and _second(givers[0], size)):
                 heappop(givers)
             elif takers[0] != taking(taker):
                 heappop(takers)
@@ -170,6 +174,11 @@ class _Search:
         kinds, kind_of = self.group.kinds, self.group.kind_of
         self.stale.update(kinds[kind_of[giver]])
         self.stale.update(kinds[kind_of[taker]])
+
+
+def _second(code: int, size: int) -> bool:
+    """Whether a heap entry is marked as second choice; loads are even multiples of the size."""
+    return code // size % 2 == 1
 
 
 def _chosen(group: Group, claims: Claims, search: _Search) -> Plan:
