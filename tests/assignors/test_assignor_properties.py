@@ -279,3 +279,15 @@ def test_range_with_racks_keeps_its_sizes() -> None:
         "m1": ["t-2"],
         "m2": ["t-0", "t-1"],
     }
+
+
+@pytest.mark.parametrize(("seed", "events"), [(945, 1), (781, 3), (1274, 1)])
+def test_moves_that_bought_nothing_are_taken_back(seed: int, events: int) -> None:
+    """Groups in which evening out takes a partition away that a member may as well keep: found by search."""
+    life = Life(Random(seed), wide=True)
+    for _ in range(events):
+        life.settle(ASSIGNORS["sticky"].assign(life.topics, life.members))
+        life.happen()
+        life.happen()
+    result = ASSIGNORS["sticky"].assign(life.topics, life.members)
+    assert oracle.moves(life.topics, life.members, result) == oracle.best(life.topics, life.members)[2]
