@@ -315,7 +315,8 @@ def report(rows: list[Row], grown: list[list[tuple[Size, float, float]]], java: 
         "",
         f"`make bench-assignors`, {datetime.date.today().isoformat()}; {machine}; {java}. Milliseconds, median of one "
         f"run; Python: CPU time, garbage collector {collector} for all Python sides; Java: CPU time of the "
-        "assigning thread in a warm JVM (its collector's threads are not counted). Trust the ratios, not the milliseconds.",
+        "assigning thread in a warm JVM (its collector's threads are not counted). Trust the "
+        "ratios, not the milliseconds.",
         "",
         "![time over size](assignors.svg)",
         "",

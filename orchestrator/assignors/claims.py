@@ -82,7 +82,8 @@ def _plain(group: Group) -> bool:
     try:
         if set(map(type, chain.from_iterable(reports))) != _PLAIN:
             return False
-        return min(map(_partition, chain.from_iterable(reports))) >= 0
+        lowest: int = min(map(_partition, chain.from_iterable(reports)))
+        return lowest >= 0
     except TypeError:
         return False
 
