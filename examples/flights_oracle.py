@@ -7,12 +7,14 @@ Everything that was produced must have been processed. Checks are {"check", "exp
 
 from __future__ import annotations
 
-import tempfile
+import io
 import zipfile
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
@@ -20,6 +22,7 @@ from examples.flights_data import data_folder
 from pipeline.spark.log_source import log_frame
 
 Check = dict[str, Any]
+DELAYS = ("dep_delay", "arr_delay")
 FLIGHT = (
     "id bigint, carrier string, tail string, origin string, destination string, hour string, local_hour int, "
     "delay int, arrival_delay int"
@@ -33,34 +36,27 @@ IN_WEATHER = "id bigint, wind string, visibility string, delay int"
 
 def verify(session: SparkSession, log_url: str) -> list[Check]:
     """All checks. Needs the data package (DataMissing); takes half a minute for the whole year."""
-    with tempfile.TemporaryDirectory(prefix="stream-orchestrator-oracle-") as folder:
-        oracle = Oracle(session, log_url, Path(folder))
-        try:
-            return oracle.checks()
-        finally:
-            oracle.close()
+    oracle = Oracle(session, log_url)
+    try:
+        return oracle.checks()
+    finally:
+        oracle.close()
 
 
 class Oracle:
     """Expected and found, side by side."""
 
-    def __init__(self, session: SparkSession, log_url: str, folder: Path) -> None:
+    def __init__(self, session: SparkSession, log_url: str) -> None:
         self._session = session
         self._url = log_url
         self._cached: list[DataFrame] = []
-        with zipfile.ZipFile(data_folder() / "flights.csv.zip") as archive:
-            archive.extract("flights.csv", folder)
-        sent = self._json("flights", FLIGHT)
-        observed = self._json("weather", WEATHER)
-        self._sent = self._kept(sent)
-        self._observed = self._kept(observed)
+        self._sent = self._kept(self._json("flights", FLIGHT))
+        self._observed = self._json("weather", WEATHER)
         produced = self._sent.select("id").distinct()
-        self._flights = self._kept(_flights(session, str(folder / "flights.csv")).join(produced, "id", "left_semi"))
-        self._weather = self._kept(
-            _weather(session, str(data_folder() / "weather.csv")).join(
-                self._observed.select(F.col("key").cast("string")).distinct(), "key", "left_semi"
-            )
-        )
+        hours = self._observed.select(F.col("key").cast("string")).distinct()
+        self._flights = self._kept(_flights(session).join(produced, "id", "left_semi"))
+        self._weather = self._kept(_weather(session).join(hours, "key", "left_semi"))
+        self._legs = self._kept(_legs(self._flights))
 
     def checks(self) -> list[Check]:
         return [
@@ -107,9 +103,8 @@ class Oracle:
         return _keyed("punctuality by carrier and hour of the day", expected, found, ["carrier", "local_hour"])
 
     def _rotations(self) -> Check:
-        legs = _legs(self._flights)
         newest = Window.partitionBy("plane").orderBy(F.desc("id"))
-        expected = legs.withColumn("place", F.row_number().over(newest)).where("place = 1")
+        expected = self._legs.withColumn("place", F.row_number().over(newest)).where("place = 1")
         expected = expected.select("plane", *_names(ROTATION))
         found = self._table("rotations", ROTATION).select(F.col("text").alias("plane"), *_names(ROTATION))
         return _keyed("rotations by aircraft", expected, found, ["plane"])
@@ -149,7 +144,7 @@ class Oracle:
         return _once("flights counted exactly once", self._flights.select("id", "carrier"), found, "id")
 
     def _late_aircraft(self) -> Check:
-        expected = _legs(self._flights).where("rises >= 2").select("id", "plane")
+        expected = self._legs.where("rises >= 2").select("id", "plane")
         found = self._json("late-aircraft", FLIGHT).select("id", F.col("key").cast("string").alias("plane"))
         return _once("late aircraft told exactly once", expected, found, "id")
 
@@ -197,18 +192,16 @@ class Oracle:
 # ---------------------------------------------------------------- the raw files
 
 
-def _csv(session: SparkSession, path: str) -> DataFrame:
-    """Everything as text, with its place in the file."""
-    place = F.struct(F.col("_metadata.file_block_start").alias("block"), F.monotonically_increasing_id().alias("line"))
-    return session.read.option("header", "true").option("nullValue", "NA").csv(path).select("*", place.alias("place"))
-
-
-def _flights(session: SparkSession, path: str) -> DataFrame:
-    """Flights with the rank by scheduled departure as id; the file is in another order."""
-    rows = _csv(session, path)
-    at = F.unix_timestamp(F.to_timestamp("time_hour")) + F.col("minute").cast("int") * 60
-    ranked = rows.withColumn("id", F.row_number().over(Window.orderBy(at, "place")).cast("bigint") - 1)
-    return ranked.select(
+def _flights(session: SparkSession) -> DataFrame:
+    """Flights with the rank by scheduled departure as id; the file is in another order, and ties keep the file's."""
+    with zipfile.ZipFile(data_folder() / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
+        rows = _csv(file.read(), ["time_hour", "minute", "hour", "carrier", "tailnum", "origin", "dest", *DELAYS])
+    place = pa.array(range(rows.num_rows), pa.int64())
+    minute = pc.cast(rows["minute"], pa.int64())
+    keys = pa.table({"hour": rows["time_hour"], "minute": minute, "place": place})
+    order = pc.sort_indices(keys, [(name, "ascending") for name in keys.column_names])
+    ranked = rows.take(order).append_column("id", place)
+    return session.createDataFrame(ranked).select(
         "id",
         "carrier",
         F.col("tailnum").alias("tail"),
@@ -216,18 +209,31 @@ def _flights(session: SparkSession, path: str) -> DataFrame:
         F.col("dest").alias("destination"),
         F.substring("time_hour", 1, 13).alias("hour"),
         F.col("hour").cast("int").alias("local_hour"),
-        F.col("dep_delay").cast("double").cast("int").alias("delay"),
-        F.col("arr_delay").cast("double").cast("int").alias("arrival_delay"),
+        F.col("dep_delay").cast("int").alias("delay"),
+        F.col("arr_delay").cast("int").alias("arrival_delay"),
     )
 
 
-def _weather(session: SparkSession, path: str) -> DataFrame:
-    return _csv(session, path).select(
+def _weather(session: SparkSession) -> DataFrame:
+    rows = _csv((data_folder() / "weather.csv").read_bytes(), ["origin", "time_hour", "wind_speed", "visib"])
+    placed = rows.append_column("place", pa.array(range(rows.num_rows), pa.int64()))
+    return session.createDataFrame(placed).select(
         F.concat_ws(" ", "origin", F.substring("time_hour", 1, 13)).alias("key"),
         F.col("wind_speed").cast("double").alias("wind"),
         F.col("visib").cast("double").alias("visibility"),
         "place",
     )
+
+
+def _csv(data: bytes, columns: list[str]) -> pa.Table:
+    """Columns of a csv file as text; NA is null."""
+    options = csv.ConvertOptions(
+        include_columns=columns,
+        column_types=dict.fromkeys(columns, pa.string()),
+        null_values=["NA", ""],
+        strings_can_be_null=True,
+    )
+    return csv.read_csv(io.BytesIO(data), convert_options=options)
 
 
 def _at() -> Column:
@@ -285,18 +291,20 @@ def _keyed(what: str, expected: DataFrame, found: DataFrame, keys: list[str]) ->
 
 
 def _once(what: str, expected: DataFrame, found: DataFrame, key: str) -> Check:
-    """Every expected key was written once, with the fields expected."""
+    """Every expected key was written once, with the fields expected (by their hash)."""
     others = [name for name in expected.columns if name != key]
-    times = found.groupBy(key).agg(F.count("*").alias("times"), *[F.max(name).alias(name) for name in others])
-    both = expected.withColumn("is_e", F.lit(1)).alias("e").join(times.alias("f"), key, "full")
-    is_there, is_wanted = F.col("times").isNotNull(), F.col("is_e").isNotNull()
+    seal = F.xxhash64(*[F.coalesce(F.col(name).cast("string"), F.lit("\0")) for name in others], F.lit(0))
+    wanted = expected.select(key, seal.alias("wanted")).hint("shuffle_hash")
+    written = found.select(key, seal.alias("seal")).groupBy(key)
+    both = wanted.join(written.agg(F.count("*").alias("times"), F.max("seal").alias("seal")), key, "full")
+    is_there, is_wanted = F.col("times").isNotNull(), F.col("wanted").isNotNull()
     counts = both.agg(
-        F.count("is_e"),
+        F.count("wanted"),
         F.coalesce(F.sum("times"), F.lit(0)),
         F.count_if(~is_there),
         F.coalesce(F.sum(F.when(is_wanted, F.col("times") - 1)), F.lit(0)),
         F.count_if(~is_wanted),
-        F.count_if(is_there & is_wanted & _differs(others)),
+        F.count_if(is_there & is_wanted & (F.col("seal") != F.col("wanted"))),
     ).collect()[0]
     told = dict(zip(("lost", "doubled", "strange", "differ"), counts[2:], strict=True))
     return _check(what, counts[0], counts[1], not any(told.values()), **told)
