@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import threading
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from examples.demo import measure
 from examples.demo.events import append_all, events
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 APP = "examples.flights:app"
 ORCHESTRATOR = "orchestrator.cli.main"
+T = TypeVar("T")
 
 
 class Tour:
@@ -100,7 +103,7 @@ class Tour:
         options = self.options
         self.show.step(1, f"months 1 to {options.history} of 2013 go into the embedded log {options.log}")
         await prepare(self.log, app)
-        history = await asyncio.to_thread(events, 1, options.history)
+        history = await _aside(lambda: events(1, options.history))
         await append_all(self.log, history)
         self.show.note(f"{len(history)} records (flights and weather) in {app.partitions} partitions of each topic")
         last = options.history + options.live
@@ -315,3 +318,33 @@ class Tour:
             "report": folder / "report.json",
             "what the processes said": folder / "output",
         }
+
+
+async def _aside(work: Callable[[], T]) -> T:
+    """Run in a thread that nobody waits for at the end: Ctrl-C must not wait for a file to be read."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def finish(result: T) -> None:
+        if not done.done():
+            done.set_result(result)
+
+    def fail(error: BaseException) -> None:
+        if not done.done():
+            done.set_exception(error)
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - handed to the one who waits
+            _tell(loop, fail, error)
+        else:
+            _tell(loop, finish, result)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await done
+
+
+def _tell(loop: asyncio.AbstractEventLoop, call: Callable[[Any], None], value: object) -> None:
+    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        loop.call_soon_threadsafe(call, value)
