@@ -241,7 +241,8 @@ class Coordinator:
         self.lookups[number] = waiting
         self._send(session, messages.Lookup(number, str(task), table, key))
         try:
-            return await asyncio.wait_for(waiting, 5)
+            async with asyncio.timeout(5):
+                return await waiting
         except TimeoutError:
             raise OrchestratorError(f"the worker of {task} did not answer within 5 s; try again") from None
         finally:

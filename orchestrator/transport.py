@@ -51,15 +51,17 @@ class Connection:
 
     async def close(self) -> None:
         self._writer.close()
-        with contextlib.suppress(OSError, asyncio.TimeoutError):
-            await asyncio.wait_for(self._writer.wait_closed(), 1)
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(1):
+                await self._writer.wait_closed()
 
 
 async def connect(address: str, *, timeout_s: float = 5) -> Connection:
     """Connect to `host:port`. Raises ConnectionEnded when nobody listens there."""
     host, _, port = address.rpartition(":")
     try:
-        reader, writer = await asyncio.wait_for(asyncio.open_connection(host, int(port)), timeout_s)
+        async with asyncio.timeout(timeout_s):  # not wait_for, which can swallow a cancellation
+            reader, writer = await asyncio.open_connection(host, int(port))
     except (TimeoutError, OSError, ValueError) as error:
         raise ConnectionEnded(f"nobody answers at {address} ({error or 'timed out'})") from None
     return Connection(reader, writer)

@@ -91,7 +91,8 @@ class Client:
         self._connection.send(messages.Ask(self._id, verb, args))
         while True:
             try:
-                answer = await asyncio.wait_for(self._connection.receive_down(), ASK_S)
+                async with asyncio.timeout(ASK_S):
+                    answer = await self._connection.receive_down()
             except TimeoutError:
                 raise ConnectionEnded(f"it did not answer within {ASK_S:.0f} s") from None
             if isinstance(answer, messages.Answer) and answer.id == self._id:

@@ -60,7 +60,8 @@ class Session:
         interval = self._worker.spec.instance.settings.heartbeat_ms / 1000
         while True:
             try:
-                await asyncio.wait_for(self._wanted.wait(), interval)
+                async with asyncio.timeout(interval):  # wait_for swallows a cancellation that comes with the event
+                    await self._wanted.wait()
             except TimeoutError:
                 await self._measure()
             self._wanted.clear()

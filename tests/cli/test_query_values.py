@@ -1,0 +1,67 @@
+"""Queries of tables whose stored bytes are not just the value; simulate's JSON; a port that is taken."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+
+from orchestrator.errors import WrongUse
+from orchestrator.transport import Connection, listen
+from tests.cli.console import ROOT, Console
+
+EXPIRING = """
+from datetime import timedelta
+
+from orchestrator import App, Record, Table
+
+app = App("bank", partitions=1)
+visits = app.topic("visits", key=str, value=int)
+seen = app.table("seen", key=str, value=int, expire=timedelta(seconds=10))
+pairs = app.table("pairs", key=tuple[str, int], value=list[int], local=True)
+
+
+@app.processor(visits, seen, pairs)
+def visit(visit: Record[str, int], seen: Table[str, int], pairs: Table[tuple[str, int], list[int]]) -> None:
+    seen[visit.key] = visit.value
+    pairs[visit.key, visit.value] = [visit.value]
+"""
+
+
+@pytest.mark.processes
+def test_an_expiring_table_and_a_key_of_parts(console: Console) -> None:
+    console.write("bank.py", EXPIRING)
+    rows = [("old", 1, 1_000), ("new", 2, 12_000)]
+    lines = [json.dumps({"key": key, "value": value, "timestamp_ms": ms}) for key, value, ms in rows]
+    assert console.here("produce", "bank:app", "visits", stdin="\n".join(lines)).code == 0
+    console.run()
+    found = console.here("query", "bank", "seen", "new", "--json")
+    assert (found.code, found.json["value"]) == (0, 2), found
+    assert console.here("query", "bank", "seen", "old").code == 5, "it has expired by stream time"
+    assert console.here("query", "bank", "pairs", '["new", 2]').out == "[2]\n"
+    assert console.here("query", "bank", "pairs", "new").code == 2
+
+
+def test_simulate_prints_an_object_a_command(console: Console) -> None:
+    scenario = (ROOT / "tests/scenarios/seed_scale_down.txt").read_text()
+    console.write("what-if.txt", scenario)
+    done = console.here("simulate", "what-if.txt", "--json")
+    assert done.code == 0, done
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    assert rows
+    for row in rows:
+        assert row.keys() >= {"command", "generation", "leader", "members", "events", "error"}
+        for member in row["members"].values():
+            assert member.keys() >= {"active", "revoked", "learning", "standby"}
+
+
+async def test_a_port_that_is_taken_and_an_open_address() -> None:
+    async def nobody(_: Connection) -> None: ...
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(WrongUse, match=f"cannot listen on 127.0.0.1:{port} .*choose another port"):
+            await listen("127.0.0.1", port, nobody)
+    with pytest.raises(WrongUse, match="needs a shared key"):
+        await listen("0.0.0.0", 0, nobody)
