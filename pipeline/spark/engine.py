@@ -194,7 +194,7 @@ class Engine:
 
         plain = [name for name in sub.sources if self._prepared.topics[name].kind != "repartition"]
         frames = [
-            self._session.range(sub.partitions).select(
+            self._session.range(0, sub.partitions, 1, 1).select(
                 F.col("id").cast("int").alias("pid"),
                 F.lit(BEFORE_ALL_MS).cast("bigint").alias("order_ms"),
                 F.lit("").alias("topic"),

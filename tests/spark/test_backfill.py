@@ -1,0 +1,335 @@
+"""A backfill gives the answer that the Driver gives, all of it or nothing, and refuses what it must."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from orchestrator.errors import RefusedBySafety, WrongUse
+from orchestrator.testing import Driver
+from pipeline.partitioner import partition_of
+from pipeline.spark.backfill import backfill
+from pipeline.spark.engine import ComputationFailed
+from pipeline.spark.history import BadHistory
+from pipeline.spark.verifying import verify
+from state import manifest, snapshot
+from state.log.protocol import Log, NewRecord, Partition
+from state.log.sqlite import open_sqlite
+from state.store.rocksdb import RocksDbStore
+from tests.spark import outside, sample
+from workers.commands.consume import read_all
+from workers.prepare import prepare
+
+pytestmark = pytest.mark.spark
+APP, OUTSIDE = "tests.spark.sample:app", "tests.spark.outside:app"
+ROOT = Path(__file__).resolve().parent.parent.parent
+Sent = tuple[Any, str, Any, int]
+
+
+@pytest.fixture(autouse=True)
+def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def records(count: int, seed: int) -> list[Sent]:
+    """Orders and names of some people; times go back and forth, some orders fail, some have no shop."""
+    choice = random.Random(seed)
+    found: list[Sent] = []
+    for number in range(count):
+        who, at_ms = f"p{choice.randrange(9)}", 1_000 + 10 * number + choice.randrange(-40, 40)
+        if choice.random() < 0.1:
+            found.append((sample.names, who, choice.choice(["Ann", "Bob", "Cem"]), at_ms))
+        else:
+            shop = choice.choice([None, "north", "south", "west"])
+            found.append((sample.orders, who, sample.Order(number, shop, choice.randrange(-5, 15)), at_ms))
+    return found
+
+
+async def write(log: Log, app: Any, sent: Sequence[Sent]) -> None:
+    prepared = await prepare(log, app)
+    batch: dict[Partition, list[NewRecord]] = {}
+    for topic, key, value, at_ms in sent:
+        data = topic.key_codec.encode(key)
+        where = Partition(topic.topic, partition_of(data, prepared.topics[topic.topic].partitions))
+        headers = (("trace", b"t%d" % (at_ms % 5)),) if at_ms % 2 else ()
+        batch.setdefault(where, []).append(NewRecord(data, topic.value_codec.encode(value), at_ms, headers))
+    await log.append(batch)
+
+
+def driven(sent: Sequence[Sent]) -> tuple[dict[str, dict[Any, Any]], dict[str, Counter[Any]]]:
+    """Tables and outputs as the Driver has them."""
+    with Driver(sample.app) as driver:
+        with driver.together():
+            for topic, key, value, at_ms in sent:
+                headers = (("trace", b"t%d" % (at_ms % 5)),) if at_ms % 2 else ()
+                driver.send(topic, key, value, timestamp_ms=at_ms, headers=headers)
+        tables = {name: driver.table(table) for name, table in sample.app.tables.items()}
+        outputs = {
+            topic.topic: Counter((r.key, repr(r.value), r.timestamp_ms, r.headers) for r in driver.records(topic))
+            for topic in (sample.receipts, sample.greetings, sample.letters)
+        }
+    return tables, outputs
+
+
+async def in_log(log: Log) -> tuple[dict[str, dict[Any, Any]], dict[str, Counter[Any]]]:
+    """The same as the log has them."""
+    tables: dict[str, dict[Any, Any]] = {}
+    for name, table in sample.app.tables.items():
+        found = await read_all(log, table.changelog)
+        tables[name] = {table.key_codec.decode(r.key or b""): table.spec.decode_value(r.value or b"") for _, r in found}
+        assert len(tables[name]) == len(found)
+    outputs: dict[str, Counter[Any]] = {}
+    for topic in (sample.receipts, sample.greetings, sample.letters):
+        outputs[topic.topic] = Counter(
+            (
+                topic.key_codec.decode(r.key or b""),
+                repr(topic.value_codec.decode(r.value or b"")),
+                r.timestamp_ms,
+                r.headers,
+            )
+            for _, r in await read_all(log, topic.topic)
+        )
+    return tables, outputs
+
+
+class Place:
+    """A folder with a log in it."""
+
+    def __init__(self, folder: Path, spark: Any) -> None:
+        self.folder = folder
+        self.spark = spark
+        self.said: list[str] = []
+        self.path = folder / "log.db"
+        self.url = f"sqlite:{self.path}"
+        self.snapshots = folder / "snapshots"
+
+    async def log(self) -> Log:
+        return await open_sqlite(self.path, create=True)
+
+    async def backfill(self, app: str = APP, history: Mapping[str, list[str]] | None = None, **more: Any) -> Any:
+        more.setdefault("say", self.said.append)
+        return await backfill(app, self.url, self.snapshots, history=history or {}, session=self.spark, **more)
+
+    def nothing_left(self) -> bool:
+        return not self.snapshots.exists() or not list(self.snapshots.iterdir())
+
+
+@pytest.fixture
+def place(tmp_path: Path, spark: Any) -> Place:
+    return Place(tmp_path, spark)
+
+
+async def test_one_answer_and_where_it_is(place: Place) -> None:
+    sent = records(600, seed=1)
+    log = await place.log()
+    await write(log, sample.app, sent)
+    facts = await place.backfill()
+    assert await in_log(log) == await asyncio.to_thread(driven, sent)
+
+    positions = await log.positions("sample")
+    assert positions == {p: (await log.ends([p]))[p] for p in positions}  # the re-key topic is empty
+    assert {p.topic for p in positions} == {"orders", "names", "sample-by-shop-repartition"}
+    assert not await read_all(log, "sample-by-shop-repartition")
+    assert facts["positions"] == {str(p): at for p, at in positions.items()}
+    assert facts["outputs"]["receipts"] + facts["dead_lettered"] == sum(t is sample.orders for t, *_ in sent)
+
+    found = snapshot.verify(place.snapshots, facts["snapshot"])
+    counts = {name: info.partitions for name, info in (await log.topics()).items()}
+    assert manifest.newest(place.snapshots, "sample", log.log_id, counts) == found
+    await check_restored(place, log, found)
+    assert [p.name for p in place.snapshots.iterdir()] == [facts["snapshot"]]
+    kept = sorted((place.snapshots / facts["snapshot"] / "outputs/receipts").glob("*.parquet"))
+    assert sum(pq.read_metadata(path).num_rows for path in kept) == facts["outputs"]["receipts"]
+    await log.close()
+
+
+async def check_restored(place: Place, log: Log, found: manifest.SnapshotManifest) -> None:
+    """A store filled from the snapshot holds what the changelog holds, at the changelog's end."""
+    for task in found.scopes:
+        for table in manifest.load_scope(place.snapshots, found, task).tables:
+            where = Partition(table.topic, int(task.partition("_")[2]))
+            changelog = {r.key: r.value for p, r in await read_all(log, table.topic) if p == where}
+            store = RocksDbStore(place.folder / "store" / task / table.table, stamp={})
+            snapshot.ingest(store, place.snapshots / found.snapshot / task, table)
+            assert dict(store.range(None, None)) == changelog
+            assert store.offset == (await log.ends([where]))[where]
+            store.close()
+
+
+async def test_history_files_come_before_the_log(place: Place) -> None:
+    sent = records(400, seed=2)
+    names = [one for one in sent if one[0] is sample.names]
+    orders = [one for one in sent if one[0] is sample.orders]
+    # History is in the order of time; what is in the log comes after it, whatever its time.
+    before = sorted(orders[:300], key=lambda one: one[3])
+    early = [(topic, key, value, at - at % 2) for topic, key, value, at in before]  # no headers in files
+    late = [(topic, key, value, at - 2_000) for topic, key, value, at in orders[300:]]
+    log = await place.log()
+    await write(log, sample.app, [*names, *late])
+    rows = [{"key": key, "value": msgspec.to_builtins(value), "timestamp_ms": at} for _, key, value, at in early]
+    as_struct, as_json, as_bytes = rows[:100], rows[100:200], rows[200:]
+    pq.write_table(pa.Table.from_pylist(as_struct), place.folder / "a.parquet")
+    lines = [json.dumps({**row, "value": json.dumps(row["value"])}) for row in as_json]
+    (place.folder / "b.jsonl").write_text("\n".join(lines))
+    binary = [
+        {"key": r["key"].encode(), "value": msgspec.json.encode(r["value"]), "timestamp_ms": r["timestamp_ms"]}
+        for r in as_bytes
+    ]
+    pq.write_table(pa.Table.from_pylist(binary), place.folder / "c.parquet")
+    facts = await place.backfill(history={"orders": [str(place.folder / "*.parquet"), str(place.folder / "b.jsonl")]})
+    assert facts["records_in"] - facts["rekeyed"]["sample-by-shop-repartition"] == len(sent)
+    tables, outputs = await asyncio.to_thread(driven, [*names, *early, *late])
+    found, written = await in_log(log)
+    assert found == tables
+    assert written["receipts"] == outputs["receipts"]
+    # Where history lies is no offset of a log: dead letters name another one, and are the same in all else.
+    assert Counter(key for key, *_ in written["letters"].elements()) == Counter(
+        key for key, *_ in outputs["letters"].elements()
+    )
+    await log.close()
+
+
+async def test_a_failing_processor_leaves_nothing(place: Place) -> None:
+    log = await place.log()
+    clicks = [(outside.clicks, f"k{n}", n if n != 7 else -1, n) for n in range(20)]
+    await write(log, outside.app, clicks)
+    with pytest.raises(ComputationFailed, match="see failed at clicks-.*a negative click") as told:
+        await place.backfill(OUTSIDE, allow_outside=True)
+    assert "outside.py" in told.value.frames and "stage.py" not in told.value.frames
+    assert place.nothing_left()
+    assert not await log.positions("outside")
+    assert not await read_all(log, "outside-seen-changelog")
+    await log.close()
+
+
+async def test_outside_of_the_promise(place: Place) -> None:
+    log = await place.log()
+    await write(log, outside.app, [(outside.clicks, "k", 1, 1)])
+    with pytest.raises(RefusedBySafety, match=r"table 'seen' \(local=True\).*--allow-outside"):
+        await place.backfill(OUTSIDE)
+    await place.backfill(OUTSIDE, allow_outside=True)
+    assert any("allow-outside" in line for line in place.said)
+    await log.close()
+
+
+async def test_an_app_that_has_begun_is_refused(place: Place) -> None:
+    log = await place.log()
+    await write(log, sample.app, records(30, seed=3))
+    await place.backfill()
+    before = await log.ends(list(await log.positions("sample")))
+    with pytest.raises(RefusedBySafety, match="committed positions"):
+        await place.backfill()
+    assert await log.ends(list(before)) == before
+    await log.close()
+
+
+async def test_a_changelog_with_something_in_it_is_refused(place: Place) -> None:
+    log = await place.log()
+    await write(log, sample.app, records(30, seed=3))
+    await log.append({Partition("sample-totals-changelog", 1): [NewRecord(b"p1", b"1", 0)]})
+    with pytest.raises(RefusedBySafety, match="sample-totals-changelog-1 .*not empty"):
+        await place.backfill()
+    assert place.nothing_left()
+    await log.close()
+
+
+async def test_a_running_app_is_refused(place: Place) -> None:
+    log = await place.log()
+    await write(log, sample.app, records(30, seed=3))
+    lease = await log.acquire("sample", "i1", "127.0.0.1:1", None)
+    assert lease is not None
+
+    async def beat() -> None:
+        held = lease
+        while True:
+            held = await log.renew(held)
+            await asyncio.sleep(0.2)
+
+    beating = asyncio.create_task(beat())
+    try:
+        with pytest.raises(RefusedBySafety, match=r"is running .i1 holds its lease"):
+            await place.backfill()
+    finally:
+        beating.cancel()
+    assert place.nothing_left() and not await log.positions("sample")
+    await log.close()
+
+
+async def test_losing_the_lease_ends_it_with_nothing_written(place: Place) -> None:
+    log = await place.log()
+    await write(log, sample.app, records(30, seed=3))
+
+    def take_over(text: str) -> None:
+        """From the thread of the first stage: somebody becomes the coordinator."""
+        if text.startswith("subtopology 0"):
+            asyncio.run(steal())
+            deadline.wait(10)
+
+    async def steal() -> None:
+        other = await open_sqlite(place.path, create=False)
+        for _ in range(100):
+            if await other.acquire("sample", "i1", "127.0.0.1:1", await other.lease("sample")) is not None:
+                break
+        await other.close()
+
+    import threading
+
+    deadline = threading.Event()  # the stage waits until the loss is noticed, or for its ten seconds
+    with pytest.raises(RefusedBySafety, match="took over"):
+        await place.backfill(say=take_over)
+    assert place.nothing_left() and not await log.positions("sample")
+    assert not await read_all(log, "receipts")
+    await log.close()
+
+
+@pytest.mark.parametrize(
+    ("history", "error", "words"),
+    [
+        ({"receipts": ["x.parquet"]}, WrongUse, "'receipts' is no input of 'sample'; its inputs are names, orders"),
+        ({"orders": ["none-*.parquet"]}, BadHistory, r"no file is called none-\*.parquet"),
+        ({"orders": ["README.md"]}, BadHistory, "README.md: history is read from"),
+        ({"orders": ["pyproject.parquet"]}, BadHistory, "no file is called"),
+    ],
+)
+async def test_history_that_is_none(place: Place, history: Any, error: Any, words: str) -> None:
+    with pytest.raises(error, match=words):
+        await place.backfill(history=history)
+
+
+async def test_history_without_its_columns(place: Place) -> None:
+    pq.write_table(pa.Table.from_pylist([{"key": "a", "payload": "b"}]), place.folder / "bad.parquet")
+    with pytest.raises(BadHistory, match="has no column 'value', it has key, payload"):
+        await place.backfill(history={"orders": [str(place.folder / "bad.parquet")]})
+
+
+async def test_verify_finds_one_wrong_value_one_lost_and_one_doubled_record(place: Place) -> None:
+    log = await place.log()
+    await write(log, sample.app, records(200, seed=4))
+    await place.backfill()
+    checks = await verify(APP, place.url, say=place.said.append, session=place.spark)
+    assert [c["check"] for c in checks if not c["ok"]] == [] and len(checks) == 9
+
+    receipt = next(r for _, r in await read_all(log, "receipts"))
+    where, total = next((p, r) for p, r in await read_all(log, "sample-totals-changelog"))
+    await log.append(
+        {
+            where: [NewRecord(total.key, b"\0" * 8, 1)],
+            Partition("receipts", 0): [NewRecord(receipt.key, receipt.value, 1)],
+        }
+    )
+    found = {c["check"]: c for c in await verify(APP, place.url, say=place.said.append, session=place.spark)}
+    wrong = [name for name, c in found.items() if not c["ok"]]
+    assert wrong == ["table totals: every key", "outputs receipts: every record"]
+    assert found[wrong[0]]["differ"] == 1 and found[wrong[0]]["example"]["key"] == (total.key or b"").decode()
+    assert (found[wrong[1]]["lost"], found[wrong[1]]["doubled"]) == (0, 1)
+    await log.close()

@@ -1,0 +1,91 @@
+"""Sorted rows are in the order of a live task; what Spark is given comes back as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.merge import Merger
+from pipeline.records import OutputRecord, SourceRecord
+from pipeline.spark.history import FIRST_SEQ
+from pipeline.spark.log_source import Slice, _batch
+from pipeline.spark.rows import PLACE, Row, Written, packed, read_outputs, records, table_of
+from pipeline.spark.stage import HistoryStore
+from state.log.protocol import StoredRecord
+
+TIMES = st.lists(st.integers(-3, 12), max_size=12)
+HEADERS = st.lists(st.tuples(st.text(max_size=3), st.binary(max_size=3)), max_size=2).map(tuple)
+
+
+@settings(deadline=None)  # the first run imports Arrow
+@given(st.dictionaries(st.sampled_from(["a", "b", "c"]), TIMES, max_size=3))
+def test_sorting_by_place_is_merging_by_heads(sources: dict[str, list[int]]) -> None:
+    merger = Merger()
+    rows: list[tuple[int, str, int, int]] = []
+    for topic, times in sources.items():
+        merger.add(topic, 0, [SourceRecord(n, at, None, None) for n, at in enumerate(times)])
+        stored = [StoredRecord(n, at, None, None) for n, at in enumerate(times)]
+        latest = None
+        for cut in (stored[:5], stored[5:]):  # the running maximum goes on from batch to batch
+            if cut:
+                batch, latest = _batch(Slice(topic, 0, 0, len(times)), cut, latest)
+                placed = zip(batch["order_ms"].to_pylist(), batch["offset"].to_pylist(), strict=True)
+                rows += [(order, topic, 0, offset) for order, offset in placed]
+    merged = [(topic, record.offset) for topic, record in merger.take(1_000)]
+    assert [(topic, seq) for _, topic, _, seq in sorted(rows)] == merged
+    assert PLACE == ("order_ms", "topic", "upstream", "seq")
+
+
+@given(st.lists(st.tuples(st.none() | st.binary(max_size=3), st.none() | st.binary(max_size=3), HEADERS), max_size=5))
+def test_records_survive_rows(given_: list[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]]) -> None:
+    rows = [Row(0, 1, "t", 0, n, 5, key, value, packed(headers)) for n, (key, value, headers) in enumerate(given_)]
+    table = table_of(rows)
+    found = [pair for batch in table.to_batches() for pair in records(batch)]
+    assert found == [("t", SourceRecord(n, 5, key, value, headers)) for n, (key, value, headers) in enumerate(given_)]
+
+
+def test_outputs_of_tasks_are_read_in_order() -> None:
+    with TemporaryDirectory() as folder:
+        paths = []
+        for task, times in enumerate(([5, 3, 9], [4, 4])):
+            path = Path(folder) / str(task) / "out.parquet"
+            file = Written(path, "out", task)
+            file.add(0, [OutputRecord(b"k%d" % task, b"%d" % at, at) for at in times])
+            file.close()
+            paths.append(path)
+        found = [(record.key, record.timestamp_ms) for _, record in read_outputs(paths)]
+    assert found == [(b"k1", 4), (b"k1", 4), (b"k0", 5), (b"k0", 3), (b"k0", 9)]
+
+
+def test_history_sorts_before_the_log() -> None:
+    assert FIRST_SEQ + (1 << 39) < 0
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=2), st.none() | st.binary(max_size=2)), max_size=20),
+    st.none() | st.binary(max_size=2),
+    st.none() | st.binary(max_size=2),
+)
+def test_the_store_of_a_stage_is_a_sorted_dict(
+    writes: list[tuple[bytes, bytes | None]], start: bytes | None, stop: bytes | None
+) -> None:
+    store, expected = HistoryStore(), dict[bytes, bytes]()
+    for key, value in writes:
+        store.write({key: value})
+        if value is None:
+            expected.pop(key, None)
+        else:
+            expected[key] = value
+        wanted = [k for k in sorted(expected) if (start is None or k >= start) and (stop is None or k < stop)]
+        assert list(store.range(start, stop)) == [(k, expected[k]) for k in wanted]
+        assert store.get(key) == expected.get(key)
+    assert store.pairs() == sorted(expected.items())
+
+
+def test_empty_tables_have_the_columns() -> None:
+    assert table_of([]).schema.names == ["pid", *PLACE[:1], "topic", "upstream", "seq", *table_of([]).schema.names[5:]]
+    assert isinstance(table_of([]), pa.Table)
