@@ -12,15 +12,19 @@ import shutil
 import socket
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaError
 
 KAFKA = "4.3.0"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stream-orchestrator"
+TOPICS = {"orders": 7, "payments": 5}
 HERE = Path(__file__).resolve().parent
 
 SETTINGS = """\
@@ -128,6 +132,37 @@ def broker(folder: Path) -> Iterator[str]:
     finally:
         process.kill()
         process.wait(timeout=30)
+
+
+async def create_topics(address: str) -> None:
+    """Make the topics, as soon as the broker answers."""
+
+    async def ready() -> bool:
+        admin = AIOKafkaAdminClient(bootstrap_servers=address)
+        try:
+            await admin.start()
+            await admin.create_topics([NewTopic(topic, count, 1) for topic, count in TOPICS.items()])
+            return True
+        except KafkaError:
+            return False
+        finally:
+            await admin.close()
+
+    await until(ready, "the broker to answer", 60)
+
+
+async def until(condition: Callable[[], Any], what: str, seconds: float = 25) -> None:
+    """Wait for a condition; what it was for is in the failure."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while True:
+        found = condition()
+        if asyncio.iscoroutine(found):
+            found = await found
+        if found:
+            return
+        assert loop.time() < end, f"waited {seconds} s for {what}"
+        await asyncio.sleep(0.05)
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from itertools import combinations
 from pathlib import Path
@@ -11,60 +11,21 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer, ConsumerRebalanceListener
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError
 
 from orchestrator.assignors.aiokafka import GroupConsumer, RangePartitionAssignor, StickyPartitionAssignor
 from tests.assignors import kafka
+from tests.assignors.kafka import TOPICS, until
 
 pytestmark = pytest.mark.kafka
 JAVA_STICKY = "org.apache.kafka.clients.consumer.StickyAssignor"
-TOPICS = {"orders": 7, "payments": 5}
 EVERYTHING = {(topic, p) for topic, count in TOPICS.items() for p in range(count)}
 Held = set[tuple[str, int]]
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    kafka.skip_without_java()
-    with kafka.broker(tmp_path_factory.mktemp("broker")) as found:
-        asyncio.run(create_topics(found))
-        yield found
 
 
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kafka.skip_without_java()
     return kafka.compiled(kafka.HERE / "java" / "Member.java", tmp_path_factory.mktemp("classes"))
-
-
-async def create_topics(address: str) -> None:
-    async def ready() -> bool:
-        admin = AIOKafkaAdminClient(bootstrap_servers=address)
-        try:
-            await admin.start()
-            await admin.create_topics([NewTopic(topic, count, 1) for topic, count in TOPICS.items()])
-            return True
-        except KafkaError:
-            return False
-        finally:
-            await admin.close()
-
-    await until(ready, "the broker to answer", 30)
-
-
-async def until(condition: Callable[[], Any], what: str, seconds: float = 25) -> None:
-    """Wait for a condition; what it was for is in the failure."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
-    while True:
-        found = condition()
-        if asyncio.iscoroutine(found):
-            found = await found
-        if found:
-            return
-        assert loop.time() < end, f"waited {seconds} s for {what}"
-        await asyncio.sleep(0.05)
 
 
 class PythonMember(ConsumerRebalanceListener):  # type: ignore[misc]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 from aiokafka import TopicPartition as Foreign
@@ -11,8 +10,7 @@ from aiokafka import TopicPartition as Foreign
 from examples.rebalance_listener import KeepWhatStays, Listener, Printing, Work
 from orchestrator.assignors import ASSIGNORS, Subscription, TopicPartition
 from orchestrator.assignors.aiokafka import GroupConsumer, StickyPartitionAssignor
-from tests.assignors import kafka
-from tests.assignors.test_assignor_kafka import create_topics, until
+from tests.assignors.kafka import until
 
 
 @dataclass
@@ -69,14 +67,12 @@ async def test_what_is_lost_is_not_committed(generation: int, expected: list[str
 
 @pytest.mark.kafka
 async def test_on_a_broker_the_partitions_that_stay_are_left_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kafka.skip_without_java()
-
-    async def member(address: str) -> tuple[GroupConsumer, KeepWhatStays]:
+    async def member() -> tuple[GroupConsumer, KeepWhatStays]:
         consumer = GroupConsumer(
             bootstrap_servers=address,
-            group_id="g",
+            group_id="listener",
             partition_assignment_strategy=[StickyPartitionAssignor],
             enable_auto_commit=False,
             heartbeat_interval_ms=200,
@@ -87,15 +83,13 @@ async def test_on_a_broker_the_partitions_that_stay_are_left_alone(
         await consumer.start()
         return consumer, callbacks
 
-    with kafka.broker(tmp_path) as address:
-        await create_topics(address)
-        first, held = await member(address)
-        await until(lambda: len(held.held) == 7, "all partitions of one topic")
-        assert capsys.readouterr().out.count("open") == 7
-        second, other = await member(address)
-        await until(lambda: (len(held.held), len(other.held)) == (4, 3), "two members to share")
-        shown = capsys.readouterr().out
-        await second.stop()
-        await first.stop()
+    first, held = await member()
+    await until(lambda: len(held.held) == 7, "all partitions of one topic")
+    assert capsys.readouterr().out.count("open") == 7
+    second, other = await member()
+    await until(lambda: (len(held.held), len(other.held)) == (4, 3), "two members to share")
+    shown = capsys.readouterr().out
+    await second.stop()
+    await first.stop()
     assert shown.count("clean up") == 3, "four stay and are left alone"
     assert shown.count("open") == 3
