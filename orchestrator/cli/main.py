@@ -101,8 +101,11 @@ def fail(message: str, code: int, frames: str = "") -> int:
 
 def entry() -> None:
     """The console script."""
-    signal.signal(signal.SIGTERM, _terminated)
-    sys.exit(main(sys.argv[1:]))
+    try:
+        signal.signal(signal.SIGTERM, _terminated)
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:  # between the interpreter's start and the command's
+        sys.exit(130)
 
 
 def _terminated(number: int, frame: object) -> None:
