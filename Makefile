@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test check kill bench bench-assignors bench-group simulate clean
+.PHONY: setup demo test check kill bench bench-assignors simulate clean
 
 setup: $(READY)
 
@@ -38,3 +38,9 @@ kill: $(READY)
 SEEDS ?= 300
 simulate: $(READY)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+# Benchmarks: ratios to rivals in the same run; tables and plots in docs/.
+bench: bench-assignors
+
+bench-assignors: $(READY)
+	$(BIN)/python -m benchmarks.assignors

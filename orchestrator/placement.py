@@ -368,7 +368,7 @@ class _Placing:
                 zone = self.view.members[self.workers[host][0]].zone
                 was_owner = former is not None and self.host_of.get(former) == host
                 on_disk = host in self.view.disk.get(task, {})
-                key = (not was_owner, zone != "" and zone in zones, not on_disk)
+                key = (zone != "" and zone in zones, not was_owner, not on_disk)
                 entry = (*key, copies[host] / self.capacity[host], self.rank[host], host)
                 best = min(best, entry) if best else entry
             if best is None:

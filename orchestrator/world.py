@@ -121,9 +121,13 @@ class World:
                     self.log[task] = Owner(task, owner.epoch + 1, owner.member, "", group.term)
                 self._queue.append(lambda: self._to_group(ev.WriterFenced(writer, had)))
             case ev.Said(text):
-                self.events.append(text)
+                self._say(text)
             case ev.OperationEnded() | ev.HandedOver():
                 pass
+
+    def _say(self, text: str) -> None:
+        if text not in self.events:
+            self.events.append(text)
 
     def _of_session(self, session: int) -> Node | None:
         return next((n for n in self.nodes.values() if n.session == session and n.alive), None)
@@ -159,8 +163,8 @@ class World:
                     machine.held[task].position = machine.held[task].end = STATE_SIZE
                     self._to_member(node, mem.Started(task))
                 else:
-                    position = max(machine.held[task].position, node.disk.get(task, 0))
-                    self._to_member(node, mem.Progress(task, position, STATE_SIZE))
+                    # What lies on disk has to be opened and caught up, too: that ends when `ready` says so.
+                    self._to_member(node, mem.Progress(task, machine.held[task].position, STATE_SIZE))
             case mem.Release(task, _):
                 node.revoked.append(task)
                 node.disk[task] = STATE_SIZE
@@ -193,6 +197,7 @@ class World:
             old.member, old.instance, incarnation, incarnation, old.capacity, old.zone, protocols=old.protocols
         )
         node.machine.disk = dict(node.disk)
+        self._say(f"{node.name} rejoined")
         self._connect(node)
 
     # ---- commands
@@ -252,7 +257,9 @@ class World:
         waiting, node.inbox = node.inbox, []
         for event in waiting:
             self._to_member(node, event)
-        if node.alive:
+        if node.alive and node.session is None:
+            self._connect(node)  # its coordinator is another one by now
+        elif node.alive:
             self._report(node)
         self.settle()
 

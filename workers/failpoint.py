@@ -1,7 +1,7 @@
 """Failpoints: a place in the code where a test or the demo makes a process die. Off unless named.
 
 One rule: `commit:PATH` kills the whole instance with SIGKILL in the first commit that has outputs after the file PATH
-appears: all rows of its transaction are written, and it is not committed. What was written is left beside PATH, so that
+appears (and is empty, or names this instance): all rows of its transaction are written, and it is not committed. What was written is left beside PATH, so that
 it can be tried late, as a zombie would.
 """
 
@@ -50,8 +50,15 @@ class Failpoint:
         self._path = Path(path) if kind == "commit" and path else None
         self._worker = worker
 
+    def _named(self) -> bool:
+        assert self._path is not None
+        try:
+            return self._path.read_text().strip() in ("", self._worker.spec.instance.instance)
+        except FileNotFoundError:
+            return False
+
     async def before_commit(self, taken: list[Taken]) -> None:
-        if self._path is None or not self._path.exists() or not any(t.part.records for t in taken):
+        if self._path is None or not any(t.part.records for t in taken) or not self._named():
             return
         try:
             self._path.rename(self._path.with_suffix(".taken"))

@@ -49,8 +49,12 @@ class Following:
             for part in fetched:
                 run = self._runs.get(part.partition)
                 opened = run.by_changelog.get(part.partition) if run is not None else None
-                if run is None or opened is None or opened.store.offset != part.position:
-                    continue  # dropped, or added again, while the fetch was under way
+                if run is None or opened is None:
+                    continue  # dropped while the fetch was under way
+                if opened.store.offset != part.position:
+                    # Added again while a fetch was under way: the store knows where to go on, the reader does not.
+                    self._reader.add(part.partition, opened.store.offset)
+                    continue
                 try:
                     await replay(opened.store, part)
                 except StoreDamaged as error:

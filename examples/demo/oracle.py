@@ -9,9 +9,39 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from examples.flights_oracle import counts, verify
+from examples.flights_oracle import verify
+from pipeline.spark.log_source import log_frame
 from pipeline.spark.session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OUTPUTS = ("departures", "late-aircraft", "flights-in-weather")
+
+
+def counts(session: SparkSession, url: str) -> dict[str, Any]:
+    """Records in and out, by ids."""
+    ids = "cast(conv(hex(value), 16, 10) as bigint) id"
+    log_frame(session, url, ["departures"]).selectExpr(ids).createOrReplaceTempView("departures")
+    flights = log_frame(session, url, ["flights"]).selectExpr("get_json_object(cast(value as string), '$.id') id")
+    flights.selectExpr("cast(id as bigint) id").createOrReplaceTempView("flights")
+    row = session.sql(
+        """select (select count(*) from flights) as flights, count(distinct id) as counted,
+                  count(*) - count(distinct id) as doubled,
+                  (select count(*) from flights left anti join departures using (id)) as lost
+           from departures"""
+    ).first()
+    assert row is not None
+    sizes = {name: log_frame(session, url, [name]).count() for name in ("weather", *OUTPUTS)}
+    return {
+        "in": row["flights"] + sizes["weather"],
+        "counted": row["counted"],
+        "lost": row["lost"],
+        "doubled": row["doubled"],
+        "outputs": {name: sizes[name] for name in OUTPUTS},
+    }
 
 
 def main() -> int:

@@ -9,21 +9,22 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import threading
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from examples.demo import measure
 from examples.demo.events import append_all, events
+from examples.demo.killing import kill
 from examples.demo.processes import Processes
 from examples.demo.show import Show
 from examples.flights import app
-from orchestrator.errors import OrchestratorError, TimedOut
-from state.errors import Fenced, Refused
+from orchestrator.errors import OrchestratorError, RefusedBySafety, TimedOut
 from state.log.sqlite import SqliteLog, open_sqlite
 from workers.client import Client
-from workers.failpoint import read_late
 from workers.journal import read_journals
 from workers.prepare import prepare
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 APP = "examples.flights:app"
 ORCHESTRATOR = "orchestrator.cli.main"
+T = TypeVar("T")
 
 
 class Tour:
@@ -62,7 +64,7 @@ class Tour:
             await self._timed("backfill", self.backfill())
             await self._timed("start", self.start())
             await self._timed("scale up", self.scale_up())
-            await self._timed("kill", self.kill())
+            await self._timed("kill", kill(self))
             await self._timed("scale down", self.scale_down())
             await self._timed("drain input", self.drain())
             await self._timed("verify", self.verify())
@@ -101,7 +103,7 @@ class Tour:
         options = self.options
         self.show.step(1, f"months 1 to {options.history} of 2013 go into the embedded log {options.log}")
         await prepare(self.log, app)
-        history = await asyncio.to_thread(events, 1, options.history)
+        history = await _aside(lambda: events(1, options.history))
         await append_all(self.log, history)
         self.show.note(f"{len(history)} records (flights and weather) in {app.partitions} partitions of each topic")
         last = options.history + options.live
@@ -157,7 +159,10 @@ class Tour:
         )
 
         async def running() -> bool:
-            status = await self.status()
+            try:
+                status = await self.status()
+            except RefusedBySafety:
+                return False  # the fleet is still on its way
             return len(status["instances"]) >= options.instances and status["stable"]
 
         await self.until("the instances to run every task", running, 120)
@@ -166,9 +171,9 @@ class Tour:
         self.check(
             "tasks restored from the snapshot", "some", sources.get("snapshot", 0), sources.get("snapshot", 0) > 0
         )
-        await self._processed_more(1000)
+        await self.processed_more(1000)
 
-    async def _processed_more(self, records: int) -> None:
+    async def processed_more(self, records: int) -> None:
         """Live traffic flows, before the next step and not by the clock."""
         start = await self.processed()
 
@@ -194,7 +199,7 @@ class Tour:
         self.check("instances after scale-up", 2 * count, len(after["instances"]), len(after["instances"]) == 2 * count)
         loads = [i["load"] for i in after["instances"]]
         self.check("load is balanced", "within 1", f"{min(loads)} to {max(loads)}", max(loads) - min(loads) <= 1)
-        await self._processed_more(1000)
+        await self.processed_more(1000)
 
     async def _command(self, name: str, *words: str) -> None:
         await self.processes.run(
@@ -230,105 +235,6 @@ class Tour:
                 }
             )
         self.moved |= set(moved)
-        self.hand_overs += rows
-        return rows
-
-    # ---- 5
-
-    async def kill(self) -> None:
-        wait = self.random.randrange(500, 4000)
-        self.show.step(5, f"kill -9 of one instance between writing and committing, after {wait} more records")
-        await self._processed_more(wait)
-        before = await self.status()
-        self.failpoint.touch()
-        late_path = self.failpoint.with_suffix(".late")
-
-        async def died() -> bool:
-            return late_path.exists()
-
-        await self.until("an instance to die in a commit", died, 30)
-        late, parts = read_late(late_path)
-        killed = next(i for i in before["instances"] if late.instance == i["id"])
-        had = sorted(t["id"] for t in before["tasks"] if t["active"] == killed["id"])
-        self.show.note(f"{killed['id']} died with an open transaction of tasks {', '.join(p.scope for p in parts)}")
-
-        async def fenced() -> bool:
-            return not any(o.writer == late.writer for o in (await self.log.owners(app.id)).values())
-
-        await self.until("the killed writer to be fenced", fenced, 30)
-        await self._late_write(late, parts)
-
-        async def taken_over() -> bool:
-            status = await self.status()
-            return all(t["active"] is not None for t in status["tasks"])
-
-        await self.until("its tasks to run elsewhere", taken_over, 30)
-        after = await self.status()
-        rows = await self._killed_rows(before, after, had, late.at_ms)
-        moved = [row for row in rows if row["to"] != killed["id"]]
-        self.show.note(
-            f"{len(moved)} of its {len(had)} tasks went to the best copies on {sorted({r['to'] for r in moved})}"
-        )
-
-        async def back() -> bool:
-            status = await self.status()
-            found = [r for r in read_journals(self.options.state / app.id) if r["what"] == "instance"]
-            again = [r for r in found if r["instance"] == killed["id"] and r["attempt"] > 0]
-            return bool(again) and killed["id"] in {i["id"] for i in status["instances"]} and status["stable"]
-
-        await self.until(f"{killed['id']} to come back as a new incarnation", back, 90)
-        self.show.note(f"{killed['id']} is back as a new incarnation; every task runs")
-        self.check("the killed instance came back", killed["id"], killed["id"], True)
-        self.moved |= set(had)
-        settled = await self.status()
-        self.moved |= {
-            t["id"] for t in settled["tasks"] if {x["id"]: x["active"] for x in before["tasks"]}[t["id"]] != t["active"]
-        }
-
-    async def _late_write(self, late: Any, parts: Any) -> None:
-        """Try what the killed had written, as a zombie would."""
-        try:
-            await self.log.commit(late.application, late.writer, parts)
-            refused = "accepted"
-        except (Refused, Fenced) as error:
-            refused = "refused"
-            self.show.note(f"its late write is refused: {error}")
-        self.check("a late write of the killed instance", "refused", refused, refused == "refused")
-
-    async def _killed_rows(
-        self, before: dict[str, Any], after: dict[str, Any], had: list[str], died_ms: int
-    ) -> list[dict[str, Any]]:
-        """The gap after a kill: from its last moment to the first record of the new owner, from the journals."""
-
-        def firsts() -> dict[str, int]:
-            rows = read_journals(self.options.state / app.id)
-            found: dict[str, int] = {}
-            for row in rows:
-                if row["what"] == "first" and row["at_ms"] >= died_ms and row["task"] in had:
-                    found.setdefault(row["task"], row["first_ms"])
-            return found
-
-        async def all_told() -> bool:
-            return len(firsts()) == len(had) or self.producer.returncode is not None
-
-        try:
-            await self.until("the new owners to process a record", all_told, 15)
-        except TimedOut:
-            self.show.note("a new owner saw no record yet")
-        first = firsts()
-        now = {t["id"]: t["active"] for t in after["tasks"]}
-        old = {t["id"]: t["active"] for t in before["tasks"]}
-        rows = [
-            {
-                "step": "kill",
-                "task": task,
-                "from": old[task],
-                "to": now[task],
-                "gap_ms": first[task] - died_ms if task in first else None,
-                "pause_ms": None,
-            }
-            for task in had
-        ]
         self.hand_overs += rows
         return rows
 
@@ -412,3 +318,33 @@ class Tour:
             "report": folder / "report.json",
             "what the processes said": folder / "output",
         }
+
+
+async def _aside(work: Callable[[], T]) -> T:
+    """Run in a thread that nobody waits for at the end: Ctrl-C must not wait for a file to be read."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def finish(result: T) -> None:
+        if not done.done():
+            done.set_result(result)
+
+    def fail(error: BaseException) -> None:
+        if not done.done():
+            done.set_exception(error)
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - handed to the one who waits
+            _tell(loop, fail, error)
+        else:
+            _tell(loop, finish, result)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await done
+
+
+def _tell(loop: asyncio.AbstractEventLoop, call: Callable[[Any], None], value: object) -> None:
+    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        loop.call_soon_threadsafe(call, value)

@@ -59,8 +59,9 @@ def read_claims(group: Group, *, keep: bool = True) -> Claims:
     objects: list[Sequence[TopicPartition]] = []
     released: dict[int, int] = {}
     newest = max((s.generation for s in group.subscriptions if s.owned), default=-1)
+    plain = _plain(group)
     for member, subscription in enumerate(group.subscriptions):
-        own, held = _numbered(group, member, tables[group.kind_of[member]], everything, released)
+        own, held = _numbered(group, member, tables[group.kind_of[member]], everything, released, plain)
         if own and (not keep or subscription.generation < newest):
             for number in own:
                 note(released, number, member)
@@ -75,24 +76,38 @@ def read_claims(group: Group, *, keep: bool = True) -> Claims:
     return Claims(ids, objects, released, free)
 
 
+def _plain(group: Group) -> bool:
+    """Whether all reports are made of TopicPartitions numbered 0 or more, as they are unless something is wrong."""
+    reports = [subscription.owned for subscription in group.subscriptions]
+    try:
+        if set(map(type, chain.from_iterable(reports))) != _PLAIN:
+            return False
+        lowest: int = min(map(_partition, chain.from_iterable(reports)))
+        return lowest >= 0
+    except TypeError:
+        return False
+
+
 def _numbered(
     group: Group,
     member: int,
     table: Mapping[str, list[int]],
     everything: Mapping[str, list[int]],
     released: dict[int, int],
+    plain: bool,
 ) -> tuple[list[int], Sequence[TopicPartition]]:
     """One member's report as ascending numbers; what it does not subscribe to (any more) is released."""
     owned = group.subscriptions[member].owned
     if not owned:
         return [], ()
-    plain: Sequence[TopicPartition] = owned
-    try:
-        numbers = [table[pair[0]][pair[1]] for pair in owned]
-        clean = min(map(_partition, owned)) >= 0 and set(map(type, owned)) == _PLAIN
-    except (KeyError, IndexError, TypeError):
-        clean = False
-    if not clean:  # something is unknown, shrunk, foreign or wrong: look at each
+    items: Sequence[TopicPartition] = owned
+    numbers: list[int] | None = None
+    if plain:
+        try:
+            numbers = [table[pair[0]][pair[1]] for pair in owned]
+        except (KeyError, IndexError, TypeError):
+            numbers = None
+    if numbers is None:  # something is unknown, shrunk, foreign or wrong: look at each
         numbers, kept = [], []
         for pair in [checked_owned(group.members[member], pair) for pair in owned]:
             known = everything.get(pair.topic, ())
@@ -102,11 +117,11 @@ def _numbered(
                     kept.append(pair)
                 else:
                     note(released, known[pair.partition], member)
-        plain = kept
+        items = kept
     ordered = sorted(numbers)
     if ordered != numbers:
-        plain = list(map(dict(zip(numbers, plain, strict=True)).__getitem__, ordered))
-    return ordered, plain
+        items = list(map(dict(zip(numbers, items, strict=True)).__getitem__, ordered))
+    return ordered, items
 
 
 def _drop_doubles(

@@ -5,7 +5,8 @@ member has. Only when the numbers stand, partitions are chosen: everybody keeps 
 never swap partitions of one topic, whatever the search did.
 
 Steps: keep what is validly claimed; give the free ones, topics with the fewest readers first, each to the reader with
-the fewest; move from fuller to emptier readers until no single move helps; take back moves that did not pay.
+the fewest; move from fuller to emptier readers until no single move helps, nor a chain of moves (`chains`); take back
+moves that did not pay.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import compress
 from operator import itemgetter
 
+from orchestrator.assignors.chains import even_out
 from orchestrator.assignors.claims import Claims
 from orchestrator.assignors.plan import Plan
 from orchestrator.assignors.reading import Group, topic_partitions
@@ -33,6 +35,8 @@ def assign_unequal(group: Group, claims: Claims, *, keep_all: bool = False) -> P
     search.balance(surplus_only=True)
     if not keep_all:
         search.look_at_all()
+        search.balance(surplus_only=False)
+        even_out(search.loads, search.held, search.had, search.readers, search.move)
         search.balance(surplus_only=False)
         while search.take_back():  # another holder may open a way that was closed
             search.balance(surplus_only=False)
@@ -117,26 +121,30 @@ class _Search:
         if max(map(loads.__getitem__, held), default=0) < lowest + 2:
             return
 
-        def giving(member: int) -> tuple[int, bool, int]:
-            return -loads[member], held.get(member, 0) <= had.get(member, 0), member
+        size = len(loads)
 
-        def taking(member: int) -> tuple[int, bool, int]:
-            return loads[member], held.get(member, 0) >= had.get(member, 0), member
+        def giving(m: int) -> int:
+            return ((held.get(m, 0) <= had.get(m, 0)) - 2 * loads[m]) * size + m
+
+        def taking(m: int) -> int:
+            return ((held.get(m, 0) >= had.get(m, 0)) + 2 * loads[m]) * size + m
 
         givers = [giving(m) for m in held if loads[m] > lowest + 1]
         takers = [taking(m) for m in self.readers[topic]]
+        if surplus_only:
+            givers = [code for code in givers if not _second(code, size)]
         heapify(givers)
         heapify(takers)
         while givers:
-            giver, taker = givers[0][2], takers[0][2]
-            if giver not in held or givers[0] != giving(giver) or (surplus_only and givers[0][1]):
+            giver, taker = givers[0] % size, takers[0] % size
+            if giver not in held or givers[0] != giving(giver) or (surplus_only and _second(givers[0], size)):
                 heappop(givers)
             elif takers[0] != taking(taker):
                 heappop(takers)
             elif loads[giver] < loads[taker] + 2:
                 return
             else:
-                self._move(topic, giver, taker)
+                self.move(topic, giver, taker)
                 for member in (giver, taker):
                     heappush(takers, taking(member))
                     heappush(givers, giving(member))
@@ -149,11 +157,12 @@ class _Search:
             for loser in sorted(member for member, count in had.items() if held.get(member, 0) < count):
                 gainers = [m for m, count in held.items() if count > had.get(m, 0) and loads[m] > loads[loser]]
                 if gainers:
-                    self._move(topic, min(gainers, key=lambda m: (-loads[m], m)), loser)
+                    self.move(topic, min(gainers, key=lambda m: (-loads[m], m)), loser)
                     moved = True
         return moved
 
-    def _move(self, topic: int, giver: int, taker: int) -> None:
+    def move(self, topic: int, giver: int, taker: int) -> None:
+        """One partition of a topic changes hands."""
         self.touched.add(topic)
         held = self.held[topic]
         held[giver] -= 1
@@ -165,6 +174,11 @@ class _Search:
         kinds, kind_of = self.group.kinds, self.group.kind_of
         self.stale.update(kinds[kind_of[giver]])
         self.stale.update(kinds[kind_of[taker]])
+
+
+def _second(code: int, size: int) -> bool:
+    """Whether a heap entry is marked as second choice; loads are even multiples of the size."""
+    return code // size % 2 == 1
 
 
 def _chosen(group: Group, claims: Claims, search: _Search) -> Plan:

@@ -203,7 +203,7 @@ class Engine:
                 F.lit(0).cast("bigint").alias("timestamp_ms"),
                 F.lit(None).cast("binary").alias("key"),
                 F.lit(None).cast("binary").alias("value"),
-                F.lit(None).cast(COLUMNS.partition("headers ")[2]).alias("headers"),
+                F.lit(None).cast("binary").alias("headers"),
             )
         ]
         without = [name for name in plain if name not in self._inputs.history]

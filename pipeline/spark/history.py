@@ -23,7 +23,6 @@ from pipeline.definitions import Topic
 from pipeline.errors import CodecError
 from pipeline.loading import load
 from pipeline.partitioner import partition_of
-from pipeline.spark.rows import COLUMNS
 from workers.commands.produce import encoded
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ def history_rows(
         "timestamp_ms",
         "key",
         "value",
-        F.lit(None).cast(COLUMNS.partition("headers ")[2]).alias("headers"),
+        F.lit(None).cast("binary").alias("headers"),
     )
 
 

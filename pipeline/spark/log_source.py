@@ -3,7 +3,7 @@
 Options: `log` (a log URL), `topics` (names, comma-separated), `until` (JSON, "topic-partition" -> position; by default
 the ends when the query is planned). One Spark partition a topic partition. `order_ms` is the running maximum of the
 timestamps of its partition: sorting by it merges partitions exactly as a task does, by the smallest timestamp among
-their heads. `headers` is null for a record without any.
+their heads. `headers` are MessagePack pairs, null for a record without any.
 One rule: a read goes to its end position, or fails; it never ends short.
 `log_frame` is the same read without Spark's Python processes that plan a data source, which cost seconds to start.
 """
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from pipeline.spark.rows import packed
 from state.errors import StateError, UnknownTopic
 from state.log.batches import decode
 from state.log.protocol import Log, Partition, StoredRecord
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 SCHEMA = (
     "topic string, partition int, offset bigint, timestamp_ms bigint, order_ms bigint, key binary, value binary, "
-    "headers array<struct<name: string, value: binary>>"
+    "headers binary"
 )
 NAME = "orchestrator-log"
 POLL_BYTES = 4 << 20
@@ -160,7 +161,6 @@ def _batch(part: Slice, records: list[StoredRecord], latest: int | None) -> tupl
     for record in records:
         running = max(running, record.timestamp_ms)
         order.append(running)
-    header = pa.struct([("name", pa.string()), ("value", pa.binary())])
     batch = pa.RecordBatch.from_pydict(
         {
             "topic": pa.array([part.topic] * len(records), pa.string()),
@@ -170,9 +170,7 @@ def _batch(part: Slice, records: list[StoredRecord], latest: int | None) -> tupl
             "order_ms": pa.array(order, pa.int64()),
             "key": pa.array([r.key for r in records], pa.binary()),
             "value": pa.array([r.value for r in records], pa.binary()),
-            "headers": pa.array(
-                [[{"name": n, "value": v} for n, v in r.headers] or None for r in records], pa.list_(header)
-            ),
+            "headers": pa.array([packed(r.headers) for r in records], pa.binary()),
         }
     )
     return batch, running

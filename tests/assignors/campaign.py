@@ -25,15 +25,14 @@ def check_sticky(life: Life) -> tuple[Assignment, Counter[str]]:
     found = sorted(map(len, result.values()))
     moves = oracle.moves(life.topics, life.members, result)
     counts = Counter({"assignments": 1, "moves": moves, "least moves": least})
+    assert found == loads, f"{found} each, {loads} can be had"  # the least sum of squares is also single-move free
     if life.equal:
-        assert found == loads
         assert found[-1] - found[0] <= 1 if found else True
         assert moves == least, f"{moves} moves, {least} would do"
     else:
         assert oracle.improving_move(life.topics, life.members, result) is None
         assert oracle.swapped(life.topics, life.members, result) is None
-        counts["less even than a chain of moves could make it"] = found != loads
-        counts["more moves than needed"] = found == loads and moves > least
+        counts["more moves than needed"] = moves > least
     again = sticky.assign(life.topics, reporting(life.members, result, life.generation + 1))
     assert again == result, "nothing changed, and something moved"
     return result, counts
@@ -67,7 +66,7 @@ def live(seed: int) -> Counter[str]:
     """One group, all checks."""
     random = Random(seed)
     equal, racked = seed % 2 == 0, seed % 5 == 0
-    life = Life(random, equal=equal, racked=racked)
+    life = Life(random, equal=equal, racked=racked, wide=seed % 3 == 0)
     counts: Counter[str] = Counter(groups=1)
     for _ in range(random.randint(1, 5)):
         if racked:

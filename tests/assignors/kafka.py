@@ -163,10 +163,16 @@ class JavaMember:
             elif word == "revoked":
                 self.assigned = None
 
+    async def kill(self) -> None:
+        """Gone without a word; the group notices when the session has timed out."""
+        self.process.kill()
+        await self.process.wait()
+
     async def stop(self) -> None:
         """Leave the group and end; killed when it does not."""
         assert self.process.stdin is not None
-        self.process.stdin.close()
+        if self.process.returncode is None:
+            self.process.stdin.close()
         try:
             await asyncio.wait_for(self.process.wait(), 20)
         except TimeoutError:

@@ -20,6 +20,7 @@ class Life:
     random: Random
     equal: bool = False
     racked: bool = False
+    wide: bool = False  # more members and topics, of which each member reads few
     topics: dict[str, int] = field(default_factory=dict)
     members: dict[str, Subscription] = field(default_factory=dict)
     racks: dict[TopicPartition, tuple[str, ...]] | None = None
@@ -27,9 +28,9 @@ class Life:
     born: int = 0
 
     def __post_init__(self) -> None:
-        for number in range(self.random.randint(1, 4)):
+        for number in range(self.random.randint(4, 10) if self.wide else self.random.randint(1, 4)):
             self.topics[f"t{number}"] = self.random.randint(0, 6)
-        for _ in range(self.random.randint(1, 5)):
+        for _ in range(self.random.randint(4, 10) if self.wide else self.random.randint(1, 5)):
             self.join()
         self.replicate()
 
@@ -39,7 +40,8 @@ class Life:
     def subscription(self) -> frozenset[str]:
         if self.equal:
             return frozenset(self.names())
-        return frozenset(self.random.sample(self.names(), self.random.randint(0, len(self.names()))))
+        most = min(3, len(self.names())) if self.wide else len(self.names())
+        return frozenset(self.random.sample(self.names(), self.random.randint(0, most)))
 
     def join(self) -> None:
         rack = self.random.choice([*RACKS, None]) if self.racked else None

@@ -22,6 +22,9 @@ from orchestrator.assignors import (
     TopicPartition,
     balance_score,
 )
+from orchestrator.assignors.claims import read_claims
+from orchestrator.assignors.racks import assign_beside
+from orchestrator.assignors.reading import read
 from orchestrator.assignors.score import improves
 from tests.assignors import campaign, oracle
 from tests.assignors.lives import Life, reporting
@@ -32,7 +35,7 @@ quick = settings(max_examples=100, deadline=None, suppress_health_check=[HealthC
 @st.composite
 def lives(draw: st.DrawFn, equal: bool = False, racked: bool = False) -> Life:
     """A group after a few events, under the sticky rule."""
-    life = Life(Random(draw(st.integers(0, 1 << 32))), equal=equal, racked=racked)
+    life = Life(Random(draw(st.integers(0, 1 << 32))), equal=equal, racked=racked, wide=draw(st.booleans()))
     for _ in range(draw(st.integers(0, 4))):
         life.settle(ASSIGNORS["sticky"].assign(life.topics, life.members, life.racks))
         life.happen()
@@ -164,6 +167,7 @@ BAD: list[tuple[Mapping[str, int], Mapping[str, Subscription], tuple[str, ...]]]
     ({"t0": -1}, {"m": Subscription(("t0",))}, ("t0", "-1")),
     ({"t0": True}, {"m": Subscription(("t0",))}, ("t0", "True")),
     ({"t0": 1}, {"m7": Subscription(("t0",), (TopicPartition("t0", -2),))}, ("m7", "-2", "t0")),
+    ({"t0": 3}, {"m7": Subscription(("t0",), (TopicPartition("t0", -2),))}, ("m7", "-2", "t0")),
     ({"t0": 1}, {"m7": Subscription(("t0",), (TopicPartition("t0", "1"),))}, ("m7", "'1'")),  # type: ignore[arg-type]
     ({"t0": 1}, {"m7": Subscription(("t0",), ("t0",))}, ("m7", "'t0'")),  # type: ignore[arg-type]
     ({"t0": 1}, {"m7": Subscription(("t0", 5))}, ("m7", "5")),  # type: ignore[arg-type]
@@ -203,6 +207,23 @@ def test_pairs_of_another_kind_come_back_as_ours() -> None:
     result = ASSIGNORS["sticky"].assign({"t": 2}, {"a": Subscription(("t",)), "b": Subscription(("t",), foreign)})
     assert result == {"a": [TopicPartition("t", 0)], "b": [TopicPartition("t", 1)]}
     assert str(result["b"][0]) == "t-1"
+
+
+@pytest.mark.parametrize("loads", [[8, 0, 0], [0, 0, 8], [3, 3, 2]])
+def test_racks_do_not_depend_on_where_the_search_begins(loads: list[int]) -> None:
+    members = {m: Subscription(("t",), rack=rack) for m, rack in {"m0": "a", "m1": "b", "m2": "c"}.items()}
+    racks = {TopicPartition("t", p): ("c",) if p < 4 else ("a",) for p in range(8)}
+    group = read({"t": 8}, members)
+    found = flat(assign_beside(group, read_claims(group), racks, loads).assignment(group))
+    assert [len(partitions) for partitions in found.values()] == [3, 2, 3]
+    assert all(int(name[-1]) >= 4 for name in found["m0"])
+    assert all(int(name[-1]) < 4 for name in found["m2"])
+
+
+def test_readers_are_listed_in_member_order_whatever_else_they_read() -> None:
+    members = {"a": ("t0", "t1"), "b": ("t0",), "c": ("t0", "t1"), "d": ("t1",)}
+    group = read({"t0": 1, "t1": 1}, {m: Subscription(topics) for m, topics in members.items()})
+    assert group.subscribers() == [[0, 1, 2], [0, 2, 3]]
 
 
 SHOW = """
@@ -258,3 +279,15 @@ def test_range_with_racks_keeps_its_sizes() -> None:
         "m1": ["t-2"],
         "m2": ["t-0", "t-1"],
     }
+
+
+@pytest.mark.parametrize(("seed", "events"), [(945, 1), (781, 3), (1274, 1)])
+def test_moves_that_bought_nothing_are_taken_back(seed: int, events: int) -> None:
+    """Groups in which evening out takes a partition away that a member may as well keep: found by search."""
+    life = Life(Random(seed), wide=True)
+    for _ in range(events):
+        life.settle(ASSIGNORS["sticky"].assign(life.topics, life.members))
+        life.happen()
+        life.happen()
+    result = ASSIGNORS["sticky"].assign(life.topics, life.members)
+    assert oracle.moves(life.topics, life.members, result) == oracle.best(life.topics, life.members)[2]

@@ -84,17 +84,6 @@ def obey_any_term(stack: ExitStack) -> None:
     _patch(stack, member.MemberMachine, "_assigned", assigned)
 
 
-def run_released_epoch_again(stack: ExitStack) -> None:
-    """A member takes an epoch up again that it has given up."""
-    original = member.MemberMachine._take
-
-    def take(self: member.MemberMachine, task: object, epoch: int) -> object:
-        self.released.pop(task, None)  # type: ignore[call-overload]
-        return original(self, task, epoch)  # type: ignore[arg-type]
-
-    _patch(stack, member.MemberMachine, "_take", take)
-
-
 def forget_release_proof(stack: ExitStack) -> None:
     """A member does not repeat the proof of a release."""
     original = member.MemberMachine.status
@@ -251,7 +240,6 @@ MUTATIONS: dict[str, Mutation] = {
         grant_before_record,
         no_fence,
         obey_any_term,
-        run_released_epoch_again,
         forget_release_proof,
         ignore_status_changes,
         no_rejoin_grace,

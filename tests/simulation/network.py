@@ -54,6 +54,7 @@ class Network:
         session = self.sessions
         worker.session = session
         self.links[session] = Link(worker, candidate, candidate.term)
+        worker.highest = max(worker.highest, candidate.term)
         worker.machine.step(mem.SessionOpened(candidate.term), self.world.now)
         self.up(worker, ev.Joined(session, worker.hello, worker.machine.status()))
 

@@ -57,6 +57,7 @@ class Worker:
         self.position: dict[TaskId, int] = {}
         self.releasing: set[TaskId] = set()
         self.session: int | None = None
+        self.highest = 0
         self.renew_identity()
         self.machine.step(mem.DiskSeen(dict(self.disk)), world.now)
         life = self.process.life
@@ -141,7 +142,12 @@ class Worker:
     # ---- the machine
 
     def tell(self, event: mem.MemberEvent) -> None:
-        for effect in self.machine.step(event, self.world.now):
+        effects = self.machine.step(event, self.world.now)
+        if isinstance(event, mem.Assigned):
+            self.highest = max(self.highest, event.assignment.term)
+            if self.machine.assignment.term < self.highest:
+                raise Broken(f"{self.member} obeys term {event.assignment.term}, having seen {self.highest}")
+        for effect in effects:
             self.act(effect)
 
     def act(self, effect: mem.MemberEffect) -> None:

@@ -18,7 +18,7 @@ public class Member {
         settings.put("partition.assignment.strategy", args[3]);
         settings.put("key.deserializer", ByteArrayDeserializer.class.getName());
         settings.put("value.deserializer", ByteArrayDeserializer.class.getName());
-        settings.put("session.timeout.ms", "6000");
+        settings.put("session.timeout.ms", "3000");
         settings.put("heartbeat.interval.ms", "200");
         settings.put("auto.offset.reset", "earliest");
         AtomicBoolean stop = new AtomicBoolean();

@@ -1,0 +1,50 @@
+"""The tour in short: one month of history, two live, instances as processes; every check of its report holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.mark.spark
+@pytest.mark.processes
+@pytest.mark.parametrize("place", ["processes", "spark"])
+def test_the_tour(place: str, tmp_path: Path) -> None:
+    words = ["demo", "--on", place, "--history", "1", "--live", "2", "--rate", "400", "--seed", "7", "--json"]
+    told = subprocess.run(
+        [sys.executable, "-m", "orchestrator.cli.main", *words, "--state-dir", str(tmp_path / "demo")],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert told.returncode == 0, told.stdout[-3000:] + told.stderr[-3000:]
+    report = json.loads(told.stdout)
+    assert report["schema"] == 1 and report["ok"]
+    assert report["records"]["lost"] == 0 and report["records"]["doubled"] == 0
+    names = [check["check"] for check in report["checks"]]
+    assert "a late write of the killed instance" in names and "instances after scale-down" in names
+    assert all(check["ok"] for check in report["checks"])
+    assert {move["step"] for move in report["hand_overs"]} == {"scale up", "kill", "scale down"}
+
+
+def test_a_folder_that_is_not_the_demos_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("keep me")
+    told = subprocess.run(
+        [sys.executable, "-m", "orchestrator.cli.main", "demo", "--state-dir", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 2 and "not the demo's" in told.stderr
+    assert (tmp_path / "precious").read_text() == "keep me"

@@ -1,0 +1,156 @@
+"""Laws of the learner assignor, over random groups: what a plan may be, and where repeated plans come to rest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.model import Protocol, Settings, Task, TaskId
+from orchestrator.placement import place
+from orchestrator.placement_view import LearnerView, MemberView, Plan, View
+
+
+@st.composite
+def views(draw: st.DrawFn) -> View:
+    """A group at rest or in trouble: members in instances, some leaving; tasks with owners, learners, copies, or none."""
+    tasks = [TaskId(s, p) for s in range(draw(st.integers(1, 2))) for p in range(draw(st.integers(1, 7)))]
+    instances = [f"I{n}" for n in range(1, draw(st.integers(1, 5)) + 1)]
+    leaving = draw(st.sets(st.sampled_from(instances), max_size=len(instances) - 1))
+    members: dict[str, MemberView] = {}
+    for instance in instances:
+        zone = draw(st.sampled_from(["", "a", "b"]))
+        for number in range(draw(st.integers(1, 2))):
+            name = f"{instance}.{number}"
+            members[name] = MemberView(name, instance, draw(st.integers(1, 3)), zone, instance in leaving)
+    names = sorted(members)
+    active = {t: draw(st.sampled_from(names)) for t in tasks if draw(st.booleans())}
+    learners: dict[TaskId, LearnerView] = {}
+    standbys: dict[TaskId, dict[str, int]] = {}
+    for task in tasks:
+        taken = {members[active[task]].instance} if task in active else set()
+        free = [n for n in names if members[n].instance not in taken]
+        if free and draw(st.booleans()):
+            learner = draw(st.sampled_from(free))
+            learners[task] = LearnerView(learner, draw(st.booleans()))
+            taken.add(members[learner].instance)
+        free = [n for n in names if members[n].instance not in taken]
+        if free and draw(st.booleans()):
+            standbys[task] = {draw(st.sampled_from(free)): draw(st.integers(0, 100))}
+    chosen = Settings(
+        standbys=draw(st.integers(0, 2)),
+        balancing_factor=draw(st.integers(1, 3)),
+        max_learners_per_instance=draw(st.integers(1, 5)),
+    )
+    stateful = {t: draw(st.booleans()) or t.subtopology == 0 for t in tasks}
+    return View(
+        tasks={t: Task(t, stateful=stateful[t]) for t in tasks},
+        members=members,
+        active=active,
+        learners={t: v for t, v in learners.items() if stateful[t]},
+        standbys={t: v for t, v in standbys.items() if stateful[t]},
+        protocol=draw(st.sampled_from([Protocol.LEARNER, Protocol.LEARNER, Protocol.COOPERATIVE])),
+        settings=chosen,
+    )
+
+
+@given(views())
+@settings(max_examples=300, deadline=None)
+def test_every_task_has_one_owner_and_copies_keep_apart(view: View) -> None:
+    plan = place(view)
+    assert plan.active.keys() == view.tasks.keys()
+    for task in view.tasks:
+        hosts = [plan.active[task], *plan.standbys.get(task, ())]
+        if task in plan.learners:
+            hosts.append(plan.learners[task])
+        instances = [view.members[name].instance for name in hosts]
+        assert len(instances) == len(set(instances)), f"{task}: {hosts}"
+        assert len(plan.standbys.get(task, ())) <= view.settings.standbys
+        if not view.tasks[task].stateful:
+            assert task not in plan.learners and not plan.standbys.get(task)
+
+
+@given(views())
+@settings(max_examples=300, deadline=None)
+def test_new_learners_stay_in_the_budget_and_current_ones_are_kept(view: View) -> None:
+    plan = place(view)
+    if view.protocol is not Protocol.LEARNER:
+        assert not plan.learners
+        return
+    before: dict[str, int] = {}
+    for task, learner in view.learners.items():
+        if not learner.ready and plan.learners.get(task) == learner.member:
+            host = view.members[learner.member].instance
+            before[host] = before.get(host, 0) + 1
+    restoring = dict(before)
+    for task, name in plan.learners.items():
+        if task not in view.learners or view.learners[task].member != name:
+            host = view.members[name].instance
+            restoring[host] = restoring.get(host, 0) + 1
+    for host, count in restoring.items():
+        assert count <= max(view.settings.max_learners_per_instance, before.get(host, 0))
+    for task, learner in view.learners.items():
+        owner = view.active.get(task)
+        unready = not learner.ready and not view.members[learner.member].leaving
+        if unready and owner is not None and owner != learner.member:
+            assert plan.learners.get(task) == learner.member, "a learner bounced half way"
+
+
+@given(views(), st.randoms(use_true_random=False))
+@settings(max_examples=200, deadline=None)
+def test_the_order_of_arrival_does_not_matter(view: View, chance: object) -> None:
+    def shuffled(mapping: object) -> dict:  # type: ignore[type-arg]
+        items = list(mapping.items())  # type: ignore[attr-defined]
+        chance.shuffle(items)  # type: ignore[attr-defined]
+        return dict(items)
+
+    other = replace(
+        view,
+        tasks=shuffled(view.tasks),
+        members=shuffled(view.members),
+        active=shuffled(view.active),
+        learners=shuffled(view.learners),
+        standbys=shuffled(view.standbys),
+    )
+    assert place(view) == place(other)
+
+
+def carried_out(view: View, plan: Plan) -> View:
+    """The group after the plan: every restore finished, every wish fulfilled."""
+    return replace(
+        view,
+        active=dict(plan.active),
+        learners={task: LearnerView(name, True) for task, name in plan.learners.items()},
+        standbys={task: dict.fromkeys(names, 0) for task, names in plan.standbys.items()},
+    )
+
+
+@given(views())
+@settings(max_examples=300, deadline=None)
+def test_plans_come_to_rest_balanced_and_leavers_end_empty(view: View) -> None:
+    rounds = 6 * len(view.tasks) + 6
+    for _ in range(rounds):
+        plan = place(view)
+        after = carried_out(view, plan)
+        if after == view or (plan.active == view.active and not plan.learners and place(after) == plan):
+            break
+        view = after
+    else:
+        raise AssertionError(f"no rest after {rounds} rounds")
+    plan = place(view)
+    assert not plan.learners and plan.active == view.active
+    load: dict[str, int] = {}
+    capacity: dict[str, int] = {}
+    for member in view.members.values():
+        capacity[member.instance] = capacity.get(member.instance, 0) + member.capacity
+        load.setdefault(member.instance, 0)
+    for name in plan.active.values():
+        load[view.members[name].instance] += 1
+    leaving = {m.instance for m in view.members.values() if m.leaving}
+    assert not any(load[host] for host in leaving), "a leaver kept a task"
+    for a in load.keys() - leaving:
+        for b in load.keys() - leaving:
+            assert load[a] * capacity[b] <= (load[b] + view.settings.balancing_factor) * capacity[a], (
+                f"{a}, {b}: {load}"
+            )

@@ -1,0 +1,52 @@
+"""The short form of the simulation: 300 lives, replay by seed, and the mutations that it must catch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+
+import pytest
+
+from tests.simulation.caught import CAUGHT_BY
+from tests.simulation.mutations import MUTATIONS
+from tests.simulation.world import World
+
+LIVES, CHUNK = 300, 25
+
+
+@pytest.mark.parametrize("first", range(0, LIVES, CHUNK))
+def test_lives(first: int) -> None:
+    """Safety all the time; once the faults stop, convergence."""
+    for seed in range(first, first + CHUNK):
+        try:
+            World(seed).live()
+        except Exception as error:
+            raise AssertionError(
+                f"seed {seed}: {error}; replay: python -m tests.simulation --from {seed} --seeds 1 --trace"
+            ) from error
+
+
+@pytest.mark.parametrize("name", sorted(MUTATIONS))
+def test_every_removed_rule_is_noticed(name: str) -> None:
+    """A rule is removed, and the seed that is known to need it must break."""
+    with ExitStack() as stack:
+        MUTATIONS[name](stack)
+        with pytest.raises(Exception):  # noqa: B017 - a broken core may fail in any way; silence is the failure
+            World(CAUGHT_BY[name]).live()
+
+
+def test_a_seed_replays_whatever_the_hash_seed() -> None:
+    """The same trace, to the letter, in processes with different PYTHONHASHSEED."""
+    traces = set()
+    for hash_seed in ("0", "1", "2"):
+        told = subprocess.run(
+            [sys.executable, "-m", "tests.simulation", "--from", "4", "--seeds", "1", "--trace"],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        traces.add("\n".join(line for line in told.stdout.splitlines() if " lives in " not in line))
+    assert len(traces) == 1
