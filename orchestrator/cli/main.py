@@ -67,7 +67,10 @@ def main(argv: Sequence[str]) -> int:
     rest = [word for word in rest if word != "--debug"]
     module, _, function = known[0].partition(":")
     try:
-        return int(getattr(import_module(module), function)(rest))
+        command = getattr(import_module(module), function)
+        if signal.getsignal(signal.SIGINT) is _interrupted:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        return int(command(rest))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -102,7 +105,15 @@ def fail(message: str, code: int, frames: str = "") -> int:
 def entry() -> None:
     """The console script."""
     signal.signal(signal.SIGTERM, _terminated)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupted)
     sys.exit(main(sys.argv[1:]))
+
+
+def _interrupted(number: int, frame: object) -> None:
+    """While modules are imported: a KeyboardInterrupt there can get lost in a callback of the import machinery, and
+    nothing has begun yet that would have to end in order."""
+    os._exit(130)
 
 
 def _terminated(number: int, frame: object) -> None:

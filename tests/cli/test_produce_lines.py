@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator import App
@@ -62,6 +62,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=100, deadline=None)
 @given(line=st.one_of(st.binary(max_size=60), JSON.map(lambda value: json.dumps(value).encode())))
 def test_any_bytes_are_a_record_or_a_bad_line(line: bytes) -> None:
     for topic in (numbers, anything):
@@ -71,6 +72,7 @@ def test_any_bytes_are_a_record_or_a_bad_line(line: bytes) -> None:
             continue
 
 
+@settings(max_examples=40, deadline=None)
 @given(
     value=st.lists(JSON),
     key=st.text(),

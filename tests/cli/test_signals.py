@@ -33,8 +33,7 @@ def test_run_is_interrupted_at_any_moment(console: Console, number: int) -> None
         # Before anything was started the interpreter itself is interrupted; after that it is an orderly end.
         assert code in ((130, -signal.SIGINT) if number == signal.SIGINT else (0, 143, -signal.SIGTERM)), code
         console.nothing_left()
-    said = console.said("run")
-    assert "defect" not in said and "orchestrator/" not in said.replace(".orchestrator/", ""), said
+    assert "defect" not in console.said("run")
     console.pay(("ann", 1))
     console.run(*FAST)
     assert console.here("query", "bank", "balances", "ann").out == "1\n"

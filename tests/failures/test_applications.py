@@ -46,7 +46,7 @@ def test_no_such_app(console: Console, target: str, said: str) -> None:
     console.write("empty.py", 'from orchestrator import App\napp = App("empty")\n')
     console.write("raises.py", "app = 1 // 0\n")
     for words in (["run", target], ["produce", target, "payments"]):
-        done = console(*words)
+        done = console.here(*words)
         assert done.code == 2 and said in done.err and done.out == "", done
         assert done.err.startswith("error: ") and "defect" not in done.err
         assert target.startswith("raises") or one_line(done.err)
@@ -128,7 +128,7 @@ def test_two_apps_with_one_id(console: Console) -> None:
     )
     console.write("harbour.py", other)
     for words in (["run", "harbour:app"], ["produce", "harbour:app", "ships"]):
-        done = console(*words)
+        done = console.here(*words)
         assert done.code == 3 and one_line(done.err) and "app 'bank'" in done.err, done
     assert console.here("consume", "bank", "payments").out.count("\n") == 1
 

