@@ -194,6 +194,7 @@ class Candidate:
 
     def start(self) -> None:
         self.election = Election(1_500)
+        self.blind_until = 0
         self.group: Group | None = None
         self.term = 0
         self.writes: list[
@@ -211,7 +212,7 @@ class Candidate:
     def look(self, life: int) -> None:
         world, lease = self.world, self.world.log.lease
         self.later(300, self.look, life)
-        if self.group is not None or not world.log_up():
+        if self.group is not None or not self.sees_log():
             return
         seen = None if lease is None else Seen(lease.term, lease.beat)
         if not self.election.look(seen, world.now):
@@ -233,7 +234,7 @@ class Candidate:
         if self.group is None:
             return
         try:
-            if self.world.log_up():
+            if self.sees_log():
                 self.world.log.renew(self.term)
         except Refuse:
             self.depose()
@@ -242,6 +243,9 @@ class Candidate:
         if self.group is not None:
             self.world.judge_waiting(self.group)
         self.later(200, self.tick, life)
+
+    def sees_log(self) -> bool:
+        return self.world.log_up() and self.world.now >= self.blind_until
 
     def depose(self) -> None:
         self.world.note(f"{self.process.name} is deposed, term {self.term}")
@@ -300,7 +304,7 @@ class Candidate:
     def attempt(self, term: int) -> None:
         if self.group is None or self.term != term or not self.writes:
             return
-        if not self.world.log_up():
+        if not self.sees_log():
             self.next_write(term)
             return
         operation, answer = self.writes[0]

@@ -271,6 +271,7 @@ class World:
             + ["stall"] * 3
             + ["break"] * 3
             + ["deaf", "cut", "log", "wipe", "stuck", "hung", "join", "leave", "undo", "coordinator", "old disk"]
+            + ["blind"] * 2
         )
         process = self.random.choice(list(self.processes.values()))
         worker = self.random.choice(self.workers)
@@ -394,6 +395,12 @@ class World:
             self.changes += 1
             holder.hear(ev.UndoLeaving())
 
+    def fault_blind(self, process: Process, worker: Worker) -> None:
+        """The coordinator cannot reach the log and does not know that it is deposed meanwhile."""
+        holder = self.holder()
+        if holder is not None:
+            holder.blind_until = self.now + self.random.choice([1_000, 4_000, 9_000])
+
     def fault_coordinator(self, process: Process, worker: Worker) -> None:
         holder = self.holder()
         if holder is not None:
@@ -425,6 +432,8 @@ class World:
         self.note("faults stop")
         self.cut.clear()
         self.log_down_until = 0
+        for candidate in self.candidates:
+            candidate.blind_until = 0
         for worker in self.workers:
             worker.hung = False
             worker.stuck.clear()
