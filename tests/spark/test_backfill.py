@@ -203,7 +203,7 @@ async def test_a_failing_processor_leaves_nothing(place: Place) -> None:
     log = await place.log()
     clicks = [(outside.clicks, f"k{n}", n if n != 7 else -1, n) for n in range(20)]
     await write(log, outside.app, clicks)
-    with pytest.raises(ComputationFailed, match="see failed at clicks-.*a negative click") as told:
+    with pytest.raises(ComputationFailed, match=r"see failed at clicks-.*a negative click") as told:
         await place.backfill(OUTSIDE, allow_outside=True)
     assert "outside.py" in told.value.frames and "stage.py" not in told.value.frames
     assert place.nothing_left()
@@ -237,7 +237,7 @@ async def test_a_changelog_with_something_in_it_is_refused(place: Place) -> None
     log = await place.log()
     await write(log, sample.app, records(30, seed=3))
     await log.append({Partition("sample-totals-changelog", 1): [NewRecord(b"p1", b"1", 0)]})
-    with pytest.raises(RefusedBySafety, match="sample-totals-changelog-1 .*not empty"):
+    with pytest.raises(RefusedBySafety, match=r"sample-totals-changelog-1 .*not empty"):
         await place.backfill()
     assert place.nothing_left()
     await log.close()
@@ -310,6 +310,14 @@ async def test_history_without_its_columns(place: Place) -> None:
     pq.write_table(pa.Table.from_pylist([{"key": "a", "payload": "b"}]), place.folder / "bad.parquet")
     with pytest.raises(BadHistory, match="has no column 'value', it has key, payload"):
         await place.backfill(history={"orders": [str(place.folder / "bad.parquet")]})
+
+
+async def test_history_that_its_type_cannot_read_is_named(place: Place) -> None:
+    rows = [{"key": "a", "value": '{"id": "no number"}', "timestamp_ms": 1}]
+    pq.write_table(pa.Table.from_pylist(rows), place.folder / "bad.parquet")
+    with pytest.raises(BadHistory, match=r"bad.parquet: .*no key or value of topic 'orders'.*correct the file$"):
+        await place.backfill(history={"orders": [str(place.folder / "bad.parquet")]})
+    assert place.nothing_left()
 
 
 async def test_verify_finds_one_wrong_value_one_lost_and_one_doubled_record(place: Place) -> None:
