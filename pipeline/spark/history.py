@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from orchestrator.errors import WrongUse
 from pipeline.codecs import Codec, codec_name
@@ -73,6 +74,17 @@ def format_of(name: str) -> str | None:
     return FORMATS.get(suffixes[-1]) if suffixes else None
 
 
+def _likeness(name: str) -> tuple[str, str]:
+    """Format and types of a file: Spark reads files of one kind together, and takes the types of the first."""
+    kind = str(format_of(name))
+    if kind != "parquet":
+        return kind, ""
+    try:
+        return kind, str(pq.read_schema(name).remove_metadata())
+    except (OSError, pa.ArrowException) as error:
+        raise BadHistory(f"{name} is no Parquet file ({error}); correct or leave it out") from None
+
+
 def history_rows(
     session: SparkSession, app_ref: str, folder: Path, topic: Topic[Any, Any], partitions: int, names: Sequence[str]
 ) -> DataFrame:
@@ -81,9 +93,11 @@ def history_rows(
     from pyspark.sql import functions as F
 
     placed: DataFrame | None = None
-    for kind in dict.fromkeys(format_of(name) for name in names):
-        chosen = [name for name in names if format_of(name) == kind]
-        frame = _placed(session, app_ref, folder, topic, partitions, str(kind), chosen)
+    alike: dict[tuple[str, str], list[str]] = {}
+    for name in names:
+        alike.setdefault(_likeness(name), []).append(name)
+    for (kind, _), chosen in alike.items():
+        frame = _placed(session, app_ref, folder, topic, partitions, kind, chosen)
         placed = frame if placed is None else placed.unionByName(frame)
     assert placed is not None
     source = Window.partitionBy("pid").orderBy(
@@ -129,7 +143,11 @@ def _placed(
         found = F.col(column)
         if kinds[column] in ("binary", "string"):
             return found
-        return F.to_json(found) if kinds[column] in ("struct", "map", "array") else found.cast("string")
+        return (
+            F.to_json(found, {"ignoreNullFields": "false"})
+            if kinds[column] in ("struct", "map", "array")
+            else found.cast("string")
+        )
 
     job = Encoding(app_ref, str(folder), topic.topic, partitions, _way(kinds["key"]), _way(kinds["value"]))
     shaped = frame.select(

@@ -6,15 +6,18 @@ One rule: nothing is printed on the user's terminal by the JVM; it goes to a log
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import OrchestratorError, WrongUse
 from pipeline.spark.java import find_java_home
+from state.errors import StateError
 from workers.logs import log_path
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ appender.file.layout.pattern = %d{{HH:mm:ss.SSS}} %p %c{{1}}: %m%n
 """
 
 
+OURS = re.compile(r"(orchestrator|pipeline|state|workers)(\.\w+)+")
 # On one machine jobs are short: the second compiler and parallel collectors cost more than they give (session 12 s -> 6 s
 # on two busy cores).
 SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
@@ -116,18 +120,28 @@ def _quiet(log: Path) -> Iterator[None]:
 def failure(session: Any, error: BaseException) -> Exception:
     """What to raise for a failed job: our own errors as an executor raised them, or SparkFailed in one line."""
     text = _own_words(str(error))
+    name, _, said = text.partition(": ")
+    if OURS.fullmatch(name):
+        module, _, kind = name.rpartition(".")
+        found = getattr(import_module(module), kind)
+        if issubclass(found, OrchestratorError | StateError) and "__init__" not in vars(found):
+            return found(said)  # type: ignore[no-any-return]
     log = Path(session.sparkContext.getConf().get("spark.local.dir", "")) / "spark.log"
     return SparkFailed(f"a Spark job failed: {text}; its log is {log}")
 
 
 def _own_words(text: str) -> str:
-    """The line of a Spark failure that says what went wrong: the last line of the Python worker's own traceback."""
+    """The line of a Spark failure that says what went wrong: the last line of the Python worker's own traceback, else
+    the innermost cause that Java names."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     java = ("at ", "Caused by", "org.", "java.", "scala.")
     for line in reversed(lines):
         name, colon, _ = line.partition(": ")
         if colon and not line.startswith(java) and " " not in name and name.rpartition(".")[2][:1].isupper():
             return line
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    if causes:
+        return causes[-1]
     return lines[0] if lines else "without a word"
 
 

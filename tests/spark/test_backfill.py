@@ -312,6 +312,14 @@ async def test_history_without_its_columns(place: Place) -> None:
         await place.backfill(history={"orders": [str(place.folder / "bad.parquet")]})
 
 
+async def test_history_that_its_type_cannot_read_is_named(place: Place) -> None:
+    rows = [{"key": "a", "value": '{"id": "no number"}', "timestamp_ms": 1}]
+    pq.write_table(pa.Table.from_pylist(rows), place.folder / "bad.parquet")
+    with pytest.raises(BadHistory, match=r"bad.parquet: .*no key or value of topic 'orders'.*correct the file$"):
+        await place.backfill(history={"orders": [str(place.folder / "bad.parquet")]})
+    assert place.nothing_left()
+
+
 async def test_verify_finds_one_wrong_value_one_lost_and_one_doubled_record(place: Place) -> None:
     log = await place.log()
     await write(log, sample.app, records(200, seed=4))

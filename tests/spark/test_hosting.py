@@ -1,0 +1,184 @@
+"""Instances as Spark tasks: a killed one comes back as another attempt, others go on, one more can be added, and all
+end in order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from orchestrator.errors import WrongUse
+from orchestrator.model import Settings
+from pipeline.partitioner import partition_of
+from pipeline.spark.hosting import SparkHost, run_fleet
+from state.log.protocol import Log, NewRecord, Partition
+from state.log.sqlite import open_sqlite
+from tests.kills.receipts import Payment, app, payments
+from workers.commands.consume import read_all
+from workers.fleet import FLEET, Fleet
+from workers.journal import read_journals
+from workers.prepare import prepare
+from workers.spec import InstanceSpec
+
+pytestmark = pytest.mark.spark
+ROOT = Path(__file__).resolve().parent.parent.parent
+DEADLINE_S = 120.0
+
+
+class Life:
+    """A fleet on Spark, and its log."""
+
+    def __init__(self, folder: Path, log: Log, spark: Any) -> None:
+        self.log = log
+        self.state = folder / "state"
+        self.spec = InstanceSpec(
+            app="tests.kills.receipts:app",
+            application="receipts",
+            instance="",
+            log=f"sqlite:{folder / 'log.db'}",
+            state_dir=str(self.state),
+            path=(str(ROOT),),
+            settings=Settings(heartbeat_ms=300, session_timeout_ms=3_000, disconnect_grace_ms=300),
+        )
+        self.said: list[str] = []
+        self.fleet = Fleet(SparkHost(spark), log, self.spec, self.said.append)
+        self.sent = 0
+
+    async def produce(self, count: int) -> None:
+        batch: dict[Partition, list[NewRecord]] = {}
+        for number in range(self.sent, self.sent + count):
+            key = f"a{number % 97}".encode()
+            value = payments.value_codec.encode(Payment(number, 1))
+            batch.setdefault(Partition("payments", partition_of(key, 8)), []).append(NewRecord(key, value, number))
+        await self.log.append(batch)
+        self.sent += count
+
+    async def processed(self) -> None:
+        async def done() -> bool:
+            return sum((await self.log.positions("receipts")).values()) >= self.sent
+
+        await self.until("everything is processed", done)
+
+    async def until(self, what: str, is_so: Any) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not await is_so():
+            assert time.monotonic() < deadline, f"{what}: not after {DEADLINE_S:.0f} s; {self.said}"
+            await asyncio.sleep(0.05)
+
+    def starts(self, instance: str) -> list[dict[str, Any]]:
+        return [
+            row
+            for row in read_journals(self.state / "receipts")
+            if row["what"] == "instance" and row["instance"] == instance
+        ]
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+async def test_killed_added_stopped(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    log = await open_sqlite(tmp_path / "log.db", create=True)
+    await prepare(log, app)
+    life = Life(tmp_path, log, spark)
+    life.fleet.claim()
+    running = asyncio.create_task(life.fleet.run(2))
+    await life.produce(500)
+    await life.processed()
+
+    victim = life.starts("i2")[-1]["pid"]
+    workers = children(victim)
+    assert len(workers) == 1 and victim != life.starts("i1")[-1]["pid"]
+    os.kill(victim, signal.SIGKILL)
+    await life.produce(500)
+    await life.processed()
+
+    async def back() -> bool:
+        return [row["attempt"] for row in life.starts("i2")] == [0, 1]
+
+    await life.until("i2 is back as another attempt", back)
+    assert [row["attempt"] for row in life.starts("i1")] == [0]
+    await life.until("the worker of the killed one is gone", gone(workers))
+
+    await log.put_note("receipts", FLEET, "wish", json.dumps({"id": "w", "add": 1}).encode())
+
+    async def granted() -> bool:
+        return bool(life.starts("i3")) and await log.note("receipts", FLEET, "granted-w") is not None
+
+    await life.until("a third instance is there", granted)
+    await life.produce(500)
+    await life.processed()
+
+    pids = [life.starts(name)[-1]["pid"] for name in ("i1", "i2", "i3")]
+    all_workers = [child for pid in pids for child in children(pid)]
+    life.fleet.stop()
+    assert await asyncio.wait_for(running, DEADLINE_S) == 0
+    ended = {row["instance"] for row in read_journals(life.state / "receipts") if row["what"] == "instance ended"}
+    assert ended == {"i1", "i2", "i3"}
+    await life.until("no worker is left behind", gone(all_workers))
+    found = Counter(int.from_bytes(r.value or b"", "big") for _, r in await read_all(log, "receipts"))
+    assert found == dict.fromkeys(range(1_500), 1)
+    await log.close()
+
+
+def gone(pids: list[int]) -> Callable[[], Any]:
+    async def check() -> bool:
+        return not any(runs(pid) for pid in pids)
+
+    return check
+
+
+async def test_a_failure_reaches_the_handle_with_its_words(
+    tmp_path: Path, spark: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = await open_sqlite(tmp_path / "log.db", create=True)
+    spec = Life(tmp_path, log, spark).spec
+    spec = msgspec.structs.replace(spec, instance="i9", app="tests.kills.receipts:nothing")
+    handle = await SparkHost(spark).start(spec)
+    assert await asyncio.wait_for(handle.wait(), DEADLINE_S) == 2
+    assert "error: module 'tests.kills.receipts' has no 'nothing'" in capfd.readouterr().err
+    await log.close()
+
+
+async def test_killing_ends_an_instance_that_does_not_answer(tmp_path: Path, spark: Any) -> None:
+    log = await open_sqlite(tmp_path / "log.db", create=True)
+    await prepare(log, app)
+    life = Life(tmp_path, log, spark)
+    handle = await SparkHost(spark).start(msgspec.structs.replace(life.spec, instance="i1"))
+
+    async def started() -> bool:
+        return bool(life.starts("i1"))
+
+    await life.until("i1 is there", started)
+    pid = life.starts("i1")[-1]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    handle.stop()
+    handle.kill()
+    assert await asyncio.wait_for(handle.wait(), DEADLINE_S) < 0
+    await life.until("its process is gone", gone([pid]))
+    assert len(life.starts("i1")) == 1
+    await log.close()
+
+
+def test_a_file_is_no_log_for_other_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_MASTER", "spark://elsewhere:7077")
+    spec = InstanceSpec("a:app", "a", "", f"sqlite:{tmp_path / 'log.db'}", str(tmp_path))
+    with pytest.raises(WrongUse, match="name a Kafka log"):
+        run_fleet(spec, 2)
