@@ -47,7 +47,9 @@ def _fill(group: Group, claims: Claims, plan: Plan, readers: Sequence[int]) -> N
 
     While the same members are the lowest they are dealt to in turns, so a whole stretch is handed out by slices.
     """
-    free = list(compress(range(group.total), claims.free))
+    everything = range(group.total)
+    # A first assignment hands out everything, and slices of a range cost nothing.
+    free: Sequence[int] = everything if all(claims.free) else list(compress(everything, claims.free))
     objects = group.objects(free)
     levels: dict[int, list[int]] = {}
     for member in readers:
@@ -63,6 +65,10 @@ def _fill(group: Group, claims: Claims, plan: Plan, readers: Sequence[int]) -> N
         room = (heights[step + 1] - height) * turn if step + 1 < len(heights) else len(free)
         stop = min(len(free), at + room)
         for first, member in enumerate(lowest[: stop - at], start=at):
-            plan.given[member] += free[first:stop:turn]
+            before, part = plan.given[member], free[first:stop:turn]
+            if isinstance(before, list):
+                before += part
+            else:
+                plan.given[member] = [*before, *part] if before else part
             plan.given_objects[member] += objects[first:stop:turn]
         at = stop

@@ -195,20 +195,24 @@ def _chosen(group: Group, claims: Claims, search: _Search) -> Plan:
                 over.setdefault(member, []).extend(own[end - less : end])
     for member, numbers in sorted(over.items()):
         plan.drop(claims, member, numbers)
+    given: list[list[int]] = [[] for _ in group.members]
     for topic, held in enumerate(search.held):
         had = search.had[topic]
         if gainers := [(m, more) for m, count in sorted(held.items()) if (more := count - had.get(m, 0)) > 0]:
-            _deal(group, claims, plan, topic, gainers)
+            _deal(group, claims, plan, topic, gainers, given)
+    plan.given[:] = given
     return plan
 
 
-def _deal(group: Group, claims: Claims, plan: Plan, topic: int, gainers: list[tuple[int, int]]) -> None:
+def _deal(
+    group: Group, claims: Claims, plan: Plan, topic: int, gainers: list[tuple[int, int]], given: list[list[int]]
+) -> None:
     """Give the free partitions of one topic to those that are to have more than they had, in member order."""
     base = group.bases[topic]
     free = list(compress(range(group.counts[topic]), claims.free[base : base + group.counts[topic]]))
     objects = list(topic_partitions(group.topics[topic], free))
     at = 0
     for member, more in gainers:
-        plan.given[member] += [base + partition for partition in free[at : at + more]]
+        given[member] += [base + partition for partition in free[at : at + more]]
         plan.given_objects[member] += objects[at : at + more]
         at += more

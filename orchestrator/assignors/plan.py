@@ -22,7 +22,7 @@ class Plan:
 
     kept: list[list[int]]
     kept_objects: list[Sequence[TopicPartition]]
-    given: list[list[int]]
+    given: list[Sequence[int]]
     given_objects: list[list[TopicPartition]]
     released: dict[int, int]  # reported but not kept, see claims.Claims
 
@@ -33,7 +33,7 @@ class Plan:
         return Plan(
             kept=claims.ids,
             kept_objects=claims.objects,
-            given=[[] for _ in range(members)],
+            given=[()] * members,
             given_objects=[[] for _ in range(members)],
             released=claims.released,
         )
@@ -64,7 +64,8 @@ class Plan:
         """The public lists, by topic and partition."""
         out: Assignment = {}
         for member, name in enumerate(group.members):
-            given, objects = self.given[member], self.given_objects[member]
+            given: Sequence[int] = self.given[member]
+            objects = self.given_objects[member]
             if withhold and (back := set(self.withheld(member))):
                 goes = [number not in back for number in given]
                 given, objects = list(compress(given, goes)), list(compress(objects, goes))
@@ -73,7 +74,7 @@ class Plan:
 
 
 def _merged(
-    kept: list[int], kept_objects: Sequence[TopicPartition], given: list[int], given_objects: list[TopicPartition]
+    kept: list[int], kept_objects: Sequence[TopicPartition], given: Sequence[int], given_objects: list[TopicPartition]
 ) -> list[TopicPartition]:
     """Two ascending runs as one list of objects; a few given ones are put in their places, many are sorted in."""
     if not kept:
@@ -84,5 +85,5 @@ def _merged(
             merged.insert(bisect_left(kept, number), item)
         return merged
     merged += given_objects
-    by_number = dict(zip(kept + given, merged, strict=True))
+    by_number = dict(zip([*kept, *given], merged, strict=True))
     return list(map(by_number.__getitem__, sorted(by_number)))

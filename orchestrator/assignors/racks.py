@@ -136,11 +136,13 @@ class _Network:
             plan.drop(self.claims, member, numbers)
         for pool in pooled.values():
             pool.sort()
+        given: list[list[int]] = [[] for _ in self.group.members]
         for (kind, rack, member), edge in self.to_member.items():
             count = self.flow.used(edge)
-            plan.given[member] += pooled[kind, rack][:count]
+            given[member] += pooled[kind, rack][:count]
             del pooled[kind, rack][:count]
-        for member, numbers in enumerate(plan.given):
+        for member, numbers in enumerate(given):
             numbers.sort()
+            plan.given[member] = numbers
             plan.given_objects[member] += self.group.objects(numbers)
         return plan
