@@ -200,8 +200,10 @@ class Group:
         self._take_status(member, now_ms)
         if self._matters(before, event.status):
             self.dirty = True
-        if member.sent is not None and lacks(member.sent, event.status):
+        again = now_ms - member.told_again_ms >= self.settings.heartbeat_ms
+        if member.sent is not None and again and lacks(member.sent, event.status):
             member.sent = None  # it has seen the assignment and does not hold what is in it: say it again
+            member.told_again_ms = now_ms
 
     def _take_status(self, member: Member, now_ms: int) -> None:
         self.roster.note_progress(member, now_ms)

@@ -25,6 +25,7 @@ class Member:
     fenced: bool = False
     progress: dict[TaskId, tuple[int, int]] = field(default_factory=dict)
     shut_down: bool = False
+    told_again_ms: int = 0
 
     @property
     def name(self) -> str:
