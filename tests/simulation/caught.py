@@ -1,3 +1,28 @@
 """Which seed notices which removed rule: found by `python -m tests.simulation.find`, kept so that the test is quick."""
 
-CAUGHT_BY: dict[str, int] = {}
+CAUGHT_BY: dict[str, int] = {
+    "no_owner_check": 0,
+    "no_lease_check": 0,
+    "grant_without_release": 3,
+    "grant_before_record": 0,
+    "no_fence": 0,
+    "obey_any_term": 1,
+    "forget_release_proof": 0,
+    "ignore_status_changes": 4,
+    "no_rejoin_grace": 11,
+    "no_release_timeout": 0,
+    "no_session_timeout": 3,
+    "never_give_up_learners": 79,
+    "no_balance": 0,
+    "no_emptying": 3,
+    "bounce_learners": 1,
+    "ignore_ready": 0,
+    "forget_standbys": 3,
+    "standby_beside_copy": 3,
+    "no_learner_budget": 1,
+    "cold_before_warm": 0,
+    "forget_resumed_operation": 39,
+    "leave_with_tasks": 109,
+    "believe_any_proof": 69,
+    "start_before_caught_up": 0,
+}

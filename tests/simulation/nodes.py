@@ -104,6 +104,11 @@ class Worker:
             return
         if task in self.releasing and self.hung:
             return  # a processor that never returns
+        owner = self.world.log.owners.get(task)
+        if owner is not None and owner.writer == self.hello.writer and owner.epoch == holding.epoch:
+            whole = self.world.log.ends.get(task, 0)
+            if self.store.get(task, 0) != whole:
+                raise Broken(f"{self.member} processes {task} on state up to {self.store.get(task, 0)} of {whole}")
         start = self.position[task]
         stop = start + self.world.random.randrange(1, 5)
         try:
