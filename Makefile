@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test check kill bench bench-assignors simulate clean
+.PHONY: setup demo test test-kafka check kill bench bench-assignors simulate clean
 
 setup: $(READY)
 
@@ -18,7 +18,11 @@ demo: $(READY)
 	$(BIN)/orchestrator demo $(DEMO)
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not long" $(TESTS)
+	$(BIN)/python -m pytest -m "not long and not kafka" $(TESTS)
+
+# Members of aiokafka and of Java in one group, on a real broker; its jars are fetched once into the user's cache.
+test-kafka: $(READY)
+	$(BIN)/python -m pytest -m kafka
 
 check: $(READY)
 	$(BIN)/ruff format --check .
