@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @pytest.mark.spark
 @pytest.mark.processes
-@pytest.mark.parametrize("place", ["processes", "spark"])
+@pytest.mark.parametrize("place", [pytest.param("processes", marks=pytest.mark.long), "spark"])
 def test_the_tour(place: str, tmp_path: Path) -> None:
     words = ["demo", "--on", place, "--history", "1", "--live", "2", "--rate", "400", "--seed", "7", "--json"]
     told = subprocess.run(
