@@ -87,6 +87,8 @@ def instances(group: Group) -> list[dict[str, Any]]:
     """One row an instance; workers are counted."""
     rows: dict[str, dict[str, Any]] = {}
     for member in sorted(group.roster, key=lambda m: natural(m.name)):
+        if member.fenced:
+            continue  # what is left of a dead one until its session ends
         name = member.hello.instance
         load = sum(1 for t in group.tasks if group.effective_owner(t) == member.name)
         state = "leaving" if member.is_leaving else "running" if member.sent is not None else "joining"
