@@ -10,7 +10,7 @@ a re-key topic is its end when the backfill starts.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 import os
 import secrets
 import shutil
@@ -29,8 +29,9 @@ from pipeline.app import App
 from pipeline.loading import load
 from pipeline.spark.engine import Computed, Engine, Inputs, Say, checked_history
 from pipeline.spark.rows import read_outputs, read_pairs
-from pipeline.spark.session import absolute_log, spark_session, stop
+from pipeline.spark.session import absolute_log, forget_failure, spark_session, stop
 from state import manifest
+from state.errors import LeaseLost
 from state.log.protocol import Lease, Log, NewRecord, Partition
 from workers.journal import wall_ms
 from workers.logs import open_log
@@ -39,8 +40,10 @@ from workers.prepare import Prepared, prepare
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+logger = logging.getLogger("orchestrator.backfill")
 HOLDER = "backfill"
 BEAT_S = 0.5
+CANCEL_S = 0.2
 NOTHING: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
@@ -69,13 +72,13 @@ async def backfill(
         prepared = await prepare(log, app)
         chosen = checked_history(prepared, history)
         await _refuse_used(log, prepared)
-        async with _lease_held(log, app.id):
+        async with _lease_held(log, app.id) as held:
             until = await _cut(log, prepared)
             inputs = Inputs(app_ref, prepared, log_url, log.log_id, until, chosen, Path.cwd())
             clock.lap("checks")
             async with spark(session, f"backfill {app.id}", master) as spark_:
                 clock.lap("start of Spark")
-                return await _run(spark_, log, inputs, snapshots, clock, say)
+                return await _run(spark_, log, held, inputs, snapshots, clock, say)
     finally:
         await log.close()
 
@@ -97,7 +100,7 @@ class Clock:
 
 
 async def _run(
-    session: SparkSession, log: Log, inputs: Inputs, snapshots: Path, clock: Clock, say: Say
+    session: SparkSession, log: Log, held: Held, inputs: Inputs, snapshots: Path, clock: Clock, say: Say
 ) -> dict[str, Any]:
     now_ms = wall_ms()
     snapshot = f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
@@ -109,7 +112,7 @@ async def _run(
         computed = await in_thread(session, engine.run, say)
         clock.lap("processors")
         clock.seconds.update(computed.seconds)
-        await _seed(log, inputs, computed)
+        await _seed(log, held, inputs, computed)
         clock.lap("log")
         say(f"the log has {sum(computed.sums('entries').values())} entries of tables, and the outputs")
         _keep_outputs(computed, root / snapshot)
@@ -174,24 +177,45 @@ async def _refuse_used(log: Log, prepared: Prepared) -> None:
         )
 
 
+class Held:
+    """The lease while it is held."""
+
+    def __init__(self, log: Log, lease: Lease) -> None:
+        self._log = log
+        self.lease = lease
+
+    async def beat(self) -> None:
+        """Renew it for ever. Raises LeaseLost."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            await self.check()
+
+    async def check(self) -> None:
+        """Raises LeaseLost, at once, where it is somebody else's. Who takes it deals no task for the time of a join."""
+        self.lease = await self._log.renew(self.lease)
+
+
 @asynccontextmanager
-async def _lease_held(log: Log, application: str) -> AsyncIterator[None]:
-    """The coordinator's lease, for as long as the block takes. Raises RefusedBySafety where somebody beats it."""
-    lease = await _acquired(log, application)
-    beating = asyncio.create_task(_beat(log, lease))
+async def _lease_held(log: Log, application: str) -> AsyncIterator[Held]:
+    """The coordinator's lease, for as long as the block takes. Raises RefusedBySafety where somebody has it."""
+    held = Held(log, await _acquired(log, application))
+    beating = asyncio.create_task(held.beat())
     body = asyncio.current_task()
     assert body is not None
     beating.add_done_callback(lambda task: None if task.cancelled() else body.cancel("the lease is lost"))
     try:
-        yield
-    except asyncio.CancelledError:
-        if beating.done() and not beating.cancelled():
+        yield held
+    except (asyncio.CancelledError, LeaseLost) as error:
+        lost: BaseException | None = error
+        if isinstance(error, asyncio.CancelledError):
+            lost = beating.exception() if beating.done() and not beating.cancelled() else None
+            if lost is None:
+                raise
             body.uncancel()
-            raise RefusedBySafety(
-                f"an instance of '{application}' took over while backfill was at work: {beating.exception()}; nothing "
-                "was written; stop it and run backfill again"
-            ) from None
-        raise
+        raise RefusedBySafety(
+            f"an instance of '{application}' took over while backfill was at work ({lost}); nothing was written; "
+            "stop it and run backfill again"
+        ) from None
     finally:
         beating.cancel()
         await asyncio.gather(beating, return_exceptions=True)
@@ -218,12 +242,6 @@ async def _acquired(log: Log, application: str) -> Lease:
         f"'{application}' is running ({holder} holds its lease); backfill needs it stopped: "
         "stop all its instances, and wait for another backfill to end"
     )
-
-
-async def _beat(log: Log, lease: Lease) -> None:
-    while True:
-        await asyncio.sleep(BEAT_S)
-        lease = await log.renew(lease)
 
 
 async def _cut(log: Log, prepared: Prepared) -> dict[Partition, int]:
@@ -260,19 +278,23 @@ async def in_thread(session: SparkSession, function: Any, *args: Any) -> Any:
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
-        await asyncio.to_thread(session.sparkContext.cancelAllJobs)
-        with contextlib.suppress(Exception):  # it was cancelled: how it ended is of no interest
-            await running
+        while not running.done():  # between two jobs there is none to cancel: the next one is
+            await asyncio.to_thread(session.sparkContext.cancelAllJobs)
+            await asyncio.wait([running], timeout=CANCEL_S)
+        if not running.cancelled() and running.exception() is not None:
+            logger.debug("cancelled: %s", running.exception())
+            forget_failure(session)
         raise
 
 
 # ---------------------------------------------------------------- after
 
 
-async def _seed(log: Log, inputs: Inputs, computed: Computed) -> None:
-    """Everything in one transaction. Raises RefusedBySafety where the app has begun meanwhile."""
+async def _seed(log: Log, held: Held, inputs: Inputs, computed: Computed) -> None:
+    """Everything in one transaction. Raises RefusedBySafety or LeaseLost where the app has begun meanwhile."""
     application = inputs.prepared.app.id
     records = await asyncio.to_thread(_records, inputs.prepared, computed)
+    await held.check()
     if not await log.seed_positions(application, inputs.until, records):
         raise RefusedBySafety(
             f"'{application}' committed positions while backfill was at work; nothing of it was written; "

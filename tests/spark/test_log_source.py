@@ -1,0 +1,65 @@
+"""The log as a DataFrame, for SQL."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.spark.log_source import NAME, LogSource, log_frame
+from pipeline.spark.rows import unpacked
+from state.errors import UnknownTopic
+from state.log.protocol import NewRecord, Partition, TopicSpec
+from state.log.sqlite import open_sqlite
+
+pytestmark = pytest.mark.spark
+
+
+async def fill(path: Path) -> None:
+    log = await open_sqlite(path, create=True)
+    await log.create_topic(TopicSpec("t", 2))
+    await log.create_topic(TopicSpec("empty", 1))
+    for start in (0, 3):  # more than one batch
+        rows = [
+            NewRecord(b"k%d" % n, None if n == 4 else b"v%d" % n, 50 - n, (("h", b"%d" % n),))
+            for n in range(start, start + 3)
+        ]
+        await log.append({Partition("t", 1): rows})
+    await log.append({Partition("t", 0): [NewRecord(None, b"alone", 7)]})
+    await log.close()
+
+
+def test_sql_over_topics(tmp_path: Path, spark: Any) -> None:
+    url = f"sqlite:{tmp_path / 'log.db'}"
+    asyncio.run(fill(tmp_path / "log.db"))
+    spark.dataSource.register(LogSource)
+    frame = spark.read.format(NAME).option("log", url).option("topics", "t,empty").load()
+    rows = sorted(frame.collect(), key=lambda row: (row["partition"], row["offset"]))
+    assert [(r["topic"], r["partition"], r["offset"]) for r in rows] == [("t", 0, 0), *[("t", 1, n) for n in range(6)]]
+    assert [bytes(r["value"]) if r["value"] is not None else None for r in rows][3:6] == [b"v2", b"v3", None]
+    assert [r["timestamp_ms"] for r in rows[1:]] == [50, 49, 48, 47, 46, 45]
+    assert [r["order_ms"] for r in rows[1:]] == [50] * 6
+    assert rows[0]["key"] is None and rows[0]["headers"] is None
+    assert unpacked(bytes(rows[2]["headers"])) == (("h", b"1"),)
+
+    until = {"t-0": 0, "t-1": 2}
+    cut = spark.read.format(NAME).option("log", url).option("topics", "t").option("until", json.dumps(until)).load()
+    assert cut.count() == 2
+    same = log_frame(spark, url, ["t"], until)
+    assert same.columns == frame.columns and sorted(same.collect()) == sorted(cut.collect())
+    assert log_frame(spark, url, ["empty"]).count() == 0
+
+
+def test_an_unknown_topic_is_named(tmp_path: Path, spark: Any) -> None:
+    asyncio.run(fill(tmp_path / "log.db"))
+    with pytest.raises(UnknownTopic, match="has no topic 'u'; it has empty, t"):
+        log_frame(spark, f"sqlite:{tmp_path / 'log.db'}", ["u"])
+
+
+def test_a_read_that_cannot_reach_its_end_fails(tmp_path: Path, spark: Any) -> None:
+    asyncio.run(fill(tmp_path / "log.db"))
+    with pytest.raises(Exception, match="t-1 ended at 6, before 9: the log lost records it had"):
+        log_frame(spark, f"sqlite:{tmp_path / 'log.db'}", ["t"], {"t-0": 1, "t-1": 9}).count()
