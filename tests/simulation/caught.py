@@ -3,10 +3,10 @@
 CAUGHT_BY: dict[str, int] = {
     "no_owner_check": 0,
     "no_lease_check": 0,
-    "grant_without_release": 3,
+    "grant_without_release": 4,
     "grant_before_record": 0,
     "no_fence": 0,
-    "obey_any_term": 1,
+    "obey_any_term": 3,
     "forget_release_proof": 0,
     "ignore_status_changes": 4,
     "no_rejoin_grace": 11,
@@ -22,7 +22,7 @@ CAUGHT_BY: dict[str, int] = {
     "no_learner_budget": 1,
     "cold_before_warm": 0,
     "forget_resumed_operation": 39,
-    "leave_with_tasks": 109,
-    "believe_any_proof": 69,
     "start_before_caught_up": 0,
+    "believe_any_proof": 69,
+    "leave_with_tasks": 1,
 }

@@ -147,6 +147,9 @@ class Worker:
     # ---- the machine
 
     def tell(self, event: mem.MemberEvent) -> None:
+        if isinstance(event, mem.Assigned) and event.assignment.shutdown and self.position:
+            if event.assignment.term >= self.highest and self.hello.writer not in self.world.fenced_by_test:
+                raise Broken(f"{self.member} is told to shut down while it runs {sorted(self.position)}")
         effects = self.machine.step(event, self.world.now)
         if isinstance(event, mem.Assigned):
             self.highest = max(self.highest, event.assignment.term)

@@ -38,7 +38,8 @@ class World:
         self.changes = 0
         self.log_down_until = 0
         self.cut: set[str] = set()
-        self.learning: dict[tuple[TaskId, str], tuple[int, int]] = {}
+        self.judged_ms = 0
+        self.learning: dict[tuple[TaskId, str, int], tuple[int, int]] = {}
         self.faulty = True
         self.fenced_by_test: set[str] = set()
         self.swarm()
@@ -233,6 +234,9 @@ class World:
     def judge_waiting(self, group: Group) -> None:
         """Nobody is waited for longer than the settings say (with some slack for delays)."""
         settings, slack = self.settings, 3_000
+        if self.now - self.judged_ms > 1_000:
+            self.learning.clear()  # the coordinator stood still, or is another one: it counts from here
+        self.judged_ms = self.now
         if not self.log_up() or group.fencing or self.now - group.started_ms < settings.rejoin_grace_ms + slack:
             return
         for task, move in group.moves.items():
@@ -243,18 +247,20 @@ class World:
         for member in group.roster:
             if member.silent_for(self.now) > settings.session_timeout_ms + slack:
                 raise Broken(f"{member.name} is silent for too long")
-        alive = set(group.learners.items())
-        for pair in [p for p in self.learning if p not in alive]:
-            del self.learning[pair]
+        learning: dict[tuple[TaskId, str, int], tuple[int, int]] = {}
         for task, name in group.learners.items():
             holder = group.roster.get(name)
-            copy = holder.status.copies.get(task) if holder is not None else None
+            if holder is None or holder.session is None:
+                continue
+            copy = holder.status.copies.get(task)
             at = -1 if copy is None else copy.position
-            before, since = self.learning.get((task, name), (-2, self.now))
-            if at != before or (copy is not None and copy.ready) or holder is None or holder.session is None:
-                self.learning[task, name] = (at, self.now)
-            elif self.now - since > settings.learner_timeout_ms + slack:
+            before, since = self.learning.get((task, name, holder.session), (-2, self.now))
+            if at != before or (copy is not None and copy.ready):
+                since = self.now
+            learning[task, name, holder.session] = (at, since)
+            if self.now - since > settings.learner_timeout_ms + slack:
                 raise Broken(f"{name} learns {task} without progress for too long")
+        self.learning = learning
 
     # ---- faults
 
@@ -434,6 +440,8 @@ class World:
         self.log_down_until = 0
         for candidate in self.candidates:
             candidate.blind_until = 0
+        for session in [s for s, link in self.network.links.items() if link.deaf_up or link.deaf_down]:
+            self.network.break_link(session)
         for worker in self.workers:
             worker.hung = False
             worker.stuck.clear()
