@@ -147,9 +147,8 @@ class Worker:
     # ---- the machine
 
     def tell(self, event: mem.MemberEvent) -> None:
-        if isinstance(event, mem.Assigned) and event.assignment.shutdown and self.position:
-            if event.assignment.term >= self.highest and self.hello.writer not in self.world.fenced_by_test:
-                raise Broken(f"{self.member} is told to shut down while it runs {sorted(self.position)}")
+        if isinstance(event, mem.Assigned):
+            self.judge_shutdown(event)
         effects = self.machine.step(event, self.world.now)
         if isinstance(event, mem.Assigned):
             self.highest = max(self.highest, event.assignment.term)
@@ -157,6 +156,12 @@ class Worker:
                 raise Broken(f"{self.member} obeys term {event.assignment.term}, having seen {self.highest}")
         for effect in effects:
             self.act(effect)
+
+    def judge_shutdown(self, event: mem.Assigned) -> None:
+        """Nobody who runs something is told to go."""
+        told = event.assignment.shutdown and event.assignment.term >= self.highest
+        if told and self.position and self.hello.writer not in self.world.fenced_by_test:
+            raise Broken(f"{self.member} is told to shut down while it runs {sorted(self.position)}")
 
     def act(self, effect: mem.MemberEffect) -> None:
         match effect:
