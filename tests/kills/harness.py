@@ -82,7 +82,7 @@ class Bank:
         self.produce()
 
     def produce(self) -> None:
-        rate = str(self.records / 5)
+        rate = str(self.records / 2.5)
         self.producer = self.orchestrator(
             "produce", APP, "payments", "--file", str(self.input), "--rate", rate, name="produce"
         )
