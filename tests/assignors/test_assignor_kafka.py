@@ -63,12 +63,14 @@ class PythonMember(ConsumerRebalanceListener):  # type: ignore[misc]
     async def _read(self) -> None:
         while True:
             async with self.turn:
-                batches = await self.consumer.getmany(timeout_ms=20)
-                for partition, records in batches.items():
-                    self.seen += [(partition.topic, partition.partition, record.offset) for record in records]
-                if batches:
-                    await self.consumer.commit()
-            await asyncio.sleep(0)
+                # During a rebalance getmany waits for its end, and its end waits for our turn.
+                if not self.consumer._subscription.reassignment_in_progress:
+                    batches = await self.consumer.getmany(timeout_ms=0)
+                    for partition, records in batches.items():
+                        self.seen += [(partition.topic, partition.partition, record.offset) for record in records]
+                    if batches:
+                        await self.consumer.commit()
+            await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
         if self.task:
