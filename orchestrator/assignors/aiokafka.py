@@ -6,7 +6,8 @@ generation and its instance id):
     GroupConsumer("orders", group_id="g", partition_assignment_strategy=[StickyPartitionAssignor], ...)
 
 The classes also fit a plain AIOKafkaConsumer, one consumer a process: aiokafka keeps an assignor's state on its class.
-There the generation stays unknown, because aiokafka does not pass it on.
+There the generation stays unknown, because aiokafka does not pass it on; and give it one class, not a list of several:
+aiokafka 0.14 joins once for every name, and members that do that can keep each other rebalancing.
 
 What aiokafka cannot do, and what that means here. Its client is eager: it gives everything up before it rejoins. So
 `CooperativeStickyPartitionAssignor` has nothing to withhold, it is `sticky` under the cooperative name; and when a Java
@@ -18,13 +19,16 @@ data, so instance ids of Java members are not seen by a leader in Python. It car
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from aiokafka import AIOKafkaConsumer
+from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
+from aiokafka.protocol.group import JoinGroupRequest
 
 from orchestrator.assignors import ASSIGNORS, Assignor, AssignorError, Subscription, TopicPartition, wire
 
@@ -159,13 +163,37 @@ class GroupConsumer(AIOKafkaConsumer):  # type: ignore[misc]
             strategy.for_consumer(group_instance_id, self.group_generation)
             for strategy in partition_assignment_strategy
         ]
+        self._names = len(own)
         super().__init__(*topics, partition_assignment_strategy=own, group_instance_id=group_instance_id, **options)
+
+    @property
+    def _coordinator(self) -> Any:
+        return self.__dict__.get("_coordinator")
+
+    @_coordinator.setter
+    def _coordinator(self, coordinator: Any) -> None:
+        if isinstance(coordinator, GroupCoordinator):
+            coordinator._send_req = _joining_once(coordinator._send_req, self._names)
+        self.__dict__["_coordinator"] = coordinator
 
     def group_generation(self) -> int:
         """The generation of the assignment at hand; -1 before the first and after the group has put us out."""
         # aiokafka has no public way to it; without it a stale report could not be told from a fresh one.
-        generation = getattr(getattr(self, "_coordinator", None), "generation", None)
+        generation = getattr(self._coordinator, "generation", None)
         return generation if isinstance(generation, int) else wire.UNKNOWN_GENERATION
+
+
+def _joining_once(send: Callable[[Any], Awaitable[Any]], names: int) -> Callable[[Any], Awaitable[Any]]:
+    """aiokafka sends a JoinGroup for each assignor it adds to its list: [range], then [range, sticky]. The second one
+    starts a rebalance of its own, and two such members can keep each other rebalancing for good. So only the request
+    that names all assignors goes out; aiokafka looks at the answer to the last one alone."""
+
+    async def send_when_complete(request: Any) -> Any:
+        if isinstance(request, JoinGroupRequest) and len(request._group_protocols) < names:
+            return SimpleNamespace(error_code=0)
+        return await send(request)
+
+    return send_when_complete
 
 
 def with_known_generations(subscriptions: Mapping[str, Subscription]) -> dict[str, Subscription]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyAssignorUserDataV1
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
+from aiokafka.protocol.group import JoinGroupRequest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from orchestrator.assignors.aiokafka import (
     RangePartitionAssignor,
     RoundRobinPartitionAssignor,
     StickyPartitionAssignor,
+    _joining_once,
 )
 
 HELD = (TopicPartition("t0", 0), TopicPartition("t0", 2), TopicPartition("ü", 1))
@@ -183,3 +185,22 @@ def test_faust_apps_without_tables_get_the_sticky_rule() -> None:
     app.Table("counts", default=int)
     with pytest.raises(AssignorError, match="counts"):
         assignor.assign(cluster, {"a": fresh})
+
+
+async def test_only_the_join_that_names_every_assignor_is_sent() -> None:
+    """aiokafka asks for one JoinGroup per name, with a list that grows; the short ones would start rebalances."""
+    sent: list[int] = []
+
+    async def send(request: JoinGroupRequest | str) -> str:
+        sent.append(0 if isinstance(request, str) else len(request._group_protocols))
+        return "answer"
+
+    def join(*names: str) -> JoinGroupRequest:
+        return JoinGroupRequest("g", 1, 1, "", None, "consumer", [(name, b"") for name in names])
+
+    once = _joining_once(send, 2)
+    assert (await once(join("range"))).error_code == 0
+    assert sent == []
+    assert await once(join("range", "sticky")) == "answer"
+    assert await once("heartbeat") == "answer"
+    assert sent == [2, 0]
