@@ -29,7 +29,11 @@ from workers.journal import read_journals
 from workers.prepare import prepare
 from workers.spec import InstanceSpec
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.processes,
+    pytest.mark.long,
+]  # once hung on a crowded machine: not in the gate yet
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEADLINE_S = 120.0
 
