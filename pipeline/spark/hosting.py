@@ -37,6 +37,7 @@ FAILURES = 4  # crashes of one task before its job fails; the fleet submits it a
 LOOK_S = 0.1
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SAID_BYTES = 4_000
+CLOCK_MS = 20  # the kernel tells when a process began in steps of 10 ms
 STDERR = "stderr.log"
 
 
@@ -172,30 +173,49 @@ class SparkHandle:
             await asyncio.sleep(LOOK_S)
 
     def _pid(self) -> int | None:
-        """The process of the instance, if it runs: from its journal, since Spark does not know it."""
-        try:
-            lines = self._journal.read_text().splitlines()
-        except OSError:
-            return None
-        for line in reversed(lines):
-            try:
-                row: dict[str, Any] = json.loads(line)
-            except ValueError:
-                continue
-            if row["what"] == "instance ended" or row["at_ms"] < self._since_ms:
-                return None
-            if row["what"] == "instance":
-                pid = int(row["pid"])
-                return pid if _runs(pid) else None
-        return None
+        return process_of(self._journal, self._since_ms)
 
 
-def _runs(pid: int) -> bool:
+def process_of(journal: Path, since_ms: int) -> int | None:
+    """The process of an instance started at `since_ms` or later, if it runs: its journal knows, Spark does not.
+
+    Numbers of processes are given again, soon on a busy host: one that began after its line in the journal was written
+    is a stranger, and a signal would end somebody else's work.
+    """
     try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
+        lines = journal.read_text().splitlines()
+    except OSError:
+        return None
+    for line in reversed(lines):
+        try:
+            row: dict[str, Any] = json.loads(line)
+        except ValueError:
+            continue
+        if row["what"] == "instance ended" or row["at_ms"] < since_ms:
+            return None
+        if row["what"] == "instance":
+            pid = int(row["pid"])
+            began_ms = _began_ms(pid)
+            return pid if began_ms is not None and began_ms <= row["at_ms"] + CLOCK_MS else None
+    return None
+
+
+def _began_ms(pid: int) -> int | None:
+    """When a process began, by the wall clock; None where there is none. Without /proc every process is old."""
+    if not Path("/proc/self/stat").exists():
+        try:
+            os.kill(pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return None
+        return 0
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    if fields[0] in ("Z", "X"):
+        return None
+    up_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return wall_ms() - int((time.clock_gettime(time.CLOCK_BOOTTIME) - up_s) * 1000)
 
 
 class SparkHost:

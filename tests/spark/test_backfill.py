@@ -18,6 +18,7 @@ import pytest
 from orchestrator.errors import RefusedBySafety, WrongUse
 from orchestrator.testing import Driver
 from pipeline.partitioner import partition_of
+from pipeline.spark import backfill as backfill_module
 from pipeline.spark.backfill import backfill
 from pipeline.spark.engine import ComputationFailed
 from pipeline.spark.history import BadHistory
@@ -192,6 +193,7 @@ async def test_history_files_come_before_the_log(place: Place) -> None:
     found, written = await in_log(log)
     assert found == tables
     assert written["receipts"] == outputs["receipts"]
+    assert written["greetings"] == outputs["greetings"]  # they tell in which order orders and names were taken
     # Where history lies is no offset of a log: dead letters name another one, and are the same in all else.
     assert Counter(key for key, *_ in written["letters"].elements()) == Counter(
         key for key, *_ in outputs["letters"].elements()
@@ -265,9 +267,12 @@ async def test_a_running_app_is_refused(place: Place) -> None:
     await log.close()
 
 
-@pytest.mark.parametrize("stage", ["subtopology 0", "subtopology 1"])
-async def test_losing_the_lease_ends_it_with_nothing_written(place: Place, stage: str) -> None:
-    """While it computes the loss is noticed by the next beat, after the last stage by the look before it writes."""
+@pytest.mark.parametrize(("stage", "beat_s"), [("subtopology 0", backfill_module.BEAT_S), ("subtopology 1", 3_600)])
+async def test_losing_the_lease_ends_it_with_nothing_written(
+    place: Place, stage: str, beat_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it computes the loss is noticed by the next beat; where no beat comes, by the look before it writes."""
+    monkeypatch.setattr(backfill_module, "BEAT_S", beat_s)
     log = await place.log()
     await write(log, sample.app, records(30, seed=3))
 

@@ -7,6 +7,8 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -19,13 +21,13 @@ import pytest
 from orchestrator.errors import WrongUse
 from orchestrator.model import Settings
 from pipeline.partitioner import partition_of
-from pipeline.spark.hosting import SparkHost, run_fleet
+from pipeline.spark.hosting import SparkHost, process_of, run_fleet
 from state.log.protocol import Log, NewRecord, Partition
 from state.log.sqlite import open_sqlite
 from tests.kills.receipts import Payment, app, payments
 from workers.commands.consume import read_all
 from workers.fleet import FLEET, Fleet
-from workers.journal import read_journals
+from workers.journal import read_journals, wall_ms
 from workers.prepare import prepare
 from workers.spec import InstanceSpec
 
@@ -179,6 +181,30 @@ async def test_killing_ends_an_instance_that_does_not_answer(tmp_path: Path, spa
     await life.until("its process is gone", gone([pid]))
     assert len(life.starts("i1")) == 1
     await log.close()
+
+
+def test_a_signal_goes_to_the_instance_and_to_no_stranger_with_its_number(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    journal = tmp_path / "journal.jsonl"
+
+    def row(what: str, at_ms: int) -> str:
+        return json.dumps({"at_ms": at_ms, "what": what, "instance": "i1", "pid": child.pid}) + "\n"
+
+    try:
+        now = wall_ms()
+        journal.write_text(row("instance", now + 500))
+        assert process_of(journal, now) == child.pid
+        assert process_of(journal, now + 501) is None  # of an earlier start of the instance
+        journal.write_text(row("instance", now - 10_000))  # written before the process with this number began
+        assert process_of(journal, now - 20_000) is None
+        journal.write_text(row("instance", now + 500) + row("instance ended", now + 600))
+        assert process_of(journal, now) is None
+        journal.write_text(row("instance", now + 500))
+    finally:
+        child.kill()
+        child.wait()
+    assert process_of(journal, now) is None
+    assert process_of(tmp_path / "none", now) is None
 
 
 def test_a_file_is_no_log_for_other_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
