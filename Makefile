@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-kafka check kill bench bench-assignors simulate clean
+.PHONY: setup demo test test-kafka check kill bench bench-assignors bench-rebalance bench-yardstick simulate clean
 
 setup: $(READY)
 
@@ -44,7 +44,15 @@ simulate: $(READY)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 # Benchmarks: ratios to rivals in the same run; tables and plots in docs/.
-bench: bench-assignors
+bench: bench-assignors bench-rebalance bench-yardstick
 
 bench-assignors: $(READY)
 	$(BIN)/python -m benchmarks.assignors
+
+# One workload under every protocol, in virtual time, with a timeline of tasks by instance.
+bench-rebalance: $(READY)
+	$(BIN)/python -m benchmarks.rebalance
+
+# Kafka's own yardstick for learners, and the moves that a change costs.
+bench-yardstick: $(READY)
+	$(BIN)/python -m benchmarks.yardstick

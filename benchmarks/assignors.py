@@ -30,6 +30,7 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 
 from benchmarks.assignors_plot import plot
+from benchmarks.section import write_section
 from orchestrator.assignors import ASSIGNORS, Assignment, Subscription, TopicPartition
 from orchestrator.assignors.wire import encode_sticky
 from tests.assignors import kafka
@@ -279,7 +280,7 @@ def main(argv: list[str]) -> int:
     if options.print:
         print(text)
         return 0
-    write_section(ROOT / "docs" / "benchmarks.md", text)
+    write_section(ROOT / "docs" / "benchmarks.md", "assignors", text)
     (ROOT / "docs" / "assignors.svg").write_text(plot(curves(rows)))
     print(text)
     return 0
@@ -389,16 +390,6 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
-
-
-def write_section(path: Path, text: str) -> None:
-    """Replace what stands between the marks, or add it at the end."""
-    begin, end = "<!-- assignors -->\n", "<!-- /assignors -->\n"
-    old = path.read_text() if path.exists() else "# Benchmarks\n\n"
-    before, found, rest = old.partition(begin)
-    after = rest.partition(end)[2] if found else ""
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(f"{before}{begin}{text}{end}{after}")
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ from orchestrator.explain import explain_task
 from orchestrator.group import Group
 from orchestrator.model import Role, TaskId
 from orchestrator.names import natural
-from orchestrator.roster import Member
 from orchestrator.scale import leaver_costs
 from orchestrator.shares import choose_leaving, parse_amount, target_size
+from orchestrator.stability import holder_of, is_stable
 
 NO_FACTS = (None, None, None, None)
 AMOUNTS = ("to", "by", "instances")
@@ -41,27 +41,6 @@ async def status(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str,
         "hand_overs": hand_over_facts(coordinator, int(args.get("hand_overs_since") or 0)),
         "last_outcome": list(coordinator.last_outcome) if coordinator.last_outcome else None,
     }
-
-
-def is_stable(group: Group) -> bool:
-    """Every task has a running owner, nothing moves, nobody learns or leaves."""
-    return (
-        bool(group.roster.members)
-        and all(_runs(group, task) for task in group.tasks)
-        and not group.moves
-        and not group.recording
-        and not group.learners
-        and not group.fencing
-        and group.operation is None
-        and not any(m.is_leaving for m in group.roster)
-    )
-
-
-def _runs(group: Group, task: TaskId) -> bool:
-    """Whether the task's owner says that it has caught up and processes."""
-    holder, owner = _holder(group, task), group.owners.get(task)
-    begun = holder.status.started.get(task) if holder is not None else None
-    return begun is not None and owner is not None and begun.epoch == owner.epoch
 
 
 def scale(group: Group) -> dict[str, Any] | None:
@@ -103,7 +82,7 @@ def instances(group: Group) -> list[dict[str, Any]]:
 
 def task_facts(group: Group, task: TaskId) -> dict[str, Any]:
     owner = group.owners.get(task)
-    holder = _holder(group, task)
+    holder = holder_of(group, task)
     lag, size, records, pause_ms = holder.status.facts.get(task, NO_FACTS) if holder is not None else NO_FACTS
     learners, standbys = [], []
     for member in sorted(group.roster, key=lambda m: natural(m.name)):
@@ -127,14 +106,6 @@ def task_facts(group: Group, task: TaskId) -> dict[str, Any]:
         "learners": learners,
         "standbys": standbys,
     }
-
-
-def _holder(group: Group, task: TaskId) -> Member | None:
-    owner = group.owners.get(task)
-    if owner is None or not owner.writer:
-        return None
-    member = group.roster.get(owner.member)
-    return member if member is not None and member.hello.writer == owner.writer else None
 
 
 def hand_over_facts(coordinator: Coordinator, since: int = 0) -> dict[str, Any]:
@@ -211,7 +182,7 @@ def make_plan(group: Group, args: Mapping[str, Any], host: str | None) -> dict[s
 def _moves(group: Group, leaving: set[str]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for task in sorted(group.tasks):
-        holder = _holder(group, task)
+        holder = holder_of(group, task)
         if holder is None or holder.hello.instance not in leaving:
             continue
         copies = [
@@ -276,7 +247,7 @@ async def explain(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str
     group = coordinator.group
     task = _task(group, str(args["task"]))
     why, waiting = explain_task(group, task)
-    holder = _holder(group, task)
+    holder = holder_of(group, task)
     return {
         "task": str(task),
         "active": holder.hello.instance if holder is not None else None,
@@ -299,7 +270,7 @@ async def query(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, 
     """Read a key from the active's store."""
     group = coordinator.group
     task = _task(group, str(args["task"]))
-    holder = _holder(group, task)
+    holder = holder_of(group, task)
     if holder is None or holder.session is None:
         raise OrchestratorError(f"{task} has no active instance at the moment; try again, or ask `explain {task}`")
     found = await coordinator.lookup(holder.session, task, str(args["table"]), bytes(args["key"]))

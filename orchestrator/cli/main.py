@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "backfill": ("pipeline.spark.commands:backfill", "compute state from history on Spark"),
     "verify": ("pipeline.spark.commands:verify", "compare live state with Spark's batch answer"),
     "simulate": ("orchestrator.cli.simulate:run", "play a scenario file: an operator's what-if"),
+    "bench": ("orchestrator.bench.command:run", "measure how protocols rebalance, in virtual time"),
     "config": ("orchestrator.cli.config:run", "show every setting and where it comes from"),
     "assign": ("orchestrator.cli.assign:run", "compute a partition assignment from a description"),
 }

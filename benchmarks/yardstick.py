@@ -1,0 +1,235 @@
+"""The group against Kafka's own yardstick: random scenarios as its refiner is fuzzed with, and moves per change.
+
+`python -m benchmarks.yardstick` writes its section of docs/benchmarks.md. One rule: every figure of ours comes from
+the real cores in the rehearsal (orchestrator/bench), and is compared with our own run without learners; Kafka's figures
+are quoted from its pinned totals and from the real HighAvailabilityTaskAssignor, and what differs is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.section import write_section
+from orchestrator import events as ev
+from orchestrator.bench.rehearsal import Rehearsal
+from orchestrator.bench.workload import Change, Speeds, TaskLoad, Workload
+from orchestrator.model import Protocol, Settings, TaskId
+
+TICK_MS = 1_000
+SCENARIOS, SEED = 100, 1071
+STANDBYS = (0, 0, 1, 2)
+BUDGETS = (1, 1, 2, 2, 3, 5, 20)
+EVENTS = ("add", "remove", "restart", "add member", "remove member", "standbys", "budget", "failover", "return")
+LEARNING = {
+    "without learners": (Protocol.COOPERATIVE, False),
+    "with learners": (Protocol.LEARNER, False),
+    "with learners and snapshots": (Protocol.LEARNER, True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Of one scenario, or of all."""
+
+    cold: int = 0
+    downtime_ticks: int = 0
+    ticks: int = 0
+    rebalances: int = 0
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(
+            self.cold + other.cold,
+            self.downtime_ticks + other.downtime_ticks,
+            self.ticks + other.ticks,
+            self.rebalances + other.rebalances,
+        )
+
+
+def draw_workload(chance: random.Random) -> tuple[Workload, Settings]:
+    """1 to 3 subtopologies of 1 to 12 partitions, 1 to 6 instances of 1 to 3 workers, at most 30,000 live records."""
+    tasks = [
+        TaskLoad(
+            TaskId(subtopology, partition),
+            0 if chance.random() < 0.1 else chance.randint(1, 30_000),
+            chance.randint(0, 100),
+        )
+        for subtopology in range(chance.randint(1, 3))
+        for partition in range(chance.randint(1, 12))
+    ]
+    speeds = Speeds(
+        restore_bytes=chance.randint(2_000, 10_000),
+        snapshot_bytes=40_000,
+        record_bytes=1,
+        snapshot_every_ms=20 * TICK_MS,
+    )
+    workload = Workload(tuple(tasks), chance.randint(1, 6), chance.randint(1, 3), speeds=speeds)
+    settings = Settings(
+        standbys=chance.choice(STANDBYS),
+        max_learners_per_instance=chance.choice(BUDGETS),
+        acceptable_recovery_lag=chance.choice((0, 100, 10_000)),
+        check_invariants=True,
+    )
+    return workload, settings
+
+
+def play(seed: int, protocol: Protocol, snapshots: bool) -> Totals:
+    """One scenario: what happens in it depends on the seed alone, not on the protocol."""
+    chance = random.Random(seed)
+    workload, settings = draw_workload(chance)
+    rehearsal = Rehearsal(workload, replace(settings, protocol=protocol), snapshots=snapshots)
+    rehearsal.start()
+    down = ticks = 0
+    for _ in range(chance.randint(3, 8)):
+        happen(rehearsal, random.Random(chance.random()))
+        for _ in range(chance.randint(1, 10)):
+            rehearsal.run_until(rehearsal.now_ms + TICK_MS)
+            down, ticks = down + silent_tasks(rehearsal), ticks + 1
+    while not rehearsal.is_at_rest():
+        rehearsal.run_until(rehearsal.now_ms + TICK_MS)
+        down, ticks = down + silent_tasks(rehearsal), ticks + 1
+        if ticks > 10_000:
+            raise RuntimeError(f"scenario {seed} does not come to rest under {protocol}")
+    measures = rehearsal.measures()
+    return Totals(measures.cold, down, ticks, measures.rebalances)
+
+
+def silent_tasks(rehearsal: Rehearsal) -> int:
+    running = sum(len(worker.running) for host in rehearsal.hosts.values() for worker in host.workers)
+    return len(rehearsal.tasks) - running
+
+
+def happen(rehearsal: Rehearsal, chance: random.Random) -> None:
+    """One event; one that makes no sense now (the last instance would go) becomes a joining instance."""
+    present = sorted(rehearsal.present())
+    name = chance.choice(present)
+    host = rehearsal.hosts[name]
+    gone = sorted(name for name in rehearsal.hosts if not rehearsal.hosts[name].alive)
+    match chance.choice(EVENTS):
+        case "remove" if len(present) > 1:
+            stop(rehearsal, name)
+        case "restart" if len(present) > 1:
+            stop(rehearsal, name)
+            rehearsal.after(chance.randint(1, 5) * TICK_MS, lambda: None if host.alive else host.start())
+        case "return" if gone:
+            rehearsal.change(Change(0, "return", (chance.choice(gone),)))
+        case "add member":
+            host.add_worker(f"{name}+{rehearsal.now_ms}")
+        case "remove member" if len(host.workers) > 1:
+            worker = host.workers.pop()
+            worker.die()
+            worker.gone = True
+            rehearsal.tell_group(ev.Expired(worker.member))
+        case "standbys":
+            rehearsal.configure(replace(rehearsal.settings, standbys=chance.choice(STANDBYS)))
+        case "budget":
+            rehearsal.configure(replace(rehearsal.settings, max_learners_per_instance=chance.choice(BUDGETS)))
+        case "failover":
+            rehearsal.fail_over()
+        case _:
+            rehearsal.change(Change(0, "join", ("1",)))
+
+
+def stop(rehearsal: Rehearsal, name: str) -> None:
+    """It is gone at once, and the group is told: as a member that leaves a Kafka group."""
+    host = rehearsal.hosts[name]
+    host.crash()
+    for worker in host.workers:
+        rehearsal.tell_group(ev.Expired(worker.member))
+
+
+# ---- moves per change
+
+SIZES = ((2, 8), (10, 100), (20, 200))
+KAFKA_MOVES = {
+    (2, 8): ("4 / 5-6", "1 / 4"),
+    (10, 100): ("46-51 / 90-100", "39-41 / 85-89"),
+    (20, 200): ("94-98 / 185-193", "87-96 / 182-200"),
+}
+
+
+def moves(instances: int, tasks: int, verb: str) -> tuple[int, int, int]:
+    """Rebalances, moves, and the moves that are needed, of one join or one leave."""
+    loads = tuple(TaskLoad(TaskId(0, partition), 1 << 20, 100) for partition in range(tasks))
+    workload = Workload(loads, instances, changes=(Change(1_000, verb, ("1",)),))
+    rehearsal = Rehearsal(workload, Settings(check_invariants=True))
+    measures = rehearsal.run()
+    needed = tasks // (instances + 1) if verb == "join" else tasks // instances
+    return measures.rebalances, measures.moves, needed
+
+
+# ---- the section
+
+
+def yardstick_rows(scenarios: int) -> Iterator[str]:
+    yield "| | cold hand-overs | downtime, task-ticks | ticks until at rest | rebalances |"
+    yield "|---|---|---|---|---|"
+    base: Totals | None = None
+    for name, (protocol, snapshots) in LEARNING.items():
+        totals = sum((play(SEED * 1_000 + number, protocol, snapshots) for number in range(scenarios)), Totals())
+        base = base or totals
+        share = ", ".join(
+            (f"{100 * totals.cold / base.cold:.0f} %", f"{100 * totals.downtime_ticks / base.downtime_ticks:.0f} %")
+        )
+        cold, down = share.split(", ")
+        yield f"| ours, {name} | {totals.cold} ({cold}) | {totals.downtime_ticks} ({down}) | {totals.ticks} | {totals.rebalances} |"
+    yield "| Kafka, no refinement (its pinned totals) | 388 (100 %) | 1638 (100 %) | 2242 | - |"
+    yield "| Kafka, warm-up refinement (its pinned totals) | 130 (34 %) | 1078 (66 %) | 2517 | - |"
+
+
+def moves_rows() -> Iterator[str]:
+    yield "| instances x tasks | join: rebalances / moves (needed) | Kafka: rounds / moves | leave: rebalances / moves (needed) | Kafka: rounds / moves |"
+    yield "|---|---|---|---|---|"
+    for size in SIZES:
+        join, leave = moves(*size, "join"), moves(*size, "leave")
+        kafka_join, kafka_leave = KAFKA_MOVES[size]
+        yield (
+            f"| {size[0]} x {size[1]} | {join[0]} / {join[1]} ({join[2]}) | {kafka_join} "
+            f"| {leave[0]} / {leave[1]} ({leave[2]}) | {kafka_leave} |"
+        )
+
+
+TEXT = """\
+## The yardstick: {scenarios} random scenarios as Kafka fuzzes its refiner with
+
+`make bench-yardstick`. Instances and workers come, go and restart, standbys and budgets change, coordinators fail over; a tick is a
+second of virtual time. Cold: a task that ran, or of which a caught-up copy was there, went to an instance that was not
+caught up. Downtime: tasks that nobody ran, counted once a tick. Percentages are of the same scenarios without learners.
+
+{yardstick}
+
+What differs from Kafka's model, so that only the percentages may be compared: its scenarios are drawn by its own
+generator, whose seeds mean nothing here; a hand-over takes it a heartbeat, and us two messages and a commit; its
+warm-ups are limited for the group, our learners for each instance; its standbys pause while their member restores an
+active task; our members that stop are noticed at once, as in its model, and a coordinator's failover takes us {lease} s.
+
+### Moves per change
+
+{moves}
+
+Kafka: the real HighAvailabilityTaskAssignor in simulated rounds, three seeds; it moves two tasks every probing interval
+(ten minutes by default). Ours: each task as soon as its learner is ready; a rebalance is an agreement, most of them one
+hand-over.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The group against Kafka's yardstick.")
+    parser.add_argument("--scenarios", type=int, default=SCENARIOS)
+    parser.add_argument("--docs", type=Path, default=Path("docs/benchmarks.md"))
+    args = parser.parse_args()
+    text = TEXT.format(
+        scenarios=args.scenarios,
+        yardstick="\n".join(yardstick_rows(args.scenarios)),
+        moves="\n".join(moves_rows()),
+        lease=Speeds().lease_ms // 1000,
+    )
+    print(text)
+    write_section(args.docs, "yardstick", text)
+
+
+if __name__ == "__main__":
+    main()

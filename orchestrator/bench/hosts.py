@@ -1,0 +1,256 @@
+"""Instances in a rehearsal: a state directory, workers with the real member core, and one restore speed for all.
+
+One rule: an instance restores at most as fast as its speeds say; a cold task costs its bytes, a warm one its lag.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator import events as ev
+from orchestrator import member as mem
+from orchestrator.bench.history import Doing
+from orchestrator.model import Hello, Role, TaskId
+
+if TYPE_CHECKING:
+    from orchestrator.bench.rehearsal import Rehearsal
+
+STEP_MS = 100
+
+
+class Host:
+    """One instance. `positions`: how far each state on its disk is, held or not; `downloads`: bytes of a snapshot that
+    are still to come."""
+
+    def __init__(self, room: Rehearsal, name: str, workers: int) -> None:
+        self.room = room
+        self.name = name
+        self.positions: dict[TaskId, int] = {}
+        self.downloads: dict[TaskId, int] = {}
+        self.workers = [Worker(self, name if workers == 1 else f"{name}-{n}") for n in range(workers)]
+        self.alive = False
+        self.lives = 0
+
+    def start(self) -> None:
+        self.alive = True
+        self.lives += 1
+        for worker in self.workers:
+            worker.start()
+        self._plan_step(self.lives)
+
+    def add_worker(self, member: str) -> None:
+        """One more on a running instance."""
+        self.workers.append(Worker(self, member))
+        self.workers[-1].start()
+
+    def crash(self) -> None:
+        """The processes are gone; the disk stays."""
+        self.alive = False
+        for worker in self.workers:
+            worker.die()
+
+    def unused(self) -> dict[TaskId, int]:
+        """State that lies on disk and that no worker holds."""
+        held = {task for worker in self.workers for task in worker.machine.held}
+        return {task: at for task, at in self.positions.items() if task not in held and task not in self.downloads}
+
+    def open(self, task: TaskId) -> None:
+        """State that is not there at all comes from a snapshot, where there are some, else by replay from nothing."""
+        if task in self.positions:
+            return
+        changelog, room = self.room.changelogs[task], self.room
+        if room.snapshots:
+            self.positions[task] = changelog.snapshot
+            self.downloads[task] = changelog.live * room.workload.speeds.record_bytes
+        else:
+            self.positions[task] = changelog.oldest(room.now_ms)
+
+    # ---- restoring
+
+    def _plan_step(self, life: int) -> None:
+        self.room.after(STEP_MS, lambda: self._step(life))
+
+    def _step(self, life: int) -> None:
+        if not self.alive or life != self.lives:
+            return
+        self._plan_step(life)
+        waiting = [(worker, task) for worker in self.workers for task in worker.copies() if self.behind(task)]
+        for worker, task in waiting:
+            self._restore(task, len(waiting))
+            worker.progress(task)
+
+    def behind(self, task: TaskId) -> bool:
+        return task in self.downloads or self.positions[task] < self.room.end(task)
+
+    def _restore(self, task: TaskId, sharers: int) -> None:
+        speeds, history = self.room.workload.speeds, self.room.history
+        left = self.downloads.get(task)
+        if left is not None:
+            read = min(left, max(1, speeds.snapshot_bytes * STEP_MS // 1000 // sharers))
+            history.restored_bytes += read
+            if read == left:
+                del self.downloads[task]
+            else:
+                self.downloads[task] = left - read
+            return
+        budget = max(1, speeds.restore_bytes * STEP_MS // 1000 // sharers // speeds.record_bytes)
+        read = min(budget, self.room.end(task) - self.positions[task])
+        self.positions[task] += read
+        history.restored_bytes += read * speeds.record_bytes
+
+
+class Worker:
+    """One member: the real machine, and what a worker's shell would do for it."""
+
+    def __init__(self, host: Host, member: str) -> None:
+        self.host = host
+        self.member = member
+        self.room = host.room
+        self.machine = mem.MemberMachine(self.room.settings)
+        self.session: int | None = None
+        self.lives = 0
+        self.gone = False
+        self.running: set[TaskId] = set()
+
+    # ---- life
+
+    def start(self) -> None:
+        self.machine = mem.MemberMachine(self.room.settings)
+        self.gone = False
+        self._join()
+
+    def _join(self) -> None:
+        self.lives += 1
+        writer = f"{self.member}#{self.lives}"
+        self.hello = Hello(self.member, self.host.name, writer, writer)
+        self.machine.disk = self.host.unused()
+        self.connect()
+        self._beat(self.lives)
+
+    def connect(self) -> None:
+        """Open a session with whoever coordinates."""
+        session = self.session = self.room.new_session(self)
+        self.machine.step(mem.SessionOpened(self.room.group.term), self.room.now_ms)
+        hello, status = self.hello, self.machine.status()
+        self.room.tell_group(ev.Joined(session, hello, status))
+
+    def die(self) -> None:
+        session, self.session = self.session, None
+        for task in list(self.machine.held):
+            self._stop(task)
+            self.room.history.now_does(task, self.host.name, None, self.room.now_ms)
+        self.machine = mem.MemberMachine(self.room.settings)
+        self.lives += 1
+        if session is not None:
+            self.room.tell_group(ev.SessionEnded(session))
+
+    @property
+    def alive(self) -> bool:
+        return self.host.alive and not self.gone
+
+    def _beat(self, life: int) -> None:
+        if self.alive and life == self.lives:
+            for task in self.copies():
+                self.progress(task)
+            self._report()
+            self.room.after(self.room.settings.heartbeat_ms, lambda: self._beat(life))
+
+    def _report(self) -> None:
+        if self.session is not None:
+            self.room.tell_group(ev.Heartbeat(self.session, self.machine.status()))
+
+    # ---- state
+
+    def copies(self) -> list[TaskId]:
+        """What this worker restores or follows now."""
+        states = (mem.Held.COPYING, mem.Held.STARTING)
+        held = self.machine.held.items()
+        return [t for t, h in held if h.state in states and self.room.is_stateful(t) and t in self.host.positions]
+
+    def progress(self, task: TaskId) -> None:
+        holding = self.machine.held.get(task)
+        if holding is None:
+            return
+        if holding.state is mem.Held.STARTING:
+            self._begin(task)
+        elif task not in self.host.downloads:
+            self.tell(mem.Progress(task, self.host.positions[task], self.room.end(task)))
+
+    def _begin(self, task: TaskId) -> None:
+        """Process, if the state is whole."""
+        behind = self.room.is_stateful(task) and self.host.behind(task)
+        if behind or self.machine.held[task].state is not mem.Held.STARTING:
+            return
+        self.running.add(task)
+        self.room.changelogs[task].start(self.room.now_ms)
+        self.room.history.now_does(task, self.host.name, Doing.RUN, self.room.now_ms)
+        self.tell(mem.Started(task, self.room.now_ms))
+
+    def _stop(self, task: TaskId) -> None:
+        if task in self.running:
+            self.running.discard(task)
+            self.room.changelogs[task].stop(self.room.now_ms)
+            self.host.positions[task] = self.room.end(task)
+
+    # ---- the machine
+
+    def tell(self, event: mem.MemberEvent) -> None:
+        for effect in self.machine.step(event, self.room.now_ms):
+            self._act(effect)
+
+    def _act(self, effect: mem.MemberEffect) -> None:
+        room = self.room
+        match effect:
+            case mem.Open(task, role, _) | mem.ChangeRole(task, role, _):
+                self._opened(task, role)
+            case mem.Release(task, epoch):
+                room.after(room.workload.speeds.commit_ms, lambda: self._released(task, epoch))
+            case mem.Close(task) | mem.Drop(task):
+                self._stop(task)
+                room.history.now_does(task, self.host.name, None, room.now_ms)
+                self.tell(mem.DiskSeen(self.host.unused()))
+            case mem.Report():
+                self._report()
+            case mem.Rejoin():
+                self.session = None
+                self._join()
+            case mem.Exit():
+                self.gone = True
+                session, self.session = self.session, None
+                if session is not None:
+                    room.tell_group(ev.SessionEnded(session))
+
+    def _opened(self, task: TaskId, role: Role) -> None:
+        room = self.room
+        if room.is_stateful(task):
+            self.host.open(task)
+        doing = {Role.ACTIVE: Doing.RESTORE, Role.LEARNER: Doing.LEARN, Role.STANDBY: Doing.STAND_BY}[role]
+        room.history.now_does(task, self.host.name, doing, room.now_ms)
+        if role is Role.ACTIVE:
+            # The last records are a poll away; what is more is read in the steps of the host.
+            room.after(room.workload.speeds.message_ms, lambda: self._catch_up(task))
+        else:
+            self.progress(task)
+
+    def _catch_up(self, task: TaskId) -> None:
+        """A warm copy reads its last records at once, as far as one step's budget goes."""
+        holding = self.machine.held.get(task)
+        if holding is None or holding.state is not mem.Held.STARTING or not self.alive:
+            return
+        if self.room.is_stateful(task) and task not in self.host.downloads:
+            lag = self.room.end(task) - self.host.positions[task]
+            speeds = self.room.workload.speeds
+            if lag * speeds.record_bytes <= speeds.restore_bytes * STEP_MS // 1000:
+                self.host.positions[task] += lag
+                self.room.history.restored_bytes += lag * speeds.record_bytes
+        self._begin(task)
+
+    def _released(self, task: TaskId, epoch: int) -> None:
+        """The batch is finished and committed."""
+        holding = self.machine.held.get(task)
+        if holding is None or holding.state is not mem.Held.RELEASING or holding.epoch != epoch:
+            return
+        self._stop(task)
+        now = self.room.now_ms
+        self.room.history.now_does(task, self.host.name, None, now)
+        self.tell(mem.ReleaseDone(task, now, self.host.positions.get(task, 0), now))
