@@ -7,16 +7,17 @@ from what members report. Where tasks belong is placement.py; this module gets t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from orchestrator import events as ev
 from orchestrator.grants import assignment_of, is_released, lacks, owned_by_writer, same
 from orchestrator.model import PROTOCOL_ORDER, Owner, Protocol, Released, Role, Settings, Started, Status, Task, TaskId
 from orchestrator.names import natural
-from orchestrator.refine import Move, advance, rebalance
+from orchestrator.refine import Move, advance, rebalance, retire
 from orchestrator.roster import Member, Roster
 from orchestrator.silence import excuse, watch
+from orchestrator.versions import can_run, tasks_there
 
 
 @dataclass(slots=True)
@@ -46,7 +47,8 @@ class Group:
         self.settings = settings
         self.term = term
         self.generation = generation
-        self.tasks: dict[TaskId, Task] = {task.id: task for task in tasks}
+        self.declared: dict[TaskId, Task] = {task.id: task for task in tasks}  # of the coordinator's own version
+        self.tasks: Mapping[TaskId, Task] = self.declared  # of all versions that are there
         self.owners: dict[TaskId, Owner] = {owner.task: owner for owner in owners}
         self.roster = Roster()
         self.moves: dict[TaskId, Move] = {}
@@ -89,9 +91,6 @@ class Group:
                 self._fenced(writer, tasks)
             case ev.Expired(name):
                 self._expire_named(name)
-            case ev.TasksChanged(tasks):
-                self.tasks = {task.id: task for task in tasks}
-                self.dirty = True
             case ev.Leaving():
                 self._leave(event)
             case ev.UndoLeaving():
@@ -100,6 +99,8 @@ class Group:
                 pass
         watch(self, now_ms)
         if self.dirty:
+            self.tasks = tasks_there(self.declared, self.roster)
+            retire(self)
             rebalance(self, now_ms)
         advance(self)
         self._send()
@@ -148,6 +149,7 @@ class Group:
         if now_ms < self.dismissed.get(hello.instance, 0):
             member.leaving = True
         self.roster.bind(member, event.session)
+        self.tasks = tasks_there(self.declared, self.roster)
         if known is None:
             self._adopt_copies(member)
         self._take_status(member, now_ms)
@@ -164,7 +166,7 @@ class Group:
         """A new coordinator learns of learners and standbys from those who hold them; what breaks a rule is let go."""
         restoring = sum(1 for m in self.learners.values() if self._instance(m) == member.hello.instance)
         for task, copy in sorted(member.status.copies.items()):
-            if task not in self.tasks or self._held_in(task, member.hello.instance):
+            if not self.can_run(member, task) or self._held_in(task, member.hello.instance):
                 continue
             owner = self.owners.get(task)
             if owner is not None and owner.writer == member.hello.writer:
@@ -312,12 +314,16 @@ class Group:
         common = [p for p in allowed if all(p in m.hello.protocols for m in self.roster)]
         return common[-1] if common else Protocol.EAGER
 
+    def can_run(self, member: Member, task: TaskId) -> bool:
+        """Whether the task is one of the group's, and the member's version of the app has it."""
+        return task in self.tasks and can_run(member.hello, task, self.declared)
+
     def effective_owner(self, task: TaskId) -> str | None:
         """Who has the task, or will have once the move under way is over; None where nobody can."""
         move = self.moves.get(task)
         if move is not None:
             target = self.roster.get(move.target)
-            if target is not None and not target.fenced:
+            if target is not None and not target.fenced and self.can_run(target, task):
                 return move.target
         pending = self.recording.get(task)
         owner = pending or self.owners.get(task)

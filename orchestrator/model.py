@@ -56,6 +56,16 @@ class Task:
     state_bytes: int = 0
 
 
+class TaskRange(NamedTuple):
+    """`partitions` of one subtopology, from `first` on, that a version of the app has."""
+
+    subtopology: int
+    first: int
+    partitions: int
+    stateful: bool = True
+    weight: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Owner:
     """An owner record as the log holds it. `writer` "" means that nobody may write for the task."""
@@ -128,7 +138,8 @@ class Status:
 @dataclass(frozen=True, slots=True)
 class Hello:
     """How a worker introduces itself. `member` = instance id + worker number; `incarnation` is new at each process
-    start, and `writer` (the transactional id) is made of both and never used again."""
+    start, and `writer` (the transactional id) is made of both and never used again. `tasks` is what its version of the
+    app has; None: the same as the coordinator's own."""
 
     member: str
     instance: str
@@ -139,6 +150,7 @@ class Hello:
     host: str = ""
     pid: int = 0
     protocols: tuple[Protocol, ...] = PROTOCOL_ORDER
+    tasks: tuple[TaskRange, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,8 @@ def rebalance(group: Group, now_ms: int) -> None:
 
 
 def _broken_move(group: Group) -> bool:
-    return any(group.roster.get(move.target) is None for move in group.moves.values())
+    targets = [(task, group.roster.get(move.target)) for task, move in group.moves.items()]
+    return any(target is None or not group.can_run(target, task) for task, target in targets)
 
 
 def _changes(group: Group, plan: Plan) -> dict[TaskId, str]:
@@ -82,6 +83,8 @@ def _changes(group: Group, plan: Plan) -> dict[TaskId, str]:
 def advance(group: Group) -> None:
     """Record the owners of moves that are free: nobody holds the task, provably."""
     free: list[Owner] = []
+    for task in [t for t in group.moves if t not in group.tasks]:
+        del group.moves[task]
     for task, move in sorted(group.moves.items()):
         if task in group.recording or ((held := group.owners.get(task)) and held.writer in group.fencing):
             continue
@@ -91,7 +94,7 @@ def advance(group: Group) -> None:
             if move.target == owner.member and not group.barrier:
                 del group.moves[task]
             continue
-        if target is None or target.fenced:
+        if target is None or target.fenced or not group.can_run(target, task):
             del group.moves[task]
             group.dirty = True
             continue
@@ -108,6 +111,18 @@ def advance(group: Group) -> None:
             group.recording[record.task] = record
             del group.moves[record.task]
         group.effects.append(ev.RecordOwners(tuple(free)))
+
+
+def retire(group: Group) -> None:
+    """Tasks that no version has any more: once their owner has let go, the log says that nobody may write for them."""
+    gone = [
+        Owner(task, owner.epoch + 1, owner.member, "", group.term)
+        for task, owner in sorted(group.owners.items())
+        if task not in group.tasks and task not in group.recording and owner.writer and _proven(group, owner)
+    ]
+    if gone:
+        group.recording.update({record.task: record for record in gone})
+        group.effects.append(ev.RecordOwners(tuple(gone)))
 
 
 def _proven(group: Group, owner: Owner) -> bool:

@@ -13,11 +13,12 @@ from orchestrator import invariants
 from orchestrator.durations import parse_duration_ms
 from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.explain import explain_task
-from orchestrator.model import Protocol, Settings, Task, TaskId
+from orchestrator.model import Protocol, Settings, Task, TaskId, TaskRange
 from orchestrator.names import natural
 from orchestrator.scale import leaver_costs
-from orchestrator.scenario_words import event_order, number, parse_settings, some, split_options, task_id
+from orchestrator.scenario_words import event_order, free_id, number, parse_settings, some, split_options, task_id
 from orchestrator.shares import choose_leaving, parse_amount, target_size
+from orchestrator.versions import ranges
 from orchestrator.world import Node, World
 
 
@@ -195,14 +196,30 @@ class Scenario:
             self.world.nudge()
 
     def _join(self, words: list[str]) -> None:
-        name, options = split_options("join", words, ("instance", "capacity", "zone"))
+        name, options = split_options("join", words, ("instance", "capacity", "zone", "knows"))
         if name in self.world.nodes:
             known = self.world.nodes[name]
             raise WrongUse(
                 f"{name} is a member already" if known.alive else f"{name} was here before; use rejoin {name}"
             )
         capacity = number("capacity", options.get("capacity", "1"))
-        self.world.join(name, options.get("instance", name), capacity, options.get("zone", ""))
+        tasks = self._version(options.get("knows"))
+        self.world.join(name, options.get("instance", name), capacity, options.get("zone", ""), tasks)
+
+    def _version(self, knows: str | None) -> tuple[TaskRange, ...] | None:
+        """The tasks of a version of the app, as `knows=T1,T2` names them; names that are new are declared by it."""
+        if knows is None:
+            return None
+        words = knows.split(",")
+        if "" in words or len(set(words)) < len(words):
+            raise WrongUse(f"knows={knows}: write each task once, as in knows=T1,T2")
+        names = dict(self.names)
+        for word in words:
+            if word not in names:
+                found = task_id(word, len(names))
+                names[word] = found if found not in names.values() else free_id(names.values())
+        self.names = names
+        return ranges(self.world.tasks.get(names[word], Task(names[word])) for word in words)
 
     def _ready(self, words: list[str]) -> None:
         if not words or len(words) > 2:
@@ -277,11 +294,17 @@ class Scenario:
             self.world.resume(node)
 
     def _rejoin(self, words: list[str]) -> None:
-        for word in some("rejoin", words):
+        some("rejoin", words)
+        names = words
+        options: dict[str, str] = {}
+        if any("=" in word for word in words):
+            name, options = split_options("rejoin", words, ("knows",))
+            names = [name]
+        for word in names:
             node = self.world.nodes.get(word)
             if node is None:
                 raise WrongUse(f"no member {word}; use join {word}")
-            self.world.rejoin(node)
+            self.world.rejoin(node, self._version(options.get("knows")))
 
     def _restart(self, words: list[str]) -> None:
         if words:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from orchestrator import events as ev
 from orchestrator import member as mem
 from orchestrator.group import Group
-from orchestrator.model import Hello, Owner, Role, Settings, Task, TaskId
+from orchestrator.model import Hello, Owner, Role, Settings, Task, TaskId, TaskRange
 from orchestrator.names import natural
 
 STATE_SIZE = 1_000_000  # positions in a task's changelog: far above any acceptable lag, so that learners must restore
@@ -76,8 +76,10 @@ class World:
             self.settings, self.tasks.values(), self.log.values(), term=self.term, now_ms=self.now_ms, generation=0
         )
 
-    def _new_node(self, name: str, instance: str, capacity: int, zone: str) -> Node:
-        hello = Hello(name, instance, f"{name}#1", f"{name}#1", capacity, zone)
+    def _new_node(
+        self, name: str, instance: str, capacity: int, zone: str, tasks: tuple[TaskRange, ...] | None = None
+    ) -> Node:
+        hello = Hello(name, instance, f"{name}#1", f"{name}#1", capacity, zone, tasks=tasks)
         node = Node(name, hello, mem.MemberMachine(self.settings))
         self.nodes[name] = node
         return node
@@ -192,10 +194,7 @@ class World:
     def _rejoin(self, node: Node) -> None:
         node.lives += 1
         incarnation = f"{node.name}#{node.lives}"
-        old = node.hello
-        node.hello = Hello(
-            old.member, old.instance, incarnation, incarnation, old.capacity, old.zone, protocols=old.protocols
-        )
+        node.hello = replace(node.hello, incarnation=incarnation, writer=incarnation)
         node.machine.disk = dict(node.disk)
         self._say(f"{node.name} rejoined")
         self._connect(node)
@@ -207,8 +206,10 @@ class World:
         alive = [n.name for n in self.nodes.values() if n.alive]
         return min(alive, key=natural) if alive else None
 
-    def join(self, name: str, instance: str, capacity: int, zone: str) -> None:
-        self._connect(self._new_node(name, instance, capacity, zone))
+    def join(
+        self, name: str, instance: str, capacity: int, zone: str, tasks: tuple[TaskRange, ...] | None = None
+    ) -> None:
+        self._connect(self._new_node(name, instance, capacity, zone, tasks))
         self.settle()
 
     def ready(self, node: Node, task: TaskId) -> None:
@@ -263,11 +264,15 @@ class World:
             self._report(node)
         self.settle()
 
-    def rejoin(self, node: Node) -> None:
-        """A process that was gone starts again, with its disk, as a new incarnation."""
+    def rejoin(self, node: Node, tasks: tuple[TaskRange, ...] | None = None) -> None:
+        """A process that was gone starts again, with its disk, as a new incarnation; `tasks`: as another version."""
         node.alive, node.stalled = True, False
         node.inbox.clear()
+        for task, holding in node.machine.held.items():  # it may still run: then this is a bounce
+            node.disk[task] = max(holding.position, node.disk.get(task, 0))
         node.machine = mem.MemberMachine(self.settings)
+        if tasks is not None:
+            node.hello = replace(node.hello, tasks=tasks)
         self._rejoin(node)
         self.settle()
 

@@ -20,6 +20,7 @@ PURE = [
     "orchestrator/refine*.py",
     "orchestrator/placement*.py",
     "orchestrator/views.py",
+    "orchestrator/versions.py",
     "orchestrator/roster.py",
     "orchestrator/silence.py",
     "orchestrator/names.py",

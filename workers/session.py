@@ -18,6 +18,7 @@ from orchestrator.errors import ProtocolError
 from orchestrator.member_events import Assigned, Progress, SessionOpened, WriterLost
 from orchestrator.model import Hello, TaskId
 from orchestrator.transport import Connection, ConnectionEnded, connect
+from orchestrator.versions import ranges
 
 if TYPE_CHECKING:
     from workers.worker import Worker
@@ -43,6 +44,7 @@ class Session:
             zone=spec.instance.zone,
             host=socket.gethostname(),
             pid=os.getpid(),
+            tasks=ranges(worker.prepared.tasks()),
         )
 
     # ---- sending
