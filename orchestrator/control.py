@@ -90,7 +90,7 @@ def instances(group: Group) -> list[dict[str, Any]]:
         if member.fenced:
             continue  # what is left of a dead one until its session ends
         name = member.hello.instance
-        load = sum(1 for t in group.tasks if group.effective_owner(t) == member.name)
+        load = sum(group.weight(t) for t in group.tasks if group.effective_owner(t) == member.name)
         state = "leaving" if member.is_leaving else "running" if member.sent is not None else "joining"
         row = rows.setdefault(
             name,
@@ -123,6 +123,7 @@ def task_facts(group: Group, task: TaskId) -> dict[str, Any]:
         "state_bytes": size,
         "input_lag": lag,
         "records": records,
+        "weight": group.weight(task),
         "pause_max_ms": pause_ms,
         "learners": learners,
         "standbys": standbys,

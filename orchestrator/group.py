@@ -8,15 +8,16 @@ from what members report. Where tasks belong is placement.py; this module gets t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator import events as ev
 from orchestrator.grants import assignment_of, is_released, lacks, owned_by_writer, same
-from orchestrator.model import PROTOCOL_ORDER, Owner, Protocol, Released, Role, Settings, Started, Status, Task, TaskId
+from orchestrator.model import PROTOCOL_ORDER, Owner, Protocol, Released, Role, Settings, Status, Task, TaskId
 from orchestrator.names import natural
 from orchestrator.refine import Move, advance, rebalance, retire
 from orchestrator.roster import Member, Roster
 from orchestrator.silence import excuse, watch
+from orchestrator.timing import publish
 from orchestrator.versions import can_run, tasks_there
 
 
@@ -58,6 +59,7 @@ class Group:
         self.fencing: set[str] = set()
         self.given_up: dict[tuple[TaskId, str], int] = {}
         self.ends: dict[TaskId, int] = {}
+        self.weights: dict[TaskId, int] = {}  # as their owners measured them last
         self.hand_overs: dict[TaskId, tuple[str, str, Released | None, bool]] = {}
         self.operation: Operation | None = None
         self.dismissed: dict[str, int] = {}  # instances stopped by force, and until when they may not come back
@@ -211,30 +213,20 @@ class Group:
         self.roster.note_progress(member, now_ms)
         for task, end in member.status.ends.items():
             self.ends[task] = max(end, self.ends.get(task, 0))
+        if self.settings.weights != "given":
+            for task, epoch in member.status.active.items():
+                owner = self.owners.get(task)
+                if owner is not None and owner.epoch == epoch:
+                    self.weights[task] = member.status.weights.get(task, 1)
         for task, begun in member.status.started.items():
-            self._timed(member, task, begun)
-
-    def _timed(self, member: Member, task: TaskId, begun: Started) -> None:
-        """Both sides of a hand-over have told their times: publish it, and once more when its first record comes."""
-        owner = self.owners.get(task)
-        if task not in self.hand_overs or owner is None or owner.member != member.name or owner.epoch != begun.epoch:
-            return
-        source, target, proof, told = self.hand_overs[task]
-        stopped = proof is not None and bool(proof.stopped_ms) and bool(begun.began_ms)
-        pause = max(0, begun.began_ms - proof.stopped_ms) if proof is not None and stopped else None
-        gap = begun.first_ms - proof.last_ms if proof is not None and proof.last_ms and begun.first_ms else None
-        if begun.first_ms or proof is None or not proof.last_ms:
-            del self.hand_overs[task]  # nothing more will be known
-        elif told:
-            return
-        else:
-            self.hand_overs[task] = (source, target, proof, True)
-        self.effects.append(ev.HandedOver(task, begun.epoch, source, target, gap, pause))
+            publish(self, member, task, begun)
 
     @staticmethod
     def _matters(before: Status, after: Status) -> bool:
         """Whether a status can change a placement; lags alone do not."""
         if before.leaving != after.leaving or before.released != after.released or before.active != after.active:
+            return True
+        if before.weights != after.weights:
             return True
         ready = {t for t, c in before.copies.items() if c.ready}
         now_ready = {t for t, c in after.copies.items() if c.ready}
@@ -313,6 +305,16 @@ class Group:
         allowed = PROTOCOL_ORDER[: PROTOCOL_ORDER.index(self.settings.protocol) + 1]
         common = [p for p in allowed if all(p in m.hello.protocols for m in self.roster)]
         return common[-1] if common else Protocol.EAGER
+
+    def weighed(self) -> Mapping[TaskId, Task]:
+        """The tasks with the weights that count: given, or measured."""
+        if self.settings.weights == "given":
+            return self.tasks
+        return {t: replace(task, weight=self.weight(t)) for t, task in self.tasks.items()}
+
+    def weight(self, task: TaskId) -> int:
+        """What the task counts as load."""
+        return self.tasks[task].weight if self.settings.weights == "given" else self.weights.get(task, 1)
 
     def can_run(self, member: Member, task: TaskId) -> bool:
         """Whether the task is one of the group's, and the member's version of the app has it."""

@@ -37,6 +37,9 @@ from orchestrator.member_events import (
     LeaveWanted as LeaveWanted,
 )
 from orchestrator.member_events import (
+    Measured as Measured,
+)
+from orchestrator.member_events import (
     MemberEffect as MemberEffect,
 )
 from orchestrator.member_events import (
@@ -71,6 +74,7 @@ from orchestrator.member_events import (
 )
 from orchestrator.model import Assignment, Copy, Released, Role, Settings, Status, TaskId
 from orchestrator.model import Started as Begun
+from orchestrator.weights import UNITS, RateMeter, weigh
 
 
 class Held(StrEnum):
@@ -127,6 +131,8 @@ class MemberMachine:
         self.disk: dict[TaskId, int] = {}
         self.started: dict[TaskId, Begun] = {}
         self.facts: dict[TaskId, tuple[int, int, int, int]] = {}
+        self.weights: dict[TaskId, int] = {}
+        self._meter = RateMeter()
         self.assignment = Assignment(0, 0)
         self.leaving = False
         self.bounce = False
@@ -146,6 +152,7 @@ class MemberMachine:
             ends={t: h.end for t, h in self.held.items() if h.end},
             started=dict(self.started),
             facts={t: f for t, f in self.facts.items() if t in self.held},
+            weights={t: w for t, w in self.weights.items() if w != 1},
             leaving=self.leaving,
             bounce=self.bounce,
         )
@@ -167,6 +174,10 @@ class MemberMachine:
                 return self._release_done(event)
             case Progress():
                 return self._progress(event, now_ms)
+            case Measured(facts):
+                self.facts = dict(facts)
+                self._weigh(now_ms)
+                return []
             case Dropped(tasks):
                 return self._dropped(tasks)
             case WriterLost():
@@ -186,6 +197,8 @@ class MemberMachine:
         """Take the step of the life cycle that `what` names; an unknown one is a defect."""
         holding = self.held.get(task)
         state = LIFE_CYCLE[(holding.state if holding else None, what)]
+        if state in (None, Held.COPYING):
+            self.weights.pop(task, None)
         if state is None:
             self.held.pop(task, None)
             self.started.pop(task, None)
@@ -253,6 +266,8 @@ class MemberMachine:
         effect: MemberEffect = ChangeRole(task, Role.ACTIVE, epoch) if holding else Open(task, Role.ACTIVE, epoch)
         holding = self.held[task]
         holding.role, holding.epoch, holding.ready = Role.ACTIVE, epoch, False
+        if self.settings.weights != "given":
+            self.weights[task] = self.assignment.weights.get(task, 1)
         return [effect]
 
     def _copy(self, task: TaskId, role: Role) -> list[MemberEffect]:
@@ -306,6 +321,18 @@ class MemberMachine:
         if holding.role is Role.LEARNER and not holding.ready and self._announce(event.task):
             return [Report()]
         return []
+
+    def _weigh(self, now_ms: int) -> None:
+        kind = self.settings.weights
+        if kind == "given":
+            return
+        for task, (_, size, records, _) in sorted(self.facts.items()):
+            holding = self.held.get(task)
+            if holding is None or holding.state is not Held.RUNNING:
+                continue
+            measured = self._meter.rate(task, holding.epoch, records, now_ms) if kind == "rate" else size
+            if measured is not None:
+                self.weights[task] = weigh(self.weights.get(task, 1), measured, UNITS[kind])
 
     def _is_finished(self, holding: Holding) -> bool:
         """Close enough to take over: by lag in positions, or by the time the rest will take at the present rate."""

@@ -51,6 +51,13 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """What the active tasks do: see Status.facts."""
+
+    facts: dict[TaskId, tuple[int, int, int, int]]
+
+
+@dataclass(frozen=True, slots=True)
 class Dropped:
     """Tasks whose commit the log refused, or that failed here: given up without a commit."""
 
@@ -87,6 +94,7 @@ MemberEvent = (
     | FirstRecord
     | ReleaseDone
     | Progress
+    | Measured
     | Dropped
     | WriterLost
     | DiskSeen

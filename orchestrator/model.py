@@ -119,7 +119,7 @@ class Status:
 
     `active`: task -> epoch, running or starting; `copies`: learners and standbys; `disk`: task -> position of state
     that lies there unused; `released`: proofs for releases, kept until the assignment that answers them; `facts`: input lag, state bytes, records processed in this epoch,
-    longest pause between commits in ms.
+    longest pause between commits in ms; `weights` of active tasks as measured, where they are not 1.
     """
 
     generation: int = 0
@@ -131,6 +131,7 @@ class Status:
     ends: Mapping[TaskId, int] = field(default_factory=dict)
     started: Mapping[TaskId, Started] = field(default_factory=dict)
     facts: Mapping[TaskId, tuple[int, int, int, int]] = field(default_factory=dict)
+    weights: Mapping[TaskId, int] = field(default_factory=dict)
     leaving: bool = False
     bounce: bool = False
 
@@ -159,7 +160,7 @@ class Assignment:
 
     `active` carries the epoch that the owner record was written with; `release` names tasks (with that epoch) whose
     release the member must prove, also when it does not hold them; a task it runs that is in neither is lost.
-    `shutdown` tells a leaver that nothing is left on it.
+    `shutdown` tells a leaver that nothing is left on it. `weights`: what its active tasks weighed so far, where not 1.
     """
 
     generation: int
@@ -171,6 +172,7 @@ class Assignment:
     protocol: Protocol = Protocol.LEARNER
     leaving: bool = False
     shutdown: bool = False
+    weights: Mapping[TaskId, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,7 @@ class Settings:
     ready: str = "eager"
     standbys: int = 0
     balancing_factor: int = 1
+    weights: str = "given"  # or what is measured: "rate", "bytes"
     max_learners_per_instance: int = 2
     acceptable_recovery_lag: int = 10_000
     acceptable_recovery_time_ms: int = 10_000

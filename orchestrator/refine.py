@@ -14,6 +14,7 @@ from orchestrator.grants import is_released
 from orchestrator.model import Owner, Protocol, TaskId
 from orchestrator.placement import place
 from orchestrator.placement_view import Plan
+from orchestrator.timing import begin
 from orchestrator.views import build_view
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def advance(group: Group) -> None:
             group.generation += 1
         group.barrier = False
         for record in free:
-            _time(group, record)
+            begin(group, record)
             group.recording[record.task] = record
             del group.moves[record.task]
         group.effects.append(ev.RecordOwners(tuple(free)))
@@ -129,13 +130,3 @@ def _proven(group: Group, owner: Owner) -> bool:
     """Whether the owner gave the task up: by its own report."""
     member = group.roster.get(owner.member)
     return member is not None and member.hello.writer == owner.writer and is_released(owner, member)
-
-
-def _time(group: Group, record: Owner) -> None:
-    before = group.owners.get(record.task)
-    source = before.member if before is not None else ""
-    if not source or source == record.member:
-        return
-    member = group.roster.get(source)
-    proof = member.status.released.get(record.task) if member is not None else None
-    group.hand_overs[record.task] = (source, record.member, proof, False)

@@ -9,8 +9,13 @@ from orchestrator.durations import parse_duration_ms
 from orchestrator.errors import WrongUse
 from orchestrator.model import Protocol, Settings, TaskId
 from orchestrator.names import natural
+from orchestrator.weights import UNITS
 
-CHOICES = {"protocol": tuple(p.value for p in Protocol), "ready": ("eager", "conservative")}
+CHOICES = {
+    "protocol": tuple(p.value for p in Protocol),
+    "ready": ("eager", "conservative"),
+    "weights": ("given", *UNITS),
+}
 
 
 def task_id(word: str, index: int) -> TaskId:

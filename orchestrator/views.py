@@ -50,7 +50,7 @@ def build_view(group: Group) -> View:
     }
     reserved -= {t for t, learner in learners.items() if learner.ready and t in reserved and not group.owners[t].writer}
     return View(
-        tasks=group.tasks,
+        tasks=group.weighed(),
         members=members,
         active=active,
         learners=learners,

@@ -47,6 +47,7 @@ class World:
         self.nodes: dict[str, Node] = {}
         self.group = Group(settings)
         self.events: list[str] = []
+        self.measures: dict[TaskId, int] = {}  # bytes of state, or records a second, as the setting `weights` says
         self._sessions = 0
         self._queue: deque[Callable[[], None]] = deque()
 
@@ -296,9 +297,26 @@ class World:
             self.now_ms = min(end, self.now_ms + min(1_000, self.settings.heartbeat_ms))
             for node in self.nodes.values():
                 if node.alive and not node.stalled:
+                    self._measure(node)
                     self._report(node)
             self._queue.append(lambda: self._to_group(ev.Tick()))
             self.settle()
+
+    def _measure(self, node: Node) -> None:
+        """What its active tasks do, as a worker would tell it."""
+        facts: dict[TaskId, tuple[int, int, int, int]] = {}
+        for task in node.machine.held:
+            measured = self.measures.get(task, 0)
+            size, records = (measured, 0) if self.settings.weights == "bytes" else (0, measured * self.now_ms // 1000)
+            facts[task] = (0, size, records, 0)
+        self._to_member(node, mem.Measured(facts))
+
+    def weigh(self, task: TaskId, weight: int) -> None:
+        """Somebody gives the task another weight."""
+        self.tasks[task] = replace(self.tasks[task], weight=weight)
+        self.group.declared = self.tasks
+        self.group.reconsider()
+        self.nudge()
 
     def nudge(self) -> None:
         """Let the coordinator think again, without time passing."""

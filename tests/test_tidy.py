@@ -21,6 +21,8 @@ PURE = [
     "orchestrator/placement*.py",
     "orchestrator/views.py",
     "orchestrator/versions.py",
+    "orchestrator/timing.py",
+    "orchestrator/weights.py",
     "orchestrator/roster.py",
     "orchestrator/silence.py",
     "orchestrator/names.py",

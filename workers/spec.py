@@ -27,6 +27,7 @@ class InstanceSpec(msgspec.Struct, frozen=True):
     zone: str = ""
     path: tuple[str, ...] = ()
     settings: Settings = msgspec.field(default_factory=Settings)
+    task_weights: tuple[tuple[str, int], ...] = ()
     commit_ms: int = 100
     synchronous: str = "NORMAL"
     snapshots: str = ""

@@ -18,6 +18,7 @@ from typing import Any
 
 from orchestrator.durations import parse_duration_ms
 from orchestrator.errors import WrongUse
+from orchestrator.weights import parse_given
 
 PREFIX = "ORCHESTRATOR_"
 FILE, PROJECT = "orchestrator.toml", "pyproject.toml"
@@ -118,6 +119,14 @@ TABLE: dict[str, Setting] = {
             "ready", "eager", "when a learner takes over: eager or conservative", choices=("eager", "conservative")
         ),
         Setting("standbys", "0", "standby copies of each task", natural_number),
+        Setting(
+            "weights",
+            "given",
+            "what a task weighs: given (1, or --task-weights), or measured by rate (records) or bytes (of state)",
+            choices=("given", "rate", "bytes"),
+        ),
+        Setting("task-weights", "", "given weights: 0_3=4 for a task, 1=2 for a subtopology, with commas", parse_given),
+        Setting("balancing-factor", "1", "a task moves when its host stays above by more than so many", whole_number),
         Setting("heartbeat", "1s", "time between heartbeats", some_time),
         Setting("session-timeout", "10s", "silence after which a member is dead", some_time),
         Setting("disconnect-grace", "1s", "wait before warm copies take over", parse_duration_ms),
