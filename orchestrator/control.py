@@ -111,7 +111,8 @@ def task_facts(group: Group, task: TaskId) -> dict[str, Any]:
         if copy is None:
             continue
         if copy.role is Role.LEARNER:
-            learners.append({"instance": member.hello.instance, "restore_lag": copy.lag, "eta_s": None})
+            eta_s = None if copy.eta_ms is None else copy.eta_ms / 1000
+            learners.append({"instance": member.hello.instance, "restore_lag": copy.lag, "eta_s": eta_s})
         else:
             standbys.append({"instance": member.hello.instance, "restore_lag": copy.lag})
     return {

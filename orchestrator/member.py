@@ -6,7 +6,7 @@ up never runs again. The life cycle of a held task is the table below. The shell
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from orchestrator.member_events import (
@@ -74,6 +74,7 @@ from orchestrator.member_events import (
 )
 from orchestrator.model import Assignment, Copy, Released, Role, Settings, Status, TaskId
 from orchestrator.model import Started as Begun
+from orchestrator.recovery import Recovery
 from orchestrator.weights import UNITS, RateMeter, weigh
 
 
@@ -114,8 +115,12 @@ class Holding:
     position: int = 0
     end: int = 0
     ready: bool = False
-    rate: float = 0.0
-    seen_ms: int = -1
+    seen: bool = False
+    recovery: Recovery = field(default_factory=Recovery)
+
+    @property
+    def eta_ms(self) -> int | None:
+        return self.recovery.eta_ms(self.position, self.end)
 
 
 class MemberMachine:
@@ -145,7 +150,9 @@ class MemberMachine:
             term=self.obeyed,
             active={t: h.epoch for t, h in self.held.items() if h.state is not Held.COPYING},
             copies={
-                t: Copy(h.role, h.position, h.end, h.ready) for t, h in self.held.items() if h.state is Held.COPYING
+                t: Copy(h.role, h.position, h.end, h.ready, h.eta_ms)
+                for t, h in self.held.items()
+                if h.state is Held.COPYING
             },
             disk={t: p for t, p in self.disk.items() if t not in self.held},
             released=dict(self.released),
@@ -315,9 +322,8 @@ class MemberMachine:
         holding = self.held.get(event.task)
         if holding is None:
             return []
-        if 0 <= holding.seen_ms < now_ms:
-            holding.rate = (event.position - holding.position) * 1000 / (now_ms - holding.seen_ms)
-        holding.position, holding.end, holding.seen_ms = event.position, event.end, now_ms
+        holding.position, holding.end, holding.seen = event.position, event.end, True
+        holding.recovery.note(event.position, event.end, now_ms)
         if holding.role is Role.LEARNER and not holding.ready and self._announce(event.task):
             return [Report()]
         return []
@@ -335,13 +341,13 @@ class MemberMachine:
                 self.weights[task] = weigh(self.weights.get(task, 1), measured, UNITS[kind])
 
     def _is_finished(self, holding: Holding) -> bool:
-        """Close enough to take over: by lag in positions, or by the time the rest will take at the present rate."""
-        if holding.seen_ms < 0:
+        """Close enough to take over: by lag in positions, or by the time that catching up will take."""
+        if not holding.seen:
             return False
-        lag = holding.end - holding.position
-        if lag <= self.settings.acceptable_recovery_lag:
+        if holding.end - holding.position <= self.settings.acceptable_recovery_lag:
             return True
-        return holding.rate > 0 and lag * 1000 / holding.rate <= self.settings.acceptable_recovery_time_ms
+        eta = holding.eta_ms
+        return eta is not None and eta <= self.settings.acceptable_recovery_time_ms
 
     def _announce(self, task: TaskId) -> bool:
         """`eager`: each learner as it finishes; `conservative`: all of this worker's when the last has finished."""

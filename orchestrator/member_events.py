@@ -47,7 +47,6 @@ class Progress:
     task: TaskId
     position: int
     end: int
-    follows: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,13 +81,14 @@ class Owner:
 class Copy:
     """A copy of a task's state as its holder reports it. Positions are sums over the task's changelogs.
 
-    `ready` is the holder's own announcement (learners); a disk copy is what lies on disk and is not followed.
+    `ready` is the holder's own announcement (learners); `eta_ms` the time until it is level, where that is known.
     """
 
     role: Role
     position: int = 0
     end: int = 0
     ready: bool = False
+    eta_ms: int | None = None
 
     @property
     def lag(self) -> int:

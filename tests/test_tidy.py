@@ -23,6 +23,8 @@ PURE = [
     "orchestrator/versions.py",
     "orchestrator/timing.py",
     "orchestrator/weights.py",
+    "orchestrator/recovery.py",
+    "workers/throttle.py",
     "orchestrator/roster.py",
     "orchestrator/silence.py",
     "orchestrator/names.py",

@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from orchestrator.durations import parse_duration_ms
+from orchestrator.durations import parse_duration_ms, parse_size_bytes
 from orchestrator.errors import WrongUse
 from orchestrator.weights import parse_given
 
@@ -44,6 +44,11 @@ def some_time(text: str) -> int:
     if found < 1:
         raise WrongUse(f"'{text}' is no time at all; write a duration such as 100ms")
     return found
+
+
+def bytes_or_0(text: str) -> int:
+    """A size, or 0. Raises WrongUse."""
+    return 0 if text.strip() == "0" else parse_size_bytes(text)
 
 
 def level(text: str) -> str:
@@ -132,6 +137,13 @@ TABLE: dict[str, Setting] = {
         Setting("disconnect-grace", "1s", "wait before warm copies take over", parse_duration_ms),
         Setting("max-learners", "2", "learners that restore at one time, an instance", whole_number),
         Setting("acceptable-recovery-lag", "10000", "how far a copy may be behind to be ready", natural_number),
+        Setting("acceptable-recovery-time", "10s", "or how soon it will have caught up", parse_duration_ms),
+        Setting(
+            "restore-rate-limit",
+            "0",
+            "bytes a second that copies of an instance restore, 64MiB; 0: no limit",
+            bytes_or_0,
+        ),
         Setting("log-level", "WARNING", "what instances say on stderr: DEBUG, INFO, WARNING or ERROR", level),
     )
 }

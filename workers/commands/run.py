@@ -24,10 +24,10 @@ from workers.spec import InstanceSpec
 
 GROUP = (
     *("protocol", "ready", "standbys", "heartbeat", "session-timeout", "disconnect-grace", "max-learners"),
-    *("acceptable-recovery-lag", "balancing-factor", "weights"),
+    *("acceptable-recovery-lag", "acceptable-recovery-time", "balancing-factor", "weights"),
 )
 OWN = (
-    "task-weights",
+    *("task-weights", "restore-rate-limit"),
     *("workers", "commit-interval", "synchronous", "snapshots", "on-stop", "after-leave", "on", "failpoint"),
     "log-level",
 )
@@ -51,6 +51,7 @@ def group_settings(args: Any) -> Settings:
         disconnect_grace_ms=args.disconnect_grace,
         max_learners_per_instance=args.max_learners,
         acceptable_recovery_lag=args.acceptable_recovery_lag,
+        acceptable_recovery_time_ms=args.acceptable_recovery_time,
         balancing_factor=args.balancing_factor,
         weights=args.weights,
     )
@@ -93,6 +94,7 @@ def run(argv: list[str]) -> int:
         path=(str(Path.cwd()),),
         settings=group_settings(args),
         task_weights=args.task_weights or (),
+        restore_rate_limit=args.restore_rate_limit,
         commit_ms=args.commit_interval,
         synchronous=args.synchronous,
         snapshots=args.snapshots,
