@@ -69,7 +69,7 @@ def instances(group: Group) -> list[dict[str, Any]]:
         if member.fenced:
             continue  # what is left of a dead one until its session ends
         name = member.hello.instance
-        load = sum(1 for t in group.tasks if group.effective_owner(t) == member.name)
+        load = sum(group.weight(t) for t in group.tasks if group.effective_owner(t) == member.name)
         state = "leaving" if member.is_leaving else "running" if member.sent is not None else "joining"
         row = rows.setdefault(
             name,
@@ -90,7 +90,8 @@ def task_facts(group: Group, task: TaskId) -> dict[str, Any]:
         if copy is None:
             continue
         if copy.role is Role.LEARNER:
-            learners.append({"instance": member.hello.instance, "restore_lag": copy.lag, "eta_s": None})
+            eta_s = None if copy.eta_ms is None else copy.eta_ms / 1000
+            learners.append({"instance": member.hello.instance, "restore_lag": copy.lag, "eta_s": eta_s})
         else:
             standbys.append({"instance": member.hello.instance, "restore_lag": copy.lag})
     return {
@@ -102,6 +103,7 @@ def task_facts(group: Group, task: TaskId) -> dict[str, Any]:
         "state_bytes": size,
         "input_lag": lag,
         "records": records,
+        "weight": group.weight(task),
         "pause_max_ms": pause_ms,
         "learners": learners,
         "standbys": standbys,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.model import Assignment, Hello, Owner, Status, Task, TaskId
+from orchestrator.model import Assignment, Hello, Owner, Status, TaskId
 
 # ---- events
 
@@ -60,13 +60,6 @@ class Expired:
 
 
 @dataclass(frozen=True, slots=True)
-class TasksChanged:
-    """Topics grew, or the app's new version has other subtopologies."""
-
-    tasks: tuple[Task, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Leaving:
     """Mark instances as leaving. `resumed`: read from the log by a new coordinator, to which nobody has joined yet."""
 
@@ -87,18 +80,7 @@ class Tick:
     """Time has passed."""
 
 
-Event = (
-    Joined
-    | Heartbeat
-    | SessionEnded
-    | OwnersRecorded
-    | WriterFenced
-    | Expired
-    | TasksChanged
-    | Leaving
-    | UndoLeaving
-    | Tick
-)
+Event = Joined | Heartbeat | SessionEnded | OwnersRecorded | WriterFenced | Expired | Leaving | UndoLeaving | Tick
 
 # ---- effects
 

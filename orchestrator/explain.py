@@ -14,6 +14,11 @@ def explain_task(group: Group, task: TaskId, names: Mapping[TaskId, str] | None 
     why: list[str] = []
     waiting: list[str] = []
     owner = group.owners.get(task)
+    if task not in group.tasks:
+        why.append(
+            f"{name} is in no version of the app that runs here; it comes back with a member whose version has it"
+        )
+        return why, waiting
     if owner is None:
         why.append(f"{name} has never had an owner")
     elif not owner.writer:

@@ -60,6 +60,7 @@ def assignment_of(group: Group, member: Member, owned: Owned) -> Assignment:
         group.protocol,
         leaving,
         leaving and not held and _may_go(group, member),
+        {t: w for t in active if (w := group.weights.get(t, 1)) != 1},
     )
 
 

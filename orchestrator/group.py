@@ -7,16 +7,18 @@ from what members report. Where tasks belong is placement.py; this module gets t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from orchestrator import events as ev
 from orchestrator.grants import assignment_of, is_released, lacks, owned_by_writer, same
-from orchestrator.model import PROTOCOL_ORDER, Owner, Protocol, Released, Role, Settings, Started, Status, Task, TaskId
+from orchestrator.model import PROTOCOL_ORDER, Owner, Protocol, Released, Role, Settings, Status, Task, TaskId
 from orchestrator.names import natural
-from orchestrator.refine import Move, advance, rebalance
+from orchestrator.refine import Move, advance, rebalance, retire
 from orchestrator.roster import Member, Roster
 from orchestrator.silence import excuse, watch
+from orchestrator.timing import publish
+from orchestrator.versions import can_run, tasks_there
 
 
 @dataclass(slots=True)
@@ -46,7 +48,8 @@ class Group:
         self.settings = settings
         self.term = term
         self.generation = generation
-        self.tasks: dict[TaskId, Task] = {task.id: task for task in tasks}
+        self.declared: dict[TaskId, Task] = {task.id: task for task in tasks}  # of the coordinator's own version
+        self.tasks: Mapping[TaskId, Task] = self.declared  # of all versions that are there
         self.owners: dict[TaskId, Owner] = {owner.task: owner for owner in owners}
         self.roster = Roster()
         self.moves: dict[TaskId, Move] = {}
@@ -56,6 +59,7 @@ class Group:
         self.fencing: set[str] = set()
         self.given_up: dict[tuple[TaskId, str], int] = {}
         self.ends: dict[TaskId, int] = {}
+        self.weights: dict[TaskId, int] = {}  # as their owners measured them last
         self.hand_overs: dict[TaskId, tuple[str, str, Released | None, bool]] = {}
         self.operation: Operation | None = None
         self.dismissed: dict[str, int] = {}  # instances stopped by force, and until when they may not come back
@@ -89,9 +93,6 @@ class Group:
                 self._fenced(writer, tasks)
             case ev.Expired(name):
                 self._expire_named(name)
-            case ev.TasksChanged(tasks):
-                self.tasks = {task.id: task for task in tasks}
-                self.dirty = True
             case ev.Leaving():
                 self._leave(event)
             case ev.UndoLeaving():
@@ -100,6 +101,8 @@ class Group:
                 pass
         watch(self, now_ms)
         if self.dirty:
+            self.tasks = tasks_there(self.declared, self.roster)
+            retire(self)
             rebalance(self, now_ms)
         advance(self)
         self._send()
@@ -148,6 +151,7 @@ class Group:
         if now_ms < self.dismissed.get(hello.instance, 0):
             member.leaving = True
         self.roster.bind(member, event.session)
+        self.tasks = tasks_there(self.declared, self.roster)
         if known is None:
             self._adopt_copies(member)
         self._take_status(member, now_ms)
@@ -164,7 +168,7 @@ class Group:
         """A new coordinator learns of learners and standbys from those who hold them; what breaks a rule is let go."""
         restoring = sum(1 for m in self.learners.values() if self._instance(m) == member.hello.instance)
         for task, copy in sorted(member.status.copies.items()):
-            if task not in self.tasks or self._held_in(task, member.hello.instance):
+            if not self.can_run(member, task) or self._held_in(task, member.hello.instance):
                 continue
             owner = self.owners.get(task)
             if owner is not None and owner.writer == member.hello.writer:
@@ -209,30 +213,20 @@ class Group:
         self.roster.note_progress(member, now_ms)
         for task, end in member.status.ends.items():
             self.ends[task] = max(end, self.ends.get(task, 0))
+        if self.settings.weights != "given":
+            for task, epoch in member.status.active.items():
+                owner = self.owners.get(task)
+                if owner is not None and owner.epoch == epoch:
+                    self.weights[task] = member.status.weights.get(task, 1)
         for task, begun in member.status.started.items():
-            self._timed(member, task, begun)
-
-    def _timed(self, member: Member, task: TaskId, begun: Started) -> None:
-        """Both sides of a hand-over have told their times: publish it, and once more when its first record comes."""
-        owner = self.owners.get(task)
-        if task not in self.hand_overs or owner is None or owner.member != member.name or owner.epoch != begun.epoch:
-            return
-        source, target, proof, told = self.hand_overs[task]
-        stopped = proof is not None and bool(proof.stopped_ms) and bool(begun.began_ms)
-        pause = max(0, begun.began_ms - proof.stopped_ms) if proof is not None and stopped else None
-        gap = begun.first_ms - proof.last_ms if proof is not None and proof.last_ms and begun.first_ms else None
-        if begun.first_ms or proof is None or not proof.last_ms:
-            del self.hand_overs[task]  # nothing more will be known
-        elif told:
-            return
-        else:
-            self.hand_overs[task] = (source, target, proof, True)
-        self.effects.append(ev.HandedOver(task, begun.epoch, source, target, gap, pause))
+            publish(self, member, task, begun)
 
     @staticmethod
     def _matters(before: Status, after: Status) -> bool:
         """Whether a status can change a placement; lags alone do not."""
         if before.leaving != after.leaving or before.released != after.released or before.active != after.active:
+            return True
+        if before.weights != after.weights:
             return True
         ready = {t for t, c in before.copies.items() if c.ready}
         now_ready = {t for t, c in after.copies.items() if c.ready}
@@ -312,12 +306,26 @@ class Group:
         common = [p for p in allowed if all(p in m.hello.protocols for m in self.roster)]
         return common[-1] if common else Protocol.EAGER
 
+    def weighed(self) -> Mapping[TaskId, Task]:
+        """The tasks with the weights that count: given, or measured."""
+        if self.settings.weights == "given":
+            return self.tasks
+        return {t: replace(task, weight=self.weight(t)) for t, task in self.tasks.items()}
+
+    def weight(self, task: TaskId) -> int:
+        """What the task counts as load."""
+        return self.tasks[task].weight if self.settings.weights == "given" else self.weights.get(task, 1)
+
+    def can_run(self, member: Member, task: TaskId) -> bool:
+        """Whether the task is one of the group's, and the member's version of the app has it."""
+        return task in self.tasks and can_run(member.hello, task, self.declared)
+
     def effective_owner(self, task: TaskId) -> str | None:
         """Who has the task, or will have once the move under way is over; None where nobody can."""
         move = self.moves.get(task)
         if move is not None:
             target = self.roster.get(move.target)
-            if target is not None and not target.fenced:
+            if target is not None and not target.fenced and self.can_run(target, task):
                 return move.target
         pending = self.recording.get(task)
         owner = pending or self.owners.get(task)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from orchestrator.errors import InvariantBroken
 from orchestrator.group import Group
 from orchestrator.model import Role, TaskId
+from orchestrator.versions import can_run
 
 
 def breaches(group: Group) -> list[str]:
@@ -31,6 +32,19 @@ def breaches(group: Group) -> list[str]:
             found.append(f"{task} has {len(names)} standbys, {group.settings.standbys} are wanted")
     found += _copies_beside_each_other(group)
     found += _learner_budget(group)
+    found += _unknown_tasks(group)
+    return found
+
+
+def _unknown_tasks(group: Group) -> list[str]:
+    """Nobody is given a task that its version of the app does not have."""
+    found: list[str] = []
+    for member in group.roster:
+        if member.sent is None:
+            continue
+        given = [*member.sent.active, *member.sent.learners, *member.sent.standbys]
+        strange = [t for t in given if not can_run(member.hello, t, group.declared)]
+        found += [f"{member.name} was given {task}, which its version of the app does not have" for task in strange]
     return found
 
 

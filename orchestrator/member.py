@@ -6,7 +6,7 @@ up never runs again. The life cycle of a held task is the table below. The shell
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from orchestrator.member_events import (
@@ -35,6 +35,9 @@ from orchestrator.member_events import (
 )
 from orchestrator.member_events import (
     LeaveWanted as LeaveWanted,
+)
+from orchestrator.member_events import (
+    Measured as Measured,
 )
 from orchestrator.member_events import (
     MemberEffect as MemberEffect,
@@ -71,6 +74,8 @@ from orchestrator.member_events import (
 )
 from orchestrator.model import Assignment, Copy, Released, Role, Settings, Status, TaskId
 from orchestrator.model import Started as Begun
+from orchestrator.recovery import Recovery
+from orchestrator.weights import UNITS, RateMeter, weigh
 
 
 class Held(StrEnum):
@@ -110,8 +115,12 @@ class Holding:
     position: int = 0
     end: int = 0
     ready: bool = False
-    rate: float = 0.0
-    seen_ms: int = -1
+    seen: bool = False
+    recovery: Recovery = field(default_factory=Recovery)
+
+    @property
+    def eta_ms(self) -> int | None:
+        return self.recovery.eta_ms(self.position, self.end)
 
 
 class MemberMachine:
@@ -127,6 +136,8 @@ class MemberMachine:
         self.disk: dict[TaskId, int] = {}
         self.started: dict[TaskId, Begun] = {}
         self.facts: dict[TaskId, tuple[int, int, int, int]] = {}
+        self.weights: dict[TaskId, int] = {}
+        self._meter = RateMeter()
         self.assignment = Assignment(0, 0)
         self.leaving = False
         self.bounce = False
@@ -139,13 +150,16 @@ class MemberMachine:
             term=self.obeyed,
             active={t: h.epoch for t, h in self.held.items() if h.state is not Held.COPYING},
             copies={
-                t: Copy(h.role, h.position, h.end, h.ready) for t, h in self.held.items() if h.state is Held.COPYING
+                t: Copy(h.role, h.position, h.end, h.ready, h.eta_ms)
+                for t, h in self.held.items()
+                if h.state is Held.COPYING
             },
             disk={t: p for t, p in self.disk.items() if t not in self.held},
             released=dict(self.released),
             ends={t: h.end for t, h in self.held.items() if h.end},
             started=dict(self.started),
             facts={t: f for t, f in self.facts.items() if t in self.held},
+            weights={t: w for t, w in self.weights.items() if w != 1},
             leaving=self.leaving,
             bounce=self.bounce,
         )
@@ -167,6 +181,10 @@ class MemberMachine:
                 return self._release_done(event)
             case Progress():
                 return self._progress(event, now_ms)
+            case Measured(facts):
+                self.facts = dict(facts)
+                self._weigh(now_ms)
+                return []
             case Dropped(tasks):
                 return self._dropped(tasks)
             case WriterLost():
@@ -186,6 +204,8 @@ class MemberMachine:
         """Take the step of the life cycle that `what` names; an unknown one is a defect."""
         holding = self.held.get(task)
         state = LIFE_CYCLE[(holding.state if holding else None, what)]
+        if state in (None, Held.COPYING):
+            self.weights.pop(task, None)
         if state is None:
             self.held.pop(task, None)
             self.started.pop(task, None)
@@ -253,6 +273,8 @@ class MemberMachine:
         effect: MemberEffect = ChangeRole(task, Role.ACTIVE, epoch) if holding else Open(task, Role.ACTIVE, epoch)
         holding = self.held[task]
         holding.role, holding.epoch, holding.ready = Role.ACTIVE, epoch, False
+        if self.settings.weights != "given":
+            self.weights[task] = self.assignment.weights.get(task, 1)
         return [effect]
 
     def _copy(self, task: TaskId, role: Role) -> list[MemberEffect]:
@@ -300,21 +322,32 @@ class MemberMachine:
         holding = self.held.get(event.task)
         if holding is None:
             return []
-        if 0 <= holding.seen_ms < now_ms:
-            holding.rate = (event.position - holding.position) * 1000 / (now_ms - holding.seen_ms)
-        holding.position, holding.end, holding.seen_ms = event.position, event.end, now_ms
+        holding.position, holding.end, holding.seen = event.position, event.end, True
+        holding.recovery.note(event.position, event.end, now_ms)
         if holding.role is Role.LEARNER and not holding.ready and self._announce(event.task):
             return [Report()]
         return []
 
+    def _weigh(self, now_ms: int) -> None:
+        kind = self.settings.weights
+        if kind == "given":
+            return
+        for task, (_, size, records, _) in sorted(self.facts.items()):
+            holding = self.held.get(task)
+            if holding is None or holding.state is not Held.RUNNING:
+                continue
+            measured = self._meter.rate(task, holding.epoch, records, now_ms) if kind == "rate" else size
+            if measured is not None:
+                self.weights[task] = weigh(self.weights.get(task, 1), measured, UNITS[kind])
+
     def _is_finished(self, holding: Holding) -> bool:
-        """Close enough to take over: by lag in positions, or by the time the rest will take at the present rate."""
-        if holding.seen_ms < 0:
+        """Close enough to take over: by lag in positions, or by the time that catching up will take."""
+        if not holding.seen:
             return False
-        lag = holding.end - holding.position
-        if lag <= self.settings.acceptable_recovery_lag:
+        if holding.end - holding.position <= self.settings.acceptable_recovery_lag:
             return True
-        return holding.rate > 0 and lag * 1000 / holding.rate <= self.settings.acceptable_recovery_time_ms
+        eta = holding.eta_ms
+        return eta is not None and eta <= self.settings.acceptable_recovery_time_ms
 
     def _announce(self, task: TaskId) -> bool:
         """`eager`: each learner as it finishes; `conservative`: all of this worker's when the last has finished."""

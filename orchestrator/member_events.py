@@ -47,7 +47,13 @@ class Progress:
     task: TaskId
     position: int
     end: int
-    follows: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the active tasks do: see Status.facts."""
+
+    facts: dict[TaskId, tuple[int, int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,7 @@ MemberEvent = (
     | FirstRecord
     | ReleaseDone
     | Progress
+    | Measured
     | Dropped
     | WriterLost
     | DiskSeen

@@ -56,6 +56,16 @@ class Task:
     state_bytes: int = 0
 
 
+class TaskRange(NamedTuple):
+    """`partitions` of one subtopology, from `first` on, that a version of the app has."""
+
+    subtopology: int
+    first: int
+    partitions: int
+    stateful: bool = True
+    weight: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Owner:
     """An owner record as the log holds it. `writer` "" means that nobody may write for the task."""
@@ -71,13 +81,14 @@ class Owner:
 class Copy:
     """A copy of a task's state as its holder reports it. Positions are sums over the task's changelogs.
 
-    `ready` is the holder's own announcement (learners); a disk copy is what lies on disk and is not followed.
+    `ready` is the holder's own announcement (learners); `eta_ms` the time until it is level, where that is known.
     """
 
     role: Role
     position: int = 0
     end: int = 0
     ready: bool = False
+    eta_ms: int | None = None
 
     @property
     def lag(self) -> int:
@@ -109,7 +120,7 @@ class Status:
 
     `active`: task -> epoch, running or starting; `copies`: learners and standbys; `disk`: task -> position of state
     that lies there unused; `released`: proofs for releases, kept until the assignment that answers them; `facts`: input lag, state bytes, records processed in this epoch,
-    longest pause between commits in ms.
+    longest pause between commits in ms; `weights` of active tasks as measured, where they are not 1.
     """
 
     generation: int = 0
@@ -121,6 +132,7 @@ class Status:
     ends: Mapping[TaskId, int] = field(default_factory=dict)
     started: Mapping[TaskId, Started] = field(default_factory=dict)
     facts: Mapping[TaskId, tuple[int, int, int, int]] = field(default_factory=dict)
+    weights: Mapping[TaskId, int] = field(default_factory=dict)
     leaving: bool = False
     bounce: bool = False
 
@@ -128,7 +140,8 @@ class Status:
 @dataclass(frozen=True, slots=True)
 class Hello:
     """How a worker introduces itself. `member` = instance id + worker number; `incarnation` is new at each process
-    start, and `writer` (the transactional id) is made of both and never used again."""
+    start, and `writer` (the transactional id) is made of both and never used again. `tasks` is what its version of the
+    app has; None: the same as the coordinator's own."""
 
     member: str
     instance: str
@@ -139,6 +152,7 @@ class Hello:
     host: str = ""
     pid: int = 0
     protocols: tuple[Protocol, ...] = PROTOCOL_ORDER
+    tasks: tuple[TaskRange, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +161,7 @@ class Assignment:
 
     `active` carries the epoch that the owner record was written with; `release` names tasks (with that epoch) whose
     release the member must prove, also when it does not hold them; a task it runs that is in neither is lost.
-    `shutdown` tells a leaver that nothing is left on it.
+    `shutdown` tells a leaver that nothing is left on it. `weights`: what its active tasks weighed so far, where not 1.
     """
 
     generation: int
@@ -159,6 +173,7 @@ class Assignment:
     protocol: Protocol = Protocol.LEARNER
     leaving: bool = False
     shutdown: bool = False
+    weights: Mapping[TaskId, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +184,7 @@ class Settings:
     ready: str = "eager"
     standbys: int = 0
     balancing_factor: int = 1
+    weights: str = "given"  # or what is measured: "rate", "bytes"
     max_learners_per_instance: int = 2
     acceptable_recovery_lag: int = 10_000
     acceptable_recovery_time_ms: int = 10_000

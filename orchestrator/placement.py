@@ -57,6 +57,7 @@ class _Placing:
         self.standbys: dict[TaskId, list[str]] = {}
         self.restoring = dict.fromkeys(self.hosts, 0)
         self.cold: list[TaskId] = []
+        self.mixed = any(member.knows is not None for member in view.members.values())
         self.direct = view.protocol is not Protocol.LEARNER
 
     # ---- active
@@ -86,18 +87,37 @@ class _Placing:
 
     def place_cold(self) -> None:
         """(4) To members with room: the least loaded host, ties by name. After learners are counted."""
+        if self.mixed:
+            for task in self.cold:
+                self._place_with_able(task)
+            return
         hosts = self.staying or self.hosts
         heap = [(self.load[h] / self.capacity[h], self.rank[h], h) for h in hosts]
         heapify(heap)
         for task in self.cold:
             _, rank, host = heap[0]
-            self._own(task, self._least_worker(host))
+            self._own(task, self._least_worker(host, task))
             heapreplace(heap, (self.load[host] / self.capacity[host], rank, host))
+
+    def _place_with_able(self, task: TaskId) -> None:
+        """Versions of the app differ: the least loaded of the hosts that have the task; nobody, where none has it."""
+        able = [h for h in self.staying if self._able(h, task)] or [h for h in self.hosts if self._able(h, task)]
+        if able:
+            host = min(able, key=lambda h: (self.load[h] / self.capacity[h], self.rank[h]))
+            self._own(task, self._least_worker(host, task))
+
+    def _able(self, host: str, task: TaskId) -> bool:
+        """Whether a worker of the host has a version of the app with this task."""
+        return not self.mixed or any(self._knows(m, task) for m in self.workers[host])
+
+    def _knows(self, member: str, task: TaskId) -> bool:
+        knows = self.view.members[member].knows
+        return knows is None or task in knows
 
     def _returning(self, task: TaskId) -> str | None:
         former = self.view.former.get(task)
         member = self.view.members.get(former) if former else None
-        if member is None or member.instance in self.leaving:
+        if member is None or member.instance in self.leaving or not self._knows(member.name, task):
             return None
         has_state = not self.view.tasks[task].stateful or member.instance in self.view.disk.get(task, {})
         return member.name if has_state else None
@@ -110,8 +130,8 @@ class _Placing:
                 host = self.host_of[member]
                 best.append((host in self.leaving, False, lag, self.rank[host], member))
         for host, lag in self.view.disk.get(task, {}).items():
-            if host in self.rank:
-                best.append((host in self.leaving, True, lag, self.rank[host], self._least_worker(host)))
+            if host in self.rank and self._able(host, task):
+                best.append((host in self.leaving, True, lag, self.rank[host], self._least_worker(host, task)))
         return min(best)[4] if best else None
 
     def _own(self, task: TaskId, member: str) -> None:
@@ -123,8 +143,8 @@ class _Placing:
         self.load[self.host_of[member]] += weight
         self.worker_load[member] += weight
 
-    def _least_worker(self, host: str) -> str:
-        workers = self.workers[host]
+    def _least_worker(self, host: str, task: TaskId) -> str:
+        workers = [m for m in self.workers[host] if self._knows(m, task)] if self.mixed else self.workers[host]
         if len(workers) == 1:
             return workers[0]
         return min(workers, key=lambda m: (self.worker_load[m] / max(1, self.view.members[m].capacity), natural(m)))
@@ -156,7 +176,7 @@ class _Placing:
     def _move(self, task: TaskId, host: str) -> None:
         """Begin to move a task to `host`: through a learner, or at once where nothing has to be restored."""
         standby = [m for m in self.view.standbys.get(task, {}) if self.host_of.get(m) == host]
-        member = min(standby, key=natural) if standby else self._least_worker(host)
+        member = min(standby, key=natural) if standby else self._least_worker(host, task)
         if self.direct or not self.view.tasks[task].stateful:
             self._count(task, self.active[task], -1)
             self._own(task, member)
@@ -164,8 +184,8 @@ class _Placing:
             self._learn(task, member, False)
 
     def _funded(self, task: TaskId, host: str) -> bool:
-        """Whether `host` may begin to learn `task`: budget left, not given up there."""
-        if (task, host) in self.view.given_up:
+        """Whether `host` may begin to learn `task`: it knows it, budget left, not given up there."""
+        if (task, host) in self.view.given_up or not self._able(host, task):
             return False
         if self.direct or not self.view.tasks[task].stateful:
             return True
@@ -312,7 +332,7 @@ class _Placing:
             tasks = sorted(t for t, m in self.active.items() if self.host_of[m] == host and t not in self.learners)
             for task in tasks:
                 source = self.active[task]
-                target = self._least_worker(host)
+                target = self._least_worker(host, task)
                 factor = max(1, self.view.settings.balancing_factor) * self.weight[task]
                 left = self.worker_load[source] * max(1, self.view.members[target].capacity)
                 if target != source and left > (self.worker_load[target] + factor) * max(
@@ -363,7 +383,7 @@ class _Placing:
             zones = {self.view.members[self.workers[h][0]].zone for h in taken}
             best: tuple[bool, bool, bool, float, int, str] | None = None
             for host in self.staying:
-                if host in taken:
+                if host in taken or not self._able(host, task):
                     continue
                 zone = self.view.members[self.workers[host][0]].zone
                 was_owner = former is not None and self.host_of.get(former) == host
@@ -374,5 +394,5 @@ class _Placing:
             if best is None:
                 return
             host = best[5]
-            self.standbys.setdefault(task, []).append(self._least_worker(host))
+            self.standbys.setdefault(task, []).append(self._least_worker(host, task))
             copies[host] += 1

@@ -10,13 +10,14 @@ from orchestrator.model import Protocol, Settings, Task, TaskId
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A live member as the assignor sees it."""
+    """A live member as the assignor sees it. `knows`: the tasks that its version of the app has; None for all."""
 
     name: str
     instance: str
     capacity: int = 1
     zone: str = ""
     leaving: bool = False
+    knows: frozenset[TaskId] | None = None
 
 
 @dataclass(frozen=True, slots=True)

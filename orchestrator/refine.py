@@ -14,6 +14,7 @@ from orchestrator.grants import is_released
 from orchestrator.model import Owner, Protocol, TaskId
 from orchestrator.placement import place
 from orchestrator.placement_view import Plan
+from orchestrator.timing import begin
 from orchestrator.views import build_view
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def rebalance(group: Group, now_ms: int) -> None:
 
 
 def _broken_move(group: Group) -> bool:
-    return any(group.roster.get(move.target) is None for move in group.moves.values())
+    targets = [(task, group.roster.get(move.target)) for task, move in group.moves.items()]
+    return any(target is None or not group.can_run(target, task) for task, target in targets)
 
 
 def _changes(group: Group, plan: Plan) -> dict[TaskId, str]:
@@ -82,6 +84,8 @@ def _changes(group: Group, plan: Plan) -> dict[TaskId, str]:
 def advance(group: Group) -> None:
     """Record the owners of moves that are free: nobody holds the task, provably."""
     free: list[Owner] = []
+    for task in [t for t in group.moves if t not in group.tasks]:
+        del group.moves[task]
     for task, move in sorted(group.moves.items()):
         if task in group.recording or ((held := group.owners.get(task)) and held.writer in group.fencing):
             continue
@@ -91,7 +95,7 @@ def advance(group: Group) -> None:
             if move.target == owner.member and not group.barrier:
                 del group.moves[task]
             continue
-        if target is None or target.fenced:
+        if target is None or target.fenced or not group.can_run(target, task):
             del group.moves[task]
             group.dirty = True
             continue
@@ -104,23 +108,25 @@ def advance(group: Group) -> None:
             group.generation += 1
         group.barrier = False
         for record in free:
-            _time(group, record)
+            begin(group, record)
             group.recording[record.task] = record
             del group.moves[record.task]
         group.effects.append(ev.RecordOwners(tuple(free)))
+
+
+def retire(group: Group) -> None:
+    """Tasks that no version has any more: once their owner has let go, the log says that nobody may write for them."""
+    gone = [
+        Owner(task, owner.epoch + 1, owner.member, "", group.term)
+        for task, owner in sorted(group.owners.items())
+        if task not in group.tasks and task not in group.recording and owner.writer and _proven(group, owner)
+    ]
+    if gone:
+        group.recording.update({record.task: record for record in gone})
+        group.effects.append(ev.RecordOwners(tuple(gone)))
 
 
 def _proven(group: Group, owner: Owner) -> bool:
     """Whether the owner gave the task up: by its own report."""
     member = group.roster.get(owner.member)
     return member is not None and member.hello.writer == owner.writer and is_released(owner, member)
-
-
-def _time(group: Group, record: Owner) -> None:
-    before = group.owners.get(record.task)
-    source = before.member if before is not None else ""
-    if not source or source == record.member:
-        return
-    member = group.roster.get(source)
-    proof = member.status.released.get(record.task) if member is not None else None
-    group.hand_overs[record.task] = (source, record.member, proof, False)

@@ -1,34 +1,26 @@
-"""Scenario files: a command, `----`, and what the group then looks like. Parser, interpreter and printer.
+"""Scenarios: commands to a group, and what it then looks like. Interpreter and printer; scenario_files.py reads them.
 
 One rule: a refused command changes nothing and prints `error: ...`; after every command the invariants are checked.
-The grammar is in docs/scenarios.md. A file without `----` is a what-if: each line is a command.
+The grammar is in docs/scenarios.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from orchestrator import invariants
-from orchestrator.durations import parse_duration_ms
+from orchestrator.durations import parse_duration_ms, parse_size_bytes
 from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.explain import explain_task
-from orchestrator.model import Protocol, Settings, Task, TaskId
+from orchestrator.model import Protocol, Settings, Task, TaskId, TaskRange
 from orchestrator.names import natural
 from orchestrator.scale import leaver_costs
-from orchestrator.scenario_words import event_order, number, parse_settings, some, split_options, task_id
+from orchestrator.scenario_files import COMMANDS, Block
+from orchestrator.scenario_files import parse as parse
+from orchestrator.scenario_words import event_order, free_id, number, parse_settings, some, split_options, task_id
 from orchestrator.shares import choose_leaving, parse_amount, target_size
+from orchestrator.versions import ranges
 from orchestrator.world import Node, World
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One command of a file: its lines, where it stands, and the expected output (None in a what-if file)."""
-
-    line: int
-    command: str
-    body: tuple[str, ...] = ()
-    expected: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,55 +34,6 @@ class Outcome:
     events: list[str] = field(default_factory=list)
     error: str | None = None
     text: str = "ok"
-
-
-def parse(text: str) -> list[Block]:
-    """Split a file into blocks. Raises WrongUse naming the line."""
-    lines = text.splitlines()
-    if not any(line.strip() == "----" for line in lines):
-        return list(_parse_plain(lines))
-    blocks: list[Block] = []
-    index = 0
-    while index < len(lines):
-        line = lines[index].strip()
-        if not line or line.startswith("#"):
-            index += 1
-            continue
-        start, head = index, []
-        while index < len(lines) and lines[index].strip() not in ("", "----"):
-            head.append(_uncomment(lines[index]))
-            index += 1
-        if index >= len(lines) or lines[index].strip() != "----":
-            raise WrongUse(f"line {start + 1}: '{head[0]}' has no '----' below it; add it and the expected output")
-        index += 1
-        expected: list[str] = []
-        while index < len(lines) and lines[index].strip():
-            expected.append(lines[index].rstrip())
-            index += 1
-        head = [h for h in head if h]
-        blocks.append(Block(start + 1, head[0], tuple(head[1:]), "\n".join(expected)))
-    return blocks
-
-
-def _uncomment(line: str) -> str:
-    return line.split("#", 1)[0].strip()
-
-
-def _parse_plain(lines: list[str]) -> Iterator[Block]:
-    index = 0
-    while index < len(lines):
-        command = _uncomment(lines[index])
-        index += 1
-        if not command:
-            continue
-        start, body = index, []
-        if command.split()[0] == "group":
-            while index < len(lines) and (line := _uncomment(lines[index])):
-                if line.split()[0] in COMMANDS:
-                    break
-                body.append(line)
-                index += 1
-        yield Block(start, command, tuple(body))
 
 
 class Scenario:
@@ -156,7 +99,10 @@ class Scenario:
 
     def _group(self, words: list[str], body: tuple[str, ...]) -> None:
         names: dict[str, TaskId] = {}
-        for word in words:
+        weights: dict[str, int] = {}
+        for declared in words:
+            word, equals, weight = declared.partition("=")
+            weights[word] = number(word, weight) if equals else 1
             if word in names:
                 raise WrongUse(f"task {word} is declared twice")
             names[word] = task_id(word, len(names))
@@ -180,7 +126,7 @@ class Scenario:
         self.names = names
         self.world = World(self.world.settings)
         self._declared = True
-        self.world.declare([Task(task) for task in names.values()], placed)
+        self.world.declare([Task(task, weight=weights[word]) for word, task in names.items()], placed)
 
     def _config(self, words: list[str]) -> None:
         if not words:
@@ -195,14 +141,30 @@ class Scenario:
             self.world.nudge()
 
     def _join(self, words: list[str]) -> None:
-        name, options = split_options("join", words, ("instance", "capacity", "zone"))
+        name, options = split_options("join", words, ("instance", "capacity", "zone", "knows"))
         if name in self.world.nodes:
             known = self.world.nodes[name]
             raise WrongUse(
                 f"{name} is a member already" if known.alive else f"{name} was here before; use rejoin {name}"
             )
         capacity = number("capacity", options.get("capacity", "1"))
-        self.world.join(name, options.get("instance", name), capacity, options.get("zone", ""))
+        tasks = self._version(options.get("knows"))
+        self.world.join(name, options.get("instance", name), capacity, options.get("zone", ""), tasks)
+
+    def _version(self, knows: str | None) -> tuple[TaskRange, ...] | None:
+        """The tasks of a version of the app, as `knows=T1,T2` names them; names that are new are declared by it."""
+        if knows is None:
+            return None
+        words = knows.split(",")
+        if "" in words or len(set(words)) < len(words):
+            raise WrongUse(f"knows={knows}: write each task once, as in knows=T1,T2")
+        names = dict(self.names)
+        for word in words:
+            if word not in names:
+                found = task_id(word, len(names))
+                names[word] = found if found not in names.values() else free_id(names.values())
+        self.names = names
+        return ranges(self.world.tasks.get(names[word], Task(names[word])) for word in words)
 
     def _ready(self, words: list[str]) -> None:
         if not words or len(words) > 2:
@@ -224,6 +186,16 @@ class Scenario:
         for node, task in waiting:
             self.world.ready(node, task)
         self.world.settle()
+
+    def _weight(self, words: list[str]) -> None:
+        if len(words) != 2:
+            raise WrongUse("weight TASK NUMBER, as in weight T1 3")
+        task, kind = self._task(words[0]), self.world.settings.weights
+        measured = parse_size_bytes(words[1]) if kind == "bytes" else number("weight", words[1])
+        if kind == "given":
+            self.world.weigh(task, measured)
+        else:
+            self.world.measures[task] = measured
 
     def _leaving(self, words: list[str]) -> None:
         for node in [self._running(word) for word in some("leaving", words)]:
@@ -277,11 +249,17 @@ class Scenario:
             self.world.resume(node)
 
     def _rejoin(self, words: list[str]) -> None:
-        for word in some("rejoin", words):
+        some("rejoin", words)
+        names = words
+        options: dict[str, str] = {}
+        if any("=" in word for word in words):
+            name, options = split_options("rejoin", words, ("knows",))
+            names = [name]
+        for word in names:
             node = self.world.nodes.get(word)
             if node is None:
                 raise WrongUse(f"no member {word}; use join {word}")
-            self.world.rejoin(node)
+            self.world.rejoin(node, self._version(options.get("knows")))
 
     def _restart(self, words: list[str]) -> None:
         if words:
@@ -371,20 +349,3 @@ class Scenario:
             padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
             lines.append(f"  {name.ljust(name_width)}  {'  '.join(padded)}".rstrip())
         return "\n".join([*lines, *outcome.events])
-
-
-COMMANDS = {
-    "group": "_group",
-    "config": "_config",
-    "join": "_join",
-    "ready": "_ready",
-    "leaving": "_leaving",
-    "scale-down": "_scale_down",
-    "crash": "_crash",
-    "stall": "_stall",
-    "resume": "_resume",
-    "rejoin": "_rejoin",
-    "restart coordinator": "_restart",
-    "tick": "_tick",
-    "explain": "_explain",
-}

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields, replace
 
 from orchestrator.durations import parse_duration_ms
 from orchestrator.errors import WrongUse
 from orchestrator.model import Protocol, Settings, TaskId
 from orchestrator.names import natural
+from orchestrator.weights import UNITS
 
-CHOICES = {"protocol": tuple(p.value for p in Protocol), "ready": ("eager", "conservative")}
+CHOICES = {
+    "protocol": tuple(p.value for p in Protocol),
+    "ready": ("eager", "conservative"),
+    "weights": ("given", *UNITS),
+}
 
 
 def task_id(word: str, index: int) -> TaskId:
@@ -20,6 +26,11 @@ def task_id(word: str, index: int) -> TaskId:
     if left.isdecimal() and right.isdecimal():
         return TaskId(int(left), int(right))
     return TaskId(0, index)
+
+
+def free_id(taken: Iterable[TaskId]) -> TaskId:
+    """An id that no other name has."""
+    return TaskId(0, max((task.partition for task in taken), default=-1) + 1)
 
 
 def event_order(text: str) -> tuple[int, object]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.model import TaskId
 from orchestrator.placement_view import LearnerView, MemberView, View
+from orchestrator.versions import expand
 
 if TYPE_CHECKING:
     from orchestrator.group import Group
@@ -16,7 +17,7 @@ def build_view(group: Group) -> View:
     """What the assignor may know: live members, effective owners, copies with their lags, reserved tasks."""
     live = {m.name: m for m in group.roster if not m.fenced and not m.shut_down}
     members = {
-        name: MemberView(name, m.hello.instance, m.hello.capacity, m.hello.zone, m.is_leaving)
+        name: MemberView(name, m.hello.instance, m.hello.capacity, m.hello.zone, m.is_leaving, _knows(group, m))
         for name, m in sorted(live.items())
         if m.session is not None or not m.is_leaving
     }
@@ -45,11 +46,11 @@ def build_view(group: Group) -> View:
     learners = {
         task: LearnerView(member, _ready(group, member, task))
         for task, member in group.learners.items()
-        if member in members and task in group.tasks
+        if member in members and group.can_run(group.roster.members[member], task)
     }
     reserved -= {t for t, learner in learners.items() if learner.ready and t in reserved and not group.owners[t].writer}
     return View(
-        tasks=group.tasks,
+        tasks=group.weighed(),
         members=members,
         active=active,
         learners=learners,
@@ -61,6 +62,12 @@ def build_view(group: Group) -> View:
         protocol=group.protocol,
         settings=group.settings,
     )
+
+
+def _knows(group: Group, member: Member) -> frozenset[TaskId] | None:
+    """The tasks that the member can run; None for all of them, which is nearly always so."""
+    told = group.declared if member.hello.tasks is None else expand(member.hello.tasks)
+    return None if told.keys() >= group.tasks.keys() else frozenset(told)
 
 
 def _ready(group: Group, member: str, task: TaskId) -> bool:
@@ -75,7 +82,7 @@ def _copies(
     standbys: dict[TaskId, dict[str, int]] = {}
     for task, names in group.standbys.items():
         for name in names:
-            if name in members:
+            if name in members and group.can_run(group.roster.members[name], task):
                 member = group.roster.members[name]
                 copy = member.status.copies.get(task)
                 lag = copy.lag if copy is not None else group.ends.get(task, 0)
@@ -84,7 +91,7 @@ def _copies(
     for name in members:
         member = group.roster.members[name]
         for task, position in member.status.disk.items():
-            if task in group.tasks:
+            if group.can_run(member, task):
                 lag = max(0, group.ends.get(task, position) - position)
                 hosts = disk.setdefault(task, {})
                 hosts[member.hello.instance] = min(lag, hosts.get(member.hello.instance, lag))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from orchestrator import events as ev
 from orchestrator import member as mem
 from orchestrator.group import Group
-from orchestrator.model import Hello, Owner, Role, Settings, Task, TaskId
+from orchestrator.model import Hello, Owner, Role, Settings, Task, TaskId, TaskRange
 from orchestrator.names import natural
 
 STATE_SIZE = 1_000_000  # positions in a task's changelog: far above any acceptable lag, so that learners must restore
@@ -47,6 +47,7 @@ class World:
         self.nodes: dict[str, Node] = {}
         self.group = Group(settings)
         self.events: list[str] = []
+        self.measures: dict[TaskId, int] = {}  # bytes of state, or records a second, as the setting `weights` says
         self._sessions = 0
         self._queue: deque[Callable[[], None]] = deque()
 
@@ -76,8 +77,10 @@ class World:
             self.settings, self.tasks.values(), self.log.values(), term=self.term, now_ms=self.now_ms, generation=0
         )
 
-    def _new_node(self, name: str, instance: str, capacity: int, zone: str) -> Node:
-        hello = Hello(name, instance, f"{name}#1", f"{name}#1", capacity, zone)
+    def _new_node(
+        self, name: str, instance: str, capacity: int, zone: str, tasks: tuple[TaskRange, ...] | None = None
+    ) -> Node:
+        hello = Hello(name, instance, f"{name}#1", f"{name}#1", capacity, zone, tasks=tasks)
         node = Node(name, hello, mem.MemberMachine(self.settings))
         self.nodes[name] = node
         return node
@@ -192,10 +195,7 @@ class World:
     def _rejoin(self, node: Node) -> None:
         node.lives += 1
         incarnation = f"{node.name}#{node.lives}"
-        old = node.hello
-        node.hello = Hello(
-            old.member, old.instance, incarnation, incarnation, old.capacity, old.zone, protocols=old.protocols
-        )
+        node.hello = replace(node.hello, incarnation=incarnation, writer=incarnation)
         node.machine.disk = dict(node.disk)
         self._say(f"{node.name} rejoined")
         self._connect(node)
@@ -207,8 +207,10 @@ class World:
         alive = [n.name for n in self.nodes.values() if n.alive]
         return min(alive, key=natural) if alive else None
 
-    def join(self, name: str, instance: str, capacity: int, zone: str) -> None:
-        self._connect(self._new_node(name, instance, capacity, zone))
+    def join(
+        self, name: str, instance: str, capacity: int, zone: str, tasks: tuple[TaskRange, ...] | None = None
+    ) -> None:
+        self._connect(self._new_node(name, instance, capacity, zone, tasks))
         self.settle()
 
     def ready(self, node: Node, task: TaskId) -> None:
@@ -263,11 +265,15 @@ class World:
             self._report(node)
         self.settle()
 
-    def rejoin(self, node: Node) -> None:
-        """A process that was gone starts again, with its disk, as a new incarnation."""
+    def rejoin(self, node: Node, tasks: tuple[TaskRange, ...] | None = None) -> None:
+        """A process that was gone starts again, with its disk, as a new incarnation; `tasks`: as another version."""
         node.alive, node.stalled = True, False
         node.inbox.clear()
+        for task, holding in node.machine.held.items():  # it may still run: then this is a bounce
+            node.disk[task] = max(holding.position, node.disk.get(task, 0))
         node.machine = mem.MemberMachine(self.settings)
+        if tasks is not None:
+            node.hello = replace(node.hello, tasks=tasks)
         self._rejoin(node)
         self.settle()
 
@@ -291,9 +297,26 @@ class World:
             self.now_ms = min(end, self.now_ms + min(1_000, self.settings.heartbeat_ms))
             for node in self.nodes.values():
                 if node.alive and not node.stalled:
+                    self._measure(node)
                     self._report(node)
             self._queue.append(lambda: self._to_group(ev.Tick()))
             self.settle()
+
+    def _measure(self, node: Node) -> None:
+        """What its active tasks do, as a worker would tell it."""
+        facts: dict[TaskId, tuple[int, int, int, int]] = {}
+        for task in node.machine.held:
+            measured = self.measures.get(task, 0)
+            size, records = (measured, 0) if self.settings.weights == "bytes" else (0, measured * self.now_ms // 1000)
+            facts[task] = (0, size, records, 0)
+        self._to_member(node, mem.Measured(facts))
+
+    def weigh(self, task: TaskId, weight: int) -> None:
+        """Somebody gives the task another weight."""
+        self.tasks[task] = replace(self.tasks[task], weight=weight)
+        self.group.declared = self.tasks
+        self.group.reconsider()
+        self.nudge()
 
     def nudge(self) -> None:
         """Let the coordinator think again, without time passing."""

@@ -1,6 +1,7 @@
 """Learners, standbys and starting tasks: their changelogs are read into their stores.
 
-One rule: progress is a position; ready is announced by the machine, from positions and ends, never from counts.
+One rule: progress is a position; ready is announced by the machine, from positions and ends, never from counts. Copies
+keep to the instance's restore budget, which its workers share evenly; a task that nobody runs meanwhile does not.
 """
 
 from __future__ import annotations
@@ -8,10 +9,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from orchestrator.coordinator import monotonic_ms
 from orchestrator.member_events import Progress
+from orchestrator.model import Role
 from state.changelog import replay
 from state.errors import StateError, StoreDamaged
 from state.log.protocol import Partition, Reader
+from workers.throttle import TokenBucket
 
 if TYPE_CHECKING:
     from workers.task import TaskRun
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 
 ENDS_EVERY_S = 0.25
 WAIT_MS = 25
+FETCH_BYTES, FETCH_BYTES_MIN = 1 << 20, 16 << 10
 
 
 class Following:
@@ -29,13 +34,19 @@ class Following:
         self._reader: Reader = worker.log.reader()
         self._runs: dict[Partition, TaskRun] = {}
         self._ends_at = 0.0
+        instance = worker.spec.instance
+        share = -(-instance.restore_rate_limit // instance.workers)
+        self._bucket = TokenBucket(share)
+        self._paused: set[Partition] = set()
 
     def add(self, run: TaskRun, partition: Partition, position: int) -> None:
         self._runs[partition] = run
+        self._paused.discard(partition)
         self._reader.add(partition, position)
 
     def drop(self, partition: Partition) -> None:
         if self._runs.pop(partition, None) is not None:
+            self._paused.discard(partition)
             self._reader.drop(partition)
 
     async def run(self) -> None:
@@ -44,7 +55,9 @@ class Following:
             if not self._runs:
                 await asyncio.sleep(WAIT_MS / 1000)
                 continue
-            fetched = await self._reader.poll(wait_ms=WAIT_MS)
+            size = self._within_budget()
+            fetched = await self._reader.poll(max_bytes_per_partition=size, wait_ms=WAIT_MS)
+            self._bucket.step(monotonic_ms(), sum(len(p.data) for p in fetched if self._is_copy(p.partition)))
             touched: dict[TaskRun, None] = {}
             for part in fetched:
                 run = self._runs.get(part.partition)
@@ -72,6 +85,29 @@ class Following:
                 await self._read_ends()
             for run in touched:
                 await self._report(run)
+
+    def _is_copy(self, partition: Partition) -> bool:
+        run = self._runs.get(partition)
+        return run is not None and run.role is not Role.ACTIVE
+
+    def _within_budget(self) -> int:
+        """How much to fetch of each partition; copies are not read while the budget is used up."""
+        allowed = self._bucket.step(monotonic_ms())
+        if allowed is None:
+            return FETCH_BYTES
+        copies = [p for p in self._runs if self._is_copy(p)]
+        for partition in copies:
+            if allowed == 0 and partition not in self._paused:
+                self._paused.add(partition)
+                self._reader.drop(partition)
+        if allowed == 0:
+            return FETCH_BYTES
+        for partition in sorted(self._paused):
+            opened = self._runs[partition].by_changelog.get(partition)
+            if opened is not None:
+                self._reader.add(partition, opened.store.offset)
+        self._paused.clear()
+        return min(FETCH_BYTES, max(FETCH_BYTES_MIN, allowed // max(1, len(copies))))
 
     async def _read_ends(self) -> None:
         partitions = list(self._runs)

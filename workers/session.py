@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 
 from orchestrator import messages
 from orchestrator.errors import ProtocolError
-from orchestrator.member_events import Assigned, Progress, SessionOpened, WriterLost
+from orchestrator.member_events import Assigned, Measured, Progress, SessionOpened, WriterLost
 from orchestrator.model import Hello, TaskId
 from orchestrator.transport import Connection, ConnectionEnded, connect
+from orchestrator.versions import ranges
+from orchestrator.weights import with_given
 
 if TYPE_CHECKING:
     from workers.worker import Worker
@@ -43,6 +45,7 @@ class Session:
             zone=spec.instance.zone,
             host=socket.gethostname(),
             pid=os.getpid(),
+            tasks=ranges(with_given(worker.prepared.tasks(), spec.instance.task_weights)),
         )
 
     # ---- sending
@@ -74,10 +77,14 @@ class Session:
         for run in worker.processing.active():
             position = run.position()
             worker.tell(Progress(run.id, position, position))
-        worker.machine.facts = {
-            run.id: (lags.get(run.scope, 0), run.state_bytes(), run.records, run.pause_ms)
-            for run in worker.processing.active()
-        }
+        worker.tell(
+            Measured(
+                {
+                    run.id: (lags.get(run.scope, 0), run.state_bytes(), run.records, run.pause_ms)
+                    for run in worker.processing.active()
+                }
+            )
+        )
 
     # ---- the connection
 

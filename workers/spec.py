@@ -15,6 +15,7 @@ from orchestrator.model import Settings
 class InstanceSpec(msgspec.Struct, frozen=True):
     """One instance. `path` are folders in which the app's module is looked for; `log` is a URL.
 
+    `restore_rate_limit` is in bytes a second, 0 for none;
     `attempt` tells a retry of the host (a Spark task's attempt) from the first start; `failpoint` see failpoint.py.
     """
 
@@ -27,6 +28,8 @@ class InstanceSpec(msgspec.Struct, frozen=True):
     zone: str = ""
     path: tuple[str, ...] = ()
     settings: Settings = msgspec.field(default_factory=Settings)
+    task_weights: tuple[tuple[str, int], ...] = ()
+    restore_rate_limit: int = 0
     commit_ms: int = 100
     synchronous: str = "NORMAL"
     snapshots: str = ""

@@ -16,8 +16,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from orchestrator.durations import parse_duration_ms
+from orchestrator.durations import parse_duration_ms, parse_size_bytes
 from orchestrator.errors import WrongUse
+from orchestrator.weights import parse_given
 
 PREFIX = "ORCHESTRATOR_"
 FILE, PROJECT = "orchestrator.toml", "pyproject.toml"
@@ -43,6 +44,11 @@ def some_time(text: str) -> int:
     if found < 1:
         raise WrongUse(f"'{text}' is no time at all; write a duration such as 100ms")
     return found
+
+
+def bytes_or_0(text: str) -> int:
+    """A size, or 0. Raises WrongUse."""
+    return 0 if text.strip() == "0" else parse_size_bytes(text)
 
 
 def level(text: str) -> str:
@@ -118,11 +124,26 @@ TABLE: dict[str, Setting] = {
             "ready", "eager", "when a learner takes over: eager or conservative", choices=("eager", "conservative")
         ),
         Setting("standbys", "0", "standby copies of each task", natural_number),
+        Setting(
+            "weights",
+            "given",
+            "what a task weighs: given (1, or --task-weights), or measured by rate (records) or bytes (of state)",
+            choices=("given", "rate", "bytes"),
+        ),
+        Setting("task-weights", "", "given weights: 0_3=4 for a task, 1=2 for a subtopology, with commas", parse_given),
+        Setting("balancing-factor", "1", "a task moves when its host stays above by more than so many", whole_number),
         Setting("heartbeat", "1s", "time between heartbeats", some_time),
         Setting("session-timeout", "10s", "silence after which a member is dead", some_time),
         Setting("disconnect-grace", "1s", "wait before warm copies take over", parse_duration_ms),
         Setting("max-learners", "2", "learners that restore at one time, an instance", whole_number),
         Setting("acceptable-recovery-lag", "10000", "how far a copy may be behind to be ready", natural_number),
+        Setting("acceptable-recovery-time", "10s", "or how soon it will have caught up", parse_duration_ms),
+        Setting(
+            "restore-rate-limit",
+            "0",
+            "bytes a second that copies of an instance restore, 64MiB; 0: no limit",
+            bytes_or_0,
+        ),
         Setting("log-level", "WARNING", "what instances say on stderr: DEBUG, INFO, WARNING or ERROR", level),
     )
 }

@@ -12,6 +12,10 @@ from orchestrator.placement import place
 from orchestrator.placement_view import LearnerView, MemberView, Plan, View
 
 
+def has(member: MemberView, task: TaskId) -> bool:
+    return member.knows is None or task in member.knows
+
+
 @st.composite
 def views(draw: st.DrawFn) -> View:
     """A group at rest or in trouble: members in instances, some leaving; tasks with owners, learners, copies, or none."""
@@ -24,18 +28,23 @@ def views(draw: st.DrawFn) -> View:
         for number in range(draw(st.integers(1, 2))):
             name = f"{instance}.{number}"
             members[name] = MemberView(name, instance, draw(st.integers(1, 3)), zone, instance in leaving)
-    names = sorted(members)
-    active = {t: draw(st.sampled_from(names)) for t in tasks if draw(st.booleans())}
+    for name in draw(st.sets(st.sampled_from(sorted(members)))):  # of another version of the app
+        knows = frozenset(draw(st.sets(st.sampled_from(tasks))))
+        members[name] = replace(members[name], knows=knows)
+    every = sorted(members)
+    tasks = [t for t in tasks if any(has(members[n], t) for n in every)]
+    able = {t: [n for n in every if has(members[n], t)] for t in tasks}
+    active = {t: draw(st.sampled_from(able[t])) for t in tasks if draw(st.booleans())}
     learners: dict[TaskId, LearnerView] = {}
     standbys: dict[TaskId, dict[str, int]] = {}
     for task in tasks:
         taken = {members[active[task]].instance} if task in active else set()
-        free = [n for n in names if members[n].instance not in taken]
+        free = [n for n in able[task] if members[n].instance not in taken]
         if free and draw(st.booleans()):
             learner = draw(st.sampled_from(free))
             learners[task] = LearnerView(learner, draw(st.booleans()))
             taken.add(members[learner].instance)
-        free = [n for n in names if members[n].instance not in taken]
+        free = [n for n in able[task] if members[n].instance not in taken]
         if free and draw(st.booleans()):
             standbys[task] = {draw(st.sampled_from(free)): draw(st.integers(0, 100))}
     chosen = Settings(
@@ -43,9 +52,10 @@ def views(draw: st.DrawFn) -> View:
         balancing_factor=draw(st.integers(1, 3)),
         max_learners_per_instance=draw(st.integers(1, 5)),
     )
+    weights = draw(st.sampled_from([st.just(1), st.integers(1, 3), st.sampled_from([1, 4, 32])]))
     stateful = {t: draw(st.booleans()) or t.subtopology == 0 for t in tasks}
     return View(
-        tasks={t: Task(t, stateful=stateful[t]) for t in tasks},
+        tasks={t: Task(t, stateful=stateful[t], weight=draw(weights)) for t in tasks},
         members=members,
         active=active,
         learners={t: v for t, v in learners.items() if stateful[t]},
@@ -64,6 +74,7 @@ def test_every_task_has_one_owner_and_copies_keep_apart(view: View) -> None:
         hosts = [plan.active[task], *plan.standbys.get(task, ())]
         if task in plan.learners:
             hosts.append(plan.learners[task])
+        assert all(has(view.members[name], task) for name in hosts), f"{task}: {hosts} do not all know it"
         instances = [view.members[name].instance for name in hosts]
         assert len(instances) == len(set(instances)), f"{task}: {hosts}"
         assert len(plan.standbys.get(task, ())) <= view.settings.standbys
@@ -145,12 +156,19 @@ def test_plans_come_to_rest_balanced_and_leavers_end_empty(view: View) -> None:
     for member in view.members.values():
         capacity[member.instance] = capacity.get(member.instance, 0) + member.capacity
         load.setdefault(member.instance, 0)
-    for name in plan.active.values():
-        load[view.members[name].instance] += 1
+    for task, name in plan.active.items():
+        load[view.members[name].instance] += view.tasks[task].weight
     leaving = {m.instance for m in view.members.values() if m.leaving}
-    assert not any(load[host] for host in leaving), "a leaver kept a task"
+    known: dict[str, set[TaskId]] = {host: set() for host in load}
+    for member in view.members.values():
+        known[member.instance] |= {t for t in view.tasks if has(member, t)}
+    for task, name in plan.active.items():
+        host = view.members[name].instance
+        assert host not in leaving or not any(task in known[h] for h in load.keys() - leaving), "a leaver kept a task"
     for a in load.keys() - leaving:
         for b in load.keys() - leaving:
-            assert load[a] * capacity[b] <= (load[b] + view.settings.balancing_factor) * capacity[a], (
-                f"{a}, {b}: {load}"
-            )
+            for task, name in plan.active.items():
+                if view.members[name].instance != a or task not in known[b]:
+                    continue
+                least = view.settings.balancing_factor * view.tasks[task].weight
+                assert load[a] * capacity[b] <= (load[b] + least) * capacity[a], f"{task} from {a} to {b}: {load}"

@@ -15,6 +15,7 @@ from orchestrator.cli.arguments import Parser, checked
 from orchestrator.cli.settings import TABLE, whole_number
 from orchestrator.errors import WrongUse
 from orchestrator.model import Protocol, Settings
+from orchestrator.weights import strange
 from pipeline.loading import load
 from workers.fleet import Fleet, Host, ProcessHost
 from workers.logs import default_log, log_path, open_log, show_log
@@ -23,9 +24,10 @@ from workers.spec import InstanceSpec
 
 GROUP = (
     *("protocol", "ready", "standbys", "heartbeat", "session-timeout", "disconnect-grace", "max-learners"),
-    "acceptable-recovery-lag",
+    *("acceptable-recovery-lag", "acceptable-recovery-time", "balancing-factor", "weights"),
 )
 OWN = (
+    *("task-weights", "restore-rate-limit"),
     *("workers", "commit-interval", "synchronous", "snapshots", "on-stop", "after-leave", "on", "failpoint"),
     "log-level",
 )
@@ -49,6 +51,9 @@ def group_settings(args: Any) -> Settings:
         disconnect_grace_ms=args.disconnect_grace,
         max_learners_per_instance=args.max_learners,
         acceptable_recovery_lag=args.acceptable_recovery_lag,
+        acceptable_recovery_time_ms=args.acceptable_recovery_time,
+        balancing_factor=args.balancing_factor,
+        weights=args.weights,
     )
 
 
@@ -88,6 +93,8 @@ def run(argv: list[str]) -> int:
         workers=args.workers,
         path=(str(Path.cwd()),),
         settings=group_settings(args),
+        task_weights=args.task_weights or (),
+        restore_rate_limit=args.restore_rate_limit,
         commit_ms=args.commit_interval,
         synchronous=args.synchronous,
         snapshots=args.snapshots,
@@ -119,6 +126,10 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
         fleet.claim()
         await fleet.announce()
         prepared = await prepare(log, app)
+        unknown = strange(prepared.tasks(), spec.task_weights)
+        if unknown:
+            there = ", ".join(str(task.id) for task in prepared.tasks()[:20])
+            raise WrongUse(f"--task-weights: {unknown[0]} is no task or subtopology of '{app.id}'; there are {there}")
         loop = asyncio.get_running_loop()
         received: list[int] = []
 

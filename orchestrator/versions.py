@@ -1,0 +1,66 @@
+"""Which tasks there are: what the members' versions of the app have between them.
+
+One rule: a task exists as long as somebody who stays can run it. A new version brings its tasks with its first member;
+what only an older version has goes with its last one. Reads hellos, decides nothing else. Used by group.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from orchestrator.model import Hello, Task, TaskId, TaskRange
+from orchestrator.roster import Member
+
+
+def ranges(tasks: Iterable[Task]) -> tuple[TaskRange, ...]:
+    """Tasks as runs of partitions: how a worker tells of thousands in a few words."""
+    found: list[TaskRange] = []
+    for task in sorted(tasks, key=lambda t: t.id):
+        last = found[-1] if found else None
+        alike = last is not None and (last.subtopology, last.stateful, last.weight) == (
+            task.id.subtopology,
+            task.stateful,
+            task.weight,
+        )
+        if last is not None and alike and last.first + last.partitions == task.id.partition:
+            found[-1] = TaskRange(last.subtopology, last.first, last.partitions + 1, last.stateful, last.weight)
+        else:
+            found.append(TaskRange(task.id.subtopology, task.id.partition, 1, task.stateful, task.weight))
+    return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def expand(told: tuple[TaskRange, ...]) -> Mapping[TaskId, Task]:
+    """The tasks of some ranges, by id. Nobody changes the result: it is shared."""
+    return {
+        TaskId(r.subtopology, partition): Task(TaskId(r.subtopology, partition), r.stateful, r.weight)
+        for r in told
+        for partition in range(r.first, r.first + r.partitions)
+    }
+
+
+def tasks_there(declared: Mapping[TaskId, Task], members: Iterable[Member]) -> Mapping[TaskId, Task]:
+    """What those who stay can run between them; what those who leave can, where nobody stays. A member that does not
+    say what it has has what the coordinator's own version has, and so has a group without members."""
+    present = list(members)
+    staying = [m for m in present if not m.is_leaving and not m.shut_down] or present
+    told = {m.hello.tasks for m in staying if m.hello.tasks is not None}
+    versions = [expand(version) for version in sorted(told)]
+    if not staying or any(m.hello.tasks is None for m in staying):
+        versions.append(declared)
+    if len(versions) == 1:
+        return versions[0]  # nearly always: it is not copied
+    found: dict[TaskId, Task] = {}
+    for version in versions:
+        for task in version.values():
+            other = found.get(task.id)
+            if other is not None and other != task:  # they differ in what they say of it: the more careful one
+                task = Task(task.id, task.stateful or other.stateful, max(task.weight, other.weight))
+            found[task.id] = task
+    return found
+
+
+def can_run(hello: Hello, task: TaskId, declared: Mapping[TaskId, Task]) -> bool:
+    """Whether the member's version of the app has the task."""
+    return task in (declared if hello.tasks is None else expand(hello.tasks))

@@ -1,0 +1,79 @@
+"""The prediction of a restore, and what it makes of a learner: ready by time only where it gains on the writes."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator import member as mem
+from orchestrator.model import Assignment, Role, Settings, TaskId
+from orchestrator.recovery import Recovery
+
+T = TaskId(0, 0)
+
+
+def restored(restore: int, write: int, seconds: float, start: int = 100_000) -> tuple[Recovery, int, int]:
+    """A copy after so many seconds at these rates a second, told ten times a second."""
+    recovery, position, end = Recovery(), 0, start
+    for tenth in range(int(seconds * 10) + 1):
+        position, end = restore * tenth // 10, start + write * tenth // 10
+        recovery.note(position, end, tenth * 100)
+    return recovery, position, end
+
+
+@given(restore=st.integers(100, 10_000), write=st.integers(0, 10_000), seconds=st.floats(1, 9))
+def test_the_time_is_the_lag_over_the_difference_of_the_rates(restore: int, write: int, seconds: float) -> None:
+    recovery, position, end = restored(restore, write, seconds)
+    eta = recovery.eta_ms(position, end)
+    if position >= end:
+        assert eta == 0
+    elif restore - write <= 0:
+        assert eta is None, "writes outrun the restore"
+    elif restore - write > 20:  # below that whole positions decide
+        assert eta is not None
+        expected = (end - position) * 1000 / (restore - write)
+        assert abs(eta - expected) <= 0.1 * expected + 1
+
+
+def test_one_sample_is_no_rate() -> None:
+    recovery, position, end = restored(1_000, 0, 0.5)
+    assert recovery.eta_ms(position, end) is None
+    assert recovery.eta_ms(end, end) == 0
+
+
+def test_a_burst_and_a_pause_are_smoothed() -> None:
+    """All of a second's share comes in one tenth of it: the time told never leaves the truth by half."""
+    recovery, told = Recovery(), []
+    for tenth in range(100):
+        position = (tenth + 9) // 10 * 1_000
+        recovery.note(position, 100_000, tenth * 100)
+        if tenth >= 30:
+            eta = recovery.eta_ms(position, 100_000)
+            assert eta is not None
+            told.append(eta / ((100_000 - position) / 1_000 * 1000))
+    assert min(told) > 0.5 and max(told) < 1.5, (min(told), max(told))
+
+
+def test_a_restore_that_begins_anew_forgets() -> None:
+    recovery, _, end = restored(10_000, 0, 5)
+    recovery.note(10, end, 6_000)
+    assert recovery.eta_ms(10, end) is None
+
+
+def learner(restore: int, write: int, settings: Settings) -> bool:
+    """Whether a learner at these rates announces itself within six seconds, far from level."""
+    machine = mem.MemberMachine(settings)
+    machine.step(mem.Assigned(Assignment(1, 1, learners=(T,))), 0)
+    for tenth in range(60):
+        machine.step(mem.Progress(T, restore * tenth // 10, 100_000 + write * tenth // 10), tenth * 100)
+    copy = machine.status().copies[T]
+    assert copy.role is Role.LEARNER and copy.lag > settings.acceptable_recovery_lag
+    return copy.ready
+
+
+def test_ready_by_time() -> None:
+    ten = Settings(acceptable_recovery_lag=10, acceptable_recovery_time_ms=10_000)
+    assert learner(restore=9_000, write=0, settings=ten)
+    assert not learner(restore=4_000, write=0, settings=ten)
+    assert not learner(restore=9_000, write=6_000, settings=ten), "fast, but writes take most of it"
+    assert not learner(restore=9_000, write=9_500, settings=ten), "it never will"

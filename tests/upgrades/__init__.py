@@ -1,0 +1,1 @@
+"""A new version of an application, rolled in while the old one runs."""

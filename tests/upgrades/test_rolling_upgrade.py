@@ -1,0 +1,195 @@
+"""Two versions of an application side by side, as real processes: one subtopology in both, one only in the old one, one
+only in the new one. One rule: a condition is waited for with a deadline; nothing sleeps for a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.model import Settings
+from state.log.sqlite import open_sqlite
+from tests.cli.console import Console
+from workers.journal import read_journals
+from workers.spec import InstanceSpec, encode_spec
+
+pytestmark = pytest.mark.processes
+VERSION = """
+from orchestrator import App, Record, Table
+
+app = App("shop", partitions=2)
+orders = app.topic("orders", key=str, value=int)
+totals = app.table("totals", key=str, value=int, default=int)
+{name} = app.topic("{name}", key=str, value=int)
+{name}_seen = app.table("{name}-seen", key=str, value=int, default=int)
+
+
+@app.processor(orders, totals)
+def order(order: Record[str, int], totals: Table[str, int]) -> None:
+    totals[order.key] += order.value
+
+
+@app.processor({name}, {name}_seen)
+def one(one: Record[str, int], {name}_seen: Table[str, int]) -> None:
+    {name}_seen[one.key] += one.value
+"""
+SETTINGS = Settings(heartbeat_ms=200, session_timeout_ms=10_000, acceptable_recovery_lag=0)
+BOTH, OLD, NEW = {"0_0", "0_1"}, {"1_0", "1_1"}, {"2_0", "2_1"}
+KEYS = [f"k{n}" for n in range(5)]
+
+
+class Shop:
+    """Instances of the shop, each started with the version that lies in its folder."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.log = console.folder / "shop.db"
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        asyncio.run(self._make_log())
+        for folder, name in (("old", "visits"), ("new", "refunds")):
+            (console.folder / folder).mkdir()
+            console.write(f"{folder}/shop.py", VERSION.format(name=name))
+
+    async def _make_log(self) -> None:
+        await (await open_sqlite(self.log, create=True)).close()
+
+    def start(self, name: str, version: str, on_stop: str = "bounce") -> None:
+        spec = InstanceSpec(
+            app="shop:app",
+            application="shop",
+            instance=name,
+            log=f"sqlite:{self.log}",
+            state_dir=str(self.console.folder / "state"),
+            path=(str(self.console.folder / version),),
+            settings=SETTINGS,
+            commit_ms=50,
+            on_stop=on_stop,
+        )
+        with (self.console.folder / "run.err").open("ab") as err:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "workers.instance"],
+                cwd=self.console.folder,
+                env=self.console._environment(),
+                stdin=subprocess.PIPE,
+                stderr=err,
+            )
+        (self.console.folder / "run.out").touch()
+        assert process.stdin is not None
+        process.stdin.write(encode_spec(spec).encode() + b"\n")
+        process.stdin.flush()
+        self.running[name] = process
+
+    def stop(self, name: str) -> None:
+        """SIGTERM, and its end."""
+        process = self.running.pop(name)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+    def produce(self, version: str, topic: str, value: int = 1) -> None:
+        lines = "\n".join(json.dumps({"key": key, "value": value}) for key in KEYS)
+        folder = self.console.folder / version
+        done = self.console("produce", "shop:app", topic, "--log", f"sqlite:{self.log}", stdin=lines, cwd=folder)
+        assert done.code == 0, done
+
+    def status(self) -> Any:
+        done = self.console.here("status", "shop", "--json", "--log", f"sqlite:{self.log}")
+        return done.json if done.code == 0 else {"tasks": [], "stable": False, "instances": []}
+
+    def settled(self, tasks: set[str], instances: set[str]) -> None:
+        """Wait until these tasks are there and run, on these instances and no other."""
+
+        def there() -> bool:
+            found = self.status()
+            active = {t["id"] for t in found["tasks"] if t["active"] in instances}
+            return bool(
+                found["stable"]
+                and {t["id"] for t in found["tasks"]} == tasks == active
+                and {i["id"] for i in found["instances"]} == instances
+            )
+
+        self.console.until(f"{sorted(tasks)} on {sorted(instances)}", there)
+
+    def processed(self, topic: str) -> int:
+        async def look() -> int:
+            log = await open_sqlite(self.log, create=False)
+            try:
+                return sum(n for part, n in (await log.positions("shop")).items() if part.topic == topic)
+            finally:
+                await log.close()
+
+        return asyncio.run(look())
+
+    def value(self, table: str, key: str) -> str:
+        return self.console.here("query", "shop", table, key, "--log", f"sqlite:{self.log}").out.strip()
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    console = Console(tmp_path / "place", "shop")
+    found = Shop(console)
+    yield found
+    for process in found.running.values():
+        process.send_signal(signal.SIGTERM)
+    for process in found.running.values():
+        process.wait(30)
+    console.close()
+
+
+def test_a_new_version_is_rolled_in(shop: Shop) -> None:
+    """First by a bounce, then a new instance for each old one that leaves. What both versions have is handed over with
+    its state and nothing is lost; what only the old one has runs until the last old instance goes, and holds nobody up."""
+    for name in ("i1", "i2"):
+        shop.start(name, "old", on_stop="bounce" if name == "i1" else "leave")
+    shop.settled(BOTH | OLD, {"i1", "i2"})
+    shop.produce("old", "orders")
+    shop.produce("old", "visits")
+
+    shop.stop("i1")
+    shop.produce("old", "orders")
+    shop.start("i1", "new")
+    shop.settled(BOTH | OLD | NEW, {"i1", "i2"})
+    placed = {t["id"]: t["active"] for t in shop.status()["tasks"]}
+    assert {placed[t] for t in OLD} == {"i2"} and {placed[t] for t in NEW} == {"i1"}, placed
+    for topic in ("orders", "refunds"):
+        shop.produce("new", topic)
+    shop.produce("old", "visits")
+    shop.console.until("the visits of the mixed group", lambda: shop.processed("visits") == 2 * len(KEYS))
+
+    shop.start("i3", "new")
+    shop.settled(BOTH | OLD | NEW, {"i1", "i2", "i3"})
+    before = {t["id"]: t["epoch"] for t in shop.status()["tasks"]}
+    shop.produce("new", "orders")
+    shop.stop("i2")  # hands everything over first, but for what nobody else can run
+    shop.settled(BOTH | NEW, {"i1", "i3"})
+    shop.produce("new", "orders")
+    for key in KEYS:
+        assert shop.value("totals", key) == "5"
+        assert shop.value("refunds-seen", key) == "1"
+    proven = {
+        (row["task"], row["epoch"])
+        for row in read_journals(shop.console.folder / "state" / "shop")
+        if row["what"] == "released"
+    }
+    for row in shop.status()["tasks"]:
+        lost = [e for e in range(before[row["id"]], row["epoch"]) if (row["id"], e) not in proven]
+        assert not lost, f"{row['id']} changed hands without a release at epochs {lost}"
+
+
+def test_the_new_version_is_taken_back(shop: Shop) -> None:
+    """Back to the old version: its own subtopology goes on at the number, the position and the state it had."""
+    shop.start("i1", "old")
+    shop.settled(BOTH | OLD, {"i1"})
+    shop.produce("old", "visits")
+    for version, tasks in (("new", BOTH | NEW), ("old", BOTH | OLD)):
+        shop.stop("i1")
+        shop.start("i1", version)
+        shop.settled(tasks, {"i1"})
+    shop.produce("old", "visits")
+    assert [shop.value("visits-seen", key) for key in KEYS] == ["2"] * len(KEYS)

@@ -1,0 +1,1 @@
+"""Parts of workers that need no process."""
