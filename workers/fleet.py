@@ -227,9 +227,18 @@ class Fleet:
                 self.stop()
                 return
             self._say(f"{name} was killed by signal {-code}; it is started again")
-            await asyncio.sleep(RESTART_S)
-            slot.spec = msgspec.structs.replace(slot.spec, attempt=slot.spec.attempt + 1)
-            await self._start(slot)
+            if not await self._start_again(slot):
+                slot.stopped = True
+                return
+
+    async def _start_again(self, slot: Slot) -> bool:
+        """After a pause, unless the fleet was told to stop during it."""
+        await asyncio.sleep(RESTART_S)
+        if self._stopping:
+            return False
+        slot.spec = msgspec.structs.replace(slot.spec, attempt=slot.spec.attempt + 1)
+        await self._start(slot)
+        return True
 
     # ---- scale-up
 

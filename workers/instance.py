@@ -52,10 +52,9 @@ class Instance:
         self.spec = spec
         self._leash = leash
         self._workers: dict[int, asyncio.subprocess.Process] = {}
-        self._stopping = False
+        self._wish: bytes | None = None  # what every worker is told, also one that is started later
         self._stop = asyncio.Event()
         self._signals = 0
-        self._failure = 0
 
     async def run(self) -> int:
         """See run_instance."""
@@ -95,13 +94,18 @@ class Instance:
         while True:
             process = await self._start(number)
             code = await process.wait()
-            if code == 0 or self._stopping:
+            if code == 0 or self._stop.is_set():
                 return 0 if code in (0, -signal.SIGTERM) else max(0, code)
             if code in (1, 2, 3, FAILED_APP):
                 self._stop_all()
                 return code
             log.warning("worker %d of %s ended with %d; it is started again", number, self.spec.instance, code)
-            await asyncio.sleep(pause)
+            try:
+                async with asyncio.timeout(pause):
+                    await self._stop.wait()
+                return 0  # told to stop during the pause: nothing runs, nothing is to be started
+            except TimeoutError:
+                pass
             pause = min(RESTART_MAX_S, pause * 2)
 
     async def _start(self, number: int) -> asyncio.subprocess.Process:
@@ -112,8 +116,8 @@ class Instance:
         self._workers[number] = process
         assert process.stdin is not None
         process.stdin.write(encode_spec(spec).encode() + b"\n")
-        if self._stopping:  # told while it was being started
-            process.stdin.write(b"stop\n")
+        if self._wish is not None:
+            process.stdin.write(self._wish + b"\n")
         return process
 
     def _environment(self) -> dict[str, str]:
@@ -122,6 +126,7 @@ class Instance:
         return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
     def _say(self, wish: bytes) -> None:
+        self._wish = wish
         for process in self._workers.values():
             if process.returncode is None and process.stdin is not None and not process.stdin.is_closing():
                 process.stdin.write(wish + b"\n")
@@ -162,18 +167,15 @@ class Instance:
         """The first is a bounce (or with on_stop=leave a leave); the second stops at once."""
         self._signals += 1
         if self._signals > 1:
-            self._stopping = True
             self._stop.set()
-            for process in self._workers.values():
-                if process.returncode is None:
-                    process.kill()
+            self._say(b"stop")
+            self._kill_all()
         elif self.spec.on_stop == "leave" and any(p.returncode is None for p in self._workers.values()):
             self._say(b"leave")
         else:
             self._stop_all()
 
     def _stop_all(self) -> None:
-        self._stopping = True
         self._stop.set()
         self._say(b"stop")
         asyncio.get_running_loop().call_later(STOP_S, self._kill_all)

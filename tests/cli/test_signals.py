@@ -63,6 +63,40 @@ def test_the_fleet_is_killed(console: Console) -> None:
     assert console.here("query", "bank", "balances", "ann").out == "2\n"
 
 
+DEADLY = """
+import os
+import signal
+import sys
+
+from orchestrator import App, Record, Table
+
+if "worker_main" in sys.argv[0]:
+    with open("starts", "a") as file:
+        file.write("x")
+
+app = App("bank", partitions=1)
+payments = app.topic("payments", key=str, value=int)
+balances = app.table("balances", key=str, value=int, default=int)
+
+
+@app.processor(payments, balances)
+def settle(payment: Record[str, int], balances: Table[str, int]) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_stop_during_the_pause_before_a_restart_starts_nothing(console: Console) -> None:
+    """A worker that dies on each start is started again after longer and longer pauses; a stop ends the pause."""
+    console.write("bank.py", DEADLY)
+    fleet = console.run(*FAST)
+    assert console.here("produce", "bank:app", "payments", stdin='{"key": "ann", "value": 1}').code == 0
+    console.until("the fourth death", lambda: console.said("run").count("it is started again") == 4)
+    fleet.terminate()
+    assert console.end(fleet) == 0
+    console.nothing_left()
+    assert (console.folder / "starts").read_text() == "xxxx"
+
+
 def test_sigterm_to_an_instance_that_is_to_leave(console: Console) -> None:
     """--on-stop leave: it hands over, ends with 0, and is not started again; the whole fleet ends at once."""
     fleet = console.run(*FAST, "--on-stop", "leave", instances=2)

@@ -27,12 +27,12 @@ from state import manifest, snapshot
 from state.log.protocol import Log, NewRecord, Partition
 from state.log.sqlite import open_sqlite
 from state.store.rocksdb import RocksDbStore
-from tests.spark import outside, sample
+from tests.spark import loop, outside, sample
 from workers.commands.consume import read_all
 from workers.prepare import prepare
 
 pytestmark = pytest.mark.spark
-APP, OUTSIDE = "tests.spark.sample:app", "tests.spark.outside:app"
+APP, OUTSIDE, LOOP = "tests.spark.sample:app", "tests.spark.outside:app", "tests.spark.loop:app"
 ROOT = Path(__file__).resolve().parent.parent.parent
 Sent = tuple[Any, str, Any, int]
 
@@ -357,4 +357,21 @@ async def test_verify_finds_one_wrong_value_one_lost_and_one_doubled_record(plac
     assert wrong == ["table totals: every key", "outputs receipts: every record"]
     assert found[wrong[0]]["differ"] == 1 and found[wrong[0]]["example"]["key"] == (total.key or b"").decode()
     assert (found[wrong[1]]["lost"], found[wrong[1]]["doubled"]) == (0, 1)
+    await log.close()
+
+
+async def test_verify_compares_a_topic_that_the_app_both_writes_and_reads(place: Place) -> None:
+    log = await place.log()
+    await write(log, loop.app, [(loop.firsts, f"p{n % 3}", n, n) for n in range(9)])
+    await place.backfill(LOOP)
+    written = "outputs seconds: every record (the app reads it too: records of others count as doubled)"
+
+    async def seconds() -> Any:
+        checks = await verify(LOOP, place.url, say=place.said.append, session=place.spark)
+        return next(check for check in checks if check["check"] == written)
+
+    assert {"expected": 9, "found": 9, "ok": True}.items() <= (await seconds()).items()
+    where, record = next(iter(await read_all(log, "seconds")))
+    await log.append({where: [NewRecord(record.key, record.value, 1)]})
+    assert {"found": 10, "ok": False, "doubled": 1}.items() <= (await seconds()).items()
     await log.close()
