@@ -341,13 +341,15 @@ class MemberMachine:
                 self.weights[task] = weigh(self.weights.get(task, 1), measured, UNITS[kind])
 
     def _is_finished(self, holding: Holding) -> bool:
-        """Close enough to take over: by lag in positions, or by the time that catching up will take."""
-        if not holding.seen:
-            return False
-        if holding.end - holding.position <= self.settings.acceptable_recovery_lag:
-            return True
-        eta = holding.eta_ms
-        return eta is not None and eta <= self.settings.acceptable_recovery_time_ms
+        """Close enough to take over: by lag in positions; or, where the lag shrinks no more because of what is written
+        meanwhile, by the time in which nobody would run the task. A restore that still gains is waited for: taking over
+        then would cost a pause that a little patience avoids."""
+        lag = holding.end - holding.position
+        if not holding.seen or lag <= self.settings.acceptable_recovery_lag:
+            return holding.seen
+        gap = holding.recovery.gap_ms(holding.position, holding.end)
+        in_time = gap is not None and gap <= self.settings.acceptable_recovery_time_ms
+        return in_time and holding.recovery.is_settled(holding.position, holding.end)
 
     def _announce(self, task: TaskId) -> bool:
         """`eager`: each learner as it finishes; `conservative`: all of this worker's when the last has finished."""

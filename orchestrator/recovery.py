@@ -1,7 +1,8 @@
-"""When a restore will have caught up, from how it went lately.
+"""When a restore will have caught up, and what a hand-over would cost now, from how it went lately.
 
-One rule: positions and ends, never counts of records; and no promise from one sample. What is written meanwhile has to be
-restored too, so the time is the lag over the difference of both rates; where writes outrun the restore there is none.
+One rule: positions and ends, never counts of records; and no promise from one sample. While the owner goes on, what it
+writes has to be restored too: the time to be level is the lag over the difference of both rates. Once it has released the
+task nothing is written any more: the gap is the lag over the restore's own rate.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections import deque
 WINDOW_MS = 5_000
 SAMPLE_MS = 200
 SAMPLES_MIN = 4
+SETTLED_MS = 1_000
 
 
 class Recovery:
@@ -42,3 +44,17 @@ class Recovery:
         (since, first, first_end), (until, last, last_end) = self._samples[0], self._samples[-1]
         gained = (last - first) - (last_end - first_end)  # over the same time: restored, less what was written
         return round(lag * (until - since) / gained) if gained > 0 else None
+
+    def gap_ms(self, position: int, end: int) -> int | None:
+        """How long nobody would run the task if its owner stopped now; None where that is not known."""
+        if len(self._samples) < SAMPLES_MIN:
+            return None
+        (since, first, _), (until, last, _) = self._samples[0], self._samples[-1]
+        return round(max(0, end - position) * (until - since) / (last - first)) if last > first else None
+
+    def is_settled(self, position: int, end: int) -> bool:
+        """Whether waiting no longer helps: the lag has stopped shrinking (by a tenth over the last seconds)."""
+        if len(self._samples) < SAMPLES_MIN:
+            return False
+        (since, first, first_end), (until, _, _) = self._samples[0], self._samples[-1]
+        return until - since >= SETTLED_MS and 10 * (end - position) >= 9 * (first_end - first)

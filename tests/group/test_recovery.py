@@ -60,12 +60,28 @@ def test_a_restore_that_begins_anew_forgets() -> None:
     assert recovery.eta_ms(10, end) is None
 
 
-def learner(restore: int, write: int, settings: Settings) -> bool:
+@given(restore=st.integers(100, 10_000), write=st.integers(0, 10_000), seconds=st.floats(1.2, 9))
+def test_the_gap_is_the_lag_at_the_rate_of_the_restore(restore: int, write: int, seconds: float) -> None:
+    recovery, position, end = restored(restore, write, seconds)
+    gap, expected = recovery.gap_ms(position, end), max(0, end - position) * 1000 / restore
+    assert gap is not None and abs(gap - expected) <= 0.1 * expected + 1
+
+
+@given(restore=st.integers(100, 10_000), write=st.integers(0, 20_000), lag=st.integers(1, 100_000))
+def test_settled_is_a_lag_that_shrinks_no_more(restore: int, write: int, lag: int) -> None:
+    recovery, position, end = restored(restore, write, 5, start=lag)
+    if write >= restore:
+        assert recovery.is_settled(position, end)
+    elif (restore - write) * 5 > lag // 9 + 2:
+        assert not recovery.is_settled(position, end)
+
+
+def learner(restore: int, write: int, settings: Settings, start: int = 100_000) -> bool:
     """Whether a learner at these rates announces itself within six seconds, far from level."""
     machine = mem.MemberMachine(settings)
     machine.step(mem.Assigned(Assignment(1, 1, learners=(T,))), 0)
     for tenth in range(60):
-        machine.step(mem.Progress(T, restore * tenth // 10, 100_000 + write * tenth // 10), tenth * 100)
+        machine.step(mem.Progress(T, restore * tenth // 10, start + write * tenth // 10), tenth * 100)
     copy = machine.status().copies[T]
     assert copy.role is Role.LEARNER and copy.lag > settings.acceptable_recovery_lag
     return copy.ready
@@ -73,7 +89,8 @@ def learner(restore: int, write: int, settings: Settings) -> bool:
 
 def test_ready_by_time() -> None:
     ten = Settings(acceptable_recovery_lag=10, acceptable_recovery_time_ms=10_000)
-    assert learner(restore=9_000, write=0, settings=ten)
-    assert not learner(restore=4_000, write=0, settings=ten)
-    assert not learner(restore=9_000, write=6_000, settings=ten), "fast, but writes take most of it"
-    assert not learner(restore=9_000, write=9_500, settings=ten), "it never will"
+    assert learner(restore=9_000, write=9_000, settings=ten, start=50_000), "as near as it will come: a gap of 5.6 s"
+    assert learner(restore=9_000, write=9_100, settings=ten, start=50_000), "it will only get worse"
+    assert not learner(restore=9_000, write=9_000, settings=ten, start=100_000), "a gap of 11 s is too long"
+    assert not learner(restore=9_000, write=0, settings=ten, start=60_000), "a little patience makes the gap nothing"
+    assert not learner(restore=0, write=0, settings=ten, start=50_000), "it stands still: no rate, no promise"
