@@ -1,7 +1,8 @@
 """Learners, standbys and starting tasks: their changelogs are read into their stores.
 
 One rule: progress is a position; ready is announced by the machine, from positions and ends, never from counts. Copies
-keep to the instance's restore budget, which its workers share evenly; a task that nobody runs meanwhile does not.
+keep to the instance's restore budget, which its workers share evenly; a task that nobody runs meanwhile does not, and goes
+before them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 ENDS_EVERY_S = 0.25
 WAIT_MS = 25
 FETCH_BYTES, FETCH_BYTES_MIN = 1 << 20, 16 << 10
+COPIES_EVERY = 8  # while an active task restores, copies are read in one round of so many: enough to show progress
 
 
 class Following:
@@ -38,6 +40,7 @@ class Following:
         share = -(-instance.restore_rate_limit // instance.workers)
         self._bucket = TokenBucket(share)
         self._paused: set[Partition] = set()
+        self._round = 0
 
     def add(self, run: TaskRun, partition: Partition, position: int) -> None:
         self._runs[partition] = run
@@ -55,7 +58,7 @@ class Following:
             if not self._runs:
                 await asyncio.sleep(WAIT_MS / 1000)
                 continue
-            size = self._within_budget()
+            size = self._choose()
             fetched = await self._reader.poll(max_bytes_per_partition=size, wait_ms=WAIT_MS)
             self._bucket.step(monotonic_ms(), sum(len(p.data) for p in fetched if self._is_copy(p.partition)))
             touched: dict[TaskRun, None] = {}
@@ -90,23 +93,26 @@ class Following:
         run = self._runs.get(partition)
         return run is not None and run.role is not Role.ACTIVE
 
-    def _within_budget(self) -> int:
-        """How much to fetch of each partition; copies are not read while the budget is used up."""
+    def _choose(self) -> int:
+        """How much to fetch of each partition. Copies are left out while the budget is used up, and most of the time
+        while a task that is to run here restores: nobody runs that one meanwhile."""
+        self._round += 1
         allowed = self._bucket.step(monotonic_ms())
-        if allowed is None:
-            return FETCH_BYTES
         copies = [p for p in self._runs if self._is_copy(p)]
-        for partition in copies:
-            if allowed == 0 and partition not in self._paused:
-                self._paused.add(partition)
-                self._reader.drop(partition)
-        if allowed == 0:
+        urgent = len(copies) < len(self._runs)
+        if allowed == 0 or (urgent and self._round % COPIES_EVERY):
+            for partition in copies:
+                if partition not in self._paused:
+                    self._paused.add(partition)
+                    self._reader.drop(partition)
             return FETCH_BYTES
         for partition in sorted(self._paused):
             opened = self._runs[partition].by_changelog.get(partition)
             if opened is not None:
                 self._reader.add(partition, opened.store.offset)
         self._paused.clear()
+        if allowed is None:
+            return FETCH_BYTES
         return min(FETCH_BYTES, max(FETCH_BYTES_MIN, allowed // max(1, len(copies))))
 
     async def _read_ends(self) -> None:

@@ -15,7 +15,7 @@ from orchestrator import invariants
 from orchestrator import member as mem
 from orchestrator.bench.changelog import Changelog
 from orchestrator.bench.history import History, Measures, double_work_ms, silences
-from orchestrator.bench.hosts import STEP_MS, Host, Worker
+from orchestrator.bench.hosts import Host, Worker
 from orchestrator.bench.workload import Change, Workload
 from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.group import Group
@@ -266,13 +266,13 @@ class Rehearsal:
 
     def _is_warm(self, task: TaskId, host: Host) -> bool:
         """Whether the instance could run the task now: it does, or its copy is close enough to the end (but for what
-        was written since its last step)."""
+        was written since its last heartbeat)."""
         at = host.positions.get(task)
         if any(task in worker.running for worker in host.workers):
             return True
         if at is None or task in host.downloads:
             return False
-        written = self.changelogs[task].rate * STEP_MS // 1000
+        written = self.changelogs[task].rate * self.settings.heartbeat_ms // 1000 + 1
         return self.end(task) - at <= self.settings.acceptable_recovery_lag + written
 
     def is_stateful(self, task: TaskId) -> bool:

@@ -1,4 +1,5 @@
-"""A worker follows changelogs: a store that changes its role in the middle of a replay goes on where it stands."""
+"""A worker follows changelogs: a store that changes its role in the middle of a replay goes on where it stands; what is
+to run goes before what is only to be copied."""
 
 from __future__ import annotations
 
@@ -26,6 +27,16 @@ last = app.table("last", key=str, value=int)
 @app.processor(numbers, last)
 def keep(number: Record[str, int], last: Table[str, int]) -> None:
     last[number.key] = number.value
+
+
+pair = App("raced", partitions=2)
+raced = pair.topic("raced", key=str, value=int)
+kept = pair.table("kept", key=str, value=int)
+
+
+@pair.processor(raced, kept)
+def keep_two(raced: Record[str, int], kept: Table[str, int]) -> None:
+    kept[raced.key] = raced.value
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -62,3 +73,33 @@ async def test_followed_again_during_a_replay_it_goes_on_at_the_offset_of_the_st
         await asyncio.gather(following, return_exceptions=True)
         run.close()
         await run.closed()
+
+
+async def test_a_task_that_is_to_run_restores_before_copies(tmp_path: Path) -> None:
+    """Two changelogs of the same length, many fetches long: once the active task runs, the copy has barely begun."""
+    log = MemoryLog(markers=False)
+    prepared = await prepare(log, pair)
+    active, copy = TaskId(0, 0), TaskId(0, 1)
+    for task in (active, copy):
+        changelog = prepared.changelog(task, "kept")
+        await log.append({changelog: [NewRecord(b"%0500d" % n, b"1", n) for n in range(COUNT)]})
+    worker = Worker(
+        WorkerSpec(InstanceSpec("tests:app", pair.id, "i1", "memory:", str(tmp_path)), 1, "one"), log, prepared, {}
+    )
+    runs = {task: TaskRun(worker, task) for task in (copy, active)}
+    following = asyncio.create_task(worker.following.run())
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            runs[copy].open(Role.STANDBY, 0)
+            runs[active].open(Role.ACTIVE, 1)
+            await until(lambda: runs[active].process is not None or worker.failure is not None)
+            assert worker.failure is None
+            assert runs[copy].position() < COUNT / 2
+            await until(lambda: runs[copy].position() == COUNT or worker.failure is not None)
+        assert worker.failure is None
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        for run in runs.values():
+            run.close()
+            await run.closed()
