@@ -45,7 +45,7 @@ class Group:
     ) -> None:
         self.settings = settings
         self.term = term
-        self.generation = generation
+        self.generation = self.inherited = generation
         self.tasks: dict[TaskId, Task] = {task.id: task for task in tasks}
         self.owners: dict[TaskId, Owner] = {owner.task: owner for owner in owners}
         self.roster = Roster()

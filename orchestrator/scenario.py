@@ -1,12 +1,11 @@
-"""Scenario files: a command, `----`, and what the group then looks like. Parser, interpreter and printer.
+"""Scenarios: commands to a group, and what it then looks like. Interpreter and printer; scenario_files.py reads them.
 
 One rule: a refused command changes nothing and prints `error: ...`; after every command the invariants are checked.
-The grammar is in docs/scenarios.md. A file without `----` is a what-if: each line is a command.
+The grammar is in docs/scenarios.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from orchestrator import invariants
@@ -16,19 +15,11 @@ from orchestrator.explain import explain_task
 from orchestrator.model import Protocol, Settings, Task, TaskId
 from orchestrator.names import natural
 from orchestrator.scale import leaver_costs
+from orchestrator.scenario_files import COMMANDS, Block
+from orchestrator.scenario_files import parse as parse
 from orchestrator.scenario_words import event_order, number, parse_settings, some, split_options, task_id
 from orchestrator.shares import choose_leaving, parse_amount, target_size
 from orchestrator.world import Node, World
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One command of a file: its lines, where it stands, and the expected output (None in a what-if file)."""
-
-    line: int
-    command: str
-    body: tuple[str, ...] = ()
-    expected: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,55 +33,6 @@ class Outcome:
     events: list[str] = field(default_factory=list)
     error: str | None = None
     text: str = "ok"
-
-
-def parse(text: str) -> list[Block]:
-    """Split a file into blocks. Raises WrongUse naming the line."""
-    lines = text.splitlines()
-    if not any(line.strip() == "----" for line in lines):
-        return list(_parse_plain(lines))
-    blocks: list[Block] = []
-    index = 0
-    while index < len(lines):
-        line = lines[index].strip()
-        if not line or line.startswith("#"):
-            index += 1
-            continue
-        start, head = index, []
-        while index < len(lines) and lines[index].strip() not in ("", "----"):
-            head.append(_uncomment(lines[index]))
-            index += 1
-        if index >= len(lines) or lines[index].strip() != "----":
-            raise WrongUse(f"line {start + 1}: '{head[0]}' has no '----' below it; add it and the expected output")
-        index += 1
-        expected: list[str] = []
-        while index < len(lines) and lines[index].strip():
-            expected.append(lines[index].rstrip())
-            index += 1
-        head = [h for h in head if h]
-        blocks.append(Block(start + 1, head[0], tuple(head[1:]), "\n".join(expected)))
-    return blocks
-
-
-def _uncomment(line: str) -> str:
-    return line.split("#", 1)[0].strip()
-
-
-def _parse_plain(lines: list[str]) -> Iterator[Block]:
-    index = 0
-    while index < len(lines):
-        command = _uncomment(lines[index])
-        index += 1
-        if not command:
-            continue
-        start, body = index, []
-        if command.split()[0] == "group":
-            while index < len(lines) and (line := _uncomment(lines[index])):
-                if line.split()[0] in COMMANDS:
-                    break
-                body.append(line)
-                index += 1
-        yield Block(start, command, tuple(body))
 
 
 class Scenario:
@@ -124,7 +66,7 @@ class Scenario:
                 f"error: {error}",
             )
         invariants.check(self.world.group)
-        events = sorted(self.world.events, key=event_order) if not said else []
+        events = sorted(map(self._named, self.world.events), key=event_order) if not said else []
         members = self._members(gone)
         outcome = Outcome(block.command, self.world.group.generation, self.world.leader(), members, events)
         if said:
@@ -134,6 +76,11 @@ class Scenario:
         if block.command.split()[0] == "group" and self.world.group.generation == 0:
             return outcome
         return replace(outcome, text=self._print(outcome))
+
+    def _named(self, text: str) -> str:
+        """An event with the names that the file gives its tasks."""
+        names = {str(task): name for name, task in self.names.items()}
+        return " ".join(names.get(word, word) for word in text.split(" "))
 
     def _dispatch(self, block: Block) -> list[str]:
         words = block.command.split()
@@ -271,17 +218,19 @@ class Scenario:
             self.world.stall(node)
 
     def _resume(self, words: list[str]) -> None:
-        for node in [self._here(word) for word in some("resume", words)]:
-            if not node.stalled:
-                raise WrongUse(f"{node.name} is not stalled")
+        nodes = [self._here(word) for word in some("resume", words)]
+        awake = [node.name for node in nodes if not node.stalled]
+        if awake:
+            raise WrongUse(f"{awake[0]} is not stalled")
+        for node in nodes:
             self.world.resume(node)
 
     def _rejoin(self, words: list[str]) -> None:
-        for word in some("rejoin", words):
-            node = self.world.nodes.get(word)
-            if node is None:
-                raise WrongUse(f"no member {word}; use join {word}")
-            self.world.rejoin(node)
+        unknown = [word for word in some("rejoin", words) if word not in self.world.nodes]
+        if unknown:
+            raise WrongUse(f"no member {unknown[0]}; use join {unknown[0]}")
+        for word in words:
+            self.world.rejoin(self.world.nodes[word])
 
     def _restart(self, words: list[str]) -> None:
         if words:
@@ -371,20 +320,3 @@ class Scenario:
             padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
             lines.append(f"  {name.ljust(name_width)}  {'  '.join(padded)}".rstrip())
         return "\n".join([*lines, *outcome.events])
-
-
-COMMANDS = {
-    "group": "_group",
-    "config": "_config",
-    "join": "_join",
-    "ready": "_ready",
-    "leaving": "_leaving",
-    "scale-down": "_scale_down",
-    "crash": "_crash",
-    "stall": "_stall",
-    "resume": "_resume",
-    "rejoin": "_rejoin",
-    "restart coordinator": "_restart",
-    "tick": "_tick",
-    "explain": "_explain",
-}
