@@ -62,6 +62,7 @@ class Coordinator:
         self.ids = itertools.count(1)
         self._connections: dict[int, Connection] = {}
         self._writes: asyncio.Queue[ev.RecordOwners | ev.Fence | ev.OperationEnded] = asyncio.Queue()
+        self._agreed = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._started = asyncio.Event()
         self._asks: set[asyncio.Task[None]] = set()
@@ -75,7 +76,12 @@ class Coordinator:
         """Run until the lease is lost (Deposed) or the task is cancelled. `listen` comes first."""
         assert self._server is not None
         self.group = Group(
-            self.settings, self.tasks, await self.ledger.owners(), term=self.ledger.term, now_ms=monotonic_ms()
+            self.settings,
+            self.tasks,
+            await self.ledger.owners(),
+            term=self.ledger.term,
+            now_ms=monotonic_ms(),
+            generation=await self.ledger.generation(),
         )
         await self._resume_operation()
         self._started.set()
@@ -84,6 +90,7 @@ class Coordinator:
                 group.create_task(self._renew())
                 group.create_task(self._tick())
                 group.create_task(self._write())
+                group.create_task(self._keep_generation())
         except* Deposed as errors:
             log.warning("term %d is over: %s", self.ledger.term, errors.exceptions[0])
         finally:
@@ -119,8 +126,11 @@ class Coordinator:
 
     def event(self, event: ev.Event) -> None:
         """Give the core an event and perform what it wants. Never waits."""
+        before = self.group.generation
         for effect in self.group.step(event, monotonic_ms()):
             self._perform(effect)
+        if self.group.generation != before:
+            self._agreed.set()
         if self.settings.check_invariants:
             invariants.check(self.group)
 
@@ -187,6 +197,13 @@ class Coordinator:
                 self.event(ev.WriterFenced(effect.writer, tasks))
             elif self.group.operation is None:
                 await self.ledger.put_operation(None)
+
+    async def _keep_generation(self) -> None:
+        """Not every member hears of every generation, and those who did may be gone: the log keeps the last one."""
+        while True:
+            await self._agreed.wait()
+            self._agreed.clear()
+            await self.ledger.put_generation(self.group.generation)
 
     # ---- connections
 

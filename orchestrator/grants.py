@@ -46,9 +46,11 @@ def assignment_of(group: Group, member: Member, owned: Owned) -> Assignment:
     held = active.keys() | release.keys()
     coming = {t for t, move in group.moves.items() if move.target == member.name}
     coming |= {t for t, owner in group.recording.items() if owner.member == member.name}
-    # A copy that is about to be granted the task stays open until then.
+    # A copy that is about to be granted the task stays open until then. What was said last counts as what is held: a
+    # member with two assignments on their way to it would answer each with a status that asks for the other.
     learners = {t for t, m in group.learners.items() if m == member.name}
-    learners |= {t for t in coming if t in member.status.copies}
+    said = member.sent.learners if member.sent is not None else ()
+    learners |= {t for t in coming if t in member.status.copies or t in said}
     leaving = member.is_leaving
     return Assignment(
         group.generation,

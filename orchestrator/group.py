@@ -47,7 +47,7 @@ class Group:
     ) -> None:
         self.settings = settings
         self.term = term
-        self.generation = generation
+        self.generation = self.inherited = generation
         self.declared: dict[TaskId, Task] = {task.id: task for task in tasks}  # of the coordinator's own version
         self.tasks: Mapping[TaskId, Task] = self.declared  # of all versions that are there
         self.owners: dict[TaskId, Owner] = {owner.task: owner for owner in owners}

@@ -32,6 +32,12 @@ class Ledger(Protocol):
     async def fence(self, writer: str) -> tuple[TaskId, ...]:
         """From now on the log refuses `writer`; returns the tasks it had. Raises Deposed."""
 
+    async def generation(self) -> int:
+        """The last generation that was written down; 0 where none was."""
+
+    async def put_generation(self, generation: int) -> None:
+        """Raises Deposed."""
+
     async def operation(self) -> Mapping[str, object] | None:
         """The scale-down that runs, as written down."""
 

@@ -39,7 +39,7 @@ def _may_plan(group: Group, now_ms: int) -> bool:
     absent = any(o.writer and o.writer not in present and o.writer not in group.fencing for o in group.owners.values())
     if absent and now_ms - group.started_ms < group.settings.rejoin_grace_ms:
         return False
-    fresh = not any(o.writer for o in group.owners.values()) and group.generation == 0
+    fresh = not any(o.writer for o in group.owners.values()) and group.generation == group.inherited
     since = now_ms - (group.first_join_ms if group.first_join_ms is not None else now_ms)
     return not (fresh and since < group.settings.initial_delay_ms)
 

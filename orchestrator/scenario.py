@@ -67,7 +67,7 @@ class Scenario:
                 f"error: {error}",
             )
         invariants.check(self.world.group)
-        events = sorted(self.world.events, key=event_order) if not said else []
+        events = sorted(map(self._named, self.world.events), key=event_order) if not said else []
         members = self._members(gone)
         outcome = Outcome(block.command, self.world.group.generation, self.world.leader(), members, events)
         if said:
@@ -77,6 +77,11 @@ class Scenario:
         if block.command.split()[0] == "group" and self.world.group.generation == 0:
             return outcome
         return replace(outcome, text=self._print(outcome))
+
+    def _named(self, text: str) -> str:
+        """An event with the names that the file gives its tasks."""
+        names = {str(task): name for name, task in self.names.items()}
+        return " ".join(names.get(word, word) for word in text.split(" "))
 
     def _dispatch(self, block: Block) -> list[str]:
         words = block.command.split()
@@ -243,23 +248,24 @@ class Scenario:
             self.world.stall(node)
 
     def _resume(self, words: list[str]) -> None:
-        for node in [self._here(word) for word in some("resume", words)]:
-            if not node.stalled:
-                raise WrongUse(f"{node.name} is not stalled")
+        nodes = [self._here(word) for word in some("resume", words)]
+        awake = [node.name for node in nodes if not node.stalled]
+        if awake:
+            raise WrongUse(f"{awake[0]} is not stalled")
+        for node in nodes:
             self.world.resume(node)
 
     def _rejoin(self, words: list[str]) -> None:
         some("rejoin", words)
-        names = words
-        options: dict[str, str] = {}
+        names, options = words, dict[str, str]()
         if any("=" in word for word in words):
             name, options = split_options("rejoin", words, ("knows",))
             names = [name]
-        for word in names:
-            node = self.world.nodes.get(word)
-            if node is None:
-                raise WrongUse(f"no member {word}; use join {word}")
-            self.world.rejoin(node, self._version(options.get("knows")))
+        unknown = [name for name in names if name not in self.world.nodes]
+        if unknown:
+            raise WrongUse(f"no member {unknown[0]}; use join {unknown[0]}")
+        for name in names:
+            self.world.rejoin(self.world.nodes[name], self._version(options.get("knows")))
 
     def _restart(self, words: list[str]) -> None:
         if words:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 from orchestrator.errors import WrongUse
 
@@ -27,6 +28,7 @@ COMMANDS = {
     "tick": "_tick",
     "explain": "_explain",
 }
+RULE = "----"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,48 +43,50 @@ class Block:
 
 def parse(text: str) -> list[Block]:
     """Split a file into blocks. Raises WrongUse naming the line."""
-    lines = text.splitlines()
-    if not any(line.strip() == "----" for line in lines):
-        return list(_parse_plain(lines))
-    blocks: list[Block] = []
-    index = 0
-    while index < len(lines):
-        line = lines[index].strip()
-        if not line or line.startswith("#"):
-            index += 1
+    lines = list(_uncommented(text))
+    separated = any(line.strip() == RULE for _, line in lines)
+    return list(_parse_blocks(lines) if separated else _parse_plain(lines))
+
+
+def _uncommented(text: str) -> Iterator[tuple[int, str]]:
+    """Numbered lines without comments. A line that is nothing but a comment is left out: it is no blank line."""
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
+        kept = line.split("#", 1)[0].rstrip()
+        if kept or not line.strip():
+            yield number, kept
+
+
+def _parse_blocks(lines: list[tuple[int, str]]) -> Iterator[Block]:
+    """Blocks as a blank line separates them: a command, `----`, the expected output."""
+    for blank, found in groupby(lines, key=lambda line: not line[1]):
+        if blank:
             continue
-        start, head = index, []
-        while index < len(lines) and lines[index].strip() not in ("", "----"):
-            head.append(_uncomment(lines[index]))
-            index += 1
-        if index >= len(lines) or lines[index].strip() != "----":
-            raise WrongUse(f"line {start + 1}: '{head[0]}' has no '----' below it; add it and the expected output")
-        index += 1
-        expected: list[str] = []
-        while index < len(lines) and lines[index].strip():
-            expected.append(lines[index].rstrip())
-            index += 1
-        head = [h for h in head if h]
-        blocks.append(Block(start + 1, head[0], tuple(head[1:]), "\n".join(expected)))
-    return blocks
+        block = list(found)
+        start = block[0][0]
+        texts = [text for _, text in block]
+        rules = [at for at, text in enumerate(texts) if text.strip() == RULE]
+        if not rules:
+            raise WrongUse(f"line {start}: '{texts[0].strip()}' has no '----' below it; add it and the expected output")
+        if len(rules) > 1:
+            raise WrongUse(f"line {block[rules[1]][0]}: a second '----' in a block; a blank line ends the block before")
+        if rules[0] == 0:
+            raise WrongUse(f"line {start}: no command above '----'; write one")
+        command, *body = (text.strip() for text in texts[: rules[0]])
+        yield Block(start, command, tuple(body), "\n".join(texts[rules[0] + 1 :]))
 
 
-def _uncomment(line: str) -> str:
-    return line.split("#", 1)[0].strip()
-
-
-def _parse_plain(lines: list[str]) -> Iterator[Block]:
+def _parse_plain(lines: list[tuple[int, str]]) -> Iterator[Block]:
+    """A what-if: each line is a command; the lines of a group go on up to a blank line or the next command."""
+    verbs = {command.split()[0] for command in COMMANDS}
     index = 0
     while index < len(lines):
-        command = _uncomment(lines[index])
+        start, command = lines[index]
         index += 1
         if not command:
             continue
-        start, body = index, []
+        body: list[str] = []
         if command.split()[0] == "group":
-            while index < len(lines) and (line := _uncomment(lines[index])):
-                if line.split()[0] in COMMANDS:
-                    break
-                body.append(line)
+            while index < len(lines) and lines[index][1] and lines[index][1].split()[0] not in verbs:
+                body.append(lines[index][1].strip())
                 index += 1
-        yield Block(start, command, tuple(body))
+        yield Block(start, command.strip(), tuple(body))

@@ -74,7 +74,12 @@ class World:
 
     def _start_group(self) -> None:
         self.group = Group(
-            self.settings, self.tasks.values(), self.log.values(), term=self.term, now_ms=self.now_ms, generation=0
+            self.settings,
+            self.tasks.values(),
+            self.log.values(),
+            term=self.term,
+            now_ms=self.now_ms,
+            generation=self.group.generation,
         )
 
     def _new_node(

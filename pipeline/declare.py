@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any, Literal, TypeVar, overload
 
 from pipeline.definitions import Declared, Topic
+from pipeline.errors import DefinitionError
 from pipeline.processors import OnError
 from pipeline.records import Record
 
@@ -221,6 +222,9 @@ class Declares:
         timeout: Wait = None,
     ) -> Any:
         """Declare a function as a processor of `source` (a topic or a list of topics); returns it unchanged."""
+        if callable(source) and not isinstance(source, Declared):  # it would vanish, and nobody would hear of it
+            name = getattr(source, "__name__", repr(source))
+            raise DefinitionError(f"@app.processor above {name} has no source; write @app.processor(topic, ...)")
 
         def declare(function: F) -> F:
             self._add_processor(function, source, others, batch=batch, alias=alias, on_error=on_error, timeout=timeout)

@@ -13,7 +13,7 @@ from orchestrator.model import Owner, TaskId
 from state.errors import LeaseLost
 from state.log.protocol import Lease, Log, OwnerRecord
 
-OPERATION = "operation"
+OPERATION, GENERATION = "operation", "generation"
 
 
 class LogLedger:
@@ -47,13 +47,21 @@ class LogLedger:
         except LeaseLost as error:
             raise Deposed(str(error)) from error
 
+    async def generation(self) -> int:
+        return int(await self._log.note(self._lease.application, GENERATION, GENERATION) or 0)
+
+    async def put_generation(self, generation: int) -> None:
+        await self._put(GENERATION, GENERATION, b"%d" % generation)
+
     async def operation(self) -> Mapping[str, object] | None:
         found = await self._log.note(self._lease.application, OPERATION, "scale-down")
         return json.loads(found) if found else None
 
     async def put_operation(self, facts: Mapping[str, object] | None) -> None:
-        value = None if facts is None else json.dumps(facts).encode()
+        await self._put(OPERATION, "scale-down", None if facts is None else json.dumps(facts).encode())
+
+    async def _put(self, kind: str, key: str, value: bytes | None) -> None:
         try:
-            await self._log.put_note(self._lease.application, OPERATION, "scale-down", value, lease=self._lease)
+            await self._log.put_note(self._lease.application, kind, key, value, lease=self._lease)
         except LeaseLost as error:
             raise Deposed(str(error)) from error

@@ -47,10 +47,8 @@ def facts(outcome: Outcome) -> dict[str, object]:
 
 
 def _read(name: str) -> str:
-    if name == "-":
-        return sys.stdin.read()
     try:
-        return Path(name).read_text()
+        return (sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()).decode()
     except OSError as error:
         raise WrongUse(f"cannot read {name}: {error.strerror}; name a scenario file") from None
     except UnicodeDecodeError:

@@ -53,6 +53,7 @@ def test_the_fleet_is_killed(console: Console) -> None:
     fleet = console.run(*FAST, instances=2)
     console.pay(("ann", 1))
     assert console.here("query", "bank", "balances", "ann").out == "1\n"
+    before = console.here("status", "bank", "--json").json["generation"]
     fleet.kill()
     fleet.wait()
     console.nothing_left()
@@ -61,6 +62,7 @@ def test_the_fleet_is_killed(console: Console) -> None:
     console.run(*FAST, instances=2)
     console.pay(("ann", 1))
     assert console.here("query", "bank", "balances", "ann").out == "2\n"
+    assert console.here("status", "bank", "--json").json["generation"] > before
 
 
 DEADLY = """

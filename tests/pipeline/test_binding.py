@@ -40,6 +40,16 @@ def test_swapped_parameters(app: App) -> None:
     assert str(raised.value).startswith("settle(alerts, balances) does not match the declaration (balances, alerts)")
 
 
+def test_a_decorator_without_its_source(app: App) -> None:
+    def settle(payment: Any) -> None: ...
+
+    with pytest.raises(
+        DefinitionError, match=r"@app\.processor above settle has no source; write @app\.processor\(topic"
+    ):
+        app.processor(settle)  # type: ignore[call-overload]
+    assert not app.processors
+
+
 def test_missing_or_more_parameters(app: App) -> None:
     def fewer(payment: Any, balances: Any) -> None: ...
     def more(payment: Any, balances: Any, alerts: Any, clock: Any) -> None: ...
