@@ -178,10 +178,12 @@ class Rehearsal:
     def fail_over(self) -> None:
         """The coordinator dies; another one takes the lease, reads the owner records, and hears everybody."""
         self.coordinated = False
-        term = self.group.term + 1
+        term, kept = self.group.term + 1, self.group.generation
 
         def elected() -> None:
-            self.group = Group(self.settings, self.tasks, self.log.values(), term=term, now_ms=self.now_ms)
+            self.group = Group(
+                self.settings, self.tasks, self.log.values(), term=term, now_ms=self.now_ms, generation=kept
+            )
             self.coordinated = True
             for worker in [w for host in self.hosts.values() for w in host.workers if w.alive]:
                 worker.connect()

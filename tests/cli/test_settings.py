@@ -51,7 +51,8 @@ def test_config_show_tells_value_and_place(tmp_path: Path) -> None:
     assert rows["log-level"]["source"] == "ORCHESTRATOR_LOG_LEVEL"
     assert (rows["heartbeat"]["value"], rows["heartbeat"]["source"]) == ("1s", "default")
     assert rows["log"] == {"name": "log", "value": None, "source": "default", "variable": "ORCHESTRATOR_LOG"}
-    assert "commit-interval          50ms" in console.here("config", "show").out
+    lines = [line.split() for line in console.here("config", "show").out.splitlines()]
+    assert ["commit-interval", "50ms", "orchestrator.toml"] in lines
 
 
 @pytest.mark.parametrize(

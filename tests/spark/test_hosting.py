@@ -26,16 +26,12 @@ from state.log.protocol import Log, NewRecord, Partition
 from state.log.sqlite import open_sqlite
 from tests.kills.receipts import Payment, app, payments
 from workers.commands.consume import read_all
-from workers.fleet import FLEET, Fleet
+from workers.fleet import FLEET, GRANTED, WISH, Fleet
 from workers.journal import read_journals, wall_ms
 from workers.prepare import prepare
 from workers.spec import InstanceSpec
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.processes,
-    pytest.mark.long,
-]  # once hung on a crowded machine: not in the gate yet
+pytestmark = [pytest.mark.spark, pytest.mark.processes]
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEADLINE_S = 120.0
 
@@ -123,10 +119,10 @@ async def test_killed_added_stopped(tmp_path: Path, spark: Any, monkeypatch: pyt
     assert [row["attempt"] for row in life.starts("i1")] == [0]
     await life.until("the worker of the killed one is gone", gone(workers))
 
-    await log.put_note("receipts", FLEET, "wish", json.dumps({"id": "w", "add": 1}).encode())
+    await log.put_note("receipts", FLEET, WISH + "w", json.dumps({"add": 1}).encode())
 
     async def granted() -> bool:
-        return bool(life.starts("i3")) and await log.note("receipts", FLEET, "granted-w") is not None
+        return bool(life.starts("i3")) and await log.note("receipts", FLEET, GRANTED + "w") is not None
 
     await life.until("a third instance is there", granted)
     await life.produce(500)
