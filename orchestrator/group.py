@@ -11,8 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orchestrator import events as ev
-from orchestrator.grants import assignment_of, is_released, lacks, owned_by_writer, same
-from orchestrator.model import PROTOCOL_ORDER, Owner, Protocol, Released, Role, Settings, Started, Status, Task, TaskId
+from orchestrator import group_timing
+from orchestrator.grants import is_released, lacks, tell
+from orchestrator.group_tables import Index, TaskTable
+from orchestrator.model import PROTOCOL_ORDER, Owner, Protocol, Released, Role, Settings, Status, Task, TaskId
 from orchestrator.names import natural
 from orchestrator.refine import Move, advance, rebalance
 from orchestrator.roster import Member, Roster
@@ -47,12 +49,15 @@ class Group:
         self.term = term
         self.generation = generation
         self.tasks: dict[TaskId, Task] = {task.id: task for task in tasks}
-        self.owners: dict[TaskId, Owner] = {owner.task: owner for owner in owners}
+        self.touched: set[str] = set()  # members of whom something changed since the last step; only they are looked at
+        self.writers = Index[Owner](lambda owner: (owner.writer,) if owner.writer else ())
+        self.owners = TaskTable(self._touch, Index[Owner](lambda owner: (owner.member,)), self.writers)
+        self.recording = TaskTable(self._touch_owner, Index[Owner](lambda owner: (owner.member,)))
+        self.moves = TaskTable(self._touch_owner, Index[Move](lambda move: (move.target,)))
+        self.learners = TaskTable(self._touch, Index[str](lambda member: (member,)))
+        self.standbys = TaskTable(self._touch, Index[tuple[str, ...]](lambda members: members))
+        self.freed: set[TaskId] = set()  # moves that could be made, and wait for others behind the barrier
         self.roster = Roster()
-        self.moves: dict[TaskId, Move] = {}
-        self.recording: dict[TaskId, Owner] = {}
-        self.learners: dict[TaskId, str] = {}
-        self.standbys: dict[TaskId, tuple[str, ...]] = {}
         self.fencing: set[str] = set()
         self.given_up: dict[tuple[TaskId, str], int] = {}
         self.ends: dict[TaskId, int] = {}
@@ -67,6 +72,9 @@ class Group:
         self.dirty = False
         self.membership_changed = False
         self.effects: list[ev.Effect] = []
+        self.climate: tuple[object, ...] = ()  # what every assignment depends on
+        for owner in owners:
+            self.owners[owner.task] = owner
 
     # ---- the one entrance
 
@@ -91,19 +99,19 @@ class Group:
                 self._expire_named(name)
             case ev.TasksChanged(tasks):
                 self.tasks = {task.id: task for task in tasks}
+                self.touched.update(self.roster.members)
                 self.dirty = True
             case ev.Leaving():
                 self._leave(event)
             case ev.UndoLeaving():
                 self.undo("rolled back")
             case ev.Tick():
-                pass
-        watch(self, now_ms)
+                watch(self, now_ms)
         if self.dirty:
             rebalance(self, now_ms)
         advance(self)
-        self._send()
-        self._finish_leavers(now_ms)
+        going = tell(self)
+        self._finish_leavers(going, now_ms)
         return self.effects
 
     def next_deadline_ms(self, now_ms: int) -> int:
@@ -136,9 +144,9 @@ class Group:
         if known is not None and known.hello.writer != hello.writer:
             self.fence_writer(known.hello.writer)
             self.effects.append(ev.Said(f"{hello.member} rejoined"))
-        for owner in list(self.owners.values()):
-            if owner.member == hello.member and owner.writer not in ("", hello.writer):
-                self.fence_writer(owner.writer)
+        for writer in self._writers_of(hello.member):
+            if writer != hello.writer:
+                self.fence_writer(writer)
         member = Member(hello, None, status, now_ms)
         if known is not None:
             self.roster.remove(known)
@@ -148,6 +156,7 @@ class Group:
         if now_ms < self.dismissed.get(hello.instance, 0):
             member.leaving = True
         self.roster.bind(member, event.session)
+        self.touched.add(member.name)
         if known is None:
             self._adopt_copies(member)
         self._take_status(member, now_ms)
@@ -162,7 +171,7 @@ class Group:
 
     def _adopt_copies(self, member: Member) -> None:
         """A new coordinator learns of learners and standbys from those who hold them; what breaks a rule is let go."""
-        restoring = sum(1 for m in self.learners.values() if self._instance(m) == member.hello.instance)
+        restoring = sum(len(self.learners.of(m.name)) for m in self.roster.of_instance(member.hello.instance))
         for task, copy in sorted(member.status.copies.items()):
             if task not in self.tasks or self._held_in(task, member.hello.instance):
                 continue
@@ -192,42 +201,26 @@ class Group:
             self.effects.append(ev.CloseSession(event.session, fenced=False))
             return
         before = member.status
-        member.status = event.status
+        self.roster.report(member, event.status)
         member.heard_ms = now_ms
         if member.fenced:
             self.effects.append(ev.CloseSession(event.session, fenced=True))
             return
         self._take_status(member, now_ms)
         if self._matters(before, event.status):
+            self.touched.add(member.name)
             self.dirty = True
         again = now_ms - member.told_again_ms >= self.settings.heartbeat_ms
         if member.sent is not None and again and lacks(member.sent, event.status):
             member.sent = None  # it has seen the assignment and does not hold what is in it: say it again
             member.told_again_ms = now_ms
+            self.touched.add(member.name)
 
     def _take_status(self, member: Member, now_ms: int) -> None:
         self.roster.note_progress(member, now_ms)
         for task, end in member.status.ends.items():
             self.ends[task] = max(end, self.ends.get(task, 0))
-        for task, begun in member.status.started.items():
-            self._timed(member, task, begun)
-
-    def _timed(self, member: Member, task: TaskId, begun: Started) -> None:
-        """Both sides of a hand-over have told their times: publish it, and once more when its first record comes."""
-        owner = self.owners.get(task)
-        if task not in self.hand_overs or owner is None or owner.member != member.name or owner.epoch != begun.epoch:
-            return
-        source, target, proof, told = self.hand_overs[task]
-        stopped = proof is not None and bool(proof.stopped_ms) and bool(begun.began_ms)
-        pause = max(0, begun.began_ms - proof.stopped_ms) if proof is not None and stopped else None
-        gap = begun.first_ms - proof.last_ms if proof is not None and proof.last_ms and begun.first_ms else None
-        if begun.first_ms or proof is None or not proof.last_ms:
-            del self.hand_overs[task]  # nothing more will be known
-        elif told:
-            return
-        else:
-            self.hand_overs[task] = (source, target, proof, True)
-        self.effects.append(ev.HandedOver(task, begun.epoch, source, target, gap, pause))
+        group_timing.heard(self, member)
 
     @staticmethod
     def _matters(before: Status, after: Status) -> bool:
@@ -249,11 +242,16 @@ class Group:
         self.dirty = True
 
     def owns(self, member: Member) -> bool:
-        writer = member.hello.writer
-        owned = any(o.writer == writer for o in self.owners.values()) or any(
-            o.writer == writer for o in self.recording.values()
-        )
-        return owned or any(move.target == member.name for move in self.moves.values())
+        return self._holds(member.hello.writer, member.name) or bool(self.moves.of(member.name))
+
+    def _holds(self, writer: str, name: str) -> bool:
+        """Whether an owner record of `writer`, which is that of member `name`, is in the log or on its way."""
+        return bool(self.writers.of(writer)) or any(self.recording[t].writer == writer for t in self.recording.of(name))
+
+    def _writers_of(self, name: str) -> list[str]:
+        """The writers under which owner records name this member, in the order of their tasks."""
+        found = (self.owners[task].writer for task in sorted(self.owners.of(name)))
+        return [writer for writer in dict.fromkeys(found) if writer]
 
     def _expire_named(self, name: str) -> None:
         member = self.roster.get(name)
@@ -261,9 +259,8 @@ class Group:
             self.expire(member)
             return
         self.effects.append(ev.Said(f"{name} fenced"))
-        for owner in list(self.owners.values()):
-            if owner.member == name:
-                self.fence_writer(owner.writer)
+        for writer in self._writers_of(name):
+            self.fence_writer(writer)
 
     def expire(self, member: Member) -> None:
         """The member is dead: fence its writer and forget it."""
@@ -275,8 +272,12 @@ class Group:
 
     def _remove(self, member: Member) -> None:
         self.roster.remove(member)
-        self.learners = {t: m for t, m in self.learners.items() if m != member.name}
-        self.standbys = {t: tuple(m for m in ms if m != member.name) for t, ms in self.standbys.items()}
+        self.touched.add(member.name)
+        self.touched.update(m.name for m in self.roster.of_instance(member.hello.instance))
+        for task in list(self.learners.of(member.name)):
+            del self.learners[task]
+        for task in list(self.standbys.of(member.name)):
+            self.standbys[task] = tuple(m for m in self.standbys[task] if m != member.name)
         self.membership_changed = not member.shut_down
         self.dirty = True
 
@@ -289,14 +290,17 @@ class Group:
         member = self.roster.of_writer(writer)
         if member is not None:
             member.fenced = True
-        holds = any(o.writer == writer for o in [*self.owners.values(), *self.recording.values()])
-        if holds:
+            self.touched.add(member.name)
+        name = member.name if member is not None else ""
+        coming = any(self.recording[t].writer == writer for t in (self.recording.of(name) if name else self.recording))
+        if self.writers.of(writer) or coming:
             self.fencing.add(writer)
             self.effects.append(ev.Fence(writer))
         self.dirty = True
 
     def _fenced(self, writer: str, tasks: tuple[TaskId, ...]) -> None:
         self.fencing.discard(writer)
+        self.touched.update(self.owners[task].member for task in self.writers.of(writer))
         for task in tasks:
             owner = self.owners.get(task)
             if owner is not None and owner.writer == writer:
@@ -309,7 +313,7 @@ class Group:
     def protocol(self) -> Protocol:
         """The best protocol that the setting allows and every member supports."""
         allowed = PROTOCOL_ORDER[: PROTOCOL_ORDER.index(self.settings.protocol) + 1]
-        common = [p for p in allowed if all(p in m.hello.protocols for m in self.roster)]
+        common = [p for p in allowed if self.roster.all_speak(p)]
         return common[-1] if common else Protocol.EAGER
 
     def effective_owner(self, task: TaskId) -> str | None:
@@ -330,7 +334,7 @@ class Group:
 
     def _recorded(self, records: tuple[Owner, ...]) -> None:
         for record in records:
-            self.recording.pop(record.task, None)
+            self.recording.discard(record.task)
             self.owners[record.task] = record
             member = self.roster.get(record.member)
             if member is None or member.hello.writer != record.writer or member.fenced:
@@ -340,16 +344,15 @@ class Group:
 
     # ---- assignments
 
-    def _send(self) -> None:
-        owned = owned_by_writer(self)
-        for member in self.roster:
-            if member.session is None or member.fenced:
-                continue
-            assignment = assignment_of(self, member, owned.get(member.hello.writer, []))
-            sent = member.sent
-            if sent is None or not same(sent, assignment):
-                member.sent = assignment
-                self.effects.append(ev.Send(member.session, assignment))
+    def _touch(self, task: TaskId, names: Iterable[str]) -> None:
+        self.touched.update(names)
+
+    def _touch_owner(self, task: TaskId, names: Iterable[str]) -> None:
+        """What a move or a coming record says of a task changes the assignment of its present owner, too."""
+        self.touched.update(names)
+        owner = self.owners.get(task)
+        if owner is not None:
+            self.touched.add(owner.member)
 
     # ---- leaving
 
@@ -359,6 +362,7 @@ class Group:
         )
         for member in self.roster:
             member.leaving = member.hello.instance in self.operation.instances
+        self.touched.update(self.roster.members)
         self.dirty = True
 
     def undo(self, outcome: str) -> None:
@@ -368,6 +372,7 @@ class Group:
         for member in self.roster:
             if not member.shut_down:
                 member.leaving = False
+        self.touched.update(self.roster.members)
         self.effects.append(ev.OperationEnded(self.operation.id, outcome))
         self.operation = None
         self.dirty = True
@@ -384,14 +389,14 @@ class Group:
         self.effects.append(ev.OperationEnded(self.operation.id, "forced"))
         self.operation = None
 
-    def _finish_leavers(self, now_ms: int) -> None:
-        for member in sorted(self.roster, key=lambda m: natural(m.name)):
-            if member.sent is not None and member.sent.shutdown and not member.shut_down:
+    def _finish_leavers(self, going: list[Member], now_ms: int) -> None:
+        for member in sorted(going, key=lambda m: natural(m.name)):
+            if not member.shut_down:
                 member.shut_down = True
                 self.effects.append(ev.Said(f"{member.name} shuts down"))
         operation = self.operation
         if operation and operation.resumed and now_ms - self.started_ms < self.settings.rejoin_grace_ms:
             return  # its leavers may still come back to this coordinator
-        if operation and not any(m.hello.instance in operation.instances for m in self.roster):
+        if operation and not any(self.roster.of_instance(instance) for instance in operation.instances):
             self.effects.append(ev.OperationEnded(operation.id, "done"))
             self.operation = None

@@ -6,10 +6,12 @@ The wish comes from placement.py; the steps are moves, which wait for a release 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator import events as ev
+from orchestrator import group_timing
 from orchestrator.grants import is_released
 from orchestrator.model import Owner, Protocol, TaskId
 from orchestrator.placement import place
@@ -34,11 +36,10 @@ def _may_plan(group: Group, now_ms: int) -> bool:
     """Not while owners from the time before this coordinator may still come back, nor in a fresh group's delay."""
     if group.fencing:
         return False
-    present = {member.hello.writer for member in group.roster}
-    absent = any(o.writer and o.writer not in present and o.writer not in group.fencing for o in group.owners.values())
-    if absent and now_ms - group.started_ms < group.settings.rejoin_grace_ms:
+    young = now_ms - group.started_ms < group.settings.rejoin_grace_ms
+    if young and any(group.roster.of_writer(writer) is None for writer in group.writers):
         return False
-    fresh = not any(o.writer for o in group.owners.values()) and group.generation == 0
+    fresh = not group.writers and group.generation == 0
     since = now_ms - (group.first_join_ms if group.first_join_ms is not None else now_ms)
     return not (fresh and since < group.settings.initial_delay_ms)
 
@@ -57,7 +58,8 @@ def rebalance(group: Group, now_ms: int) -> None:
         return
     group.membership_changed = False
     group.generation += 1
-    group.learners, group.standbys = learners, standbys
+    group.learners.become(learners)
+    group.standbys.become(standbys)
     protocol = group.protocol
     if changed and protocol is Protocol.EAGER:
         changed = dict(plan.active)
@@ -71,7 +73,7 @@ def rebalance(group: Group, now_ms: int) -> None:
 
 
 def _broken_move(group: Group) -> bool:
-    return any(group.roster.get(move.target) is None for move in group.moves.values())
+    return any(group.roster.get(name) is None for name in group.moves.named())
 
 
 def _changes(group: Group, plan: Plan) -> dict[TaskId, str]:
@@ -81,46 +83,62 @@ def _changes(group: Group, plan: Plan) -> dict[TaskId, str]:
 
 def advance(group: Group) -> None:
     """Record the owners of moves that are free: nobody holds the task, provably."""
+    free = _free(group, sorted(_stirred(group)))
+    if group.barrier:
+        # All at once or none. What became free is only counted until it may be all of them; then all are looked at.
+        group.freed.update(record.task for record in free)
+        if len(group.freed) < len(group.moves):
+            return
+        free = _free(group, sorted(group.moves))
+        group.freed = {record.task for record in free}
+        if len(free) < len(group.moves):
+            return
+    if free:
+        if group.barrier and group.protocol is Protocol.COOPERATIVE and any(group.moves[o.task].source for o in free):
+            group.generation += 1
+        group.barrier = False
+        group.freed.clear()
+        for record in free:
+            group_timing.begin(group, record)
+            group.recording[record.task] = record
+            del group.moves[record.task]
+        group.effects.append(ev.RecordOwners(tuple(free)))
+
+
+def _stirred(group: Group) -> set[TaskId]:
+    """Moves of which something changed: from or to a touched member."""
+    if not group.moves:
+        return set()
+    found: set[TaskId] = set()
+    for name in group.touched:
+        found.update(group.moves.of(name))
+        found.update(task for task in group.owners.of(name) if task in group.moves)
+    return found
+
+
+def _free(group: Group, tasks: Iterable[TaskId]) -> list[Owner]:
+    """The records of those moves that can be made now; a move that has become pointless is dropped."""
     free: list[Owner] = []
-    for task, move in sorted(group.moves.items()):
-        if task in group.recording or ((held := group.owners.get(task)) and held.writer in group.fencing):
-            continue
-        target = group.roster.get(move.target)
+    for task in tasks:
+        move = group.moves[task]
         owner = group.owners.get(task)
+        if task in group.recording or (owner is not None and owner.writer in group.fencing):
+            continue
         if owner is not None and owner.writer and not _proven(group, owner):
             if move.target == owner.member and not group.barrier:
                 del group.moves[task]
             continue
+        target = group.roster.get(move.target)
         if target is None or target.fenced:
             del group.moves[task]
             group.dirty = True
             continue
         epoch = owner.epoch + 1 if owner is not None else 1
         free.append(Owner(task, epoch, target.name, target.hello.writer, group.term))
-    if group.barrier and len(free) < len(group.moves):
-        return
-    if free:
-        if group.barrier and group.protocol is Protocol.COOPERATIVE and any(group.moves[o.task].source for o in free):
-            group.generation += 1
-        group.barrier = False
-        for record in free:
-            _time(group, record)
-            group.recording[record.task] = record
-            del group.moves[record.task]
-        group.effects.append(ev.RecordOwners(tuple(free)))
+    return free
 
 
 def _proven(group: Group, owner: Owner) -> bool:
     """Whether the owner gave the task up: by its own report."""
     member = group.roster.get(owner.member)
     return member is not None and member.hello.writer == owner.writer and is_released(owner, member)
-
-
-def _time(group: Group, record: Owner) -> None:
-    before = group.owners.get(record.task)
-    source = before.member if before is not None else ""
-    if not source or source == record.member:
-        return
-    member = group.roster.get(source)
-    proof = member.status.released.get(record.task) if member is not None else None
-    group.hand_overs[record.task] = (source, record.member, proof, False)

@@ -58,7 +58,7 @@ def grant_before_record(stack: ExitStack) -> None:
 
         return replace(given, active={**given.active, **coming})
 
-    _patch(stack, group, "assignment_of", early)
+    _patch(stack, grants, "assignment_of", early)
 
 
 def no_fence(stack: ExitStack) -> None:
@@ -197,7 +197,7 @@ def leave_with_tasks(stack: ExitStack) -> None:
         given = original(the_group, who, owned)  # type: ignore[arg-type]
         return replace(given, active={}, release={}, shutdown=True) if given.leaving else given
 
-    _patch(stack, group, "assignment_of", early)
+    _patch(stack, grants, "assignment_of", early)
 
 
 def announce_too_early(stack: ExitStack) -> None:
