@@ -19,6 +19,7 @@ from orchestrator.errors import OrchestratorError, ProtocolError
 from orchestrator.group import Group
 from orchestrator.ledger import Deposed, Ledger
 from orchestrator.model import Settings, Task, TaskId
+from orchestrator.placement import place_in_steps
 from orchestrator.transport import Connection, ConnectionEnded, listen
 
 log = logging.getLogger("orchestrator.coordinator")
@@ -62,6 +63,7 @@ class Coordinator:
         self.ids = itertools.count(1)
         self._connections: dict[int, Connection] = {}
         self._writes: asyncio.Queue[ev.RecordOwners | ev.Fence | ev.OperationEnded] = asyncio.Queue()
+        self._targets: asyncio.Queue[ev.ComputeTarget] = asyncio.Queue()
         self._server: asyncio.Server | None = None
         self._started = asyncio.Event()
         self._asks: set[asyncio.Task[None]] = set()
@@ -84,6 +86,7 @@ class Coordinator:
                 group.create_task(self._renew())
                 group.create_task(self._tick())
                 group.create_task(self._write())
+                group.create_task(self._compute())
         except* Deposed as errors:
             log.warning("term %d is over: %s", self.ledger.term, errors.exceptions[0])
         finally:
@@ -132,6 +135,8 @@ class Coordinator:
                 self._send(session, messages.Closed(fenced, "fenced" if fenced else "another session took over"))
             case ev.RecordOwners() | ev.Fence():
                 self._writes.put_nowait(effect)
+            case ev.ComputeTarget():
+                self._targets.put_nowait(effect)
             case ev.OperationEnded(operation, outcome):
                 self.last_outcome = (operation, outcome)
                 log.info("scale-down %s: %s", operation, outcome)
@@ -187,6 +192,15 @@ class Coordinator:
                 self.event(ev.WriterFenced(effect.writer, tasks))
             elif self.group.operation is None:
                 await self.ledger.put_operation(None)
+
+    async def _compute(self) -> None:
+        """Long placements, in steps of about a millisecond between which everything else has its turn."""
+        while True:
+            wanted = await self._targets.get()
+            for plan in place_in_steps(wanted.view):
+                if plan is not None:
+                    self.event(ev.TargetComputed(wanted.number, plan))
+                await asyncio.sleep(0)
 
     # ---- connections
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator.model import Assignment, Hello, Owner, Status, Task, TaskId
+from orchestrator.placement_view import Plan, View
 
 # ---- events
 
@@ -83,6 +84,14 @@ class UndoLeaving:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetComputed:
+    """The answer to ComputeTarget: where tasks belong, by what was known when it was asked for."""
+
+    number: int
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
@@ -97,6 +106,7 @@ Event = (
     | TasksChanged
     | Leaving
     | UndoLeaving
+    | TargetComputed
     | Tick
 )
 
@@ -134,6 +144,14 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
+class ComputeTarget:
+    """Place the tasks of this view, which takes long; go on with other events meanwhile. The answer is TargetComputed."""
+
+    number: int
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
 class OperationEnded:
     """A scale-down came to its end: "done", "rolled back" or "forced"."""
 
@@ -163,4 +181,4 @@ class Said:
     facts: Mapping[str, str] | None = None
 
 
-Effect = Send | CloseSession | RecordOwners | Fence | OperationEnded | HandedOver | Said
+Effect = Send | CloseSession | RecordOwners | Fence | ComputeTarget | OperationEnded | HandedOver | Said

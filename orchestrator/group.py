@@ -16,9 +16,12 @@ from orchestrator.grants import is_released, lacks, tell
 from orchestrator.group_tables import Index, TaskTable
 from orchestrator.model import PROTOCOL_ORDER, Owner, Protocol, Released, Role, Settings, Status, Task, TaskId
 from orchestrator.names import natural
-from orchestrator.refine import Move, advance, rebalance
+from orchestrator.placement_view import View
+from orchestrator.refine import Move, advance, rebalance, target_computed
 from orchestrator.roster import Member, Roster
 from orchestrator.silence import excuse, watch
+
+LONG_ASSIGNMENT = 5_000  # tasks and members from which on a placement takes longer than an event should (10 ms)
 
 
 @dataclass(slots=True)
@@ -44,6 +47,7 @@ class Group:
         term: int = 1,
         now_ms: int = 0,
         generation: int = 0,
+        long_assignment: int = LONG_ASSIGNMENT,
     ) -> None:
         self.settings = settings
         self.term = term
@@ -70,6 +74,10 @@ class Group:
         self.barrier = False
         self.paused = False  # an operator's hold: while set, nothing is planned
         self.dirty = False
+        self.long_assignment = long_assignment
+        self.computing: View | None = None  # what a target is computed from at the moment
+        self.targets_asked = 0
+        self.stale_targets = 0  # of which nothing held, one after the other
         self.membership_changed = False
         self.effects: list[ev.Effect] = []
         self.climate: tuple[object, ...] = ()  # what every assignment depends on
@@ -105,6 +113,8 @@ class Group:
                 self._leave(event)
             case ev.UndoLeaving():
                 self.undo("rolled back")
+            case ev.TargetComputed(number, plan):
+                target_computed(self, number, plan, now_ms)
             case ev.Tick():
                 watch(self, now_ms)
         if self.dirty:

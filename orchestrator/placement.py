@@ -8,7 +8,7 @@ Every phase is a generator that yields after about a thousand tasks, so that who
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from heapq import heapify, heapreplace
 
 from orchestrator.model import Protocol, TaskId
@@ -20,19 +20,16 @@ from orchestrator.placement_view import STEP, Plan, Ranked, View
 
 def place(view: View) -> Plan:
     """Where every task belongs now. Deterministic; the identity when nothing is to be improved."""
-    steps = place_in_steps(view)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            plan: Plan = done.value
-            return plan
+    plan = [*place_in_steps(view)][-1]
+    assert plan is not None
+    return plan
 
 
-def place_in_steps(view: View) -> Generator[None, None, Plan]:
-    """`place`, which pauses now and then."""
+def place_in_steps(view: View) -> Iterator[Plan | None]:
+    """`place`, which pauses now and then (None); the plan comes last."""
     if not view.members:
-        return Plan({}, {}, {})
+        yield Plan({}, {}, {})
+        return
     placing = Placing(view)
     yield from placing.place_actives()
     placing.keep_learners()
@@ -41,7 +38,7 @@ def place_in_steps(view: View) -> Generator[None, None, Plan]:
     yield from balance_hosts(placing)
     placing.balance_workers()
     yield from place_standbys(placing)
-    return Plan(
+    yield Plan(
         placing.active,
         placing.learners,
         {task: tuple(sorted(members)) for task, members in sorted(placing.standbys.items()) if members},

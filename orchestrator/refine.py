@@ -15,11 +15,14 @@ from orchestrator import group_timing
 from orchestrator.grants import is_released
 from orchestrator.model import Owner, Protocol, TaskId
 from orchestrator.placement import place
-from orchestrator.placement_view import Plan
+from orchestrator.placement_view import Plan, View
+from orchestrator.staleness import what_holds
 from orchestrator.views import build_view
 
 if TYPE_CHECKING:
     from orchestrator.group import Group
+
+STALE_TARGETS_MAX = 3  # so often in a row nothing held; then it is computed at once, whatever the pause
 
 
 @dataclass(slots=True)
@@ -45,20 +48,51 @@ def _may_plan(group: Group, now_ms: int) -> bool:
 
 
 def rebalance(group: Group, now_ms: int) -> None:
-    """Agree on a new assignment if the plan differs from what is agreed; nothing moves here yet."""
-    if group.paused or not _may_plan(group, now_ms) or (group.barrier and group.moves and not _broken_move(group)):
+    """Ask where tasks belong, and agree on it. A long assignment is computed aside, one at a time; whatever changes
+    meanwhile is looked at when it is there."""
+    if group.computing is not None or not _is_time(group, now_ms):
         return
     group.dirty = False
-    plan = place(build_view(group))
-    changed = _changes(group, plan)
-    learners = {t: m for t, m in plan.learners.items() if t in group.tasks}
+    view = build_view(group)
+    if len(view.tasks) + len(view.members) <= group.long_assignment or group.stale_targets >= STALE_TARGETS_MAX:
+        _agree(group, view, place(view), now_ms)
+    else:
+        group.targets_asked += 1
+        group.computing = view
+        group.effects.append(ev.ComputeTarget(group.targets_asked, view))
+
+
+def target_computed(group: Group, number: int, plan: Plan, now_ms: int) -> None:
+    """Agree on what still holds of a plan that was computed aside; the rest is computed again."""
+    asked = group.computing
+    if asked is None or number != group.targets_asked:
+        return
+    group.computing = None
+    view = build_view(group)
+    holds = what_holds(plan, asked, view) if _is_time(group, now_ms) else None
+    group.dirty = group.dirty or holds is not plan
+    if holds is None:
+        group.stale_targets += 1
+    else:
+        _agree(group, view, holds, now_ms)
+
+
+def _is_time(group: Group, now_ms: int) -> bool:
+    behind_barrier = group.barrier and bool(group.moves) and not _broken_move(group)
+    return not group.paused and not behind_barrier and _may_plan(group, now_ms)
+
+
+def _agree(group: Group, view: View, plan: Plan, now_ms: int) -> None:
+    """Agree on a new assignment if the plan differs from what is agreed; nothing moves here yet."""
+    group.stale_targets = 0
+    changed = {task: target for task, target in plan.active.items() if view.active.get(task) != target}
     standbys = dict(plan.standbys)
-    same_copies = learners == group.learners and standbys == {t: m for t, m in group.standbys.items() if m}
+    same_copies = plan.learners == group.learners and standbys == {t: m for t, m in group.standbys.items() if m}
     if not changed and same_copies and not group.membership_changed:
         return
     group.membership_changed = False
     group.generation += 1
-    group.learners.become(learners)
+    group.learners.become(plan.learners)
     group.standbys.become(standbys)
     protocol = group.protocol
     if changed and protocol is Protocol.EAGER:
@@ -74,11 +108,6 @@ def rebalance(group: Group, now_ms: int) -> None:
 
 def _broken_move(group: Group) -> bool:
     return any(group.roster.get(name) is None for name in group.moves.named())
-
-
-def _changes(group: Group, plan: Plan) -> dict[TaskId, str]:
-    """Tasks whose agreed owner differs from the plan's."""
-    return {task: target for task, target in plan.active.items() if group.effective_owner(task) != target}
 
 
 def advance(group: Group) -> None:

@@ -18,6 +18,7 @@ PURE = [
     "orchestrator/group*.py",
     "orchestrator/member*.py",
     "orchestrator/refine*.py",
+    "orchestrator/staleness.py",
     "orchestrator/placement*.py",
     "orchestrator/views.py",
     "orchestrator/roster.py",

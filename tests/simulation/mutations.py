@@ -231,6 +231,11 @@ def believe_any_proof(stack: ExitStack) -> None:
         _patch(stack, place, "is_released", is_released)
 
 
+def stale_target(stack: ExitStack) -> None:
+    """A plan that was computed aside is used whatever has changed meanwhile."""
+    _patch(stack, refine, "what_holds", lambda plan, asked, now: plan)
+
+
 MUTATIONS: dict[str, Mutation] = {
     made.__name__: made
     for made in (
@@ -256,6 +261,7 @@ MUTATIONS: dict[str, Mutation] = {
         cold_before_warm,
         forget_resumed_operation,
         leave_with_tasks,
+        stale_target,
         start_before_caught_up,
         believe_any_proof,
     )
