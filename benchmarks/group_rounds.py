@@ -14,6 +14,8 @@ from orchestrator import events as ev
 from orchestrator import member as mem
 from orchestrator.group import Group
 from orchestrator.model import Hello, Owner, Role, Settings, Task, TaskId
+from orchestrator.placement import place_in_steps
+from orchestrator.placement_view import Plan, View
 
 STATE = 1_000_000
 
@@ -81,11 +83,23 @@ class Round:
                 case ev.RecordOwners(records):
                     self.handed_over += len(records)
                     self.queue.append((-1, ev.OwnersRecorded(records)))
+                case ev.ComputeTarget(number, view):
+                    self.queue.append((-1, ev.TargetComputed(number, self.compute(view))))
                 case ev.Fence(writer):
                     tasks = tuple(sorted(self.group.writers.of(writer)))
                     self.queue.append((-1, ev.WriterFenced(writer, tasks)))
                 case _:
                     pass
+
+    def compute(self, view: View) -> Plan:
+        """Aside: each step counts for itself."""
+        start = time.process_time()
+        for plan in place_in_steps(view):
+            self.steps.add("placing, a step of", (time.process_time() - start) * 1000)
+            start = time.process_time()
+            if plan is not None:
+                return plan
+        raise AssertionError("no plan")
 
     def member(self, number: int, event: mem.MemberEvent) -> None:
         machine = self.machines.get(number)

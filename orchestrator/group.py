@@ -235,7 +235,7 @@ class Group:
     @staticmethod
     def _matters(before: Status, after: Status) -> bool:
         """Whether a status can change a placement; lags alone do not."""
-        if before.leaving != after.leaving or before.released != after.released or before.active != after.active:
+        if before.leaving != after.leaving or before.released != after.released:
             return True
         ready = {t for t, c in before.copies.items() if c.ready}
         now_ready = {t for t, c in after.copies.items() if c.ready}

@@ -30,6 +30,8 @@ def place_standbys(placing: Placing) -> Iterator[None]:
         if number % STEP == 0:
             yield
         _keep_standbys(placing, task, wanted, copies)
+    if not placing.staying:
+        return
     emptiest: dict[str, list[Ranked]] = {}  # of each zone
     for host in placing.staying:
         entry = (copies[host] / placing.capacity[host], placing.rank[host], host)

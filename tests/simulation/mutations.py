@@ -227,7 +227,7 @@ def believe_any_proof(stack: ExitStack) -> None:
         proof: Released | None = who.status.released.get(owner.task)  # type: ignore[attr-defined]
         return proof is not None
 
-    for place in (grants, group, refine):
+    for place in (grants, group, refine, views):
         _patch(stack, place, "is_released", is_released)
 
 
