@@ -19,6 +19,7 @@ from orchestrator.errors import OrchestratorError, ProtocolError
 from orchestrator.group import Group
 from orchestrator.ledger import Deposed, Ledger
 from orchestrator.model import Settings, Task, TaskId
+from orchestrator.placement import place_in_steps
 from orchestrator.transport import Connection, ConnectionEnded, listen
 
 log = logging.getLogger("orchestrator.coordinator")
@@ -63,6 +64,7 @@ class Coordinator:
         self._connections: dict[int, Connection] = {}
         self._writes: asyncio.Queue[ev.RecordOwners | ev.Fence | ev.OperationEnded] = asyncio.Queue()
         self._agreed = asyncio.Event()
+        self._targets: asyncio.Queue[ev.ComputeTarget] = asyncio.Queue()
         self._server: asyncio.Server | None = None
         self._started = asyncio.Event()
         self._asks: set[asyncio.Task[None]] = set()
@@ -91,6 +93,7 @@ class Coordinator:
                 group.create_task(self._tick())
                 group.create_task(self._write())
                 group.create_task(self._keep_generation())
+                group.create_task(self._compute())
         except* Deposed as errors:
             log.warning("term %d is over: %s", self.ledger.term, errors.exceptions[0])
         finally:
@@ -142,6 +145,8 @@ class Coordinator:
                 self._send(session, messages.Closed(fenced, "fenced" if fenced else "another session took over"))
             case ev.RecordOwners() | ev.Fence():
                 self._writes.put_nowait(effect)
+            case ev.ComputeTarget():
+                self._targets.put_nowait(effect)
             case ev.OperationEnded(operation, outcome):
                 self.last_outcome = (operation, outcome)
                 log.info("scale-down %s: %s", operation, outcome)
@@ -204,6 +209,15 @@ class Coordinator:
             await self._agreed.wait()
             self._agreed.clear()
             await self.ledger.put_generation(self.group.generation)
+
+    async def _compute(self) -> None:
+        """Long placements, in steps of about a millisecond between which everything else has its turn."""
+        while True:
+            wanted = await self._targets.get()
+            for plan in place_in_steps(wanted.view):
+                if plan is not None:
+                    self.event(ev.TargetComputed(wanted.number, plan))
+                await asyncio.sleep(0)
 
     # ---- connections
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator.model import Assignment, Hello, Owner, Status, TaskId
+from orchestrator.placement_view import Plan, View
 
 # ---- events
 
@@ -76,11 +77,30 @@ class UndoLeaving:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetComputed:
+    """The answer to ComputeTarget: where tasks belong, by what was known when it was asked for."""
+
+    number: int
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
 
-Event = Joined | Heartbeat | SessionEnded | OwnersRecorded | WriterFenced | Expired | Leaving | UndoLeaving | Tick
+Event = (
+    Joined
+    | Heartbeat
+    | SessionEnded
+    | OwnersRecorded
+    | WriterFenced
+    | Expired
+    | Leaving
+    | UndoLeaving
+    | TargetComputed
+    | Tick
+)
 
 # ---- effects
 
@@ -116,6 +136,14 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
+class ComputeTarget:
+    """Place the tasks of this view, which takes long; go on with other events meanwhile. The answer is TargetComputed."""
+
+    number: int
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
 class OperationEnded:
     """A scale-down came to its end: "done", "rolled back" or "forced"."""
 
@@ -145,4 +173,4 @@ class Said:
     facts: Mapping[str, str] | None = None
 
 
-Effect = Send | CloseSession | RecordOwners | Fence | OperationEnded | HandedOver | Said
+Effect = Send | CloseSession | RecordOwners | Fence | ComputeTarget | OperationEnded | HandedOver | Said

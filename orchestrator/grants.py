@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from orchestrator import events as ev
 from orchestrator.model import Assignment, Owner, Status, TaskId
 from orchestrator.roster import Member
 
@@ -23,15 +24,6 @@ def is_released(owner: Owner, member: Member) -> bool:
     return proof is not None and proof.epoch == owner.epoch
 
 
-def owned_by_writer(group: Group) -> dict[str, list[tuple[TaskId, Owner]]]:
-    """Owner records by the writer that they name."""
-    index: dict[str, list[tuple[TaskId, Owner]]] = {}
-    for task, owner in group.owners.items():
-        if owner.writer:
-            index.setdefault(owner.writer, []).append((task, owner))
-    return index
-
-
 def assignment_of(group: Group, member: Member, owned: Owned) -> Assignment:
     """What the member should hold now."""
     active: dict[TaskId, int] = {}
@@ -44,13 +36,11 @@ def assignment_of(group: Group, member: Member, owned: Owned) -> Assignment:
         elif not is_released(owner, member):
             active[task] = owner.epoch
     held = active.keys() | release.keys()
-    coming = {t for t, move in group.moves.items() if move.target == member.name}
-    coming |= {t for t, owner in group.recording.items() if owner.member == member.name}
+    coming = group.moves.of(member.name).keys() | group.recording.of(member.name).keys()
     # A copy that is about to be granted the task stays open until then. What was said last counts as what is held: a
     # member with two assignments on their way to it would answer each with a status that asks for the other.
-    learners = {t for t, m in group.learners.items() if m == member.name}
     said = member.sent.learners if member.sent is not None else ()
-    learners |= {t for t in coming if t in member.status.copies or t in said}
+    learners = group.learners.of(member.name).keys() | (coming & (member.status.copies.keys() | set(said)))
     leaving = member.is_leaving
     return Assignment(
         group.generation,
@@ -58,7 +48,7 @@ def assignment_of(group: Group, member: Member, owned: Owned) -> Assignment:
         active,
         release,
         tuple(sorted(learners - held)),
-        tuple(sorted(t for t, ms in group.standbys.items() if member.name in ms and t not in active)),
+        tuple(sorted(group.standbys.of(member.name).keys() - active.keys())),
         group.protocol,
         leaving,
         leaving and not held and _may_go(group, member),
@@ -69,9 +59,9 @@ def assignment_of(group: Group, member: Member, owned: Owned) -> Assignment:
 def _may_go(group: Group, member: Member) -> bool:
     """A leaver goes when nothing is left on its whole instance, and only while somebody stays."""
     instance = member.hello.instance
-    if any(other.hello.instance == instance and group.owns(other) for other in group.roster):
+    if any(group.owns(other) for other in group.roster.of_instance(instance)):
         return False
-    return any(not other.is_leaving for other in group.roster) or not group.tasks
+    return group.roster.somebody_stays() or not group.tasks
 
 
 def lacks(sent: Assignment, status: Status) -> bool:
@@ -94,3 +84,32 @@ def same(a: Assignment, b: Assignment) -> bool:
         and a.leaving == b.leaving
         and a.shutdown == b.shutdown
     )
+
+
+def tell(group: Group) -> list[Member]:
+    """Send the touched members what they should hold now, where that has changed; returns those that may shut down."""
+    going: list[Member] = []
+    for member in _to_tell(group):
+        if member.session is None or member.fenced:
+            continue
+        owned = [(task, group.owners[task]) for task in group.writers.of(member.hello.writer)]
+        assignment = assignment_of(group, member, owned)
+        if member.sent is None or not same(member.sent, assignment):
+            member.sent = assignment
+            group.effects.append(ev.Send(member.session, assignment))
+            if assignment.shutdown:
+                going.append(member)
+    group.touched.clear()
+    return going
+
+
+def _to_tell(group: Group) -> list[Member]:
+    """The touched members in the order of the roster; everybody, where something changed for everybody."""
+    climate = (group.protocol, group.roster.somebody_stays(), bool(group.tasks))
+    if climate != group.climate:
+        group.climate = climate
+        return list(group.roster)
+    members = [m for m in map(group.roster.get, group.touched) if m is not None]
+    # A leaver goes when its whole instance is empty: its siblings may be done, too.
+    siblings = [s for m in members if m.is_leaving for s in group.roster.of_instance(m.hello.instance)]
+    return sorted({m.number: m for m in (*members, *siblings)}.values(), key=lambda m: m.number)

@@ -8,28 +8,20 @@ from what members report. Where tasks belong is placement.py; this module gets t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from orchestrator import events as ev
-from orchestrator.grants import assignment_of, is_released, lacks, owned_by_writer, same
+from orchestrator import leaving, timing
+from orchestrator.grants import is_released, lacks, tell
+from orchestrator.group_tables import Index, TaskTable
 from orchestrator.model import PROTOCOL_ORDER, Owner, Protocol, Released, Role, Settings, Status, Task, TaskId
-from orchestrator.names import natural
-from orchestrator.refine import Move, advance, rebalance, retire
+from orchestrator.placement_view import View
+from orchestrator.refine import Move, advance, rebalance, retire, target_computed
 from orchestrator.roster import Member, Roster
 from orchestrator.silence import excuse, watch
-from orchestrator.timing import publish
-from orchestrator.versions import can_run, tasks_there
+from orchestrator.versions import can_run, expand, tasks_there
 
-
-@dataclass(slots=True)
-class Operation:
-    """A running scale-down; its record in the log survives the coordinator."""
-
-    id: str
-    instances: frozenset[str]
-    deadline_ms: int | None
-    force: bool
-    resumed: bool = False
+LONG_ASSIGNMENT = 5_000  # tasks and members from which on a placement takes longer than an event should (10 ms)
 
 
 class Group:
@@ -44,24 +36,29 @@ class Group:
         term: int = 1,
         now_ms: int = 0,
         generation: int = 0,
+        long_assignment: int = LONG_ASSIGNMENT,
     ) -> None:
         self.settings = settings
         self.term = term
         self.generation = self.inherited = generation
         self.declared: dict[TaskId, Task] = {task.id: task for task in tasks}  # of the coordinator's own version
         self.tasks: Mapping[TaskId, Task] = self.declared  # of all versions that are there
-        self.owners: dict[TaskId, Owner] = {owner.task: owner for owner in owners}
+        self.touched: set[str] = set()  # members of whom something changed since the last step; only they are looked at
+        self.writers = Index[Owner](lambda owner: (owner.writer,) if owner.writer else ())
+        self.owners = TaskTable(self._touch, Index[Owner](lambda owner: (owner.member,)), self.writers)
+        self.recording = TaskTable(self._touch_owner, Index[Owner](lambda owner: (owner.member,)))
+        self.moves = TaskTable(self._touch_owner, Index[Move](lambda move: (move.target,)))
+        self.learners = TaskTable(self._touch, Index[str](lambda member: (member,)))
+        self.standbys = TaskTable(self._touch, Index[tuple[str, ...]](lambda members: members))
+        self.retiring: set[TaskId] = set()  # owned, and no version that is there has them any more
+        self.freed: set[TaskId] = set()  # moves that could be made, and wait for others behind the barrier
         self.roster = Roster()
-        self.moves: dict[TaskId, Move] = {}
-        self.recording: dict[TaskId, Owner] = {}
-        self.learners: dict[TaskId, str] = {}
-        self.standbys: dict[TaskId, tuple[str, ...]] = {}
         self.fencing: set[str] = set()
         self.given_up: dict[tuple[TaskId, str], int] = {}
         self.ends: dict[TaskId, int] = {}
         self.weights: dict[TaskId, int] = {}  # as their owners measured them last
         self.hand_overs: dict[TaskId, tuple[str, str, Released | None, bool]] = {}
-        self.operation: Operation | None = None
+        self.operation: leaving.Operation | None = None
         self.dismissed: dict[str, int] = {}  # instances stopped by force, and until when they may not come back
         self.started_ms = now_ms
         self.last_step_ms = now_ms
@@ -69,8 +66,17 @@ class Group:
         self.barrier = False
         self.paused = False  # an operator's hold: while set, nothing is planned
         self.dirty = False
+        self.long_assignment = long_assignment
+        self.computing: View | None = None  # what a target is computed from at the moment
+        self.targets_asked = 0
+        self.stale_targets = 0  # of which nothing held, one after the other
         self.membership_changed = False
         self.effects: list[ev.Effect] = []
+        self.climate: tuple[object, ...] = ()  # what every assignment depends on
+        for owner in owners:
+            self.owners[owner.task] = owner
+            if owner.writer and owner.task not in self.tasks:
+                self.retiring.add(owner.task)
 
     # ---- the one entrance
 
@@ -94,19 +100,20 @@ class Group:
             case ev.Expired(name):
                 self._expire_named(name)
             case ev.Leaving():
-                self._leave(event)
+                leaving.mark(self, event)
             case ev.UndoLeaving():
-                self.undo("rolled back")
+                leaving.undo(self, "rolled back")
+            case ev.TargetComputed(number, plan):
+                target_computed(self, number, plan, now_ms)
             case ev.Tick():
-                pass
-        watch(self, now_ms)
+                watch(self, now_ms)
         if self.dirty:
-            self.tasks = tasks_there(self.declared, self.roster)
+            self._see_tasks()
             retire(self)
             rebalance(self, now_ms)
         advance(self)
-        self._send()
-        self._finish_leavers(now_ms)
+        going = tell(self)
+        leaving.finish(self, going, now_ms)
         return self.effects
 
     def next_deadline_ms(self, now_ms: int) -> int:
@@ -139,9 +146,9 @@ class Group:
         if known is not None and known.hello.writer != hello.writer:
             self.fence_writer(known.hello.writer)
             self.effects.append(ev.Said(f"{hello.member} rejoined"))
-        for owner in list(self.owners.values()):
-            if owner.member == hello.member and owner.writer not in ("", hello.writer):
-                self.fence_writer(owner.writer)
+        for writer in self._writers_of(hello.member):
+            if writer != hello.writer:
+                self.fence_writer(writer)
         member = Member(hello, None, status, now_ms)
         if known is not None:
             self.roster.remove(known)
@@ -151,7 +158,8 @@ class Group:
         if now_ms < self.dismissed.get(hello.instance, 0):
             member.leaving = True
         self.roster.bind(member, event.session)
-        self.tasks = tasks_there(self.declared, self.roster)
+        self._see_tasks()
+        self.touched.add(member.name)
         if known is None:
             self._adopt_copies(member)
         self._take_status(member, now_ms)
@@ -166,7 +174,7 @@ class Group:
 
     def _adopt_copies(self, member: Member) -> None:
         """A new coordinator learns of learners and standbys from those who hold them; what breaks a rule is let go."""
-        restoring = sum(1 for m in self.learners.values() if self._instance(m) == member.hello.instance)
+        restoring = sum(len(self.learners.of(m.name)) for m in self.roster.of_instance(member.hello.instance))
         for task, copy in sorted(member.status.copies.items()):
             if not self.can_run(member, task) or self._held_in(task, member.hello.instance):
                 continue
@@ -196,18 +204,20 @@ class Group:
             self.effects.append(ev.CloseSession(event.session, fenced=False))
             return
         before = member.status
-        member.status = event.status
+        self.roster.report(member, event.status)
         member.heard_ms = now_ms
         if member.fenced:
             self.effects.append(ev.CloseSession(event.session, fenced=True))
             return
         self._take_status(member, now_ms)
         if self._matters(before, event.status):
+            self.touched.add(member.name)
             self.dirty = True
         again = now_ms - member.told_again_ms >= self.settings.heartbeat_ms
         if member.sent is not None and again and lacks(member.sent, event.status):
             member.sent = None  # it has seen the assignment and does not hold what is in it: say it again
             member.told_again_ms = now_ms
+            self.touched.add(member.name)
 
     def _take_status(self, member: Member, now_ms: int) -> None:
         self.roster.note_progress(member, now_ms)
@@ -218,13 +228,12 @@ class Group:
                 owner = self.owners.get(task)
                 if owner is not None and owner.epoch == epoch:
                     self.weights[task] = member.status.weights.get(task, 1)
-        for task, begun in member.status.started.items():
-            publish(self, member, task, begun)
+        timing.heard(self, member)
 
     @staticmethod
     def _matters(before: Status, after: Status) -> bool:
         """Whether a status can change a placement; lags alone do not."""
-        if before.leaving != after.leaving or before.released != after.released or before.active != after.active:
+        if before.leaving != after.leaving or before.released != after.released:
             return True
         if before.weights != after.weights:
             return True
@@ -243,11 +252,16 @@ class Group:
         self.dirty = True
 
     def owns(self, member: Member) -> bool:
-        writer = member.hello.writer
-        owned = any(o.writer == writer for o in self.owners.values()) or any(
-            o.writer == writer for o in self.recording.values()
-        )
-        return owned or any(move.target == member.name for move in self.moves.values())
+        return self._holds(member.hello.writer, member.name) or bool(self.moves.of(member.name))
+
+    def _holds(self, writer: str, name: str) -> bool:
+        """Whether an owner record of `writer`, which is that of member `name`, is in the log or on its way."""
+        return bool(self.writers.of(writer)) or any(self.recording[t].writer == writer for t in self.recording.of(name))
+
+    def _writers_of(self, name: str) -> list[str]:
+        """The writers under which owner records name this member, in the order of their tasks."""
+        found = (self.owners[task].writer for task in sorted(self.owners.of(name)))
+        return [writer for writer in dict.fromkeys(found) if writer]
 
     def _expire_named(self, name: str) -> None:
         member = self.roster.get(name)
@@ -255,9 +269,8 @@ class Group:
             self.expire(member)
             return
         self.effects.append(ev.Said(f"{name} fenced"))
-        for owner in list(self.owners.values()):
-            if owner.member == name:
-                self.fence_writer(owner.writer)
+        for writer in self._writers_of(name):
+            self.fence_writer(writer)
 
     def expire(self, member: Member) -> None:
         """The member is dead: fence its writer and forget it."""
@@ -269,8 +282,12 @@ class Group:
 
     def _remove(self, member: Member) -> None:
         self.roster.remove(member)
-        self.learners = {t: m for t, m in self.learners.items() if m != member.name}
-        self.standbys = {t: tuple(m for m in ms if m != member.name) for t, ms in self.standbys.items()}
+        self.touched.add(member.name)
+        self.touched.update(m.name for m in self.roster.of_instance(member.hello.instance))
+        for task in list(self.learners.of(member.name)):
+            del self.learners[task]
+        for task in list(self.standbys.of(member.name)):
+            self.standbys[task] = tuple(m for m in self.standbys[task] if m != member.name)
         self.membership_changed = not member.shut_down
         self.dirty = True
 
@@ -283,14 +300,17 @@ class Group:
         member = self.roster.of_writer(writer)
         if member is not None:
             member.fenced = True
-        holds = any(o.writer == writer for o in [*self.owners.values(), *self.recording.values()])
-        if holds:
+            self.touched.add(member.name)
+        name = member.name if member is not None else ""
+        coming = any(self.recording[t].writer == writer for t in (self.recording.of(name) if name else self.recording))
+        if self.writers.of(writer) or coming:
             self.fencing.add(writer)
             self.effects.append(ev.Fence(writer))
         self.dirty = True
 
     def _fenced(self, writer: str, tasks: tuple[TaskId, ...]) -> None:
         self.fencing.discard(writer)
+        self.touched.update(self.owners[task].member for task in self.writers.of(writer))
         for task in tasks:
             owner = self.owners.get(task)
             if owner is not None and owner.writer == writer:
@@ -303,7 +323,7 @@ class Group:
     def protocol(self) -> Protocol:
         """The best protocol that the setting allows and every member supports."""
         allowed = PROTOCOL_ORDER[: PROTOCOL_ORDER.index(self.settings.protocol) + 1]
-        common = [p for p in allowed if all(p in m.hello.protocols for m in self.roster)]
+        common = [p for p in allowed if self.roster.all_speak(p)]
         return common[-1] if common else Protocol.EAGER
 
     def weighed(self) -> Mapping[TaskId, Task]:
@@ -315,6 +335,21 @@ class Group:
     def weight(self, task: TaskId) -> int:
         """What the task counts as load."""
         return self.tasks[task].weight if self.settings.weights == "given" else self.weights.get(task, 1)
+
+    def _see_tasks(self) -> None:
+        """The tasks are those of the versions that are there; when they change, everybody may have to let one go."""
+        before, tasks = self.tasks, tasks_there(self.declared, self.roster)
+        self.tasks = tasks
+        if tasks is before or tasks == before:
+            return
+        self.touched.update(self.roster.members)
+        for task in [task for task in self.moves if task not in tasks]:
+            del self.moves[task]
+        self.retiring = {task for task, owner in self.owners.items() if owner.writer and task not in tasks}
+
+    def knows_all(self, member: Member) -> bool:
+        """Whether the member can run every task of the group, as nearly always."""
+        return (self.declared if member.hello.tasks is None else expand(member.hello.tasks)) is self.tasks
 
     def can_run(self, member: Member, task: TaskId) -> bool:
         """Whether the task is one of the group's, and the member's version of the app has it."""
@@ -338,8 +373,10 @@ class Group:
 
     def _recorded(self, records: tuple[Owner, ...]) -> None:
         for record in records:
-            self.recording.pop(record.task, None)
+            self.recording.discard(record.task)
             self.owners[record.task] = record
+            if record.writer and record.task not in self.tasks:
+                self.retiring.add(record.task)
             member = self.roster.get(record.member)
             if member is None or member.hello.writer != record.writer or member.fenced:
                 self.fence_writer(record.writer)
@@ -348,58 +385,12 @@ class Group:
 
     # ---- assignments
 
-    def _send(self) -> None:
-        owned = owned_by_writer(self)
-        for member in self.roster:
-            if member.session is None or member.fenced:
-                continue
-            assignment = assignment_of(self, member, owned.get(member.hello.writer, []))
-            sent = member.sent
-            if sent is None or not same(sent, assignment):
-                member.sent = assignment
-                self.effects.append(ev.Send(member.session, assignment))
+    def _touch(self, task: TaskId, names: Iterable[str]) -> None:
+        self.touched.update(names)
 
-    # ---- leaving
-
-    def _leave(self, event: ev.Leaving) -> None:
-        self.operation = Operation(
-            event.operation, frozenset(event.instances), event.deadline_ms, event.force, event.resumed
-        )
-        for member in self.roster:
-            member.leaving = member.hello.instance in self.operation.instances
-        self.dirty = True
-
-    def undo(self, outcome: str) -> None:
-        """Take the marks of the running scale-down back."""
-        if self.operation is None:
-            return
-        for member in self.roster:
-            if not member.shut_down:
-                member.leaving = False
-        self.effects.append(ev.OperationEnded(self.operation.id, outcome))
-        self.operation = None
-        self.dirty = True
-
-    def force(self, now_ms: int) -> None:
-        """The deadline has passed: the leavers are stopped as they are. A fenced worker comes back under a new writer
-        id, to be told that it may go."""
-        assert self.operation is not None
-        until = now_ms + 3 * self.settings.session_timeout_ms
-        self.dismissed |= dict.fromkeys(self.operation.instances, until)
-        for member in list(self.roster):
-            if member.hello.instance in self.operation.instances:
-                self.expire(member)
-        self.effects.append(ev.OperationEnded(self.operation.id, "forced"))
-        self.operation = None
-
-    def _finish_leavers(self, now_ms: int) -> None:
-        for member in sorted(self.roster, key=lambda m: natural(m.name)):
-            if member.sent is not None and member.sent.shutdown and not member.shut_down:
-                member.shut_down = True
-                self.effects.append(ev.Said(f"{member.name} shuts down"))
-        operation = self.operation
-        if operation and operation.resumed and now_ms - self.started_ms < self.settings.rejoin_grace_ms:
-            return  # its leavers may still come back to this coordinator
-        if operation and not any(m.hello.instance in operation.instances for m in self.roster):
-            self.effects.append(ev.OperationEnded(operation.id, "done"))
-            self.operation = None
+    def _touch_owner(self, task: TaskId, names: Iterable[str]) -> None:
+        """What a move or a coming record says of a task changes the assignment of its present owner, too."""
+        self.touched.update(names)
+        owner = self.owners.get(task)
+        if owner is not None:
+            self.touched.add(owner.member)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 
+
+@lru_cache(maxsize=1 << 16)  # the same few names are sorted again and again
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     """A sort key in which S2 comes before S10."""
     parts: list[tuple[int, int, str]] = []

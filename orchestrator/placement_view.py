@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from orchestrator.model import Protocol, Settings, Task, TaskId
 
+STEP = 1_000  # tasks between two pauses of a placement: about a millisecond
+Ranked = tuple[float, int, str]  # how full a host is, its place by name, the host
+
 
 @dataclass(frozen=True, slots=True)
 class MemberView:

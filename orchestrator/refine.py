@@ -6,19 +6,23 @@ The wish comes from placement.py; the steps are moves, which wait for a release 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator import events as ev
+from orchestrator import timing
 from orchestrator.grants import is_released
 from orchestrator.model import Owner, Protocol, TaskId
 from orchestrator.placement import place
-from orchestrator.placement_view import Plan
-from orchestrator.timing import begin
+from orchestrator.placement_view import Plan, View
+from orchestrator.staleness import what_holds
 from orchestrator.views import build_view
 
 if TYPE_CHECKING:
     from orchestrator.group import Group
+
+STALE_TARGETS_MAX = 3  # so often in a row nothing held; then it is computed at once, whatever the pause
 
 
 @dataclass(slots=True)
@@ -35,30 +39,61 @@ def _may_plan(group: Group, now_ms: int) -> bool:
     """Not while owners from the time before this coordinator may still come back, nor in a fresh group's delay."""
     if group.fencing:
         return False
-    present = {member.hello.writer for member in group.roster}
-    absent = any(o.writer and o.writer not in present and o.writer not in group.fencing for o in group.owners.values())
-    if absent and now_ms - group.started_ms < group.settings.rejoin_grace_ms:
+    young = now_ms - group.started_ms < group.settings.rejoin_grace_ms
+    if young and any(group.roster.of_writer(writer) is None for writer in group.writers):
         return False
-    fresh = not any(o.writer for o in group.owners.values()) and group.generation == group.inherited
+    fresh = not group.writers and group.generation == group.inherited
     since = now_ms - (group.first_join_ms if group.first_join_ms is not None else now_ms)
     return not (fresh and since < group.settings.initial_delay_ms)
 
 
 def rebalance(group: Group, now_ms: int) -> None:
-    """Agree on a new assignment if the plan differs from what is agreed; nothing moves here yet."""
-    if group.paused or not _may_plan(group, now_ms) or (group.barrier and group.moves and not _broken_move(group)):
+    """Ask where tasks belong, and agree on it. A long assignment is computed aside, one at a time; whatever changes
+    meanwhile is looked at when it is there."""
+    if group.computing is not None or not _is_time(group, now_ms):
         return
     group.dirty = False
-    plan = place(build_view(group))
-    changed = _changes(group, plan)
-    learners = {t: m for t, m in plan.learners.items() if t in group.tasks}
+    view = build_view(group)
+    if len(view.tasks) + len(view.members) <= group.long_assignment or group.stale_targets >= STALE_TARGETS_MAX:
+        _agree(group, view, place(view), now_ms)
+    else:
+        group.targets_asked += 1
+        group.computing = view
+        group.effects.append(ev.ComputeTarget(group.targets_asked, view))
+
+
+def target_computed(group: Group, number: int, plan: Plan, now_ms: int) -> None:
+    """Agree on what still holds of a plan that was computed aside; the rest is computed again."""
+    asked = group.computing
+    if asked is None or number != group.targets_asked:
+        return
+    group.computing = None
+    view = build_view(group)
+    holds = what_holds(plan, asked, view) if _is_time(group, now_ms) else None
+    group.dirty = group.dirty or holds is not plan
+    if holds is None:
+        group.stale_targets += 1
+    else:
+        _agree(group, view, holds, now_ms)
+
+
+def _is_time(group: Group, now_ms: int) -> bool:
+    behind_barrier = group.barrier and bool(group.moves) and not _broken_move(group)
+    return not group.paused and not behind_barrier and _may_plan(group, now_ms)
+
+
+def _agree(group: Group, view: View, plan: Plan, now_ms: int) -> None:
+    """Agree on a new assignment if the plan differs from what is agreed; nothing moves here yet."""
+    group.stale_targets = 0
+    changed = {task: target for task, target in plan.active.items() if view.active.get(task) != target}
     standbys = dict(plan.standbys)
-    same_copies = learners == group.learners and standbys == {t: m for t, m in group.standbys.items() if m}
+    same_copies = plan.learners == group.learners and standbys == {t: m for t, m in group.standbys.items() if m}
     if not changed and same_copies and not group.membership_changed:
         return
     group.membership_changed = False
     group.generation += 1
-    group.learners, group.standbys = learners, standbys
+    group.learners.become(plan.learners)
+    group.standbys.become(standbys)
     protocol = group.protocol
     if changed and protocol is Protocol.EAGER:
         changed = dict(plan.active)
@@ -72,57 +107,83 @@ def rebalance(group: Group, now_ms: int) -> None:
 
 
 def _broken_move(group: Group) -> bool:
-    targets = [(task, group.roster.get(move.target)) for task, move in group.moves.items()]
-    return any(target is None or not group.can_run(target, task) for task, target in targets)
-
-
-def _changes(group: Group, plan: Plan) -> dict[TaskId, str]:
-    """Tasks whose agreed owner differs from the plan's."""
-    return {task: target for task, target in plan.active.items() if group.effective_owner(task) != target}
+    for name in group.moves.named():
+        target = group.roster.get(name)
+        if target is None:
+            return True
+        if not group.knows_all(target) and any(not group.can_run(target, task) for task in group.moves.of(name)):
+            return True
+    return False
 
 
 def advance(group: Group) -> None:
     """Record the owners of moves that are free: nobody holds the task, provably."""
+    free = _free(group, sorted(_stirred(group)))
+    if group.barrier:
+        # All at once or none. What became free is only counted until it may be all of them; then all are looked at.
+        group.freed.update(record.task for record in free)
+        if len(group.freed) < len(group.moves):
+            return
+        free = _free(group, sorted(group.moves))
+        group.freed = {record.task for record in free}
+        if len(free) < len(group.moves):
+            return
+    if free:
+        if group.barrier and group.protocol is Protocol.COOPERATIVE and any(group.moves[o.task].source for o in free):
+            group.generation += 1
+        group.barrier = False
+        group.freed.clear()
+        for record in free:
+            timing.begin(group, record)
+            group.recording[record.task] = record
+            del group.moves[record.task]
+        group.effects.append(ev.RecordOwners(tuple(free)))
+
+
+def _stirred(group: Group) -> set[TaskId]:
+    """Moves of which something changed: from or to a touched member."""
+    if not group.moves:
+        return set()
+    found: set[TaskId] = set()
+    for name in group.touched:
+        found.update(group.moves.of(name))
+        found.update(task for task in group.owners.of(name) if task in group.moves)
+    return found
+
+
+def _free(group: Group, tasks: Iterable[TaskId]) -> list[Owner]:
+    """The records of those moves that can be made now; a move that has become pointless is dropped."""
     free: list[Owner] = []
-    for task in [t for t in group.moves if t not in group.tasks]:
-        del group.moves[task]
-    for task, move in sorted(group.moves.items()):
-        if task in group.recording or ((held := group.owners.get(task)) and held.writer in group.fencing):
-            continue
-        target = group.roster.get(move.target)
+    for task in tasks:
+        move = group.moves[task]
         owner = group.owners.get(task)
+        if task in group.recording or (owner is not None and owner.writer in group.fencing):
+            continue
         if owner is not None and owner.writer and not _proven(group, owner):
             if move.target == owner.member and not group.barrier:
                 del group.moves[task]
             continue
+        target = group.roster.get(move.target)
         if target is None or target.fenced or not group.can_run(target, task):
             del group.moves[task]
             group.dirty = True
             continue
         epoch = owner.epoch + 1 if owner is not None else 1
         free.append(Owner(task, epoch, target.name, target.hello.writer, group.term))
-    if group.barrier and len(free) < len(group.moves):
-        return
-    if free:
-        if group.barrier and group.protocol is Protocol.COOPERATIVE and any(group.moves[o.task].source for o in free):
-            group.generation += 1
-        group.barrier = False
-        for record in free:
-            begin(group, record)
-            group.recording[record.task] = record
-            del group.moves[record.task]
-        group.effects.append(ev.RecordOwners(tuple(free)))
+    return free
 
 
 def retire(group: Group) -> None:
     """Tasks that no version has any more: once their owner has let go, the log says that nobody may write for them."""
     gone = [
         Owner(task, owner.epoch + 1, owner.member, "", group.term)
-        for task, owner in sorted(group.owners.items())
-        if task not in group.tasks and task not in group.recording and owner.writer and _proven(group, owner)
+        for task in sorted(group.retiring - group.recording.keys())
+        if (owner := group.owners[task]).writer and _proven(group, owner)
     ]
     if gone:
-        group.recording.update({record.task: record for record in gone})
+        for record in gone:
+            group.recording[record.task] = record
+            group.retiring.discard(record.task)
         group.effects.append(ev.RecordOwners(tuple(gone)))
 
 

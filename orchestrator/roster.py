@@ -5,10 +5,11 @@ One rule: everything here can be rebuilt from what members report; nothing here 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from orchestrator.model import Assignment, Hello, Settings, Status, TaskId
+from orchestrator.model import Assignment, Hello, Protocol, Settings, Status, TaskId
 
 
 @dataclass(slots=True)
@@ -26,6 +27,7 @@ class Member:
     progress: dict[TaskId, tuple[int, int]] = field(default_factory=dict)
     shut_down: bool = False
     told_again_ms: int = 0
+    number: int = 0  # its place in the roster
 
     @property
     def name(self) -> str:
@@ -42,11 +44,17 @@ class Member:
 
 
 class Roster:
-    """Members by id and by session."""
+    """Members by id, by session, by writer and by instance; and who reports a copy of which task."""
 
     def __init__(self) -> None:
         self.members: dict[str, Member] = {}
         self._by_session: dict[int, str] = {}
+        self._by_writer: dict[str, Member] = {}
+        self._by_instance: dict[str, dict[str, Member]] = {}
+        self._copies: dict[TaskId, dict[str, None]] = {}
+        self._speak: Counter[Protocol] = Counter()
+        self._stays = ""  # the one of whom it was last seen that it stays
+        self._came = 0
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self.members.values())
@@ -62,16 +70,56 @@ class Roster:
         return None if name is None else self.members.get(name)
 
     def of_writer(self, writer: str) -> Member | None:
-        return next((m for m in self.members.values() if m.hello.writer == writer), None)
+        return self._by_writer.get(writer)
+
+    def of_instance(self, instance: str) -> list[Member]:
+        """The workers of an instance that are here."""
+        return list(self._by_instance.get(instance, {}).values())
+
+    def reporting(self, task: TaskId) -> list[Member]:
+        """Who reports a copy of the task, or state of it on disk."""
+        return [self.members[name] for name in self._copies.get(task, ())]
+
+    def report(self, member: Member, status: Status) -> None:
+        """The member's status is this from now on."""
+        before, member.status = member.status, status
+        if before.copies.keys() != status.copies.keys() or before.disk.keys() != status.disk.keys():
+            self._forget_copies(member.name, before)
+            self._note_copies(member.name, status)
+
+    def _note_copies(self, name: str, status: Status) -> None:
+        for task in (*status.copies, *status.disk):
+            self._copies.setdefault(task, {})[name] = None
+
+    def _forget_copies(self, name: str, status: Status) -> None:
+        for task in status.copies.keys() | status.disk.keys():
+            names = self._copies[task]
+            del names[name]
+            if not names:
+                del self._copies[task]
+
+    def all_speak(self, protocol: Protocol) -> bool:
+        return self._speak[protocol] == len(self.members)
+
+    def somebody_stays(self) -> bool:
+        """Whether anybody is not leaving."""
+        known = self.members.get(self._stays)
+        if known is None or known.is_leaving:
+            self._stays = next((m.name for m in self.members.values() if not m.is_leaving), "")
+        return self._stays != ""
 
     def bind(self, member: Member, session: int) -> None:
-        """`member` speaks over `session` from now on."""
-        if member.session is not None:
-            self._by_session.pop(member.session, None)
+        """`member`, who is not in the roster yet, speaks over `session` from now on."""
+        self._came += 1
+        member.number = self._came
         member.session = session
         member.silent_ms = None
-        self._by_session[session] = member.name
         self.members[member.name] = member
+        self._by_session[session] = member.name
+        self._by_writer[member.hello.writer] = member
+        self._by_instance.setdefault(member.hello.instance, {})[member.name] = member
+        self._note_copies(member.name, member.status)
+        self._speak.update(set(member.hello.protocols))
 
     def unbind(self, session: int, now_ms: int) -> Member | None:
         """The session ended; its member is silent from now on."""
@@ -83,9 +131,17 @@ class Roster:
         return member
 
     def remove(self, member: Member) -> None:
+        if self.members.pop(member.name, None) is None:
+            return
         if member.session is not None:
             self._by_session.pop(member.session, None)
-        self.members.pop(member.name, None)
+        self._by_writer.pop(member.hello.writer, None)
+        workers = self._by_instance[member.hello.instance]
+        del workers[member.name]
+        if not workers:
+            del self._by_instance[member.hello.instance]
+        self._forget_copies(member.name, member.status)
+        self._speak.subtract(set(member.hello.protocols))
 
     def note_progress(self, member: Member, now_ms: int) -> None:
         """Remember when each restoring copy last came forward."""

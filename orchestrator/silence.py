@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator import events as ev
+from orchestrator import leaving
 from orchestrator.roster import Member
 from orchestrator.views import has_warm_copy_elsewhere
 
@@ -28,9 +29,9 @@ def watch(group: Group, now_ms: int) -> None:
     operation = group.operation
     if operation and operation.deadline_ms is not None and now_ms >= operation.deadline_ms:
         if operation.force:
-            group.force(now_ms)
+            leaving.force(group, now_ms)
         else:
-            group.undo("rolled back")
+            leaving.undo(group, "rolled back")
 
 
 def excuse(group: Group, gap_ms: int) -> None:
@@ -78,18 +79,18 @@ def _watch_releases(group: Group, now_ms: int) -> None:
 
 def _fence_absent(group: Group) -> None:
     """Owners named in the log that did not come back to this coordinator within the grace."""
-    present = {member.hello.writer for member in group.roster}
-    for owner in list(group.owners.values()):
-        if owner.writer and owner.writer not in present and owner.writer not in group.fencing:
-            group.effects.append(ev.Said(f"{owner.member} fenced"))
-            group.fence_writer(owner.writer)
+    absent = [w for w in group.writers if group.roster.of_writer(w) is None and w not in group.fencing]
+    for writer in absent:
+        task = next(iter(group.writers.of(writer)))
+        group.effects.append(ev.Said(f"{group.owners[task].member} fenced"))
+        group.fence_writer(writer)
 
 
 def _give_up_learners(group: Group, member: Member, now_ms: int) -> None:
     """A learner without progress is placed elsewhere: a scale-down must not wait forever."""
     if member.session is None:
         return
-    learning = [t for t, m in group.learners.items() if m == member.name]
+    learning = list(group.learners.of(member.name))
     for task in group.roster.stuck_learners(member, learning, now_ms, group.settings):
         group.given_up[(task, member.hello.instance)] = now_ms
         del group.learners[task]

@@ -20,6 +20,7 @@ def is_stable(group: Group) -> bool:
         and not group.recording
         and not group.learners
         and not group.fencing
+        and group.computing is None
         and group.operation is None
         and not any(m.is_leaving for m in group.roster)
     )

@@ -1,6 +1,6 @@
-"""How long a hand-over took, from what both sides tell of it.
+"""How long a hand-over took, as both sides tell it. One rule: times are published, and decide nothing.
 
-One rule: nothing waits for it; a side that is lost leaves a gap in what is known. Called by group.py and refine.py.
+Begun by refine.py when the new owner is recorded; finished by group.py when the new owner tells when it began.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def begin(group: Group, record: Owner) -> None:
-    """The task gets another owner: remember from whom, and the proof of its release."""
+    """A new owner is about to be recorded: keep what the one before told of its end."""
     before = group.owners.get(record.task)
     source = before.member if before is not None else ""
     if not source or source == record.member:
@@ -26,10 +26,18 @@ def begin(group: Group, record: Owner) -> None:
     group.hand_overs[record.task] = (source, record.member, proof, False)
 
 
-def publish(group: Group, member: Member, task: TaskId, begun: Started) -> None:
+def heard(group: Group, member: Member) -> None:
+    """The status of a member may tell when it began with what it was given."""
+    if group.hand_overs:
+        for task, begun in member.status.started.items():
+            if task in group.hand_overs:
+                _timed(group, member, task, begun)
+
+
+def _timed(group: Group, member: Member, task: TaskId, begun: Started) -> None:
     """Both sides of a hand-over have told their times: publish it, and once more when its first record comes."""
     owner = group.owners.get(task)
-    if task not in group.hand_overs or owner is None or owner.member != member.name or owner.epoch != begun.epoch:
+    if owner is None or owner.member != member.name or owner.epoch != begun.epoch:
         return
     source, target, proof, told = group.hand_overs[task]
     stopped = proof is not None and bool(proof.stopped_ms) and bool(begun.began_ms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from orchestrator.grants import is_released
 from orchestrator.model import TaskId
 from orchestrator.placement_view import LearnerView, MemberView, View
 from orchestrator.versions import expand
@@ -21,14 +22,10 @@ def build_view(group: Group) -> View:
         for name, m in sorted(live.items())
         if m.session is not None or not m.is_leaving
     }
-    active: dict[TaskId, str] = {}
+    active = _effective_owners(group, members)
     reserved: set[TaskId] = set()
     former: dict[TaskId, str] = {}
-    for task in group.tasks:
-        owner = group.effective_owner(task)
-        if owner is not None and owner in members:
-            active[task] = owner
-            continue
+    for task in [task for task in group.tasks if task not in active]:
         record = group.owners.get(task)
         if record is None:
             continue
@@ -70,6 +67,28 @@ def _knows(group: Group, member: Member) -> frozenset[TaskId] | None:
     return None if told.keys() >= group.tasks.keys() else frozenset(told)
 
 
+def _effective_owners(group: Group, members: dict[str, MemberView]) -> dict[TaskId, str]:
+    """`group.effective_owner` of all tasks that have one of `members`: whole members first, then what is on its way."""
+    active: dict[TaskId, str] = {}
+    for name in members:
+        member = group.roster.members[name]
+        if member.hello.writer in group.fencing:
+            continue
+        active.update(dict.fromkeys(group.writers.of(member.hello.writer), name))
+        for task in member.status.released:
+            if active.get(task) == name and is_released(group.owners[task], member):
+                del active[task]
+    for task in (*group.recording, *group.moves):
+        owner = group.effective_owner(task)
+        if owner in members:
+            active[task] = owner
+        else:
+            active.pop(task, None)
+    for task in active.keys() - group.tasks.keys():
+        del active[task]
+    return active
+
+
 def _ready(group: Group, member: str, task: TaskId) -> bool:
     known = group.roster.get(member)
     copy = known.status.copies.get(task) if known is not None else None
@@ -106,14 +125,14 @@ def _is_warm(group: Group, task: TaskId, standbys: dict[str, int], disk: dict[st
 def has_warm_copy_elsewhere(group: Group, member: Member) -> bool:
     """Whether a task that the member owns has a caught-up copy on another instance that can be reached."""
     lag_max = group.settings.acceptable_recovery_lag
-    mine = {o.task for o in group.owners.values() if o.writer == member.hello.writer}
-    for other in group.roster:
-        if other.hello.instance == member.hello.instance or other.session is None or other.is_leaving:
-            continue
-        for task, copy in other.status.copies.items():
-            if task in mine and (copy.ready or (copy.lag <= lag_max and copy.end > 0)):
+    for task in group.writers.of(member.hello.writer):
+        for other in group.roster.reporting(task):
+            if other.hello.instance == member.hello.instance or other.session is None or other.is_leaving:
+                continue
+            copy = other.status.copies.get(task)
+            if copy is not None and (copy.ready or (copy.lag <= lag_max and copy.end > 0)):
                 return True
-        for task, position in other.status.disk.items():
-            if task in mine and group.ends.get(task, position) - position <= lag_max:
+            position = other.status.disk.get(task)
+            if position is not None and group.ends.get(task, position) - position <= lag_max:
                 return True
     return False

@@ -15,6 +15,7 @@ from orchestrator import member as mem
 from orchestrator.group import Group
 from orchestrator.model import Hello, Owner, Role, Settings, Task, TaskId, TaskRange
 from orchestrator.names import natural
+from orchestrator.placement import place
 
 STATE_SIZE = 1_000_000  # positions in a task's changelog: far above any acceptable lag, so that learners must restore
 
@@ -128,6 +129,8 @@ class World:
                     owner = self.log[task]
                     self.log[task] = Owner(task, owner.epoch + 1, owner.member, "", group.term)
                 self._queue.append(lambda: self._to_group(ev.WriterFenced(writer, had)))
+            case ev.ComputeTarget(number, view):
+                self._queue.append(lambda: self._to_group(ev.TargetComputed(number, place(view))))
             case ev.Said(text):
                 self._say(text)
             case ev.OperationEnded() | ev.HandedOver():

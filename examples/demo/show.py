@@ -61,7 +61,9 @@ def report_lines(report: dict[str, Any]) -> list[str]:
         pause = "" if move["pause_ms"] is None else f", nobody ran it for {move['pause_ms']} ms"
         lines.append(f"    {move['step']:<10}  {move['task']}  {move['from']} -> {move['to']}  {gap}{pause}")
     silence = report["longest_silence_of_tasks_that_stayed_ms"]
-    lines.append(f"  longest silence of tasks that did not move, quiet input included: {silence['ms']} ms ({silence['task']})")
+    lines.append(
+        f"  longest silence of tasks that did not move, quiet input included: {silence['ms']} ms ({silence['task']})"
+    )
     restore = report["restore"]
     lines.append(
         f"  restore of {restore['tasks']} tasks, {restore['entries']} keys: from snapshot {restore['snapshot_ms']} ms, "

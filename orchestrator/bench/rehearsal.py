@@ -20,6 +20,7 @@ from orchestrator.bench.workload import Change, Workload
 from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.group import Group
 from orchestrator.model import Owner, Settings, Task, TaskId
+from orchestrator.placement import place
 from orchestrator.scale import leaver_costs
 from orchestrator.shares import choose_leaving, parse_amount, target_size
 from orchestrator.stability import is_stable
@@ -240,6 +241,8 @@ class Rehearsal:
                 for task in had:
                     self.log[task] = Owner(task, self.log[task].epoch + 1, self.log[task].member, "", group.term)
                 self.after(speeds.log_ms, lambda: self._step(group, ev.WriterFenced(writer, had)))
+            case ev.ComputeTarget(number, view):
+                self.after(0, lambda: self._step(group, ev.TargetComputed(number, place(view))))
             case ev.OperationEnded() | ev.HandedOver() | ev.Said():
                 pass
 

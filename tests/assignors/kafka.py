@@ -64,19 +64,19 @@ def tool(name: str) -> str | None:
     return str(beside) if beside and beside.exists() else shutil.which(name)
 
 
-def jars() -> Path:
-    """The folder with Kafka's jars; fetched once."""
-    folder = CACHE / f"kafka-{KAFKA}"
+def jars(module: str = "kafka_2.13") -> Path:
+    """The folder with Kafka's jars, or with those of another module of it; fetched once."""
+    folder = CACHE / f"{module.partition('_')[0]}-{KAFKA}"
     if not (folder / "complete").exists():
         import pyspark
 
         ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
-        command = [tool("java") or "java", "-jar", str(ivy), "-dependency", "org.apache.kafka", "kafka_2.13", KAFKA]
+        command = [tool("java") or "java", "-jar", str(ivy), "-dependency", "org.apache.kafka", module, KAFKA]
         command += ["-confs", "default", "-cache", str(CACHE / "ivy"), "-types", "jar", "bundle"]
         command += ["-retrieve", f"{folder}/[artifact]-[revision](-[classifier]).[ext]"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         if done.returncode:
-            raise RuntimeError(f"Ivy could not fetch Kafka {KAFKA}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+            raise RuntimeError(f"Ivy could not fetch {module} {KAFKA}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
         (folder / "complete").touch()
     return folder
 
@@ -85,10 +85,10 @@ def classpath(*more: Path) -> str:
     return os.pathsep.join([f"{jars()}/*", *map(str, more)])
 
 
-def compiled(source: Path, target: Path) -> Path:
-    """Compile one Java file against Kafka's jars; the folder of its classes."""
+def compiled(source: Path, target: Path, *more: Path) -> Path:
+    """Compile one Java file against Kafka's jars (and more); the folder of its classes."""
     target.mkdir(parents=True, exist_ok=True)
-    command = [tool("javac") or "javac", "-cp", classpath(), "-d", str(target), str(source)]
+    command = [tool("javac") or "javac", "-cp", classpath(*more), "-d", str(target), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
         raise RuntimeError(f"javac {source.name}: {done.stdout}{done.stderr}")

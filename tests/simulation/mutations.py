@@ -5,11 +5,11 @@ One rule: a mutation removes exactly one rule; if no seed notices, the simulatio
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from unittest.mock import patch
 
-from orchestrator import grants, group, member, placement, refine, silence, views
+from orchestrator import grants, group, leaving, member, placement, placement_standbys, refine, silence, views
 from orchestrator.model import Released, Role
 from tests.simulation import simlog
 
@@ -58,7 +58,7 @@ def grant_before_record(stack: ExitStack) -> None:
 
         return replace(given, active={**given.active, **coming})
 
-    _patch(stack, group, "assignment_of", early)
+    _patch(stack, grants, "assignment_of", early)
 
 
 def no_fence(stack: ExitStack) -> None:
@@ -129,17 +129,17 @@ def never_give_up_learners(stack: ExitStack) -> None:
 
 def no_balance(stack: ExitStack) -> None:
     """Loads are not balanced."""
-    _patch(stack, placement._Placing, "balance_hosts", lambda self: None)
+    _patch(stack, placement, "balance_hosts", lambda placing: iter(()))
 
 
 def no_emptying(stack: ExitStack) -> None:
     """Leaving instances keep their tasks."""
-    _patch(stack, placement._Placing, "empty_leavers", lambda self: None)
+    _patch(stack, placement.Placing, "empty_leavers", lambda self: iter(()))
 
 
 def bounce_learners(stack: ExitStack) -> None:
     """Current learners are not kept until finished."""
-    _patch(stack, placement._Placing, "keep_learners", lambda self: None)
+    _patch(stack, placement.Placing, "keep_learners", lambda self: None)
 
 
 def ignore_ready(stack: ExitStack) -> None:
@@ -149,42 +149,42 @@ def ignore_ready(stack: ExitStack) -> None:
 
 def forget_standbys(stack: ExitStack) -> None:
     """No standbys are placed."""
-    _patch(stack, placement._Placing, "place_standbys", lambda self: None)
+    _patch(stack, placement, "place_standbys", lambda placing: iter(()))
 
 
 def standby_beside_copy(stack: ExitStack) -> None:
     """A standby may sit beside another copy in one instance."""
-    _patch(stack, placement._Placing, "_taken", lambda self, task: set())
+    _patch(stack, placement_standbys, "_taken", lambda placing, task: set())
 
 
 def no_learner_budget(stack: ExitStack) -> None:
     """An instance restores as many learners as come."""
-    _patch(stack, placement._Placing, "_funded", lambda self, task, host: True)
+    _patch(stack, placement.Placing, "funded", lambda self, task, host: True)
 
 
 def cold_before_warm(stack: ExitStack) -> None:
     """A task whose owner is gone goes to anybody, not to its best copy."""
-    original = placement._Placing.place_actives
+    original = placement.Placing.place_actives
 
-    def place(self: placement._Placing) -> None:
+    def place(self: placement.Placing) -> Iterator[None]:
         from dataclasses import replace
 
         self.view = replace(self.view, learners={}, standbys={}, disk={}, former={})
-        original(self)
+        return original(self)
 
-    _patch(stack, placement._Placing, "place_actives", place)
+    _patch(stack, placement.Placing, "place_actives", place)
 
 
 def forget_resumed_operation(stack: ExitStack) -> None:
     """A new coordinator calls a scale-down done before its leavers could come back."""
-    original = group.Group._leave
+    original = leaving.mark
 
-    def leave(self: group.Group, event: object) -> None:
+    def leave(the_group: group.Group, event: object) -> None:
         from dataclasses import replace
 
-        original(self, replace(event, resumed=False))  # type: ignore[type-var]
+        original(the_group, replace(event, resumed=False))  # type: ignore[type-var]
 
-    _patch(stack, group.Group, "_leave", leave)
+    _patch(stack, leaving, "mark", leave)
 
 
 def leave_with_tasks(stack: ExitStack) -> None:
@@ -197,7 +197,7 @@ def leave_with_tasks(stack: ExitStack) -> None:
         given = original(the_group, who, owned)  # type: ignore[arg-type]
         return replace(given, active={}, release={}, shutdown=True) if given.leaving else given
 
-    _patch(stack, group, "assignment_of", early)
+    _patch(stack, grants, "assignment_of", early)
 
 
 def announce_too_early(stack: ExitStack) -> None:
@@ -227,8 +227,13 @@ def believe_any_proof(stack: ExitStack) -> None:
         proof: Released | None = who.status.released.get(owner.task)  # type: ignore[attr-defined]
         return proof is not None
 
-    for place in (grants, group, refine):
+    for place in (grants, group, refine, views):
         _patch(stack, place, "is_released", is_released)
+
+
+def stale_target(stack: ExitStack) -> None:
+    """A plan that was computed aside is used whatever has changed meanwhile."""
+    _patch(stack, refine, "what_holds", lambda plan, asked, now: plan)
 
 
 MUTATIONS: dict[str, Mutation] = {
@@ -256,6 +261,7 @@ MUTATIONS: dict[str, Mutation] = {
         cold_before_warm,
         forget_resumed_operation,
         leave_with_tasks,
+        stale_target,
         start_before_caught_up,
         believe_any_proof,
     )

@@ -16,6 +16,8 @@ from orchestrator import member as mem
 from orchestrator.election import Election, Seen
 from orchestrator.group import Group
 from orchestrator.model import Hello, Protocol, Role, TaskId
+from orchestrator.placement import place
+from orchestrator.placement_view import View
 from tests.simulation.simlog import Broken, LeaseRow, Refuse
 
 if TYPE_CHECKING:
@@ -236,7 +238,14 @@ class Candidate:
             return
         self.term = taken.term
         self.writes = []
-        self.group = Group(world.settings, world.tasks, world.log.owners.values(), term=taken.term, now_ms=world.now)
+        self.group = Group(
+            world.settings,
+            world.tasks,
+            world.log.owners.values(),
+            term=taken.term,
+            now_ms=world.now,
+            long_assignment=world.long_assignment,
+        )
         world.note(f"{self.process.name} coordinates, term {taken.term}")
         if world.log.operation is not None:
             self.group.step(ev.Leaving(*world.log.operation, resumed=True), world.now)
@@ -294,12 +303,24 @@ class Candidate:
             case ev.Fence(writer):
                 world.judge_fence(self, writer)
                 self.write(lambda: world.log.fence(self.term, writer), lambda had: ev.WriterFenced(writer, had or ()))
+            case ev.ComputeTarget(number, view):
+                self.compute(number, view)
             case ev.OperationEnded():
                 world.log.operation = None
             case ev.Said(text):
                 world.note(text)
             case ev.HandedOver():
                 pass
+
+    def compute(self, number: int, view: View) -> None:
+        """A placement that is made aside: its answer comes when the group may have gone on."""
+        group = self.group
+
+        def done() -> None:
+            if self.group is group:
+                self.hear(ev.TargetComputed(number, place(view)))
+
+        self.world.on(self.process, self.world.random.randrange(1, 600), done)
 
     def write(
         self,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from orchestrator import member as mem
-from orchestrator.group import Group
+from orchestrator.group import LONG_ASSIGNMENT, Group
 from orchestrator.model import Owner, Protocol, Settings, Task, TaskId
 from tests.simulation.network import Network
 from tests.simulation.nodes import Candidate, Process, Worker
@@ -66,6 +66,7 @@ class World:
             learner_timeout_ms=r.choice([8_000, 20_000]),
             heartbeat_ms=r.choice([300, 1_000]),
         )
+        self.long_assignment = 0 if self.seed % 3 == 0 else LONG_ASSIGNMENT
         self.delay_max = r.choice([2, 20, 200])
         self.restore_rate = r.choice([5, 50, 1_000])
         tasks = [TaskId(s, p) for s in range(r.choice([1, 2])) for p in range(r.randrange(1, 7))]

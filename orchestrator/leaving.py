@@ -1,0 +1,79 @@
+"""A scale-down in the group: instances are marked, hand everything over, and are told that they may go.
+
+One rule: a mark can be taken back as long as its instance has not been told to go; whoever is stopped by force is fenced.
+Called by group.py, and by silence.py when the deadline has passed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator import events as ev
+from orchestrator.names import natural
+from orchestrator.roster import Member
+
+if TYPE_CHECKING:
+    from orchestrator.group import Group
+
+
+@dataclass(slots=True)
+class Operation:
+    """A running scale-down; its record in the log survives the coordinator."""
+
+    id: str
+    instances: frozenset[str]
+    deadline_ms: int | None
+    force: bool
+    resumed: bool = False
+
+
+def mark(group: Group, event: ev.Leaving) -> None:
+    """Mark instances as leaving."""
+    group.operation = Operation(
+        event.operation, frozenset(event.instances), event.deadline_ms, event.force, event.resumed
+    )
+    for member in group.roster:
+        member.leaving = member.hello.instance in group.operation.instances
+    group.touched.update(group.roster.members)
+    group.dirty = True
+
+
+def undo(group: Group, outcome: str) -> None:
+    """Take the marks of the running scale-down back."""
+    if group.operation is None:
+        return
+    for member in group.roster:
+        if not member.shut_down:
+            member.leaving = False
+    group.touched.update(group.roster.members)
+    group.effects.append(ev.OperationEnded(group.operation.id, outcome))
+    group.operation = None
+    group.dirty = True
+
+
+def force(group: Group, now_ms: int) -> None:
+    """The deadline has passed: the leavers are stopped as they are. A fenced worker comes back under a new writer id, to
+    be told that it may go."""
+    assert group.operation is not None
+    until = now_ms + 3 * group.settings.session_timeout_ms
+    group.dismissed |= dict.fromkeys(group.operation.instances, until)
+    for member in list(group.roster):
+        if member.hello.instance in group.operation.instances:
+            group.expire(member)
+    group.effects.append(ev.OperationEnded(group.operation.id, "forced"))
+    group.operation = None
+
+
+def finish(group: Group, going: list[Member], now_ms: int) -> None:
+    """Who was told to go does; the operation is done when nobody of it is left."""
+    for member in sorted(going, key=lambda m: natural(m.name)):
+        if not member.shut_down:
+            member.shut_down = True
+            group.effects.append(ev.Said(f"{member.name} shuts down"))
+    operation = group.operation
+    if operation and operation.resumed and now_ms - group.started_ms < group.settings.rejoin_grace_ms:
+        return  # its leavers may still come back to this coordinator
+    if operation and not any(group.roster.of_instance(instance) for instance in operation.instances):
+        group.effects.append(ev.OperationEnded(operation.id, "done"))
+        group.operation = None

@@ -1,0 +1,58 @@
+"""What still holds of a plan, after the group went on while it was computed.
+
+One rule: a plan is used only where what it was computed from is as it was. Members, tasks and settings concern every
+task: if they differ, nothing holds. An owner, learner or standby that differs concerns its task, which keeps what it has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from orchestrator.model import TaskId
+from orchestrator.placement_view import Plan, View
+
+
+def what_holds(plan: Plan, asked: View, now: View) -> Plan | None:
+    """The plan itself where nothing changed from `asked` to `now`; what is left of it; or None for nothing at all."""
+    if (asked.tasks, asked.members, asked.protocol, asked.settings, asked.given_up) != (
+        now.tasks,
+        now.members,
+        now.protocol,
+        now.settings,
+        now.given_up,
+    ):
+        return None
+    changed = _changed(asked.active, now.active) | _changed(asked.learners, now.learners)
+    changed |= asked.reserved ^ now.reserved | _changed(asked.former, now.former)
+    for task in asked.standbys.keys() | now.standbys.keys():
+        if asked.standbys.get(task, {}).keys() != now.standbys.get(task, {}).keys():
+            changed.add(task)
+    if not changed:
+        return plan
+    active = {**plan.active, **{t: now.active[t] for t in changed if t in now.active}}
+    for task in changed - now.active.keys():
+        active.pop(task, None)
+    learners = {t: m for t, m in plan.learners.items() if t not in changed}
+    learners |= {t: now.learners[t].member for t in changed if t in now.learners}
+    standbys = {t: m for t, m in plan.standbys.items() if t not in changed}
+    standbys |= {t: tuple(sorted(now.standbys[t])) for t in changed if now.standbys.get(t)}
+    return Plan(active, _in_budget(learners, now), standbys)
+
+
+def _changed(asked: Mapping[TaskId, object], now: Mapping[TaskId, object]) -> set[TaskId]:
+    if asked == now:
+        return set()
+    return {t for t, it in now.items() if asked.get(t) != it} | (asked.keys() - now.keys())
+
+
+def _in_budget(learners: Mapping[TaskId, str], now: View) -> dict[TaskId, str]:
+    """Without those new learners for which their instance has no room beside the learners that it has by now."""
+    kept = {t: m for t, m in learners.items() if t in now.learners and now.learners[t].member == m}
+    restoring = Counter(now.members[m].instance for t, m in kept.items() if not now.learners[t].ready)
+    for task, member in sorted(learners.items()):
+        host = now.members[member].instance
+        if task not in kept and restoring[host] < now.settings.max_learners_per_instance:
+            kept[task] = member
+            restoring[host] += 1
+    return kept
