@@ -279,7 +279,7 @@ def main(argv: list[str]) -> int:
     if options.print:
         print(text)
         return 0
-    write_section(ROOT / "docs" / "benchmarks.md", text)
+    write_section(ROOT / "docs" / "benchmarks.md", text, "assignors")
     (ROOT / "docs" / "assignors.svg").write_text(plot(curves(rows)))
     print(text)
     return 0
@@ -309,7 +309,7 @@ def curves(rows: list[Row]) -> dict[str, list[tuple[float, float]]]:
 
 def report(rows: list[Row], grown: list[list[tuple[Size, float, float]]], java: str, collector: str) -> str:
     """The section of docs/benchmarks.md."""
-    machine = f"{os.cpu_count()} x {_processor()}, {platform.system()}, Python {platform.python_version()}"
+    machine = f"{os.cpu_count()} x {processor()}, {platform.system()}, Python {platform.python_version()}"
     out = [
         "## Partition assignors",
         "",
@@ -382,7 +382,7 @@ def _growth(grown: list[list[tuple[Size, float, float]]]) -> list[str]:
     return out
 
 
-def _processor() -> str:
+def processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -391,9 +391,9 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def write_section(path: Path, text: str) -> None:
-    """Replace what stands between the marks, or add it at the end."""
-    begin, end = "<!-- assignors -->\n", "<!-- /assignors -->\n"
+def write_section(path: Path, text: str, name: str) -> None:
+    """Replace what stands between the marks of that name, or add it at the end."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
     old = path.read_text() if path.exists() else "# Benchmarks\n\n"
     before, found, rest = old.partition(begin)
     after = rest.partition(end)[2] if found else ""

@@ -119,9 +119,10 @@ class Group:
                 watch(self, now_ms)
         if self.dirty:
             rebalance(self, now_ms)
-        advance(self)
-        going = tell(self)
-        self._finish_leavers(going, now_ms)
+        if self.touched:
+            advance(self)
+            self._finish_leavers(tell(self))
+        self._end_operation(now_ms)
         return self.effects
 
     def next_deadline_ms(self, now_ms: int) -> int:
@@ -169,7 +170,7 @@ class Group:
         self.touched.add(member.name)
         if known is None:
             self._adopt_copies(member)
-        self._take_status(member, now_ms)
+        self._take_status(member, Status(), now_ms)
         self.dirty = True
         if status.term == 0:
             self.membership_changed = True
@@ -216,7 +217,7 @@ class Group:
         if member.fenced:
             self.effects.append(ev.CloseSession(event.session, fenced=True))
             return
-        self._take_status(member, now_ms)
+        self._take_status(member, before, now_ms)
         if self._matters(before, event.status):
             self.touched.add(member.name)
             self.dirty = True
@@ -226,10 +227,13 @@ class Group:
             member.told_again_ms = now_ms
             self.touched.add(member.name)
 
-    def _take_status(self, member: Member, now_ms: int) -> None:
+    def _take_status(self, member: Member, before: Status, now_ms: int) -> None:
         self.roster.note_progress(member, now_ms)
-        for task, end in member.status.ends.items():
-            self.ends[task] = max(end, self.ends.get(task, 0))
+        if member.status.ends != before.ends:
+            known = self.ends
+            for task, end in member.status.ends.items():
+                if end > known.get(task, 0):
+                    known[task] = end
         group_timing.heard(self, member)
 
     @staticmethod
@@ -237,6 +241,8 @@ class Group:
         """Whether a status can change a placement; lags alone do not."""
         if before.leaving != after.leaving or before.released != after.released:
             return True
+        if before.copies == after.copies and before.disk.keys() == after.disk.keys():
+            return False
         ready = {t for t, c in before.copies.items() if c.ready}
         now_ready = {t for t, c in after.copies.items() if c.ready}
         return (
@@ -399,11 +405,13 @@ class Group:
         self.effects.append(ev.OperationEnded(self.operation.id, "forced"))
         self.operation = None
 
-    def _finish_leavers(self, going: list[Member], now_ms: int) -> None:
+    def _finish_leavers(self, going: list[Member]) -> None:
         for member in sorted(going, key=lambda m: natural(m.name)):
             if not member.shut_down:
                 member.shut_down = True
                 self.effects.append(ev.Said(f"{member.name} shuts down"))
+
+    def _end_operation(self, now_ms: int) -> None:
         operation = self.operation
         if operation and operation.resumed and now_ms - self.started_ms < self.settings.rejoin_grace_ms:
             return  # its leavers may still come back to this coordinator
