@@ -164,7 +164,7 @@ async def beats(instances: int, tasks: int, seconds: float) -> Beats:
 
 async def settled(control: Connection) -> None:
     """Until nothing moves and nothing is computed."""
-    while not (await ask(control, "settled"))["settled"]:
+    while not (await ask(control, "settled"))["settled"]:  # noqa: ASYNC110 - it is another process
         await asyncio.sleep(0.02)
 
 
