@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-kafka check kill bench bench-assignors bench-rebalance bench-yardstick simulate clean
+.PHONY: setup demo test test-kafka check kill bench bench-assignors bench-group bench-rebalance bench-yardstick simulate clean
 
 setup: $(READY)
 
@@ -44,10 +44,13 @@ simulate: $(READY)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 # Benchmarks: ratios to rivals in the same run; tables and plots in docs/.
-bench: bench-assignors bench-rebalance bench-yardstick
+bench: bench-assignors bench-group bench-rebalance bench-yardstick
 
 bench-assignors: $(READY)
 	$(BIN)/python -m benchmarks.assignors
+
+bench-group: $(READY)
+	$(BIN)/python -m benchmarks.group
 
 # One workload under every protocol, in virtual time, with a timeline of tasks by instance.
 bench-rebalance: $(READY)

@@ -310,7 +310,7 @@ def curves(rows: list[Row]) -> dict[str, list[tuple[float, float]]]:
 
 def report(rows: list[Row], grown: list[list[tuple[Size, float, float]]], java: str, collector: str) -> str:
     """The section of docs/benchmarks.md."""
-    machine = f"{os.cpu_count()} x {_processor()}, {platform.system()}, Python {platform.python_version()}"
+    machine = f"{os.cpu_count()} x {processor()}, {platform.system()}, Python {platform.python_version()}"
     out = [
         "## Partition assignors",
         "",
@@ -383,7 +383,7 @@ def _growth(grown: list[list[tuple[Size, float, float]]]) -> list[str]:
     return out
 
 
-def _processor() -> str:
+def processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

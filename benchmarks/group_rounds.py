@@ -36,8 +36,8 @@ class Steps:
 class Round:
     """A group of `instances` and `tasks`; `run` delivers until nothing is left to deliver."""
 
-    def __init__(self, instances: int, tasks: int) -> None:
-        self.settings = Settings()
+    def __init__(self, instances: int, tasks: int, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
         ids = [TaskId(p % 10, p // 10) for p in range(tasks)]
         self.group = Group(self.settings, [Task(task) for task in sorted(ids)])
         self.machines: dict[int, mem.MemberMachine] = {}
@@ -55,6 +55,12 @@ class Round:
         self.machines[number] = mem.MemberMachine(self.settings)
         self.hellos[number] = Hello(name, name, f"{name}#1", f"{name}#1")
         self.queue.append((-1, ev.Joined(number, self.hellos[number], self.machines[number].status())))
+
+    def crash(self, number: int) -> None:
+        """Its connection ends, and somebody knows that it is dead."""
+        del self.machines[number]
+        self.queue.append((-1, ev.SessionEnded(number)))
+        self.queue.append((-1, ev.Expired(self.hellos[number].member)))
 
     def run(self) -> Steps:
         """To rest: everything delivered, every restore finished."""
@@ -95,7 +101,7 @@ class Round:
         """Aside: each step counts for itself."""
         start = time.process_time()
         for plan in place_in_steps(view):
-            self.steps.add("placing, a step of", (time.process_time() - start) * 1000)
+            self.steps.add("placing, a step", (time.process_time() - start) * 1000)
             start = time.process_time()
             if plan is not None:
                 return plan

@@ -111,9 +111,10 @@ class Group:
             self._see_tasks()
             retire(self)
             rebalance(self, now_ms)
-        advance(self)
-        going = tell(self)
-        leaving.finish(self, going, now_ms)
+        if self.touched:
+            advance(self)
+            leaving.finish(self, tell(self))
+        leaving.end(self, now_ms)
         return self.effects
 
     def next_deadline_ms(self, now_ms: int) -> int:
@@ -162,7 +163,7 @@ class Group:
         self.touched.add(member.name)
         if known is None:
             self._adopt_copies(member)
-        self._take_status(member, now_ms)
+        self._take_status(member, Status(), now_ms)
         self.dirty = True
         if status.term == 0:
             self.membership_changed = True
@@ -209,7 +210,7 @@ class Group:
         if member.fenced:
             self.effects.append(ev.CloseSession(event.session, fenced=True))
             return
-        self._take_status(member, now_ms)
+        self._take_status(member, before, now_ms)
         if self._matters(before, event.status):
             self.touched.add(member.name)
             self.dirty = True
@@ -219,11 +220,15 @@ class Group:
             member.told_again_ms = now_ms
             self.touched.add(member.name)
 
-    def _take_status(self, member: Member, now_ms: int) -> None:
+    def _take_status(self, member: Member, before: Status, now_ms: int) -> None:
         self.roster.note_progress(member, now_ms)
-        for task, end in member.status.ends.items():
-            self.ends[task] = max(end, self.ends.get(task, 0))
-        if self.settings.weights != "given":
+        if member.status.ends != before.ends:
+            known = self.ends
+            for task, end in member.status.ends.items():
+                if end > known.get(task, 0):
+                    known[task] = end
+        measured = (before.weights, before.active) != (member.status.weights, member.status.active)
+        if self.settings.weights != "given" and measured:
             for task, epoch in member.status.active.items():
                 owner = self.owners.get(task)
                 if owner is not None and owner.epoch == epoch:
@@ -237,6 +242,8 @@ class Group:
             return True
         if before.weights != after.weights:
             return True
+        if before.copies == after.copies and before.disk.keys() == after.disk.keys():
+            return False
         ready = {t for t, c in before.copies.items() if c.ready}
         now_ready = {t for t, c in after.copies.items() if c.ready}
         return (

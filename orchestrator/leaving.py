@@ -65,15 +65,20 @@ def force(group: Group, now_ms: int) -> None:
     group.operation = None
 
 
-def finish(group: Group, going: list[Member], now_ms: int) -> None:
-    """Who was told to go does; the operation is done when nobody of it is left."""
+def finish(group: Group, going: list[Member]) -> None:
+    """Who was told to go does."""
     for member in sorted(going, key=lambda m: natural(m.name)):
         if not member.shut_down:
             member.shut_down = True
             group.effects.append(ev.Said(f"{member.name} shuts down"))
+
+
+def end(group: Group, now_ms: int) -> None:
+    """The operation is done when nobody of it is left."""
     operation = group.operation
-    if operation and operation.resumed and now_ms - group.started_ms < group.settings.rejoin_grace_ms:
+    if operation is None or any(group.roster.of_instance(instance) for instance in operation.instances):
+        return
+    if operation.resumed and now_ms - group.started_ms < group.settings.rejoin_grace_ms:
         return  # its leavers may still come back to this coordinator
-    if operation and not any(group.roster.of_instance(instance) for instance in operation.instances):
-        group.effects.append(ev.OperationEnded(operation.id, "done"))
-        group.operation = None
+    group.effects.append(ev.OperationEnded(operation.id, "done"))
+    group.operation = None

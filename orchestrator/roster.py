@@ -145,6 +145,8 @@ class Roster:
 
     def note_progress(self, member: Member, now_ms: int) -> None:
         """Remember when each restoring copy last came forward."""
+        if not member.progress and not member.status.copies:
+            return
         for task, copy in member.status.copies.items():
             position, _ = member.progress.get(task, (-1, now_ms))
             if copy.position > position or copy.ready:

@@ -1,0 +1,286 @@
+"""Times a large group: `python -m benchmarks.group`. One rule: ratios come from one run.
+
+Rounds of the real core from a change to rest, step by step; the learner assignor beside sorting its tasks, and beside
+Kafka Streams' own in a warm JVM; the real coordinator's heartbeats beside an aiohttp endpoint, and the longest pause of
+its loop. Writes a table into docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from random import Random
+
+from benchmarks.assignors import in_turns, lines_within, processor
+from benchmarks.group_rounds import Round, Steps
+from benchmarks.heartbeats import Server, ask, beats_of_rival, status_of
+from benchmarks.section import write_section
+from orchestrator import messages
+from orchestrator.model import Hello, Settings, Task, TaskId
+from orchestrator.placement import place
+from orchestrator.placement_view import MemberView, View
+from orchestrator.transport import Connection, connect
+from tests.assignors import kafka
+
+ROOT = Path(__file__).resolve().parent.parent
+# instances, tasks, learners that an instance may restore at a time
+ROUNDS = [(1_000, 10_000, 2), (2_000, 200_000, 25)]
+PLACEMENTS = [(100, 1_000), (200, 2_000), (1_000, 10_000), (2_000, 20_000), (2_000, 200_000)]
+RIVAL_SIZE = (200, 2_000)
+EVENTS = ("first", "nothing", "lost", "joined")
+CONNECTIONS = 200
+
+
+@dataclass
+class Change:
+    """A round: what happened, and the steps that it took."""
+
+    what: str
+    steps: Steps
+    hand_overs: int
+
+
+def rounds(instances: int, tasks: int, learners: int) -> list[Change]:
+    """From rest to rest, several times."""
+    made = Round(instances, tasks, Settings(max_learners_per_instance=learners))
+    made.stable_start()
+    found = []
+
+    def change(what: str, begin: Callable[[], None]) -> None:
+        before = made.handed_over
+        begin()
+        found.append(Change(what, made.run(), made.handed_over - before))
+
+    change("all join, their tasks with them", lambda: None)
+    change("a heartbeat of each, nothing new", lambda: [made.beat(n) for n in made.machines] and None)
+    change("one crashes", lambda: made.crash(7))
+    change("one joins, until it has its share", lambda: made.join(instances))
+    return found
+
+
+def views(clients: int, tasks: int) -> dict[str, View]:
+    """What the assignor sees in the usual events."""
+    ids = sorted(TaskId(n % 10, n // 10) for n in range(tasks))
+    members = {name: MemberView(name, name) for name in (f"stream-{n:05}" for n in range(clients))}
+    first = View({task: Task(task) for task in ids}, members)
+    held = replace(first, active=place(first).active)
+    gone = "stream-00007"
+    return {
+        "first": first,
+        "nothing": held,
+        "lost": replace(
+            held,
+            members={name: member for name, member in members.items() if name != gone},
+            active={task: name for task, name in held.active.items() if name != gone},
+            former={task: name for task, name in held.active.items() if name == gone},
+        ),
+        "joined": replace(held, members={**members, "stream-x": MemberView("stream-x", "stream-x")}),
+    }
+
+
+def placements(repeat: int) -> dict[tuple[int, int], dict[str, float]]:
+    """Milliseconds of a placement by event, and of sorting its shuffled tasks."""
+    found = {}
+    for clients, tasks in PLACEMENTS:
+        print(f"placing {tasks} tasks on {clients}", file=sys.stderr)
+        shuffled = [TaskId(n % 10, n // 10) for n in range(tasks)]
+        Random(3).shuffle(shuffled)
+        work: dict[str, Callable[[], object]] = {"sort": partial(sorted, shuffled)}
+        work |= {event: partial(place, view) for event, view in views(clients, tasks).items()}
+        found[clients, tasks] = in_turns(work, repeat if tasks < 100_000 else 5)
+    return found
+
+
+def rivals() -> tuple[dict[tuple[str, str], float], str]:
+    """Kafka Streams' assignor and the broker's at one size, in a warm JVM; and which Java, or why not."""
+    if kafka.tool("java") is None or kafka.tool("javac") is None:
+        return {}, "no Java development kit found"
+    print("measuring in Java", file=sys.stderr)
+    found = {}
+    more = Path(f"{kafka.jars('kafka-streams')}/*")
+    with tempfile.TemporaryDirectory() as folder:
+        classes = kafka.compiled(ROOT / "benchmarks" / "placement_java" / "TaskRivals.java", Path(folder), more)
+        java = kafka.tool("java") or "java"
+        command = [java, "-Xmx4g", "-cp", kafka.classpath(classes, more), "TaskRivals", ":".join(map(str, RIVAL_SIZE))]
+        for line in lines_within(command, 180):
+            words = line.split()
+            if len(words) == 5 and words[0].endswith("Assignor"):
+                found[words[0], words[3]] = float(words[4])
+    version = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr.splitlines()[0]
+    return found, f"{version}, Kafka {kafka.KAFKA}"
+
+
+@dataclass
+class Beats:
+    """Heartbeats per CPU second of the real coordinator and of its rival; what its loop felt while a member crashed."""
+
+    instances: int
+    tasks: int
+    ours: float
+    rival: float
+    pause_rest_ms: float
+    pause_round_ms: float
+    round_s: float
+
+
+async def beats(instances: int, tasks: int, seconds: float) -> Beats:
+    """200 connections; all other members are inside the server."""
+    print(f"heartbeats, {instances} instances with {tasks} tasks", file=sys.stderr)
+    held = [TaskId(0, n) for n in range(tasks // instances)]
+    other, server = Server.start("rival"), Server.start("serve", instances, tasks, CONNECTIONS)
+    try:
+        links = [await joined(server.address, number, instances, tasks) for number in range(CONNECTIONS)]
+        control = await connect(server.address)
+        await settled(control)
+        runs = []
+        for _ in range(3):
+            ours = await beats_of_ours(control, links, held, seconds)
+            runs.append((ours, await beats_of_rival(other.address, CONNECTIONS, held, seconds)))
+        await ask(control, "measured")
+        await asyncio.sleep(2)
+        rest = (await ask(control, "measured"))["pause_ms"]
+        begin = time.monotonic()
+        await ask(control, "crash", member=f"stream-{instances - 1:05}")
+        await settled(control)
+        took = time.monotonic() - begin
+        worst = (await ask(control, "measured"))["pause_ms"]
+        ours, rival = (statistics.median(one) for one in zip(*runs, strict=True))
+        return Beats(instances, tasks, ours, rival, rest, worst, took)
+    finally:
+        server.stop()
+        other.stop()
+
+
+async def settled(control: Connection) -> None:
+    """Until nothing moves and nothing is computed."""
+    while not (await ask(control, "settled"))["settled"]:  # noqa: ASYNC110 - it is another process
+        await asyncio.sleep(0.02)
+
+
+async def joined(address: str, number: int, instances: int, tasks: int) -> Connection:
+    """A worker of the group at rest, with the tasks that stable_start gave it."""
+    name = f"stream-{number:05}"
+    ids = sorted(TaskId(n % 10, n // 10) for n in range(tasks))[number::instances]
+    link = await connect(address)
+    link.send(messages.Join(messages.VERSION, "bench", Hello(name, name, f"{name}#1", f"{name}#1"), status_of(ids)))
+    await link.receive_down()
+    return link
+
+
+async def beats_of_ours(control: Connection, links: list[Connection], tasks: list[TaskId], seconds: float) -> float:
+    """One heartbeat of everybody, then the next: never two of one worker in one packet."""
+    beat = messages.Beat(status_of(tasks))
+    before, end = await ask(control, "measured"), time.monotonic() + seconds
+    while time.monotonic() < end:
+        for link in links:
+            link.send(beat)
+        await ask(control, "settled")  # so that nothing piles up
+    after = await ask(control, "measured")
+    return (after["beats"] - before["beats"]) / (after["cpu"] - before["cpu"])
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.group", allow_abbrev=False, description=__doc__)
+    parser.add_argument("--repeat", type=int, default=9)
+    parser.add_argument("--largest", type=int, default=200_000, help="leave out rounds with more tasks")
+    parser.add_argument("--no-java", action="store_true")
+    parser.add_argument("--print", action="store_true", help="print, and leave docs/ alone")
+    options = parser.parse_args(argv)
+    sizes = [size for size in ROUNDS if size[1] <= options.largest]
+    placed = placements(options.repeat)
+    java, which = ({}, "Java left out") if options.no_java else rivals()
+    made = []
+    for size in sizes:
+        print(f"rounds of {size[0]} instances with {size[1]} tasks", file=sys.stderr)
+        made.append((size, rounds(*size)))
+    heard = [asyncio.run(beats(instances, tasks, 3)) for instances, tasks, _ in sizes]
+    text = report(made, placed, java, which, heard)
+    if not options.print:
+        write_section(ROOT / "docs" / "benchmarks.md", "group", text)
+    print(text)
+    return 0
+
+
+def report(
+    made: list[tuple[tuple[int, int, int], list[Change]]],
+    placed: dict[tuple[int, int], dict[str, float]],
+    java: dict[tuple[str, str], float],
+    which: str,
+    heard: list[Beats],
+) -> str:
+    """The section of docs/benchmarks.md."""
+    machine = f"{os.cpu_count()} x {processor()}, {platform.system()}, Python {platform.python_version()}"
+    out = [
+        "## Large groups",
+        "",
+        f"`make bench-group`, {datetime.date.today().isoformat()}; {machine}; {which}. CPU milliseconds, medians; Python "
+        "with its garbage collector on. Trust the ratios, not the milliseconds.",
+        "",
+        "### The learner assignor",
+        "",
+        "| clients x tasks | sorting the tasks | " + " | ".join(f"{event} (x sorting)" for event in EVENTS) + " |",
+        "|---|---|" + "---|" * len(EVENTS),
+    ]
+    for (clients, tasks), took in placed.items():
+        cells = [f"{took[event]:,.1f} ({took[event] / took['sort']:.1f})" for event in EVENTS]
+        out.append(f"| {clients:,} x {tasks:,} | {took['sort']:,.1f} | {' | '.join(cells)} |")
+    if java:
+        out += ["", *_beside(placed[RIVAL_SIZE], java)]
+    out += ["", "### From a change to rest, in the core", ""]
+    for (instances, tasks, learners), changes in made:
+        out += [f"{instances:,} instances x {tasks:,} tasks, at most {learners} learners an instance:", ""]
+        out += [*_rounds(changes), ""]
+    return "\n".join([*out, "### The coordinator on loopback", "", *_heard(heard)]) + "\n"
+
+
+def _beside(ours: dict[str, float], java: dict[tuple[str, str], float]) -> list[str]:
+    names = ("HighAvailabilityTaskAssignor", "broker-StickyTaskAssignor")
+    clients, tasks = RIVAL_SIZE
+    out = [f"| {clients:,} x {tasks:,} | ours | Kafka Streams HighAvailability | broker Sticky |", "|---|---|---|---|"]
+    for event in EVENTS:
+        cells = [f"{took:,.1f} ({took / ours[event]:,.2g} x ours)" for took in (java[name, event] for name in names)]
+        out.append(f"| {event} | **{ours[event]:,.1f}** | {' | '.join(cells)} |")
+    return out
+
+
+def _rounds(changes: list[Change]) -> list[str]:
+    out = ["| change | owners recorded | step | how many | CPU ms in all | longest ms |", "|---|---|---|---|---|---|"]
+    for change in changes:
+        label = f"{change.what} | {change.hand_overs:,}"
+        for name, (count, total, longest) in change.steps.took.items():
+            out.append(f"| {label} | {name} | {count:,.0f} | {total:,.1f} | {longest:,.2f} |")
+            label = " | "
+    return out
+
+
+def _heard(heard: list[Beats]) -> list[str]:
+    out = [
+        f"{CONNECTIONS} workers have a connection; the others are inside the server. The pause is the longest time in "
+        "which the loop served nobody: at rest for two seconds, and from the crash of a member until its tasks have "
+        "owners again. The rival is an aiohttp endpoint that decodes the same status as JSON (msgspec) and keeps it.",
+        "",
+        "| instances x tasks | heartbeats per CPU s | aiohttp | ratio | pause at rest ms | pause in a round ms | round s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for one in heard:
+        out.append(
+            f"| {one.instances:,} x {one.tasks:,} | {one.ours:,.0f} | {one.rival:,.0f} | **{one.ours / one.rival:.1f}** "
+            f"| {one.pause_rest_ms:,.0f} | {one.pause_round_ms:,.0f} | {one.round_s:.1f} |"
+        )
+    return out
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

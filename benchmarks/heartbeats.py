@@ -1,0 +1,222 @@
+"""The real coordinator on loopback: heartbeats per CPU second, and the longest pause of its loop while a large group
+changes. One rule: the server runs in a process of its own, and tells its own CPU time.
+
+`python -m benchmarks.heartbeats serve|rival ...` are the servers; benchmarks/group.py starts them and plays the clients.
+Most members have no connection: their events go to the coordinator from inside, as its connections would hand them in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from benchmarks.group_rounds import Round
+from orchestrator import events as ev
+from orchestrator import messages
+from orchestrator.coordinator import Coordinator
+from orchestrator.model import Owner, Settings, Status, TaskId
+from orchestrator.transport import Connection
+
+HEAD = "POST /beat HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+
+
+class KeptLedger:
+    """A ledger in memory: writes cost nothing, so that only the coordinator is measured."""
+
+    term = 1
+
+    def __init__(self, owners: Sequence[Owner]) -> None:
+        self.kept = {owner.task: owner for owner in owners}
+
+    async def renew(self) -> None: ...
+
+    async def owners(self) -> Sequence[Owner]:
+        return list(self.kept.values())
+
+    async def record_owners(self, records: Sequence[Owner]) -> None:
+        self.kept.update({record.task: record for record in records})
+
+    async def fence(self, writer: str) -> tuple[TaskId, ...]:
+        return tuple(sorted(task for task, owner in self.kept.items() if owner.writer == writer))
+
+    async def operation(self) -> Mapping[str, object] | None:
+        return None
+
+    async def put_operation(self, facts: Mapping[str, object] | None) -> None: ...
+
+
+class Counting(Coordinator):
+    """Counts the heartbeats that it has taken."""
+
+    beats = 0
+
+    def event(self, event: ev.Event) -> None:
+        self.beats += isinstance(event, ev.Heartbeat)
+        super().event(event)
+
+
+class Pauses:
+    """The gaps between turns of the loop, as somebody who waits for nothing sees them."""
+
+    def __init__(self) -> None:
+        self.turns: list[float] = []
+
+    async def watch(self) -> None:
+        while True:
+            self.turns.append(time.perf_counter())
+            await asyncio.sleep(0.001)
+
+    def longest_ms(self) -> float:
+        gaps = [(b - a) * 1000 for a, b in pairwise(self.turns)]
+        self.turns.clear()
+        return max(gaps, default=0.0)
+
+
+def status_of(tasks: Sequence[TaskId]) -> Status:
+    """What a worker says that runs these tasks."""
+    return Status(
+        generation=1,
+        term=1,
+        active=dict.fromkeys(tasks, 1),
+        ends=dict.fromkeys(tasks, 1_000_000),
+        facts=dict.fromkeys(tasks, (17, 5_000_000, 123_456, 12)),
+    )
+
+
+async def serve(instances: int, tasks: int, connections: int) -> None:
+    """A coordinator with a large group at rest; prints its address, then does what it is asked."""
+    made = Round(instances, tasks)
+    made.stable_start()
+    pauses = Pauses()
+    placed = list(made.group.owners.values())
+    per_writer = {w: sorted(made.group.writers.of(w)) for w in made.group.writers}
+
+    async def measured(coordinator: Coordinator, args: dict[str, Any]) -> dict[str, Any]:
+        return {"cpu": time.process_time(), "pause_ms": pauses.longest_ms(), "beats": counting.beats}
+
+    async def settled(coordinator: Coordinator, args: dict[str, Any]) -> dict[str, Any]:
+        group = coordinator.group
+        work = bool(group.moves or group.recording or group.fencing or group.computing or group.dirty)
+        return {"settled": not work, "generation": group.generation, "owned": len(group.writers)}
+
+    async def crash(coordinator: Coordinator, args: dict[str, Any]) -> None:
+        coordinator.event(ev.Expired(str(args["member"])))
+
+    askers = {"measured": measured, "settled": settled, "crash": crash}
+    settings = Settings(session_timeout_ms=3_600_000, rejoin_grace_ms=3_600_000)
+    counting = coordinator = Counting("bench", settings, KeptLedger(placed), made.group.tasks.values(), askers)
+    print(await coordinator.listen(), flush=True)
+    gc.collect()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(coordinator.serve())
+        group.create_task(pauses.watch())
+        for number in range(connections, instances):
+            await asyncio.sleep(0)
+            hello = made.hellos[number]
+            coordinator.event(ev.Joined(1_000_000 + number, hello, status_of(per_writer[hello.writer])))
+
+
+async def rival() -> None:
+    """The same heartbeats as JSON over aiohttp."""
+    from aiohttp import web
+
+    last: dict[str, Any] = {}
+
+    async def beat(request: web.Request) -> web.Response:
+        status = msgspec.json.decode(await request.read())
+        last[status["member"]] = status
+        return web.Response(body=b'{"ok":true}', content_type="application/json")
+
+    async def measured(request: web.Request) -> web.Response:
+        return web.json_response({"cpu": time.process_time()})
+
+    application = web.Application()
+    application.add_routes([web.post("/beat", beat), web.get("/measured", measured)])
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    assert runner.addresses
+    print(f"127.0.0.1:{runner.addresses[0][1]}", flush=True)
+    await asyncio.Event().wait()
+
+
+@dataclass
+class Server:
+    """A server of ours in a process of its own."""
+
+    process: subprocess.Popen[str]
+    address: str
+
+    @staticmethod
+    def start(*args: object) -> Server:
+        command = [sys.executable, "-m", "benchmarks.heartbeats", *map(str, args)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        return Server(process, process.stdout.readline().strip())
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+async def ask(connection: Connection, verb: str, **args: object) -> Any:
+    connection.send(messages.Ask(1, verb, dict(args)))
+    while True:
+        answer = await connection.receive_down()
+        if isinstance(answer, messages.Answer):
+            return answer.body
+
+
+async def beats_of_rival(address: str, connections: int, tasks: Sequence[TaskId], seconds: float) -> float:
+    """Heartbeats per CPU second of the aiohttp server."""
+    host, _, port = address.rpartition(":")
+    plain = status_of(tasks)
+    body = msgspec.json.encode(
+        {
+            "member": "stream-00001",
+            **{f: {str(t): v for t, v in getattr(plain, f).items()} for f in ("active", "ends", "facts")},
+            **{f: getattr(plain, f) for f in ("generation", "term", "leaving", "bounce")},
+            **{f: {} for f in ("copies", "disk", "released", "started")},
+        }
+    )
+    frame = f"{HEAD}{len(body)}\r\n\r\n".encode() + body
+
+    async def cpu() -> float:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET /measured HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        said = await reader.read()
+        writer.close()
+        return float(msgspec.json.decode(said.rpartition(b"\r\n\r\n")[2])["cpu"])
+
+    sent = 0
+    end = time.monotonic() + seconds
+
+    async def client() -> None:
+        nonlocal sent
+        reader, writer = await asyncio.open_connection(host, int(port))
+        while time.monotonic() < end:
+            writer.write(frame)
+            await reader.readuntil(b'{"ok":true}')
+            sent += 1
+        writer.close()
+
+    before = await cpu()
+    await asyncio.gather(*(client() for _ in range(connections)))
+    return sent / (await cpu() - before)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "rival":
+        asyncio.run(rival())
+    else:
+        asyncio.run(serve(*map(int, sys.argv[2:5])))
