@@ -55,12 +55,17 @@ def main(argv: Sequence[str]) -> int:
         code = _run(argv)
         print(end="", flush=True)
         return code
-    except BrokenPipeError:
-        _mute()
-        return 0
     except OSError as error:
+        if not _is_unwritable(error):
+            raise
         _mute()
-        return report(error)
+        return 0 if isinstance(error, BrokenPipeError) else report(error)
+
+
+def _is_unwritable(error: Exception) -> bool:
+    """Whether it is the answer that could not be written; other files are named by their errors."""
+    no_room = isinstance(error, OSError) and error.errno in NO_ROOM and error.filename is None
+    return no_room or isinstance(error, BrokenPipeError)
 
 
 def _mute() -> None:
@@ -93,10 +98,8 @@ def _run(argv: Sequence[str]) -> int:
         return int(command(rest))
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        raise
     except Exception as error:
-        if debug:
+        if debug or _is_unwritable(error):
             raise
         return report(error)
 
@@ -111,7 +114,8 @@ def report(error: Exception) -> int:
         return fail(f"{error.name} is not installed; pip install 'stream-orchestrator[{extra}]'", 2)
     if isinstance(error, OSError) and error.filename is not None:
         return fail(f"{error.filename}: {error.strerror}; check the path, its permissions and the space on its disk", 1)
-    if isinstance(error, OSError) and error.errno in NO_ROOM:
+    if _is_unwritable(error):
+        assert isinstance(error, OSError)
         return fail(f"{error.strerror}; the answer cannot be written; make room where it goes", 1)
     said = f"{type(error).__name__}: {error}"
     return fail(f"{said}; this is a defect of ours; run it with --debug to see where", 1)
