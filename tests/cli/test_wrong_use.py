@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -118,6 +120,16 @@ def test_help_and_version_need_nothing(place: Console) -> None:
     assert place.here("status", "--help").code == 0
     assert place.here().code == 2
     assert "ORCHESTRATOR_LOG" in place.here("status", "--help").out
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("words", [["--help"], ["config", "show"], ["config", "show", "--json"]])
+def test_an_answer_that_cannot_be_written(words: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "orchestrator.cli.main", *words]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert one_line(done.stderr) and "No space left on device" in done.stderr
 
 
 def test_a_log_that_is_something_else(tmp_path: Path) -> None:
