@@ -14,6 +14,7 @@ from orchestrator.group import Group
 from orchestrator.model import Owner, TaskId
 from orchestrator.names import natural
 from orchestrator.roster import Member
+from orchestrator.stability import holder_of
 
 
 def explain_task(group: Group, task: TaskId, names: Mapping[TaskId, str] | None = None) -> tuple[list[str], list[str]]:
@@ -59,13 +60,6 @@ class _About:
     def called(self, task: TaskId) -> str:
         return self.names.get(task, str(task))
 
-    def holder(self) -> Member | None:
-        """The owner, where it is a member under the writer id of its record."""
-        if self.owner is None or not self.owner.writer:
-            return None
-        member = self.group.roster.get(self.owner.member)
-        return member if member is not None and member.hello.writer == self.owner.writer else None
-
     def _hosts(self) -> Iterator[_Host]:
         group = self.group
         loads: dict[str, int] = {}
@@ -103,7 +97,7 @@ class _About:
         return self.group.roster.get(owner.member) is None
 
     def copies(self) -> Iterator[str]:
-        holder, standbys = self.holder(), self.group.standbys.get(self.task, ())
+        holder, standbys = holder_of(self.group, self.task), self.group.standbys.get(self.task, ())
         if self.learner is not None:
             leaves = holder is not None and holder.is_leaving
             yield f"{self.learner} is learning {self.name} {'because its owner is leaving' if leaves else 'to balance the load'}"
@@ -129,7 +123,7 @@ class _About:
 
     def _lightest(self) -> tuple[_Host | None, _Host | None]:
         """The owner's instance and the lightest other one, for a task that neither moves nor is kept or given away."""
-        holder = self.holder()
+        holder = holder_of(self.group, self.task)
         if holder is None or self.move is not None or self.learner is not None or holder.is_leaving:
             return None, None
         mine = next((h for h in self.hosts if h.name == holder.hello.instance), None)
@@ -211,7 +205,7 @@ class _About:
 
     def emptied(self) -> Iterator[str]:
         """Its owner leaves, or carries too much, and nobody learns it yet."""
-        holder, name = self.holder(), self.name
+        holder, name = holder_of(self.group, self.task), self.name
         if holder is None or self.move is not None or self.learner is not None:
             return
         if holder.is_leaving:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from orchestrator import events as ev
 from orchestrator import leaving
 from orchestrator.roster import Member
-from orchestrator.views import has_warm_copy_elsewhere
+from orchestrator.views import can_go_on_elsewhere
 
 if TYPE_CHECKING:
     from orchestrator.group import Group
@@ -63,7 +63,7 @@ def _replaceable(group: Group, member: Member) -> bool:
     """Its connection ended without a bounce announced, and a task of it has a warm copy elsewhere."""
     if member.session is not None or member.fenced or member.status.bounce:
         return False
-    return has_warm_copy_elsewhere(group, member)
+    return can_go_on_elsewhere(group, member)
 
 
 def _watch_releases(group: Group, now_ms: int) -> None:

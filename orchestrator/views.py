@@ -37,8 +37,8 @@ def build_view(group: Group) -> View:
     standbys, disk = _copies(group, members)
     for task in list(reserved):
         record = group.owners[task]
-        fenced = not record.writer
-        if fenced and _is_warm(group, task, standbys.get(task, {}), disk.get(task, {})):
+        warm = _is_warm(group, task, standbys.get(task, {}), disk.get(task, {}))
+        if not record.writer and (warm or not group.tasks[task].stateful):
             reserved.discard(task)
     learners = {
         task: LearnerView(member, _ready(group, member, task))
@@ -122,10 +122,14 @@ def _is_warm(group: Group, task: TaskId, standbys: dict[str, int], disk: dict[st
     return any(lag <= group.settings.acceptable_recovery_lag for lag in lags)
 
 
-def has_warm_copy_elsewhere(group: Group, member: Member) -> bool:
-    """Whether a task that the member owns has a caught-up copy on another instance that can be reached."""
+def can_go_on_elsewhere(group: Group, member: Member) -> bool:
+    """Whether a task that the member owns could go on at once on another instance that can be reached: it has a
+    caught-up copy there, or no state at all (no disk can come back with it)."""
     lag_max = group.settings.acceptable_recovery_lag
     for task in group.writers.of(member.hello.writer):
+        known = group.tasks.get(task)
+        if known is not None and not known.stateful and _is_other_there(group, member, task):
+            return True
         for other in group.roster.reporting(task):
             if other.hello.instance == member.hello.instance or other.session is None or other.is_leaving:
                 continue
@@ -136,3 +140,14 @@ def has_warm_copy_elsewhere(group: Group, member: Member) -> bool:
             if position is not None and group.ends.get(task, position) - position <= lag_max:
                 return True
     return False
+
+
+def _is_other_there(group: Group, member: Member, task: TaskId) -> bool:
+    return any(
+        other.session is not None
+        and other.hello.instance != member.hello.instance
+        and not other.is_leaving
+        and not other.fenced
+        and group.can_run(other, task)
+        for other in group.roster
+    )

@@ -76,6 +76,12 @@ def test_a_crash_with_standbys_waits_for_the_grace_only() -> None:
     assert followed.worst_task_ms < Settings().disconnect_grace_ms + 1_000
 
 
+def test_a_task_without_state_waits_for_no_disk() -> None:
+    crash = "tasks 4 stateless rate=100\ninstances 2\nat 5s crash I1\n"
+    alone = rehearse(parse_workload(crash), Protocol.LEARNER).measures()
+    assert alone.worst_task_ms < Settings().disconnect_grace_ms + 1_000
+
+
 def test_a_failover_stops_nobody() -> None:
     quiet = rehearse(parse_workload(SMALL.replace("join 1", "failover")), Protocol.LEARNER).measures()
     assert quiet.silent_ms == 0 and quiet.moves == 0
