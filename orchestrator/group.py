@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from orchestrator import events as ev
 from orchestrator import group_timing
 from orchestrator.grants import is_released, lacks, tell
-from orchestrator.group_tables import Index, TaskTable
+from orchestrator.group_tables import Holders, Index, TaskTable
 from orchestrator.model import PROTOCOL_ORDER, Owner, Protocol, Released, Role, Settings, Status, Task, TaskId
 from orchestrator.names import natural
 from orchestrator.placement_view import View
@@ -54,7 +54,7 @@ class Group:
         self.generation = generation
         self.tasks: dict[TaskId, Task] = {task.id: task for task in tasks}
         self.touched: set[str] = set()  # members of whom something changed since the last step; only they are looked at
-        self.writers = Index[Owner](lambda owner: (owner.writer,) if owner.writer else ())
+        self.writers = Holders()
         self.owners = TaskTable(self._touch, Index[Owner](lambda owner: (owner.member,)), self.writers)
         self.recording = TaskTable(self._touch_owner, Index[Owner](lambda owner: (owner.member,)))
         self.moves = TaskTable(self._touch_owner, Index[Move](lambda move: (move.target,)))
