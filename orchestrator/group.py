@@ -13,7 +13,7 @@ from dataclasses import replace
 from orchestrator import events as ev
 from orchestrator import leaving, timing
 from orchestrator.grants import is_released, lacks, tell
-from orchestrator.group_tables import Index, TaskTable
+from orchestrator.group_tables import Holders, Index, TaskTable
 from orchestrator.model import PROTOCOL_ORDER, Owner, Protocol, Released, Role, Settings, Status, Task, TaskId
 from orchestrator.placement_view import View
 from orchestrator.refine import Move, advance, rebalance, retire, target_computed
@@ -44,7 +44,7 @@ class Group:
         self.declared: dict[TaskId, Task] = {task.id: task for task in tasks}  # of the coordinator's own version
         self.tasks: Mapping[TaskId, Task] = self.declared  # of all versions that are there
         self.touched: set[str] = set()  # members of whom something changed since the last step; only they are looked at
-        self.writers = Index[Owner](lambda owner: (owner.writer,) if owner.writer else ())
+        self.writers = Holders()
         self.owners = TaskTable(self._touch, Index[Owner](lambda owner: (owner.member,)), self.writers)
         self.recording = TaskTable(self._touch_owner, Index[Owner](lambda owner: (owner.member,)))
         self.moves = TaskTable(self._touch_owner, Index[Move](lambda move: (move.target,)))

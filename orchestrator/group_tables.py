@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
-from orchestrator.model import TaskId
+from orchestrator.model import Owner, TaskId
 
 V = TypeVar("V")
 NOTHING: Mapping[TaskId, None] = {}
@@ -42,6 +42,23 @@ class Index(Generic[V]):
             tasks.pop(task, None)
             if not tasks:
                 del self._tasks[name]
+
+
+class Holders(Index[Owner]):
+    """By writer, and beside it task -> member, for all records that name a writer: a plain dict is quick to copy."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda owner: (owner.writer,) if owner.writer else ())
+        self.members: dict[TaskId, str] = {}
+
+    def add(self, task: TaskId, value: Owner) -> None:
+        super().add(task, value)
+        if value.writer:
+            self.members[task] = value.member
+
+    def drop(self, task: TaskId, value: Owner) -> None:
+        super().drop(task, value)
+        self.members.pop(task, None)
 
 
 class TaskTable(dict[TaskId, V]):

@@ -42,6 +42,7 @@ def place_in_steps(view: View) -> Iterator[Plan | None]:
         placing.active,
         placing.learners,
         {task: tuple(sorted(members)) for task, members in sorted(placing.standbys.items()) if members},
+        frozenset(placing.placed),
     )
 
 
@@ -65,6 +66,7 @@ class Placing:
         self.load = dict.fromkeys(self.hosts, 0)
         self.worker_load = dict.fromkeys(view.members, 0)
         self.active: dict[TaskId, str] = {}
+        self.placed: set[TaskId] = set()  # other than by staying where they are
         self.learners: dict[TaskId, str] = {}
         self.standbys: dict[TaskId, list[str]] = {}
         self.restoring = dict.fromkeys(self.hosts, 0)
@@ -164,6 +166,7 @@ class Placing:
 
     def _own(self, task: TaskId, member: str) -> None:
         self.active[task] = member
+        self.placed.add(task)
         self._count(task, member, +1)
 
     def _count(self, task: TaskId, member: str, sign: int) -> None:

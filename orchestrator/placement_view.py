@@ -55,8 +55,10 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who should hold what: one owner per placed task, at most one learner, standbys."""
+    """Who should hold what: one owner per placed task, at most one learner, standbys. All tasks whose owner may not be
+    the one of the view are in `placed`."""
 
     active: Mapping[TaskId, str]
     learners: Mapping[TaskId, str]
     standbys: Mapping[TaskId, tuple[str, ...]]
+    placed: frozenset[TaskId] = frozenset()

@@ -85,7 +85,8 @@ def _is_time(group: Group, now_ms: int) -> bool:
 def _agree(group: Group, view: View, plan: Plan, now_ms: int) -> None:
     """Agree on a new assignment if the plan differs from what is agreed; nothing moves here yet."""
     group.stale_targets = 0
-    changed = {task: target for task, target in plan.active.items() if view.active.get(task) != target}
+    placed = ((task, plan.active[task]) for task in sorted(plan.placed) if task in plan.active)
+    changed = {task: target for task, target in placed if view.active.get(task) != target}
     standbys = dict(plan.standbys)
     same_copies = plan.learners == group.learners and standbys == {t: m for t, m in group.standbys.items() if m}
     if not changed and same_copies and not group.membership_changed:

@@ -37,7 +37,7 @@ def what_holds(plan: Plan, asked: View, now: View) -> Plan | None:
     learners |= {t: now.learners[t].member for t in changed if t in now.learners}
     standbys = {t: m for t, m in plan.standbys.items() if t not in changed}
     standbys |= {t: tuple(sorted(now.standbys[t])) for t in changed if now.standbys.get(t)}
-    return Plan(active, _in_budget(learners, now), standbys)
+    return Plan(active, _in_budget(learners, now), standbys, plan.placed)
 
 
 def _changed(asked: Mapping[TaskId, object], now: Mapping[TaskId, object]) -> set[TaskId]:

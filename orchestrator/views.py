@@ -25,7 +25,8 @@ def build_view(group: Group) -> View:
     active = _effective_owners(group, members)
     reserved: set[TaskId] = set()
     former: dict[TaskId, str] = {}
-    for task in [task for task in group.tasks if task not in active]:
+    nobodys = group.tasks.keys() - active.keys() if len(active) < len(group.tasks) else ()
+    for task in sorted(nobodys):
         record = group.owners.get(task)
         if record is None:
             continue
@@ -68,24 +69,26 @@ def _knows(group: Group, member: Member) -> frozenset[TaskId] | None:
 
 
 def _effective_owners(group: Group, members: dict[str, MemberView]) -> dict[TaskId, str]:
-    """`group.effective_owner` of all tasks that have one of `members`: whole members first, then what is on its way."""
-    active: dict[TaskId, str] = {}
-    for name in members:
-        member = group.roster.members[name]
-        if member.hello.writer in group.fencing:
-            continue
-        active.update(dict.fromkeys(group.writers.of(member.hello.writer), name))
-        for task in member.status.released:
-            if active.get(task) == name and is_released(group.owners[task], member):
+    """`group.effective_owner` of all tasks that have one of `members`: what the log says, but for the exceptions."""
+    active = dict(group.writers.members)
+    for writer in group.writers:
+        member = group.roster.of_writer(writer)
+        if member is None or member.name not in members or writer in group.fencing:
+            for task in group.writers.of(writer):
                 del active[task]
+        else:
+            for task in member.status.released:
+                if active.get(task) == member.name and is_released(group.owners[task], member):
+                    del active[task]
     for task in (*group.recording, *group.moves):
         owner = group.effective_owner(task)
         if owner in members:
             active[task] = owner
         else:
             active.pop(task, None)
-    for task in active.keys() - group.tasks.keys():
-        del active[task]
+    if not active.keys() <= group.tasks.keys():
+        for task in active.keys() - group.tasks.keys():
+            del active[task]
     return active
 
 
