@@ -107,6 +107,7 @@ class Group:
                 target_computed(self, number, plan, now_ms)
             case ev.Tick():
                 watch(self, now_ms)
+        leaving.check_deadline(self, now_ms)
         if self.dirty:
             self._see_tasks()
             retire(self)

@@ -1,7 +1,7 @@
 """A scale-down in the group: instances are marked, hand everything over, and are told that they may go.
 
 One rule: a mark can be taken back as long as its instance has not been told to go; whoever is stopped by force is fenced.
-Called by group.py, and by silence.py when the deadline has passed.
+Called by group.py.
 """
 
 from __future__ import annotations
@@ -63,6 +63,17 @@ def force(group: Group, now_ms: int) -> None:
             group.expire(member)
     group.effects.append(ev.OperationEnded(group.operation.id, "forced"))
     group.operation = None
+
+
+def check_deadline(group: Group, now_ms: int) -> None:
+    """A deadline that has passed takes the marks back, or stops the leavers by force."""
+    operation = group.operation
+    if operation is None or operation.deadline_ms is None or now_ms < operation.deadline_ms:
+        return
+    if operation.force:
+        force(group, now_ms)
+    else:
+        undo(group, "rolled back")
 
 
 def finish(group: Group, going: list[Member]) -> None:

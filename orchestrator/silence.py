@@ -1,6 +1,6 @@
-"""What time alone does to a group: silent members, late releases, stuck learners, deadlines.
+"""What time alone does to a group: silent members, late releases, stuck learners.
 
-One rule: a connection that ends is not death; whoever is acted upon is fenced first. Called by Group after each event.
+One rule: a connection that ends is not death; whoever is acted upon is fenced first. Called by Group with each Tick.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator import events as ev
-from orchestrator import leaving
 from orchestrator.roster import Member
 from orchestrator.views import can_go_on_elsewhere
 
@@ -26,12 +25,6 @@ def watch(group: Group, now_ms: int) -> None:
     for pair in forget:
         del group.given_up[pair]
         group.dirty = True
-    operation = group.operation
-    if operation and operation.deadline_ms is not None and now_ms >= operation.deadline_ms:
-        if operation.force:
-            leaving.force(group, now_ms)
-        else:
-            leaving.undo(group, "rolled back")
 
 
 def excuse(group: Group, gap_ms: int) -> None:

@@ -137,7 +137,12 @@ TABLE: dict[str, Setting] = {
         Setting("disconnect-grace", "1s", "wait before warm copies take over", parse_duration_ms),
         Setting("max-learners", "2", "learners that restore at one time, an instance", whole_number),
         Setting("acceptable-recovery-lag", "10000", "how far a copy may be behind to be ready", natural_number),
-        Setting("acceptable-recovery-time", "10s", "or, where it comes no closer, the longest pause to take over with", parse_duration_ms),
+        Setting(
+            "acceptable-recovery-time",
+            "10s",
+            "or, where it comes no closer, the longest pause to take over with",
+            parse_duration_ms,
+        ),
         Setting(
             "restore-rate-limit",
             "0",
