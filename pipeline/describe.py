@@ -83,27 +83,28 @@ def check_schema(app: App, kept: Mapping[str, Any]) -> None:
         table = app.tables.get(name)
         if table is None:
             continue
+        what = f"app {app.id!r}, table {name!r}"
         key, value = codec_name(table.key_codec), codec_name(table.value_codec)
         if key != old["key_codec"]:
             raise SchemaRefused(
-                f"table {name!r}: its keys are stored as {old['key_codec']}, not as {key}; "
+                f"{what}: its keys are stored as {old['key_codec']}, not as {key}; "
                 "change the key type back, or give the table another name"
             )
         if (table.spec.expire_ms is None) != (old.get("expire_ms") is None):
             raise SchemaRefused(
-                f"table {name!r}: expire= cannot be given or taken away later (the time of each write is stored with "
+                f"{what}: expire= cannot be given or taken away later (the time of each write is stored with "
                 "the value); change it back, or give the table another name"
             )
         if table.spec.upgrade is not None:
             continue
         if value != old["value_codec"]:
             raise SchemaRefused(
-                f"table {name!r}: its values are stored as {old['value_codec']}, not as {value}; "
+                f"{what}: its values are stored as {old['value_codec']}, not as {value}; "
                 "change the value type back, or app.table(..., upgrade=function)"
             )
         problem = unreadable(old.get("schema"), _schema(table.value_codec)) if value == "json" else None
         if problem is not None:
-            raise SchemaRefused(f"table {name!r}: {problem}, or app.table(..., upgrade=function)")
+            raise SchemaRefused(f"{what}: {problem}, or app.table(..., upgrade=function)")
 
 
 def _schema(codec: Codec[Any]) -> dict[str, Any] | None:

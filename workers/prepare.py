@@ -61,7 +61,7 @@ async def prepare(log: Log, app: App) -> Prepared:
         if described:
             app.check_schema(json.loads(described))
     except PipelineError as error:
-        raise AppRefused(f"app '{app.id}': {error}") from error
+        raise AppRefused(str(error)) from error
     for name, topic in sorted(topology.topics.items()):
         if name not in existing:
             await log.create_topic(TopicSpec(name, topic.partitions, topic.kind))

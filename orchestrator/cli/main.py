@@ -111,6 +111,8 @@ def report(error: Exception) -> int:
     if code is not None:
         frames = getattr(error, "frames", "")
         return fail(str(error), code, frames)
+    if isinstance(error, ImportError) and (hidden := _hidden()):
+        return fail(hidden, 2)
     if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get((error.name or "").partition(".")[0])):
         return fail(f"{error.name} is not installed; pip install 'stream-orchestrator[{extra}]'", 2)
     if isinstance(error, OSError) and error.filename is not None:
@@ -120,6 +122,17 @@ def report(error: Exception) -> int:
         return fail(f"{error.strerror}; the answer cannot be written; make room where it goes", 1)
     said = f"{type(error).__name__}: {error}"
     return fail(f"{said}; this is a defect of ours; run it with --debug to see where", 1)
+
+
+def _hidden() -> str:
+    """What is to be said where a module of the user's stands in the place of one of ours; "" where none does."""
+    from orchestrator import refuse_hiding
+
+    try:
+        refuse_hiding()
+    except ImportError as error:
+        return str(error)
+    return ""
 
 
 def fail(message: str, code: int, frames: str = "") -> int:

@@ -122,6 +122,16 @@ def test_help_and_version_need_nothing(place: Console) -> None:
     assert "ORCHESTRATOR_LOG" in place.here("status", "--help").out
 
 
+@pytest.mark.parametrize("room", ["state", "workers", "pipeline"])
+def test_a_module_that_hides_ours_from_the_command_itself(tmp_path: Path, room: str) -> None:
+    """`python -m` looks into the current folder before anything of ours is imported."""
+    console = Console(tmp_path / "place").bank()
+    console.write(f"{room}.py", "")
+    done = console("run", "bank:app")
+    assert (done.code, done.out) == (2, "")
+    assert one_line(done.err) and f"{room}.py hides the package '{room}' of stream-orchestrator" in done.err
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("words", [["--help"], ["config", "show"], ["config", "show", "--json"]])
 def test_an_answer_that_cannot_be_written(words: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from datetime import date, datetime
 from typing import Any, Literal
 
@@ -93,6 +94,7 @@ def test_the_message_says_both_ways_out() -> None:
     with pytest.raises(SchemaRefused) as raised:
         check(BASE, struct(("amount", int), ("currency", str)))
     assert str(raised.value).endswith("give `currency` a default, or app.table(..., upgrade=function)")
+    assert re.match(r"app '\S+', table 'accounts': ", str(raised.value))
 
 
 def test_keys_and_expire_cannot_change() -> None:
