@@ -315,8 +315,11 @@ class Scenario:
     # ---- printing
 
     def _state(self) -> object:
-        group = self.world.group
-        return group.generation, self.world.leader(), [(n.name, n.alive) for n in self.world.nodes.values()]
+        group, nodes = self.world.group, self.world.nodes
+        held = {
+            name: (row["active"], row["learning"], row["standby"]) for name, row in self._members(set(nodes)).items()
+        }
+        return group.generation, self.world.leader(), [(n.name, n.alive) for n in nodes.values()], held
 
     def _members(self, gone: set[str]) -> dict[str, dict[str, list[str]]]:
         """Rows of the members alive, and of those that shut down with this very command."""
