@@ -60,7 +60,7 @@ def run(argv: list[str]) -> int:
     if not 0 <= args.rate < math.inf:
         raise WrongUse(f"--rate {args.rate}: write a number of records a second, or 0 for as fast as it goes")
     count = asyncio.run(_produce(app, topic, url, args.file, args.rate))
-    print(json.dumps({"schema": 1, "records": count}) if args.json else f"{count} records")
+    print(json.dumps({"schema": 1, "records": count}) if args.json else f"{count} record{'s' if count != 1 else ''}")
     return 0
 
 

@@ -228,7 +228,8 @@ def _text(facts: dict[str, Any]) -> str:
     if outcome == "nothing to do":
         return "nothing to do"
     if outcome == "running":
-        return f"{facts['from']} -> {facts['to']} instances; {', '.join(facts['leaving'])} are leaving"
+        verb = "is" if len(facts["leaving"]) == 1 else "are"
+        return f"{facts['from']} -> {facts['to']} instances; {', '.join(facts['leaving'])} {verb} leaving"
     if outcome == "rolled back":
         return "taken back; the leavers stay"
     gap = facts["hand_overs"]["max_ms"]
