@@ -1,6 +1,6 @@
 """A whole group in one process, fed event by event, with every step timed. One rule: the real cores, nothing else.
 
-Members are the real MemberMachine where the round needs it; a restore ends when its turn comes, the log answers at
+Members are real MemberMachines; restores end together as soon as nothing else is to be delivered, the log answers at
 once. Used by benchmarks/group.py.
 """
 
@@ -74,8 +74,8 @@ class Round:
                     self.member(to, event)  # type: ignore[arg-type]
             else:
                 self.now += 10
-                number, task = self.learning.popleft()
-                self.queue.append((number, mem.Progress(task, STATE, STATE)))
+                self.queue.extend((number, mem.Progress(task, STATE, STATE)) for number, task in self.learning)
+                self.learning.clear()
         return self.steps
 
     def core(self, event: ev.Event) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -65,18 +66,20 @@ def _instance(group: Group, member: str) -> str | None:
 def instances(group: Group) -> list[dict[str, Any]]:
     """One row an instance; workers are counted."""
     rows: dict[str, dict[str, Any]] = {}
+    loads: Counter[str | None] = Counter()
+    for task in group.tasks:
+        loads[group.effective_owner(task)] += group.weight(task)
     for member in sorted(group.roster, key=lambda m: natural(m.name)):
         if member.fenced:
             continue  # what is left of a dead one until its session ends
         name = member.hello.instance
-        load = sum(group.weight(t) for t in group.tasks if group.effective_owner(t) == member.name)
         state = "leaving" if member.is_leaving else "running" if member.sent is not None else "joining"
         row = rows.setdefault(
             name,
             {"id": name, "state": state, "workers": 0, "load": 0, "host": member.hello.host, "pid": member.hello.pid},
         )
         row["workers"] += 1
-        row["load"] += load
+        row["load"] += loads[member.name]
     return list(rows.values())
 
 
@@ -85,7 +88,7 @@ def task_facts(group: Group, task: TaskId) -> dict[str, Any]:
     holder = holder_of(group, task)
     lag, size, records, pause_ms = holder.status.facts.get(task, NO_FACTS) if holder is not None else NO_FACTS
     learners, standbys = [], []
-    for member in sorted(group.roster, key=lambda m: natural(m.name)):
+    for member in sorted(group.roster.reporting(task), key=lambda m: natural(m.name)):
         copy = member.status.copies.get(task)
         if copy is None:
             continue
@@ -189,7 +192,7 @@ def _moves(group: Group, leaving: set[str]) -> list[dict[str, Any]]:
             continue
         copies = [
             (copy.lag, m.hello.instance)
-            for m in group.roster
+            for m in group.roster.reporting(task)
             if (copy := m.status.copies.get(task)) is not None and m.hello.instance not in leaving
         ]
         warm = min(copies, default=None)

@@ -24,7 +24,7 @@ def leaver_costs(group: Group, present: set[str]) -> dict[str, tuple[int, int]]:
 
 
 def _ready_elsewhere(group: Group, task: TaskId, instance: str) -> bool:
-    for other in group.roster:
+    for other in group.roster.reporting(task):
         copy = other.status.copies.get(task)
         if copy is not None and other.hello.instance != instance and copy.lag <= group.settings.acceptable_recovery_lag:
             return True
