@@ -15,6 +15,7 @@ from orchestrator.model import Owner, TaskId
 from orchestrator.names import natural
 from orchestrator.roster import Member
 from orchestrator.stability import holder_of
+from orchestrator.views import restoring
 
 
 def explain_task(group: Group, task: TaskId, names: Mapping[TaskId, str] | None = None) -> tuple[list[str], list[str]]:
@@ -63,22 +64,17 @@ class _About:
     def _hosts(self) -> Iterator[_Host]:
         group = self.group
         loads: dict[str, int] = {}
-        restoring: dict[str, int] = {}
+        learners = restoring(group)
         for task in group.tasks:
             member = group.roster.get(group.learners.get(task) or group.effective_owner(task) or "")
             if member is not None:
                 loads[member.hello.instance] = loads.get(member.hello.instance, 0) + group.weight(task)
-        for task, name in group.learners.items():
-            member = group.roster.get(name)
-            copy = member.status.copies.get(task) if member is not None else None
-            if member is not None and (copy is None or not copy.ready):
-                restoring[member.hello.instance] = restoring.get(member.hello.instance, 0) + 1
         capacity: dict[str, int] = {}
         for member in group.roster:
             if not member.fenced and not member.is_leaving and group.can_run(member, self.task):
                 capacity[member.hello.instance] = capacity.get(member.hello.instance, 0) + member.hello.capacity
         for name in sorted(capacity, key=natural):
-            yield _Host(name, loads.get(name, 0), capacity[name], restoring.get(name, 0))
+            yield _Host(name, loads.get(name, 0), capacity[name], learners.get(name, 0))
 
     # ---- why it is there
 

@@ -5,8 +5,8 @@ One rule: a task stands in an assignment as active only if its owner record name
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence, Set
+from typing import TYPE_CHECKING, Any
 
 from orchestrator import events as ev
 from orchestrator.model import Assignment, Owner, Status, TaskId
@@ -14,6 +14,7 @@ from orchestrator.roster import Member
 
 if TYPE_CHECKING:
     from orchestrator.group import Group
+    from orchestrator.group_tables import TaskTable
 
 Owned = Sequence[tuple[TaskId, Owner]]
 
@@ -29,18 +30,19 @@ def assignment_of(group: Group, member: Member, owned: Owned) -> Assignment:
     active: dict[TaskId, int] = {}
     release: dict[TaskId, int] = {}
     for task, owner in owned:
-        if task in group.recording:
-            continue
-        if task in group.moves or task not in group.tasks:
+        # What is given up stays asked for until another record is in the log: a proof that nobody asks for is forgotten,
+        # and a coordinator that only has the old record would grant the same epoch again.
+        moving = task in group.moves or task in group.recording
+        if moving or task not in group.tasks or is_released(owner, member):
             release[task] = owner.epoch
-        elif not is_released(owner, member):
+        else:
             active[task] = owner.epoch
     held = active.keys() | release.keys()
     coming = group.moves.of(member.name).keys() | group.recording.of(member.name).keys()
     # A copy that is about to be granted the task stays open until then. What was said last counts as what is held: a
     # member with two assignments on their way to it would answer each with a status that asks for the other.
     said = member.sent.learners if member.sent is not None else ()
-    learners = group.learners.of(member.name).keys() | (coming & (member.status.copies.keys() | set(said)))
+    learners = _runnable(group, member, group.learners) | (coming & (member.status.copies.keys() | set(said)))
     leaving = member.is_leaving
     return Assignment(
         group.generation,
@@ -48,12 +50,18 @@ def assignment_of(group: Group, member: Member, owned: Owned) -> Assignment:
         active,
         release,
         tuple(sorted(learners - held)),
-        tuple(sorted(group.standbys.of(member.name).keys() - active.keys())),
+        tuple(sorted(_runnable(group, member, group.standbys) - active.keys())),
         group.protocol,
         leaving,
         leaving and not held and _may_go(group, member),
         {t: w for t in active if (w := group.weights.get(t, 1)) != 1},
     )
+
+
+def _runnable(group: Group, member: Member, table: TaskTable[Any]) -> Set[TaskId]:
+    """The member's tasks of a table that it can run: it may have come back as another version since the plan was made."""
+    tasks = table.of(member.name).keys()
+    return tasks if group.knows_all(member) else {task for task in tasks if group.can_run(member, task)}
 
 
 def _may_go(group: Group, member: Member) -> bool:

@@ -20,6 +20,7 @@ from orchestrator.refine import Move, advance, rebalance, retire, target_compute
 from orchestrator.roster import Member, Roster
 from orchestrator.silence import excuse, watch
 from orchestrator.versions import can_run, expand, tasks_there
+from orchestrator.views import restoring
 
 LONG_ASSIGNMENT = 5_000  # tasks and members from which on a placement takes longer than an event should (10 ms)
 
@@ -50,10 +51,11 @@ class Group:
         self.moves = TaskTable(self._touch_owner, Index[Move](lambda move: (move.target,)))
         self.learners = TaskTable(self._touch, Index[str](lambda member: (member,)))
         self.standbys = TaskTable(self._touch, Index[tuple[str, ...]](lambda members: members))
-        self.retiring: set[TaskId] = set()  # owned, and no version that is there has them any more
+        self.retiring: dict[TaskId, int] = {}  # owned, and since when no version that is there has them
         self.freed: set[TaskId] = set()  # moves that could be made, and wait for others behind the barrier
         self.roster = Roster()
         self.fencing: set[str] = set()
+        self.finishing: dict[str, int] = {}  # learners that each instance restored when settings changed
         self.given_up: dict[tuple[TaskId, str], int] = {}
         self.ends: dict[TaskId, int] = {}
         self.weights: dict[TaskId, int] = {}  # as their owners measured them last
@@ -76,7 +78,7 @@ class Group:
         for owner in owners:
             self.owners[owner.task] = owner
             if owner.writer and owner.task not in self.tasks:
-                self.retiring.add(owner.task)
+                self.retiring[owner.task] = now_ms
 
     # ---- the one entrance
 
@@ -129,7 +131,8 @@ class Group:
         self.membership_changed = False
 
     def reconsider(self) -> None:
-        """Settings changed: plan again with the next step."""
+        """Settings changed: plan again with the next step. Learners that run are finished, whatever the budget is now."""
+        self.finishing = restoring(self)
         self.dirty = True
 
     # ---- members
@@ -353,7 +356,8 @@ class Group:
         self.touched.update(self.roster.members)
         for task in [task for task in self.moves if task not in tasks]:
             del self.moves[task]
-        self.retiring = {task for task, owner in self.owners.items() if owner.writer and task not in tasks}
+        gone = (task for task, owner in self.owners.items() if owner.writer and task not in tasks)
+        self.retiring = {task: self.retiring.get(task, self.last_step_ms) for task in gone}
 
     def knows_all(self, member: Member) -> bool:
         """Whether the member can run every task of the group, as nearly always."""
@@ -384,7 +388,7 @@ class Group:
             self.recording.discard(record.task)
             self.owners[record.task] = record
             if record.writer and record.task not in self.tasks:
-                self.retiring.add(record.task)
+                self.retiring[record.task] = self.last_step_ms
             member = self.roster.get(record.member)
             if member is None or member.hello.writer != record.writer or member.fenced:
                 self.fence_writer(record.writer)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from orchestrator.errors import InvariantBroken
 from orchestrator.group import Group
-from orchestrator.model import Role, TaskId
+from orchestrator.model import TaskId
 from orchestrator.versions import can_run
+from orchestrator.views import restoring
 
 
 def breaches(group: Group) -> list[str]:
@@ -33,7 +34,32 @@ def breaches(group: Group) -> list[str]:
     found += _copies_beside_each_other(group)
     found += _learner_budget(group)
     found += _unknown_tasks(group)
+    found += _agreed(group)
     return found
+
+
+def _agreed(group: Group) -> list[str]:
+    """What is agreed names members that are there, epochs that follow, and weights that weigh something."""
+    found = [
+        f"{name} learns {task} and is no member" for task, name in group.learners.items() if not group.roster.get(name)
+    ]
+    for task, names in group.standbys.items():
+        found += [f"{name} keeps a standby of {task} and is no member" for name in names if not group.roster.get(name)]
+    for task, record in group.recording.items():
+        before = group.owners.get(task)
+        if record.epoch != (before.epoch if before is not None else 0) + 1:
+            found.append(f"epoch {record.epoch} of {task} is being recorded, and does not follow the one before it")
+    for member in group.roster:
+        if member.sent is None or member.session is None or member.fenced:
+            continue  # nothing is sent to it any more
+        for task, epoch in member.sent.active.items():
+            proof = member.status.released.get(task)
+            if proof is not None and proof.epoch == epoch:
+                found.append(f"{member.name} is told to run {task} at epoch {epoch}, which it has given up")
+            if task not in group.tasks:
+                found.append(f"{member.name} is told to run {task}, which no version of the app has any more")
+    found += [f"{task} weighs {weight}" for task, weight in group.weights.items() if weight < 1]
+    return sorted(found)
 
 
 def _unknown_tasks(group: Group) -> list[str]:
@@ -66,17 +92,13 @@ def _copies_beside_each_other(group: Group) -> list[str]:
 
 
 def _learner_budget(group: Group) -> list[str]:
-    restoring: dict[str, int] = {}
-    for task, name in group.learners.items():
-        member = group.roster.get(name)
-        if member is None:
-            continue
-        copy = member.status.copies.get(task)
-        if copy is None or (copy.role is Role.LEARNER and not copy.ready):
-            instance = member.hello.instance
-            restoring[instance] = restoring.get(instance, 0) + 1
-    limit = group.settings.max_learners_per_instance
-    return [f"{host} restores {n} learners, {limit} are allowed" for host, n in sorted(restoring.items()) if n > limit]
+    """No instance restores more than it may; those that it restored when settings changed are finished first."""
+    found: list[str] = []
+    for host, count in sorted(restoring(group).items()):
+        limit = max(group.settings.max_learners_per_instance, group.finishing.get(host, 0))
+        if count > limit:
+            found.append(f"{host} restores {count} learners, {limit} are allowed")
+    return found
 
 
 def check(group: Group) -> None:

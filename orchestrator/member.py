@@ -227,8 +227,8 @@ class MemberMachine:
         for task in [t for t in self.released if t not in assignment.release and t not in assignment.active]:
             del self.released[task]
         for task, epoch in sorted(assignment.release.items()):
-            holding = self.held.get(task)
-            if (holding is None or holding.state is Held.COPYING) and task not in self.released:
+            holding, proof = self.held.get(task), self.released.get(task)
+            if (holding is None or holding.state is Held.COPYING) and (proof is None or proof.epoch < epoch):
                 self.released[task] = Released(epoch)
         for task, epoch in sorted(assignment.active.items()):
             effects += self._take(task, epoch)

@@ -178,13 +178,13 @@ def retire(group: Group) -> None:
     """Tasks that no version has any more: once their owner has let go, the log says that nobody may write for them."""
     gone = [
         Owner(task, owner.epoch + 1, owner.member, "", group.term)
-        for task in sorted(group.retiring - group.recording.keys())
+        for task in sorted(group.retiring.keys() - group.recording.keys())
         if (owner := group.owners[task]).writer and _proven(group, owner)
     ]
     if gone:
         for record in gone:
             group.recording[record.task] = record
-            group.retiring.discard(record.task)
+            del group.retiring[record.task]
         group.effects.append(ev.RecordOwners(tuple(gone)))
 
 

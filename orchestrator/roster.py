@@ -8,8 +8,41 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from orchestrator.model import Assignment, Hello, Protocol, Settings, Status, TaskId
+
+
+class Presence(StrEnum):
+    """Where a member is in its life, as the coordinator sees it."""
+
+    RUNNING = "running"
+    SILENT = "silent"  # its connection ended; it may come back
+    LEAVING = "leaving"  # hands its tasks over, then goes
+    FENCED = "fenced"  # its writer is refused from now on; kept until its session ends, for the state on its disk
+
+
+# The life of a member: (where it was, what happened) -> where it is; None means not in the group. Drawn in the docs from
+# this table; the simulation judges every step of every member by it.
+MEMBER_LIFE: dict[tuple[Presence | None, str], Presence | None] = {
+    (None, "joined"): Presence.RUNNING,
+    (None, "joined, and is to leave"): Presence.LEAVING,
+    (Presence.RUNNING, "connection ended"): Presence.SILENT,
+    (Presence.RUNNING, "to leave"): Presence.LEAVING,
+    (Presence.RUNNING, "release or heartbeat overdue"): Presence.FENCED,
+    (Presence.RUNNING, "session timed out"): None,
+    (Presence.SILENT, "connected again"): Presence.RUNNING,
+    (Presence.SILENT, "connected again, to leave"): Presence.LEAVING,
+    (Presence.SILENT, "a warm copy takes over"): Presence.FENCED,
+    (Presence.SILENT, "session timed out"): None,
+    (Presence.LEAVING, "mark taken back"): Presence.RUNNING,
+    (Presence.LEAVING, "connection ended"): Presence.SILENT,
+    (Presence.LEAVING, "release overdue"): Presence.FENCED,
+    (Presence.LEAVING, "shut down, or session timed out"): None,
+    (Presence.FENCED, "rejoined"): Presence.RUNNING,
+    (Presence.FENCED, "rejoined, to leave"): Presence.LEAVING,
+    (Presence.FENCED, "session timed out"): None,
+}
 
 
 @dataclass(slots=True)
@@ -36,6 +69,15 @@ class Member:
     @property
     def is_leaving(self) -> bool:
         return self.leaving or self.status.leaving
+
+    @property
+    def presence(self) -> Presence:
+        """See MEMBER_LIFE."""
+        if self.fenced:
+            return Presence.FENCED
+        if self.session is None:
+            return Presence.SILENT
+        return Presence.LEAVING if self.is_leaving else Presence.RUNNING
 
     def silent_for(self, now_ms: int) -> int:
         """How long nothing came: since the connection ended, else since the last heartbeat."""

@@ -37,6 +37,7 @@ def excuse(group: Group, gap_ms: int) -> None:
         member.progress = {task: (position, since + gap_ms) for task, (position, since) in member.progress.items()}
     for move in group.moves.values():
         move.since_ms += gap_ms
+    group.retiring = {task: since_ms + gap_ms for task, since_ms in group.retiring.items()}
 
 
 def _watch_members(group: Group, now_ms: int) -> None:
@@ -61,11 +62,15 @@ def _replaceable(group: Group, member: Member) -> bool:
 
 def _watch_releases(group: Group, now_ms: int) -> None:
     """An owner that does not answer a release within the timeout is fenced as a whole."""
-    for move in group.moves.values():
-        if not move.asked or now_ms - move.since_ms < group.settings.release_timeout_ms:
-            continue
-        source = group.roster.get(move.source)
-        if source is not None and not source.fenced:
+    asked = [(move.source, move.since_ms) for move in group.moves.values() if move.asked]
+    for task, since_ms in group.retiring.items():
+        owner = group.owners[task]
+        member = group.roster.get(owner.member)
+        if member is not None and member.hello.writer == owner.writer:
+            asked.append((owner.member, since_ms))
+    for name, since_ms in asked:
+        source = group.roster.get(name)
+        if now_ms - since_ms >= group.settings.release_timeout_ms and source is not None and not source.fenced:
             group.effects.append(ev.Said(f"{source.name} fenced"))
             group.fence_writer(source.hello.writer)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.grants import is_released
-from orchestrator.model import TaskId
+from orchestrator.model import Role, TaskId
 from orchestrator.placement_view import LearnerView, MemberView, View
 from orchestrator.versions import expand
 
@@ -118,6 +118,19 @@ def _copies(
                 hosts = disk.setdefault(task, {})
                 hosts[member.hello.instance] = min(lag, hosts.get(member.hello.instance, lag))
     return standbys, disk
+
+
+def restoring(group: Group) -> dict[str, int]:
+    """How many learners each instance restores: those of live members that are not ready."""
+    found: dict[str, int] = {}
+    for task, name in group.learners.items():
+        member = group.roster.get(name)
+        if member is None:
+            continue
+        copy = member.status.copies.get(task)
+        if copy is None or (copy.role is Role.LEARNER and not copy.ready):
+            found[member.hello.instance] = found.get(member.hello.instance, 0) + 1
+    return found
 
 
 def _is_warm(group: Group, task: TaskId, standbys: dict[str, int], disk: dict[str, int]) -> bool:

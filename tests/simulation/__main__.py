@@ -1,4 +1,5 @@
-"""`python -m tests.simulation --seeds 300 [--from 0] [--progress FILE]`: a campaign that can be stopped and resumed."""
+"""`python -m tests.simulation --seeds 300 [--from 0] [--progress FILE] [--shrink-to DIR]`: a campaign that can be stopped
+and resumed. A life that breaks is told with its seed and commit, and shrunk to a scenario file."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+from tests.simulation.plan import Plan
+from tests.simulation.shrink import breaks, save, shrunk, written
 from tests.simulation.simlog import Broken
 from tests.simulation.world import World
 
@@ -18,11 +21,13 @@ def commit() -> str:
     return told.stdout.strip() or "unknown"
 
 
-def run_seed(seed: int) -> World:
-    """One life. Raises Broken; any other exception is a defect, too."""
-    world = World(seed)
-    world.live()
-    return world
+def tell(plan: Plan, folder: Path | None) -> None:
+    """The smallest life like it that breaks, printed, and kept if a folder is given."""
+    small = shrunk(plan)
+    error = breaks(small) or "it broke no more"
+    print(written(small, error, commit()), flush=True)
+    if folder is not None:
+        print(f"kept as {save(folder, small, error, commit())}", flush=True)
 
 
 def main() -> int:
@@ -30,6 +35,8 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=300)
     parser.add_argument("--from", dest="first", type=int, default=None)
     parser.add_argument("--progress", type=Path, default=None, help="a file that keeps the next seed and the count")
+    parser.add_argument("--shrink-to", type=Path, default=None, help="a folder for the shrunk scenario of each failure")
+    parser.add_argument("--no-shrink", action="store_true", help="tell the seed of a failure and go on")
     parser.add_argument("--trace", action="store_true", help="print what happened in each life")
     args = parser.parse_args()
     kept = (
@@ -46,6 +53,8 @@ def main() -> int:
             failed += 1
             kind = "" if isinstance(error, Broken) else f"{type(error).__name__}: "
             print(f"seed {seed} at commit {commit()}: {kind}{error}", flush=True)
+            if not args.no_shrink:
+                tell(world.plan, args.shrink_to)
             if args.trace:
                 print("\n".join(world.scheduler.trace[-60:]))
                 if not isinstance(error, Broken):

@@ -8,7 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.simulation.caught import CAUGHT_BY
-from tests.simulation.mutations import MUTATIONS
+from tests.simulation.mutations import DIRECTED, MUTATIONS
+from tests.simulation.plan import draw
 from tests.simulation.world import World
 
 HEAD = '''"""Which seed notices which removed rule: found by `python -m tests.simulation.find`, kept so that the test is quick."""
@@ -22,7 +23,7 @@ def breaks(name: str, seed: int) -> str | None:
     with ExitStack() as stack:
         MUTATIONS[name](stack)
         try:
-            World(seed).live()
+            World(draw(seed, DIRECTED.get(name, ()))).live()
         except Exception as error:  # noqa: BLE001 - whatever breaks was noticed
             return f"{type(error).__name__}: {error}"
     return None

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from unittest.mock import patch
 
-from orchestrator import grants, group, leaving, member, placement, placement_standbys, refine, silence, views
-from orchestrator.model import Released, Role
+from orchestrator import grants, group, leaving, member, placement, placement_standbys, refine, silence, views, weights
+from orchestrator.model import Released, Role, TaskId
 from tests.simulation import simlog
 
 Mutation = Callable[[ExitStack], None]
@@ -54,8 +55,6 @@ def grant_before_record(stack: ExitStack) -> None:
     def early(the_group: group.Group, who: object, owned: object) -> object:
         given = original(the_group, who, owned)  # type: ignore[arg-type]
         coming = {t: o.epoch for t, o in the_group.recording.items() if o.member == who.name}  # type: ignore[attr-defined]
-        from dataclasses import replace
-
         return replace(given, active={**given.active, **coming})
 
     _patch(stack, grants, "assignment_of", early)
@@ -89,8 +88,6 @@ def forget_release_proof(stack: ExitStack) -> None:
     original = member.MemberMachine.status
 
     def status(self: member.MemberMachine) -> object:
-        from dataclasses import replace
-
         return replace(original(self), released={})
 
     _patch(stack, member.MemberMachine, "status", status)
@@ -167,8 +164,6 @@ def cold_before_warm(stack: ExitStack) -> None:
     original = placement.Placing.place_actives
 
     def place(self: placement.Placing) -> Iterator[None]:
-        from dataclasses import replace
-
         self.view = replace(self.view, learners={}, standbys={}, disk={}, former={})
         return original(self)
 
@@ -180,8 +175,6 @@ def forget_resumed_operation(stack: ExitStack) -> None:
     original = leaving.mark
 
     def leave(the_group: group.Group, event: object) -> None:
-        from dataclasses import replace
-
         original(the_group, replace(event, resumed=False))  # type: ignore[type-var]
 
     _patch(stack, leaving, "mark", leave)
@@ -192,8 +185,6 @@ def leave_with_tasks(stack: ExitStack) -> None:
     original = grants.assignment_of
 
     def early(the_group: group.Group, who: object, owned: object) -> object:
-        from dataclasses import replace
-
         given = original(the_group, who, owned)  # type: ignore[arg-type]
         return replace(given, active={}, release={}, shutdown=True) if given.leaving else given
 
@@ -236,6 +227,54 @@ def stale_target(stack: ExitStack) -> None:
     _patch(stack, refine, "what_holds", lambda plan, asked, now: plan)
 
 
+def run_given_up_epochs(stack: ExitStack) -> None:
+    """A member runs an epoch again that it has given up."""
+    original = member.MemberMachine._take
+
+    def take(self: member.MemberMachine, task: TaskId, epoch: int) -> object:
+        self.released.pop(task, None)
+        return original(self, task, epoch)
+
+    _patch(stack, member.MemberMachine, "_take", take)
+
+
+def forget_to_ask(stack: ExitStack) -> None:
+    """A proof is no longer asked for as soon as it is there, so that it is forgotten before the log has a new owner."""
+    original = grants.assignment_of
+
+    def assignment_of(the_group: group.Group, who: object, owned: object) -> object:
+        given = original(the_group, who, owned)  # type: ignore[arg-type]
+        proven = who.status.released  # type: ignore[attr-defined]
+        return replace(given, release={t: e for t, e in given.release.items() if t not in proven})
+
+    _patch(stack, grants, "assignment_of", assignment_of)
+
+
+def ignore_versions(stack: ExitStack) -> None:
+    """Tasks are placed on members whose version of the app does not have them."""
+    _patch(stack, views, "_knows", lambda group, member: None)
+
+
+def keep_gone_tasks(stack: ExitStack) -> None:
+    """A task that no version has any more keeps its owner."""
+    _patch(stack, group, "retire", lambda group: None)
+
+
+def trust_the_clock(stack: ExitStack) -> None:
+    """A coordinator whose clock jumped takes the jump for its members' silence."""
+    _patch(stack, group, "excuse", lambda group, gap_ms: None)
+
+
+def follow_noise(stack: ExitStack) -> None:
+    """Measured weights have no band."""
+    _patch(stack, weights, "BAND", 0.0)
+    _patch(stack, member, "weigh", lambda before, measured, unit: max(1, round(measured / unit)))
+
+
+# What is seldom met among all kinds of faults is looked for among those that lead to it.
+DIRECTED: dict[str, tuple[str, ...]] = {
+    "never_give_up_learners": ("stuck", "stuck", "join", "leave", "undo"),
+}
 MUTATIONS: dict[str, Mutation] = {
     made.__name__: made
     for made in (
@@ -262,6 +301,12 @@ MUTATIONS: dict[str, Mutation] = {
         forget_resumed_operation,
         leave_with_tasks,
         stale_target,
+        run_given_up_epochs,
+        forget_to_ask,
+        ignore_versions,
+        keep_gone_tasks,
+        trust_the_clock,
+        follow_noise,
         start_before_caught_up,
         believe_any_proof,
     )

@@ -1,6 +1,7 @@
 """Connections of the simulation: ordered each, with delays of their own; they break, and one direction may be deaf.
 
-One rule: within a connection nothing is reordered or skipped; a loss is the end of the connection.
+One rule: within a connection nothing is reordered or skipped; a loss is the end of the connection. Between connections
+there is no order: what lingers of one may arrive after the next has spoken.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Link:
     open: bool = True
     deaf_up: bool = False
     deaf_down: bool = False
+    lingers: bool = False  # what was sent before its end arrives all the same
 
 
 class Network:
@@ -38,16 +40,15 @@ class Network:
         self.links: dict[int, Link] = {}
         self.sessions = 0
 
-    def delay(self) -> int:
-        world = self.world
-        return world.random.randrange(1, world.delay_max)
+    def delay(self, worker: Worker) -> int:
+        return worker.random.randrange(1, self.world.plan.delay_max)
 
     def join(self, worker: Worker) -> None:
         """Connect to whoever the lease names, as far as it runs."""
         candidate = self.world.holder()
         old = [c for c in self.world.candidates if c.group is not None and c.process.alive]
-        if self.world.faulty and old and self.world.random.random() < 0.1:
-            candidate = self.world.random.choice(old)  # the lease was read before it changed hands
+        if self.world.faulty and old and worker.random.random() < 0.1:
+            candidate = worker.random.choice(old)  # the lease was read before it changed hands
         if candidate is None or worker.member in self.world.cut:
             return
         self.sessions += 1
@@ -55,7 +56,7 @@ class Network:
         worker.session = session
         self.links[session] = Link(worker, candidate, candidate.term)
         worker.highest = max(worker.highest, candidate.term)
-        worker.machine.step(mem.SessionOpened(candidate.term), self.world.now)
+        worker.machine.step(mem.SessionOpened(candidate.term), worker.clock())
         self.up(worker, ev.Joined(session, worker.hello, worker.machine.status()))
 
     def up(self, worker: Worker, event: ev.Event) -> None:
@@ -63,10 +64,12 @@ class Network:
         link = self.links.get(session) if session is not None else None
         if link is None or not link.open or link.deaf_up:
             return
-        link.up_at = max(link.up_at, self.world.now + self.delay())
+        link.up_at = max(link.up_at, self.world.now + self.delay(worker))
+        writer = worker.hello.writer
 
         def deliver() -> None:
-            if link.open and link.candidate.term == link.term:
+            if (link.open or link.lingers) and link.candidate.term == link.term:
+                self.world.judges.heard_from(link.candidate, writer)
                 link.candidate.hear(event)
 
         self.world.on(link.candidate.process, link.up_at - self.world.now, deliver)
@@ -75,7 +78,7 @@ class Network:
         link = self.links.get(session)
         if link is None or not link.open or link.deaf_down:
             return
-        link.down_at = max(link.down_at, self.world.now + self.delay())
+        link.down_at = max(link.down_at, self.world.now + self.delay(link.worker))
 
         def deliver() -> None:
             if link.worker.session == session and not link.worker.gone:
@@ -97,7 +100,7 @@ class Network:
                     link.worker.tell(mem.WriterLost())
 
         if link.open and not link.deaf_down:
-            link.down_at = max(link.down_at, self.world.now + self.delay())
+            link.down_at = max(link.down_at, self.world.now + self.delay(link.worker))
             self.world.on(link.worker.process, link.down_at - self.world.now, deliver)
         self.break_link(session)
 
@@ -107,20 +110,21 @@ class Network:
         if link is None or not link.open:
             return
         link.open = False
-        term = link.term
+        term, writer = link.term, link.worker.hello.writer
 
         def coordinator_sees() -> None:
             if link.candidate.term == term:
+                self.world.judges.ended.add((term, writer))
                 link.candidate.hear(ev.SessionEnded(session))
 
         def worker_sees() -> None:
             if link.worker.session == session:
                 link.worker.session = None
 
-        # What was sent before the end still arrives: a connection ends after its last message.
-        up = max(link.up_at, self.world.now) - self.world.now + self.delay()
+        # A connection that lingers ends after its last message; else what was on its way is lost.
+        up = max(link.up_at, self.world.now) - self.world.now + self.delay(link.worker)
         self.world.on(link.candidate.process, up, coordinator_sees)
-        down = max(link.down_at, self.world.now) - self.world.now + self.delay()
+        down = max(link.down_at, self.world.now) - self.world.now + self.delay(link.worker)
         self.world.on(link.worker.process, down, worker_sees)
 
     def end(self, worker: Worker) -> None:

@@ -6,6 +6,7 @@ and then goes on with what it believed.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from orchestrator.group import Group
 from orchestrator.model import Hello, Protocol, Role, TaskId
 from orchestrator.placement import place
 from orchestrator.placement_view import View
+from orchestrator.versions import ranges
 from tests.simulation.simlog import Broken, LeaseRow, Refuse
 
 if TYPE_CHECKING:
@@ -33,6 +35,20 @@ class Process:
     stalled: bool = False
     waiting: list[Callable[[], None]] = field(default_factory=list)
     life: int = 0
+    version: str = "old"
+    ahead_ms: int = 0  # of its monotonic clock, against the world's time
+    stands_at: int | None = None
+    stood_since: int = 0
+
+    def clock(self, now: int) -> int:
+        """Its monotonic clock."""
+        return now + self.ahead_ms if self.stands_at is None else self.stands_at
+
+    def goes_on(self, now: int) -> None:
+        """Its clock, which stood still, goes on from where it stood."""
+        if self.stands_at is not None:
+            self.ahead_ms = self.stands_at - now
+            self.stands_at = None
 
 
 class Worker:
@@ -44,6 +60,7 @@ class Worker:
         self.instance = instance
         self.member = f"{instance}.{number}"
         self.zone = zone
+        self.random = random.Random(f"{world.plan.seed} {self.member}")
         self.protocols = (Protocol.EAGER, Protocol.COOPERATIVE) if old else tuple(Protocol)
         self.disk = world.disks.setdefault(instance, {})
         self.hung = False
@@ -61,17 +78,29 @@ class Worker:
         self.session: int | None = None
         self.highest = 0
         self.renew_identity()
-        self.machine.step(mem.DiskSeen(dict(self.disk)), world.now)
+        self.machine.step(mem.DiskSeen(dict(self.disk)), self.clock())
         life = self.process.life
-        self.later(world.random.randrange(50), self.connect, life)
-        self.later(world.random.randrange(200), self.beat, life)
-        self.later(world.random.randrange(100), self.work, life)
+        self.later(self.random.randrange(50), self.connect, life)
+        self.later(self.random.randrange(200), self.beat, life)
+        self.later(self.random.randrange(100), self.work, life)
+
+    def clock(self) -> int:
+        return self.process.clock(self.world.now)
+
+    @property
+    def version(self) -> str:
+        """Of the app, as this incarnation was started with it."""
+        return self.world.version_of[self.hello.writer]
 
     def renew_identity(self) -> None:
         self.world.incarnations += 1
         writer = f"{self.member}#{self.world.incarnations}"
-        self.hello = Hello(self.member, self.instance, writer, writer, 1, self.zone, protocols=self.protocols)
+        tasks = ranges(self.world.plan.tasks_of(self.process.version))
+        self.hello = Hello(
+            self.member, self.instance, writer, writer, 1, self.zone, protocols=self.protocols, tasks=tasks
+        )
         self.world.writers[writer] = self
+        self.world.version_of[writer] = self.process.version
 
     def later(self, delay: int, call: Callable[[int], None], life: int) -> None:
         self.world.on(self.process, delay, lambda: call(life) if life == self.process.life and not self.gone else None)
@@ -84,6 +113,9 @@ class Worker:
         self.later(100, self.connect, life)
 
     def beat(self, life: int) -> None:
+        sizes = self.world.plan.sizes
+        facts = {t: (0, int(sizes[t] * self.random.uniform(0.92, 1.08)), 0, 0) for t in sorted(self.position)}
+        self.tell(mem.Measured(facts))
         self.report()
         self.later(self.world.settings.heartbeat_ms, self.beat, life)
 
@@ -93,13 +125,12 @@ class Worker:
 
     def work(self, life: int) -> None:
         """A turn: process and commit what runs, restore what copies."""
-        world = self.world
         for task, holding in list(self.machine.held.items()):
             if holding.state is mem.Held.RUNNING or (holding.state is mem.Held.RELEASING and task in self.releasing):
                 self.process_some(task, holding)
             elif holding.state in (mem.Held.COPYING, mem.Held.STARTING):
                 self.restore_some(task, holding)
-        self.later(world.random.randrange(20, 120), self.work, life)
+        self.later(self.random.randrange(20, 120), self.work, life)
 
     def process_some(self, task: TaskId, holding: mem.Holding) -> None:
         if task not in self.position:
@@ -112,7 +143,7 @@ class Worker:
             if self.store.get(task, 0) != whole:
                 raise Broken(f"{self.member} processes {task} on state up to {self.store.get(task, 0)} of {whole}")
         start = self.position[task]
-        stop = start + self.world.random.randrange(1, 5)
+        stop = start + self.random.randrange(1, 5)
         try:
             end = self.world.log_commit(self, task, holding.epoch, start, stop)
         except Refuse:
@@ -134,7 +165,7 @@ class Worker:
         end = self.world.log.ends.get(task, 0)
         at = self.store.setdefault(task, self.disk.get(task, 0))
         if task not in self.stuck:
-            at = min(end, at + self.world.restore_rate)
+            at = min(end, at + self.world.plan.restore_rate)
         self.store[task] = at
         if holding.state is mem.Held.STARTING:
             if at >= end and task not in self.releasing:
@@ -149,21 +180,17 @@ class Worker:
     # ---- the machine
 
     def tell(self, event: mem.MemberEvent) -> None:
+        judges = self.world.judges
         if isinstance(event, mem.Assigned):
-            self.judge_shutdown(event)
-        effects = self.machine.step(event, self.world.now)
+            judges.shutdown(self, event)
+        judges.gave_up(self, event)
+        effects = self.machine.step(event, self.clock())
         if isinstance(event, mem.Assigned):
             self.highest = max(self.highest, event.assignment.term)
             if self.machine.assignment.term < self.highest:
                 raise Broken(f"{self.member} obeys term {event.assignment.term}, having seen {self.highest}")
         for effect in effects:
             self.act(effect)
-
-    def judge_shutdown(self, event: mem.Assigned) -> None:
-        """Nobody who runs something is told to go."""
-        told = event.assignment.shutdown and event.assignment.term >= self.highest
-        if told and self.position and self.hello.writer not in self.world.fenced_by_test:
-            raise Broken(f"{self.member} is told to shut down while it runs {sorted(self.position)}")
 
     def act(self, effect: mem.MemberEffect) -> None:
         match effect:
@@ -196,7 +223,7 @@ class Worker:
     def opened(self, task: TaskId, role: Role, epoch: int) -> None:
         self.position.pop(task, None)
         if role is Role.ACTIVE:
-            self.world.judge_grant(self, task, epoch)
+            self.world.judges.grant(self, task, epoch)
 
 
 class Candidate:
@@ -205,7 +232,11 @@ class Candidate:
     def __init__(self, world: World, process: Process) -> None:
         self.world = world
         self.process = process
+        self.random = random.Random(f"{world.plan.seed} candidate {process.name}")
         self.start()
+
+    def clock(self) -> int:
+        return self.process.clock(self.world.now)
 
     def start(self) -> None:
         self.election = Election(1_500)
@@ -219,7 +250,7 @@ class Candidate:
             ]
         ] = []
         life = self.process.life
-        self.later(self.world.random.randrange(300), self.look, life)
+        self.later(self.random.randrange(300), self.look, life)
 
     def later(self, delay: int, call: Callable[[int], None], life: int) -> None:
         self.world.on(self.process, delay, lambda: call(life) if life == self.process.life else None)
@@ -230,7 +261,7 @@ class Candidate:
         if self.group is not None or not self.sees_log():
             return
         seen = None if lease is None else Seen(lease.term, lease.beat)
-        if not self.election.look(seen, world.now):
+        if not self.election.look(seen, self.clock()):
             return
         copy = None if lease is None else LeaseRow(lease.term, lease.holder, lease.beat)
         taken = world.log.acquire(self.process.name, copy)
@@ -240,15 +271,15 @@ class Candidate:
         self.writes = []
         self.group = Group(
             world.settings,
-            world.tasks,
+            world.plan.tasks_of(self.process.version),
             world.log.owners.values(),
             term=taken.term,
-            now_ms=world.now,
-            long_assignment=world.long_assignment,
+            now_ms=self.clock(),
+            long_assignment=world.plan.long_assignment,
         )
         world.note(f"{self.process.name} coordinates, term {taken.term}")
         if world.log.operation is not None:
-            self.group.step(ev.Leaving(*world.log.operation, resumed=True), world.now)
+            self.group.step(ev.Leaving(*world.log.operation, resumed=True), self.clock())
         world.coordinator_changed(self)
         self.tick(life)
 
@@ -263,7 +294,7 @@ class Candidate:
             return
         self.hear(ev.Tick())
         if self.group is not None:
-            self.world.judge_waiting(self.group)
+            self.world.judges.waiting(self)
         self.later(200, self.tick, life)
 
     def sees_log(self) -> bool:
@@ -278,8 +309,8 @@ class Candidate:
         group = self.group
         if group is None:
             return
-        generation = group.generation
-        effects = group.step(event, self.world.now)
+        generation, before = group.generation, {m.name: m.presence for m in group.roster}
+        effects = group.step(event, self.clock())
         if group.generation != generation:
             self.world.rebalances += group.generation - generation
             self.world.note(f"generation {group.generation} after {type(event).__name__}")
@@ -287,6 +318,8 @@ class Candidate:
             invariants.check(group)
         except Exception as error:
             raise Broken(str(error)) from error
+        self.world.judges.sent(group)
+        self.world.judges.lives(before, group)
         for effect in effects:
             self.act(effect)
 
@@ -298,10 +331,10 @@ class Candidate:
             case ev.CloseSession(session, fenced):
                 world.network.close(self, session, fenced)
             case ev.RecordOwners(records):
-                world.judge_hand_over(self, records)
+                world.judges.hand_over(self, records)
                 self.write(lambda: world.log.record(self.term, records), lambda _: ev.OwnersRecorded(records))
             case ev.Fence(writer):
-                world.judge_fence(self, writer)
+                world.judges.fence(self, writer)
                 self.write(lambda: world.log.fence(self.term, writer), lambda had: ev.WriterFenced(writer, had or ()))
             case ev.ComputeTarget(number, view):
                 self.compute(number, view)
@@ -320,7 +353,7 @@ class Candidate:
             if self.group is group:
                 self.hear(ev.TargetComputed(number, place(view)))
 
-        self.world.on(self.process, self.world.random.randrange(1, 600), done)
+        self.world.on(self.process, self.random.randrange(1, 600), done)
 
     def write(
         self,
@@ -333,7 +366,7 @@ class Candidate:
             self.next_write(self.term)
 
     def next_write(self, term: int) -> None:
-        self.world.on(self.process, self.world.random.randrange(1, 20), lambda: self.attempt(term))
+        self.world.on(self.process, self.random.randrange(1, 20), lambda: self.attempt(term))
 
     def attempt(self, term: int) -> None:
         if self.group is None or self.term != term or not self.writes:
@@ -355,4 +388,4 @@ class Candidate:
                     self.next_write(term)
                 self.hear(answer(result))
 
-        self.world.on(self.process, self.world.random.randrange(1, 10), done)
+        self.world.on(self.process, self.random.randrange(1, 10), done)

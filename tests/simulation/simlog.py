@@ -6,6 +6,7 @@ One rule: it is the judge. A commit names what it began from, so that an input a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from orchestrator.model import Owner, TaskId
 
@@ -16,6 +17,16 @@ class Broken(AssertionError):
 
 class Refuse(Exception):
     """The log says no: not the owner, or not the holder of the lease."""
+
+
+class Commit(NamedTuple):
+    """A commit as the log took it: inputs from `start` up to `stop`."""
+
+    writer: str
+    task: TaskId
+    epoch: int
+    start: int
+    stop: int
 
 
 @dataclass
@@ -37,7 +48,7 @@ class SimLog:
     operation: tuple[str, tuple[str, ...]] | None = None
     check_owner: bool = True  # mutations switch a rule off here
     check_lease: bool = True
-    commits: int = 0
+    history: list[Commit] = field(default_factory=list)
 
     # ---- the coordinator's
 
@@ -94,5 +105,5 @@ class SimLog:
             )
         self.positions[task] = stop
         self.ends[task] = self.ends.get(task, 0) + (stop - start)
-        self.commits += 1
+        self.history.append(Commit(writer, task, epoch, start, stop))
         return self.ends[task]

@@ -1,0 +1,232 @@
+"""What is judged while a group lives. One rule: judges look at the log, at what members hold, and at what was sent; they
+never ask the core whether it did right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from orchestrator import member as mem
+from orchestrator.group import Group
+from orchestrator.model import Owner, Protocol, TaskId
+from orchestrator.roster import MEMBER_LIFE, Presence
+from tests.simulation.simlog import Broken
+
+if TYPE_CHECKING:
+    from tests.simulation.nodes import Candidate, Worker
+    from tests.simulation.world import World
+
+SLACK_MS = 3_000
+STEPS = {(before, after) for (before, _), after in MEMBER_LIFE.items()}
+
+
+@dataclass
+class Judges:
+    """The judges of one world, and what they remember."""
+
+    world: World
+    fenced: set[str] = field(default_factory=set)
+    given_up: set[tuple[str, TaskId, int]] = field(default_factory=set)
+    heard: dict[tuple[int, str], int] = field(default_factory=dict)  # by term and writer, real time
+    ended: set[tuple[int, str]] = field(default_factory=set)  # whose connection the coordinator saw end since
+    learning: dict[tuple[TaskId, str, int], tuple[int, int]] = field(default_factory=dict)
+    ready_since: dict[tuple[TaskId, str, int], int] = field(default_factory=dict)
+    looked_ms: int = 0
+
+    # ---- of members
+
+    def gave_up(self, worker: Worker, event: mem.MemberEvent) -> None:
+        """Before the machine hears it: which epochs end with this event."""
+        tasks: list[TaskId] = []
+        if isinstance(event, mem.ReleaseDone):
+            tasks = [event.task]
+        elif isinstance(event, mem.Dropped):
+            tasks = sorted(event.tasks)
+        elif isinstance(event, mem.WriterLost):
+            tasks = sorted(worker.machine.held)
+        for task in tasks:
+            holding = worker.machine.held.get(task)
+            if holding is not None and holding.epoch:
+                self.given_up.add((worker.hello.writer, task, holding.epoch))
+
+    def grant(self, worker: Worker, task: TaskId, epoch: int) -> None:
+        """Owner record before grant; no epoch twice; nobody else still runs it but a fenced zombie."""
+        log = self.world.log
+        if log.granted.get((task, epoch)) != worker.hello.writer:
+            raise Broken(f"{worker.member} runs {task} at epoch {epoch} without an owner record")
+        if (worker.hello.writer, task, epoch) in self.given_up:
+            raise Broken(f"{worker.member} runs {task} at epoch {epoch} again, which it had given up")
+        if task not in self.world.plan.versions[worker.version]:
+            raise Broken(f"{worker.member} was given {task}, which its version of the app does not have")
+        if log.owners[task].epoch != epoch:
+            return  # it is late: the log refuses what it writes
+        for other in self.world.workers:
+            if other is worker or not other.process.alive or other.gone or other.hello.writer in self.fenced:
+                continue
+            holding = other.machine.held.get(task)
+            if holding is not None and holding.epoch and task in other.position:
+                raise Broken(f"{task} granted to {worker.member} while {other.member} runs it at {holding.epoch}")
+
+    def shutdown(self, worker: Worker, event: mem.Assigned) -> None:
+        """Nobody who runs something is told to go."""
+        told = event.assignment.shutdown and event.assignment.term >= worker.highest
+        if told and worker.position and worker.hello.writer not in self.fenced:
+            raise Broken(f"{worker.member} is told to shut down while it runs {sorted(worker.position)}")
+
+    # ---- of coordinators
+
+    def lives(self, before: dict[str, Presence], group: Group) -> None:
+        """Every step of every member is one of the table."""
+        after = {m.name: m.presence for m in group.roster}
+        for name in sorted(before.keys() | after.keys()):
+            step = before.get(name), after.get(name)
+            if step[0] is not step[1] and step not in STEPS:
+                raise Broken(f"{name} went from {step[0]} to {step[1]}, which is no step of a member's life")
+
+    def heard_from(self, candidate: Candidate, writer: str) -> None:
+        self.heard[candidate.term, writer] = self.world.now
+        self.ended.discard((candidate.term, writer))
+
+    def fence(self, candidate: Candidate, writer: str) -> None:
+        """Nobody is fenced who spoke lately, whatever a clock says; but for a twin, and for a release not given."""
+        self.fenced.add(writer)
+        world, group, worker = self.world, candidate.group, self.world.writers[writer]
+        assert group is not None
+        settings, local = group.settings, candidate.clock()
+        heard = self.heard.get((candidate.term, writer))
+        if worker.hello.writer != writer:
+            return  # another incarnation of it is there
+        if heard is None:
+            if local - group.started_ms < settings.rejoin_grace_ms:
+                raise Broken(f"{worker.member} was fenced {local - group.started_ms} ms into term {candidate.term}")
+            return
+        asked = [(m.source, m.since_ms) for m in group.moves.values() if m.asked]
+        asked += [(group.owners[task].member, since) for task, since in group.retiring.items()]
+        if any(name == worker.member and local - since >= settings.release_timeout_ms for name, since in asked):
+            return
+        ended = (candidate.term, writer) in self.ended
+        least = settings.disconnect_grace_ms if ended else settings.session_timeout_ms
+        if world.now - heard < least - SLACK_MS:
+            raise Broken(f"{worker.member} was fenced {world.now - heard} ms after it was heard")
+
+    def hand_over(self, candidate: Candidate, records: tuple[Owner, ...]) -> None:
+        """No cold hand-over while a warm copy was there and ready."""
+        group = candidate.group
+        assert group is not None
+        if group.protocol is not Protocol.LEARNER:
+            return
+        stateful = {task.id for task in self.world.tasks if task.stateful}
+        for record in records:
+            target = group.roster.get(record.member)
+            if record.task not in stateful or target is None:
+                continue
+            before = group.owners.get(record.task)
+            former = group.roster.get(before.member) if before is not None else None
+            if before is not None and before.member == record.member:
+                continue  # it comes back to where its disk is
+            if former is not None and former.hello.instance == target.hello.instance:
+                continue
+            beside = [m for m in group.roster if m.hello.instance == target.hello.instance]
+            if any(record.task in m.status.disk or record.task in m.status.copies for m in beside):
+                continue
+            ready = [
+                m.name
+                for m in group.roster
+                if m.session is not None
+                and not (m.fenced or m.is_leaving or m.shut_down)
+                and (copy := m.status.copies.get(record.task)) is not None
+                and copy.ready
+            ]
+            if ready:
+                raise Broken(f"{record.task} went cold to {record.member} while {ready[0]} was ready")
+
+    def sent(self, group: Group) -> None:
+        """What members are told to hold: no instance a task twice, no copies beyond the bounds."""
+        held: dict[tuple[str, TaskId], str] = {}
+        standbys: dict[TaskId, int] = {}
+        restoring: dict[str, int] = {}
+        for member in group.roster:
+            if member.sent is None or member.fenced or member.session is None:
+                continue  # what a silent one holds is its own
+            host = member.hello.instance
+            for task in {*member.sent.active, *member.sent.learners, *member.sent.standbys}:
+                other = held.setdefault((host, task), member.name)
+                if other != member.name:
+                    raise Broken(f"{other} and {member.name} of one instance are both told to hold {task}")
+            for task in member.sent.standbys:
+                standbys[task] = standbys.get(task, 0) + 1
+            for task in member.sent.learners:
+                copy = member.status.copies.get(task)
+                if task not in group.moves and task not in group.recording and not (copy is not None and copy.ready):
+                    restoring[host] = restoring.get(host, 0) + 1
+        for task, count in sorted(standbys.items()):
+            if count > group.settings.standbys:
+                raise Broken(f"{count} members are told to keep a standby of {task}, of {group.settings.standbys}")
+        for host, count in sorted(restoring.items()):
+            if count > group.settings.max_learners_per_instance:
+                raise Broken(f"{host} is told to restore {count} learners")
+
+    def waiting(self, candidate: Candidate) -> None:
+        """Nobody is waited for longer than the settings say (with some slack for delays), by the coordinator's clock."""
+        group, world, now = candidate.group, self.world, candidate.clock()
+        assert group is not None
+        settings = group.settings
+        if now - self.looked_ms > 1_000 or now < self.looked_ms:
+            self.learning.clear()  # the coordinator stood still, or is another one: it counts from here
+            self.ready_since.clear()
+        self.looked_ms = now
+        if not world.log_up() or group.fencing or now - group.started_ms < settings.rejoin_grace_ms + SLACK_MS:
+            return
+        for task, move in group.moves.items():
+            source = group.roster.get(move.source)
+            waits = move.asked and source is not None and not source.fenced
+            if waits and now - move.since_ms > settings.release_timeout_ms + SLACK_MS:
+                raise Broken(f"the release of {task} by {move.source} is waited for too long")
+        for member in group.roster:
+            if member.silent_for(now) > settings.session_timeout_ms + SLACK_MS:
+                raise Broken(f"{member.name} is silent for too long")
+        self._learners(group, now)
+
+    def _learners(self, group: Group, now: int) -> None:
+        """A learner that stands still is given up; one that is ready takes over."""
+        learning: dict[tuple[TaskId, str, int], tuple[int, int]] = {}
+        ready: dict[tuple[TaskId, str, int], int] = {}
+        for task, name in group.learners.items():
+            holder = group.roster.get(name)
+            if holder is None or holder.session is None:
+                continue
+            key, copy = (task, name, holder.session), holder.status.copies.get(task)
+            at = -1 if copy is None else copy.position
+            before, since = self.learning.get(key, (-2, now))
+            if at != before or (copy is not None and copy.ready):
+                since = now
+            learning[key] = (at, since)
+            if now - since > group.settings.learner_timeout_ms + SLACK_MS:
+                raise Broken(f"{name} learns {task} without progress for too long")
+            if (
+                copy is not None
+                and copy.ready
+                and task not in group.moves
+                and not group.moves
+                and not holder.is_leaving
+            ):
+                ready[key] = self.ready_since.get(key, now)
+                if now - ready[key] > SLACK_MS:
+                    raise Broken(f"{name} is ready to take {task} over and is ignored")
+        self.learning, self.ready_since = learning, ready
+
+    # ---- of the whole history
+
+    def history(self) -> None:
+        """Every input of every task was applied once, in order, under epochs that only grow."""
+        at = dict.fromkeys(self.world.plan.history, 0) | dict(self.world.plan.history)
+        epochs: dict[TaskId, int] = {}
+        for commit in self.world.log.history:
+            if commit.start != at[commit.task] or commit.stop <= commit.start:
+                raise Broken(f"the history of {commit.task} goes from {at[commit.task]} to {commit.start}")
+            if commit.epoch < epochs.get(commit.task, 0):
+                raise Broken(f"{commit.task} was written at epoch {commit.epoch} after {epochs[commit.task]}")
+            at[commit.task], epochs[commit.task] = commit.stop, commit.epoch
+        if any(self.world.log.positions[task] != position for task, position in at.items()):
+            raise Broken("the positions are not where the history ends")
