@@ -204,7 +204,7 @@ caught up. Downtime: tasks that nobody ran, counted once a tick. Percentages are
 What differs from Kafka's model, so that only the percentages may be compared: its scenarios are drawn by its own
 generator, whose seeds mean nothing here; a hand-over takes it a heartbeat, and us two messages and a commit; its
 warm-ups are limited for the group, our learners for each instance; its standbys pause while their member restores an
-active task; our members that stop are noticed at once, as in its model, and a coordinator's failover takes us {lease} s.
+active task, ours go on at an eighth; our members that stop are noticed at once, as in its model, and a coordinator's failover takes us {lease} s.
 
 ### Moves per change
 
