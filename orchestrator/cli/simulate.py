@@ -52,4 +52,5 @@ def _read(name: str) -> str:
     except OSError as error:
         raise WrongUse(f"cannot read {name}: {error.strerror}; name a scenario file") from None
     except UnicodeDecodeError:
-        raise WrongUse(f"{name} is not a text file; name a scenario file") from None
+        shown = "standard input" if name == "-" else name
+        raise WrongUse(f"{shown} is not a text file; name a scenario file") from None

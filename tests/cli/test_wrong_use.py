@@ -122,6 +122,19 @@ def test_help_and_version_need_nothing(place: Console) -> None:
     assert "ORCHESTRATOR_LOG" in place.here("status", "--help").out
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"group T1\n\xff\xfe\n", "standard input is not a text file"),
+        (b"join S1\n----\nok\n----\n", "a second '----'"),
+    ],
+)
+def test_what_is_no_scenario(place: Console, text: bytes, said: str) -> None:
+    done = place.here("simulate", "-", stdin=text)
+    assert (done.code, done.out) == (2, "")
+    assert one_line(done.err) and said in done.err
+
+
 @pytest.mark.parametrize("room", ["state", "workers", "pipeline"])
 def test_a_module_that_hides_ours_from_the_command_itself(tmp_path: Path, room: str) -> None:
     """`python -m` looks into the current folder before anything of ours is imported."""
