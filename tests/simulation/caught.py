@@ -23,6 +23,7 @@ CAUGHT_BY: dict[str, int] = {
     "cold_before_warm": 0,
     "forget_resumed_operation": 11,
     "leave_with_tasks": 1,
+    "stale_target": 3012,
     "run_given_up_epochs": 0,
     "forget_to_ask": 0,
     "ignore_versions": 54,
