@@ -48,6 +48,11 @@ class KeptLedger:
     async def fence(self, writer: str) -> tuple[TaskId, ...]:
         return tuple(sorted(task for task, owner in self.kept.items() if owner.writer == writer))
 
+    async def generation(self) -> int:
+        return 0
+
+    async def put_generation(self, generation: int) -> None: ...
+
     async def operation(self) -> Mapping[str, object] | None:
         return None
 

@@ -81,6 +81,8 @@ class Placing:
     def place_actives(self) -> Iterator[None]:
         """Seed rules 1 to 3 of the active tasks; what has no copy anywhere is left for place_cold."""
         tasks, owners, learners, members = self.view.tasks, self.view.active, self.view.learners, self.view.members
+        view = self.view
+        unheard_of = not (learners or view.former or view.standbys or view.disk or view.reserved)  # a fresh group
         for number, task in enumerate(self.order):
             if number % STEP == 0:
                 yield
@@ -90,6 +92,8 @@ class Placing:
                 self.active[task] = owner
                 self.load[self.host_of[owner]] += weight
                 self.worker_load[owner] += weight
+            elif unheard_of and owner is None:
+                self.cold.append(task)
             else:
                 self._place_active(task, owner)
 

@@ -9,19 +9,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from orchestrator.model import TaskId
+from orchestrator.model import Task, TaskId
 from orchestrator.placement_view import Plan, View
 
 
 def what_holds(plan: Plan, asked: View, now: View) -> Plan | None:
     """The plan itself where nothing changed from `asked` to `now`; what is left of it; or None for nothing at all."""
-    if (asked.tasks, asked.members, asked.protocol, asked.settings, asked.given_up) != (
-        now.tasks,
+    if (asked.members, asked.protocol, asked.settings, asked.given_up) != (
         now.members,
         now.protocol,
         now.settings,
         now.given_up,
-    ):
+    ) or not _same_tasks(asked.tasks, now.tasks):
         return None
     changed = _changed(asked.active, now.active) | _changed(asked.learners, now.learners)
     changed |= asked.reserved ^ now.reserved | _changed(asked.former, now.former)
@@ -38,6 +37,13 @@ def what_holds(plan: Plan, asked: View, now: View) -> Plan | None:
     standbys = {t: m for t, m in plan.standbys.items() if t not in changed}
     standbys |= {t: tuple(sorted(now.standbys[t])) for t in changed if now.standbys.get(t)}
     return Plan(active, _in_budget(learners, now), standbys, plan.placed)
+
+
+def _same_tasks(asked: Mapping[TaskId, Task], now: Mapping[TaskId, Task]) -> bool:
+    """Measured weights may differ: they make a plan less good, not wrong."""
+    if asked is now or asked == now:
+        return True
+    return asked.keys() == now.keys() and all(asked[t].stateful == task.stateful for t, task in now.items())
 
 
 def _changed(asked: Mapping[TaskId, object], now: Mapping[TaskId, object]) -> set[TaskId]:

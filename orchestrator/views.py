@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.grants import is_released
-from orchestrator.model import Role, TaskId
+from orchestrator.model import Role, TaskId, TaskRange
 from orchestrator.placement_view import LearnerView, MemberView, View
 from orchestrator.versions import expand
 
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 def build_view(group: Group) -> View:
     """What the assignor may know: live members, effective owners, copies with their lags, reserved tasks."""
     live = {m.name: m for m in group.roster if not m.fenced and not m.shut_down}
+    knows = {version: _knows(group, version) for version in {m.hello.tasks for m in live.values()}}
     members = {
-        name: MemberView(name, m.hello.instance, m.hello.capacity, m.hello.zone, m.is_leaving, _knows(group, m))
+        name: MemberView(name, m.hello.instance, m.hello.capacity, m.hello.zone, m.is_leaving, knows[m.hello.tasks])
         for name, m in sorted(live.items())
         if m.session is not None or not m.is_leaving
     }
@@ -62,9 +63,9 @@ def build_view(group: Group) -> View:
     )
 
 
-def _knows(group: Group, member: Member) -> frozenset[TaskId] | None:
-    """The tasks that the member can run; None for all of them, which is nearly always so."""
-    told = group.declared if member.hello.tasks is None else expand(member.hello.tasks)
+def _knows(group: Group, version: tuple[TaskRange, ...] | None) -> frozenset[TaskId] | None:
+    """The tasks that members of a version can run; None for all of them, which is nearly always so."""
+    told = group.declared if version is None else expand(version)
     return None if told.keys() >= group.tasks.keys() else frozenset(told)
 
 

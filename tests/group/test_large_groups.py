@@ -68,6 +68,16 @@ def test_nothing_holds_when_a_member_is_gone_or_leaves_or_settings_change() -> N
         assert what_holds(plan, asked, now) is None
 
 
+def test_weights_may_change_but_tasks_may_not() -> None:
+    plan, asked = place(view()), view()
+    heavier = {t: replace(task, weight=5) for t, task in asked.tasks.items()}
+    assert what_holds(plan, asked, replace(asked, tasks=heavier)) is plan
+    fewer = {t: task for t, task in asked.tasks.items() if t != TASKS[2]}
+    stateless = {t: replace(task, stateful=False) for t, task in asked.tasks.items()}
+    for tasks in (fewer, stateless):
+        assert what_holds(plan, asked, replace(asked, tasks=tasks)) is None
+
+
 def test_a_task_that_changed_keeps_what_it_has() -> None:
     asked = view()
     plan = replace(place(asked), standbys={TASKS[1]: ("C",)})

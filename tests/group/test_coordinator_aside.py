@@ -1,0 +1,39 @@
+"""The real coordinator with a group that is large enough to be placed aside."""
+
+from __future__ import annotations
+
+import asyncio
+
+from benchmarks.group import joined
+from benchmarks.heartbeats import KeptLedger, ask
+from orchestrator import messages
+from orchestrator.coordinator import Coordinator
+from orchestrator.group import LONG_ASSIGNMENT
+from orchestrator.model import Settings, Task, TaskId
+from orchestrator.transport import connect
+
+
+async def test_a_large_group_is_placed_beside_other_requests() -> None:
+    tasks = [Task(TaskId(0, n)) for n in range(LONG_ASSIGNMENT + 1)]
+    computing: list[bool] = []
+
+    async def look(coordinator: Coordinator, args: dict[str, object]) -> None:
+        computing.append(coordinator.group.computing is not None)
+
+    coordinator = Coordinator("bench", Settings(), KeptLedger([]), tasks, {"look": look})
+    address = await coordinator.listen()
+    serving = asyncio.create_task(coordinator.serve())
+    try:
+        async with asyncio.timeout(30):
+            control = await connect(address)
+            link = await joined(address, 0, 1, 0)
+            while not computing or not computing[-1]:
+                await ask(control, "look")  # answered between two steps of the placement
+            while not isinstance(told := await link.receive_down(), messages.Assign) or not told.assignment.active:
+                pass
+        assert told.assignment.active.keys() == {task.id for task in tasks}
+        await link.close()
+        await control.close()
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
