@@ -50,7 +50,7 @@ def assignment_of(group: Group, member: Member, owned: Owned) -> Assignment:
         active,
         release,
         tuple(sorted(learners - held)),
-        tuple(sorted(_runnable(group, member, group.standbys) - active.keys())),
+        tuple(sorted(_runnable(group, member, group.standbys) - active.keys() - _beside(group, member))),
         group.protocol,
         leaving,
         leaving and not held and _may_go(group, member),
@@ -62,6 +62,15 @@ def _runnable(group: Group, member: Member, table: TaskTable[Any]) -> Set[TaskId
     """The member's tasks of a table that it can run: it may have come back as another version since the plan was made."""
     tasks = table.of(member.name).keys()
     return tasks if group.knows_all(member) else {task for task in tasks if group.can_run(member, task)}
+
+
+def _beside(group: Group, member: Member) -> Set[TaskId]:
+    """Tasks that another worker of the instance runs, or is about to: no copy of them is opened beside it until then."""
+    found: set[TaskId] = set()
+    for other in group.roster.of_instance(member.hello.instance):
+        if other is not member:
+            found.update(group.writers.of(other.hello.writer), group.recording.of(other.name))
+    return found
 
 
 def _may_go(group: Group, member: Member) -> bool:
@@ -118,6 +127,6 @@ def _to_tell(group: Group) -> list[Member]:
         group.climate = climate
         return list(group.roster)
     members = [m for m in map(group.roster.get, group.touched) if m is not None]
-    # A leaver goes when its whole instance is empty: its siblings may be done, too.
-    siblings = [s for m in members if m.is_leaving for s in group.roster.of_instance(m.hello.instance)]
+    # What a worker runs keeps copies from its siblings, and a leaver goes when its whole instance is empty.
+    siblings = [s for m in members for s in group.roster.of_instance(m.hello.instance)]
     return sorted({m.number: m for m in (*members, *siblings)}.values(), key=lambda m: m.number)

@@ -35,7 +35,25 @@ def breaches(group: Group) -> list[str]:
     found += _learner_budget(group)
     found += _unknown_tasks(group)
     found += _agreed(group)
+    found += _told_twice(group)
     return found
+
+
+def _told_twice(group: Group) -> list[str]:
+    """No two workers of an instance are told to hold a task: they share its folder."""
+    holders: dict[tuple[str, TaskId], list[str]] = {}
+    for member in group.roster:
+        if member.sent is None or member.session is None or member.fenced:
+            continue
+        for task in (*member.sent.active, *member.sent.learners, *member.sent.standbys):
+            names = holders.setdefault((member.hello.instance, task), [])
+            if member.name not in names:
+                names.append(member.name)
+    return [
+        f"{' and '.join(names)} of one instance are told to hold {task}"
+        for (_, task), names in holders.items()
+        if len(names) > 1
+    ]
 
 
 def _agreed(group: Group) -> list[str]:

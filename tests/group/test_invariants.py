@@ -84,6 +84,11 @@ def gone_task(group: Group) -> None:
     group.tasks = {B: Task(B)}
 
 
+def told_twice(group: Group) -> None:
+    group.roster.members["S3"].hello = replace(group.roster.members["S3"].hello, instance="S1")
+    sent(group, "S3", standbys=(A,))
+
+
 def no_weight(group: Group) -> None:
     group.weights[A] = 0
 
@@ -102,6 +107,7 @@ def no_weight(group: Group) -> None:
         (epochs_do_not_follow, "epoch 3 of 0_0 is being recorded"),
         (given_up, "S1 is told to run 0_0 at epoch 1, which it has given up"),
         (gone_task, "S1 is told to run 0_0, which no version of the app has any more"),
+        (told_twice, "S1 and S3 of one instance are told to hold 0_0"),
         (no_weight, "0_0 weighs 0"),
     ],
 )

@@ -29,7 +29,8 @@ CAUGHT_BY: dict[str, int] = {
     "ignore_versions": 54,
     "keep_gone_tasks": 1142,
     "trust_the_clock": 0,
-    "follow_noise": 106,
+    "copies_beside_workers": 1142,
+    "follow_noise": 0,
     "start_before_caught_up": 0,
     "believe_any_proof": 69,
 }

@@ -102,13 +102,23 @@ class Judges:
                 raise Broken(f"{worker.member} was fenced {local - group.started_ms} ms into term {candidate.term}")
             return
         asked = [(m.source, m.since_ms) for m in group.moves.values() if m.asked]
-        asked += [(group.owners[task].member, since) for task, since in group.retiring.items()]
+        asked += [
+            (group.owners[task].member, since)
+            for task, since in group.retiring.items()
+            if not self._has_released(group, group.owners[task])
+        ]
         if any(name == worker.member and local - since >= settings.release_timeout_ms for name, since in asked):
             return
         ended = (candidate.term, writer) in self.ended
         least = settings.disconnect_grace_ms if ended else settings.session_timeout_ms
         if world.now - heard < least - SLACK_MS:
             raise Broken(f"{worker.member} was fenced {world.now - heard} ms after it was heard")
+
+    @staticmethod
+    def _has_released(group: Group, owner: Owner) -> bool:
+        member = group.roster.get(owner.member)
+        proof = member.status.released.get(owner.task) if member is not None else None
+        return proof is not None and proof.epoch == owner.epoch
 
     def hand_over(self, candidate: Candidate, records: tuple[Owner, ...]) -> None:
         """No cold hand-over while a warm copy was there and ready."""

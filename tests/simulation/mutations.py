@@ -265,6 +265,11 @@ def trust_the_clock(stack: ExitStack) -> None:
     _patch(stack, group, "excuse", lambda group, gap_ms: None)
 
 
+def copies_beside_workers(stack: ExitStack) -> None:
+    """A worker is told to keep a copy of what another worker of its instance runs."""
+    _patch(stack, grants, "_beside", lambda group, member: set())
+
+
 def follow_noise(stack: ExitStack) -> None:
     """Measured weights have no band."""
     _patch(stack, weights, "BAND", 0.0)
@@ -306,6 +311,7 @@ MUTATIONS: dict[str, Mutation] = {
         ignore_versions,
         keep_gone_tasks,
         trust_the_clock,
+        copies_beside_workers,
         follow_noise,
         start_before_caught_up,
         believe_any_proof,

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import heapq
-import random
 from collections.abc import Callable
 
 
 class Scheduler:
-    """`now` in ms; `random` is the only source of chance of a run."""
+    """`now` in ms."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self) -> None:
         self.now = 0
-        self.random = random.Random(seed)
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
         self.trace: list[str] = []

@@ -28,7 +28,7 @@ class World:
         self.plan = draw(plan) if isinstance(plan, int) else plan
         self.settings = self.plan.settings
         self.tasks = self.plan.tasks
-        self.scheduler = Scheduler(self.plan.seed)
+        self.scheduler = Scheduler()
         self.log = SimLog()
         self.network = Network(self)
         self.judges = Judges(self)
