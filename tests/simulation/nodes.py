@@ -187,7 +187,7 @@ class Worker:
         effects = self.machine.step(event, self.clock())
         if isinstance(event, mem.Assigned):
             self.highest = max(self.highest, event.assignment.term)
-            if self.machine.assignment.term < self.highest:
+            if self.machine.assignment is event.assignment and event.assignment.term < self.highest:
                 raise Broken(f"{self.member} obeys term {event.assignment.term}, having seen {self.highest}")
         for effect in effects:
             self.act(effect)
