@@ -101,7 +101,9 @@ def _copies_beside_each_other(group: Group) -> list[str]:
         if task in group.learners:
             names.append(group.learners[task])
         owner = group.effective_owner(task)
-        if owner is not None:
+        move = group.moves.get(task)
+        # Where the target of a move is gone, the copies that were planned beside its source are only agreed, and not told.
+        if owner is not None and (move is None or move.target == owner):
             names.append(owner)
         hosts = [instances[name] for name in dict.fromkeys(names) if name in instances]
         if len(hosts) != len(set(hosts)):
