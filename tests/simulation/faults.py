@@ -184,11 +184,12 @@ def _undo(world: World, fault: Fault) -> None:
 
 
 def _config(world: World, fault: Fault) -> None:
-    """Other settings, which the next coordinator goes by: the present one is ended for it."""
+    """Other settings, which the next coordinator goes by: the present one is ended for it, also where it stands still."""
     changed = {key: int(value) for key, value in (word.split("=") for word in fault.way.split())}
     world.settings = replace(world.settings, **changed)  # type: ignore[arg-type]
     world.changes += 1
-    _coordinator(world, replace(fault, for_ms=200))
+    for candidate in [c for c in world.candidates if c.group is not None]:
+        _crash(world, replace(fault, instance=candidate.process.name, way="kept", for_ms=200))
 
 
 FAULTS: dict[str, Callable[[World, Fault], None]] = {
