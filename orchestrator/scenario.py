@@ -85,11 +85,11 @@ class Scenario:
 
     def _dispatch(self, block: Block) -> list[str]:
         words = block.command.split()
-        verb = "restart coordinator" if words[:2] == ["restart", "coordinator"] else words[0]
+        verb = " ".join(words[:2]) if " ".join(words[:2]) in COMMANDS else words[0]
         handler = COMMANDS.get(verb)
         if handler is None:
             raise WrongUse(f"unknown command '{verb}'; one of {', '.join(COMMANDS)}")
-        arguments = words[2:] if verb == "restart coordinator" else words[1:]
+        arguments = words[len(verb.split()) :]
         if verb not in ("group", "config") and not self._declared:
             raise WrongUse(f"'{verb}' before 'group'; declare the tasks first")
         if verb != "group" and block.body:
@@ -271,6 +271,11 @@ class Scenario:
         if words:
             raise WrongUse("restart coordinator takes nothing more")
         self.world.restart_coordinator()
+
+    def _depose(self, words: list[str]) -> None:
+        if words:
+            raise WrongUse("depose coordinator takes nothing more")
+        self.world.depose_coordinator()
 
     def _tick(self, words: list[str]) -> None:
         if len(words) != 1:

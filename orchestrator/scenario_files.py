@@ -25,6 +25,7 @@ COMMANDS = {
     "resume": "_resume",
     "rejoin": "_rejoin",
     "restart coordinator": "_restart",
+    "depose coordinator": "_depose",
     "tick": "_tick",
     "explain": "_explain",
 }

@@ -36,6 +36,14 @@ class Node:
     revoked: list[TaskId] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Deposed:
+    """A coordinator that lost the lease and has not noticed; its old sessions by member."""
+
+    group: Group
+    sessions: dict[str, int]
+
+
 class World:
     """Members, a log of owner records, and one coordinator, hosted by the first member by name."""
 
@@ -47,6 +55,7 @@ class World:
         self.log: dict[TaskId, Owner] = {}
         self.nodes: dict[str, Node] = {}
         self.group = Group(settings)
+        self.deposed: Deposed | None = None
         self.events: list[str] = []
         self.measures: dict[TaskId, int] = {}  # bytes of state, or records a second, as the setting `weights` says
         self._sessions = 0
@@ -199,6 +208,24 @@ class World:
         session, status = node.session, node.machine.status()
         if session is not None:
             self._queue.append(lambda: self._to_group(ev.Heartbeat(session, status)))
+        if self.deposed is not None and (old := self.deposed.sessions.get(node.name)) is not None:
+            self._queue.append(lambda: self._to_deposed(ev.Heartbeat(old, status)))
+
+    def _to_deposed(self, event: ev.Event) -> None:
+        """The old coordinator goes on as if it were the only one, up to its first write."""
+        deposed = self.deposed
+        if deposed is None:
+            return
+        members = {session: name for name, session in deposed.sessions.items()}
+        for effect in deposed.group.step(event, self.now_ms):
+            if isinstance(effect, ev.RecordOwners | ev.Fence):
+                self.deposed = None
+                self._say("the deposed coordinator is refused")
+                return
+            if isinstance(effect, ev.Send):
+                node = self.nodes[members[effect.session]]
+                if node.alive and not node.stalled:
+                    self._to_member(node, mem.Assigned(effect.assignment))
 
     def _rejoin(self, node: Node) -> None:
         node.lives += 1
@@ -297,6 +324,12 @@ class World:
                 node.session = None
         if settle:
             self.settle()
+
+    def depose_coordinator(self) -> None:
+        """Another one takes the lease, and the old one does not know: it still hears the members, and answers them."""
+        sessions = {name: n.session for name, n in self.nodes.items() if n.alive and n.session is not None}
+        self.deposed = Deposed(self.group, sessions)
+        self.restart_coordinator()
 
     def tick(self, ms: int) -> None:
         """Time passes in steps of a heartbeat."""
