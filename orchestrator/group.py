@@ -151,6 +151,9 @@ class Group:
         if known is not None and known.hello.writer != hello.writer:
             self.fence_writer(known.hello.writer)
             self.effects.append(ev.Said(f"{hello.member} rejoined"))
+            # What it had restored it has to open and to catch up again: that counts against the budget like any learner.
+            for task in list(self.learners.of(hello.member)):
+                del self.learners[task]
         for writer in self._writers_of(hello.member):
             if writer != hello.writer:
                 self.fence_writer(writer)
