@@ -302,7 +302,7 @@ class Group:
             del self.learners[task]
         for task in list(self.standbys.of(member.name)):
             self.standbys[task] = tuple(m for m in self.standbys[task] if m != member.name)
-        self.membership_changed = not member.shut_down
+        self.membership_changed = self.membership_changed or not member.shut_down
         self.dirty = True
 
     # ---- fencing
@@ -315,12 +315,20 @@ class Group:
         if member is not None:
             member.fenced = True
             self.touched.add(member.name)
+            self._call_off_moves_to(member)
         name = member.name if member is not None else ""
         coming = any(self.recording[t].writer == writer for t in (self.recording.of(name) if name else self.recording))
         if self.writers.of(writer) or coming:
             self.fencing.add(writer)
             self.effects.append(ev.Fence(writer))
         self.dirty = True
+
+    def _call_off_moves_to(self, member: Member) -> None:
+        """What it had ready is gone with its incarnation: owners that were asked keep their tasks. Behind a barrier
+        nothing was ready, and the move may as well go to the next incarnation."""
+        if not self.barrier:
+            for task in list(self.moves.of(member.name)):
+                del self.moves[task]
 
     def _fenced(self, writer: str, tasks: tuple[TaskId, ...]) -> None:
         self.fencing.discard(writer)

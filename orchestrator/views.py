@@ -21,7 +21,6 @@ def build_view(group: Group) -> View:
     members = {
         name: MemberView(name, m.hello.instance, m.hello.capacity, m.hello.zone, m.is_leaving, knows[m.hello.tasks])
         for name, m in sorted(live.items())
-        if m.session is not None or not m.is_leaving
     }
     active = _effective_owners(group, members)
     reserved: set[TaskId] = set()

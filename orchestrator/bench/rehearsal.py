@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from dataclasses import replace
 
 from orchestrator import events as ev
 from orchestrator import invariants
@@ -16,17 +17,19 @@ from orchestrator import member as mem
 from orchestrator.bench.changelog import Changelog
 from orchestrator.bench.history import History, Measures, double_work_ms, silences
 from orchestrator.bench.hosts import Host, Worker
-from orchestrator.bench.workload import Change, Workload
+from orchestrator.bench.workload import INSTANCES_MAX, JOIN_PERCENT_MAX, Change, Workload
 from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.group import Group
 from orchestrator.model import Owner, Settings, Task, TaskId
+from orchestrator.names import natural
 from orchestrator.placement import place
 from orchestrator.scale import leaver_costs
-from orchestrator.shares import choose_leaving, parse_amount, target_size
+from orchestrator.shares import Amount, choose_leaving, parse_amount, target_size
 from orchestrator.stability import is_stable
 
 TICK_MS = 250
 REST_MS_MAX = 4 * 3_600_000  # longer than any restore of a sane workload
+EVENTS_MAX = 5_000_000  # of one rehearsal: some 20 s on the machine that runs it
 
 
 class Rehearsal:
@@ -52,6 +55,9 @@ class Rehearsal:
         self._sessions: dict[int, Worker] = {}
         self._unsettled: list[int] = []
         self._operations = 0
+        self._happened = 0
+        self.operation: ev.Leaving | None = None  # as it stands in the log
+        self.asking = 0  # scale-downs that wait for a coordinator
 
     # ---- time
 
@@ -63,24 +69,42 @@ class Rehearsal:
         while self._heap and self._heap[0][0] <= end_ms:
             self.now_ms, _, call = heapq.heappop(self._heap)
             call()
+            self._happened += 1
+            if self._happened > EVENTS_MAX:
+                raise OrchestratorError(
+                    f"more than {EVENTS_MAX:,} events in {self.now_ms / 1000:,.0f} s with {len(self.hosts)} "
+                    "instances; rehearse fewer instances, or changes that follow sooner"
+                )
         self.now_ms = max(self.now_ms, end_ms)
 
     def rest(self) -> None:
         """Go on until the group is at rest. Raises OrchestratorError where it does not come to rest."""
-        limit = self.now_ms + REST_MS_MAX
         self.run_until(self.now_ms + TICK_MS)  # a change has to be heard first
-        while not self.is_at_rest():
-            if self.now_ms >= limit:
-                raise OrchestratorError(
-                    f"the group is not at rest {REST_MS_MAX // 3_600_000} h after the last change; its writes may "
-                    "outrun its restores: give it a higher restore speed"
-                )
+        self._go_on_until(self.is_at_rest)
+
+    def _go_on_until(self, reached: Callable[[], bool]) -> None:
+        limit = self.now_ms + REST_MS_MAX
+        while not reached():
+            if self.now_ms >= limit or not self.present():
+                raise OrchestratorError(self._why_not())
             self.run_until(self.now_ms + TICK_MS)
+
+    def _why_not(self) -> str:
+        if not self.present():
+            return "no instance is left after the last change; let one 'return' or 'join'"
+        what = f"the group is not at rest after {REST_MS_MAX // 3_600_000} h without a change; "
+        if self.operation is not None and self.present() <= set(self.operation.instances):
+            return f"{what}nobody stays to whom {', '.join(sorted(self.present(), key=natural))} could hand over"
+        return (
+            f"{what}its writes may outrun its restores, or messages, commits and the log take longer than its "
+            "timeouts: look at 'rate=' and 'speeds'"
+        )
 
     def is_at_rest(self) -> bool:
         """The coordinator sees nothing to do, and every task does run (it may not have missed the dead yet)."""
         running = sum(len(worker.running) for host in self.hosts.values() for worker in host.workers)
-        return running == len(self.tasks) and self.coordinated and is_stable(self.group)
+        told = self.coordinated and not self.asking and self.operation is None
+        return told and running == len(self.tasks) and is_stable(self.group)
 
     # ---- the whole
 
@@ -102,8 +126,7 @@ class Rehearsal:
         if self.snapshots:
             self._take_snapshots()
         self.rest()
-        while not all(self._is_warm(t, h) for h in self.hosts.values() for w in h.workers for t in w.copies()):
-            self.run_until(self.now_ms + TICK_MS)  # the standbys, too, have to be there before anything changes
+        self._go_on_until(self._are_copies_warm)  # standbys, too, have to be there before anything changes
         self.begin_ms = self.now_ms
         self.begin_generation = self.group.generation
         self.history.restored_bytes = self.history.moves = self.history.cold = 0
@@ -143,12 +166,15 @@ class Rehearsal:
         self._unsettled.append(self.now_ms)
         match change.verb:
             case "join":
-                size = target_size(len(self.present()), to=None, by=parse_amount(change.what[0], "join"), grow=True)
+                amount = parse_amount(change.what[0], "join", percent_max=JOIN_PERCENT_MAX)
+                size = target_size(len(self.present()), to=None, by=amount, grow=True)
+                if size > INSTANCES_MAX:
+                    raise WrongUse(f"workload: '{change}' makes {size} instances; at most {INSTANCES_MAX}")
                 for _ in range(size - len(self.present())):
                     self._add(f"I{len(self.hosts) + 1}").start()
             case "leave":
-                size = target_size(len(self.present()), to=None, by=parse_amount(change.what[0], "leave"))
-                self.leave(size)
+                self.asking += 1
+                self._leave(parse_amount(change.what[0], "leave"))
             case "crash":
                 for name in change.what:
                     self._named(name, alive=True).crash()
@@ -168,13 +194,21 @@ class Rehearsal:
             worker.machine.settings = settings
         self.group.reconsider()
 
-    def leave(self, size: int) -> None:
-        """A scale-down to `size` instances."""
+    def _leave(self, amount: Amount) -> None:
+        """A scale-down. It waits until there is a coordinator that has heard everybody."""
+        heard = {m.hello.instance for m in self.group.roster if m.session is not None}
+        if not self.coordinated or not self.present() <= heard:
+            self.after(TICK_MS, lambda: self._leave(amount))
+            return
+        self.asking -= 1
+        size = target_size(len(self.present()), to=None, by=amount)
         present = {m.hello.instance for m in self.group.roster if not m.is_leaving and not m.fenced}
         leaving = choose_leaving(leaver_costs(self.group, present), len(present) - size)
         if leaving:
             self._operations += 1
-            self.tell_group(ev.Leaving(f"scale-down {self._operations}", tuple(leaving)))
+            before = self.operation.instances if self.operation is not None else ()
+            self.operation = ev.Leaving(f"scale-down {self._operations}", (*before, *leaving))
+            self.tell_group(self.operation)
 
     def fail_over(self) -> None:
         """The coordinator dies; another one takes the lease, reads the owner records, and hears everybody."""
@@ -186,6 +220,8 @@ class Rehearsal:
                 self.settings, self.tasks, self.log.values(), term=term, now_ms=self.now_ms, generation=kept
             )
             self.coordinated = True
+            if self.operation is not None:
+                self._step(self.group, replace(self.operation, resumed=True))
             for worker in [w for host in self.hosts.values() for w in host.workers if w.alive]:
                 worker.connect()
 
@@ -243,7 +279,10 @@ class Rehearsal:
                 self.after(speeds.log_ms, lambda: self._step(group, ev.WriterFenced(writer, had)))
             case ev.ComputeTarget(number, view):
                 self.after(0, lambda: self._step(group, ev.TargetComputed(number, place(view))))
-            case ev.OperationEnded() | ev.HandedOver() | ev.Said():
+            case ev.OperationEnded(operation):
+                if self.operation is not None and self.operation.operation == operation:
+                    self.operation = None
+            case ev.HandedOver() | ev.Said():
                 pass
 
     def _deliver(self, session: int, event: mem.MemberEvent) -> None:
@@ -279,6 +318,9 @@ class Rehearsal:
             return False
         written = self.changelogs[task].rate * self.settings.heartbeat_ms // 1000 + 1
         return self.end(task) - at <= self.settings.acceptable_recovery_lag + written
+
+    def _are_copies_warm(self) -> bool:
+        return all(self._is_warm(t, h) for h in self.hosts.values() for w in h.workers for t in w.copies())
 
     def is_stateful(self, task: TaskId) -> bool:
         return self.changelogs[task].live > 0

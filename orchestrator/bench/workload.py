@@ -22,6 +22,7 @@ from orchestrator.shares import parse_amount
 VERBS = ("join", "leave", "crash", "return", "failover")
 TASKS_MAX = 100_000
 INSTANCES_MAX = 5_000
+JOIN_PERCENT_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,5 +172,5 @@ def _change(words: list[str]) -> Change:
     if verb in ("join", "leave"):
         if len(what) != 1:
             raise WrongUse(f"{verb} takes one amount, such as 2 or 50%")
-        parse_amount(what[0], verb, percent_max=100_000 if verb == "join" else 100)
+        parse_amount(what[0], verb, percent_max=JOIN_PERCENT_MAX if verb == "join" else 100)
     return Change(at_ms, verb, what)

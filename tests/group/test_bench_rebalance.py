@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.bench import rehearsal as rehearsal_module
 from orchestrator.bench.changelog import Changelog
 from orchestrator.bench.history import Doing, Span, double_work_ms, silences
 from orchestrator.bench.rehearsal import Rehearsal
 from orchestrator.bench.workload import DEFAULT, Workload, parse_workload
 from orchestrator.cli.main import main
-from orchestrator.errors import WrongUse
+from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.model import Protocol, Settings, TaskId
 
 T = TaskId(0, 0)
@@ -94,6 +95,28 @@ def test_everybody_leaves_who_was_told_to() -> None:
     assert sorted(len(w.running) for h in rehearsal.hosts.values() for w in h.workers if w.alive) == [2, 3, 3]
 
 
+@pytest.mark.parametrize("changes", ["at 1s leave 50%\nat 2s failover\n", "at 1s failover\nat 2s leave 50%\n"])
+def test_a_scale_down_outlives_its_coordinator(changes: str) -> None:
+    workload = parse_workload(f"tasks 8 state=100MiB rate=100\ninstances 4\n{changes}")
+    assert len(rehearse(workload, Protocol.LEARNER).present()) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "standbys", "told"),
+    [
+        ("tasks 4 state=1MiB rate=5\ninstances 2\nat 5s crash I1 I2\n", 0, "no instance is left"),
+        ("tasks 4 state=1MiB rate=5\ninstances 3\nat 5s leave 1\nat 5s crash I1 I2\n", 0, "to whom I3 could hand"),
+        ("tasks 8 state=1GiB rate=1000000\ninstances 2\n", 1, "writes may outrun its restores"),
+        ("tasks 1 state=1MiB rate=5\ninstances 1\nat 36500d join 1\n", 0, "changes that follow sooner"),
+    ],
+)
+def test_what_never_ends_is_told(monkeypatch: pytest.MonkeyPatch, text: str, standbys: int, told: str) -> None:
+    monkeypatch.setattr(rehearsal_module, "EVENTS_MAX", 200_000)
+    monkeypatch.setattr(rehearsal_module, "REST_MS_MAX", 600_000)
+    with pytest.raises(OrchestratorError, match=told):
+        rehearse(parse_workload(text), Protocol.LEARNER, standbys=standbys)
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -126,6 +149,7 @@ def test_changes_that_make_no_sense_are_named(capsys: pytest.CaptureFixture[str]
         ("tasks 2 state=1MiB\ninstances 2\nat 1s crash I7\n", "no instance I7 runs then"),
         ("tasks 2 state=1MiB\ninstances 2\nat 1s return I1\n", "no instance I1 has crashed then"),
         ("tasks 2 state=1MiB\n", "'instances' line"),
+        ("tasks 2 state=1MiB\ninstances 2\nat 1s join 1000000000\n", "at most 5000"),
     ):
         (tmp_path / "workload.txt").write_text(text)
         assert main(["bench", "rebalance", "--workload", str(tmp_path / "workload.txt")]) == 2
