@@ -50,9 +50,8 @@ class Prepared:
 
 async def prepare(log: Log, app: App) -> Prepared:
     """Create what is missing, keep the numbering and a description for tools. Raises AppRefused, TopicMismatch."""
-    kept = await log.note(app.id, NUMBERING, "app")
     try:
-        topology = app.topology(json.loads(kept) if kept else None)
+        topology = await _numbered(log, app)
         existing = await log.topics()
         counts = {name: existing[name].partitions for name in topology.topics if name in existing}
         if counts:
@@ -67,14 +66,18 @@ async def prepare(log: Log, app: App) -> Prepared:
             await log.create_topic(TopicSpec(name, topic.partitions, topic.kind))
     found = await log.topics()
     prepared = Prepared(app, topology, {name: found[name] for name in topology.topics})
-    await _keep(log, app, topology, kept, described)
-    return prepared
-
-
-async def _keep(log: Log, app: App, topology: Topology, kept: bytes | None, described: bytes | None) -> None:
-    numbering = json.dumps(topology.numbering(), sort_keys=True).encode()
-    if numbering != kept:
-        await log.put_note(app.id, NUMBERING, "app", numbering)
     description = json.dumps(app.describe(topology), sort_keys=True).encode()
     if description != described:
         await log.put_note(app.id, DESCRIPTION, "app", description)
+    return prepared
+
+
+async def _numbered(log: Log, app: App) -> Topology:
+    """The topology with the numbers that the log keeps; new ones are in the log before anybody goes by them. Of two
+    versions that start at the same moment one is first, and the other numbers what is its own after it."""
+    while True:
+        kept = await log.note(app.id, NUMBERING, "app")
+        topology = app.topology(json.loads(kept) if kept else None)
+        numbering = json.dumps(topology.numbering(), sort_keys=True).encode()
+        if numbering == kept or await log.replace_note(app.id, NUMBERING, "app", kept, numbering):
+            return topology

@@ -251,6 +251,13 @@ class MemoryLog:
         self._put_note(application, kind, key, value)
         self.wake()
 
+    async def replace_note(self, application: str, kind: str, key: str, before: bytes | None, value: bytes) -> bool:
+        if self._notes.get((application, kind), {}).get(key) != before:
+            return False
+        self._put_note(application, kind, key, value)
+        self.wake()
+        return True
+
     def _put_note(self, application: str, kind: str, key: str, value: bytes | None) -> None:
         kept = self._notes.setdefault((application, kind), {})
         if value is None:

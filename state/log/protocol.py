@@ -204,6 +204,9 @@ class Log(Protocol):
     ) -> None:
         """Write (or with None remove) a note; with `lease`, only under it (LeaseLost)."""
 
+    async def replace_note(self, application: str, kind: str, key: str, before: bytes | None, value: bytes) -> bool:
+        """Write a note only where it still is `before` (None: not there); whether it was written."""
+
     # upkeep
     async def compact(self, topic: str) -> int:
         """Changelogs keep the last record of each key (and tombstones for a while); returns records removed."""

@@ -240,6 +240,9 @@ class SqliteLog:
     ) -> None:
         await self._write(partial(self._writer.put_note, application, kind, key, value, lease))
 
+    async def replace_note(self, application: str, kind: str, key: str, before: bytes | None, value: bytes) -> bool:
+        return await self._write(partial(self._writer.replace_note, application, kind, key, before, value))
+
     # ------------------------------------------------------------------ upkeep
 
     async def compact(self, topic: str) -> int:

@@ -194,6 +194,16 @@ class Writer:
                 _check_lease(db, lease)
             _put_note(db, application, kind, key, value)
 
+    def replace_note(self, application: str, kind: str, key: str, before: bytes | None, value: bytes) -> bool:
+        with self.transaction() as db:
+            found = db.execute(
+                "select value from notes where application = ? and kind = ? and key = ?", (application, kind, key)
+            ).fetchone()
+            if (found[0] if found else None) != before:
+                return False
+            _put_note(db, application, kind, key, value)
+            return True
+
     # ------------------------------------------------------------------ upkeep
 
     def replace(self, part: int, rewrites: Sequence[Rewrite]) -> int | None:

@@ -497,6 +497,15 @@ async def test_notes_are_kept_by_application_and_kind(log: Log) -> None:
     assert await log.note(APP, "schema", "c") == b""
 
 
+async def test_a_note_is_replaced_only_where_it_is_as_it_was_seen(log: Log) -> None:
+    assert not await log.replace_note(APP, "numbering", "app", b"seen", b"mine")
+    assert await log.replace_note(APP, "numbering", "app", None, b"first")
+    assert not await log.replace_note(APP, "numbering", "app", None, b"second"), "somebody was there before"
+    assert await log.note(APP, "numbering", "app") == b"first"
+    assert await log.replace_note(APP, "numbering", "app", b"first", b"second")
+    assert await log.notes(APP, "numbering") == {"app": b"second"}
+
+
 async def test_positions_are_seeded_once(log: Log) -> None:
     assert await log.seed_positions(APP, {P0: 5, P1: 6}, {C0: records("final")})
     assert not await log.seed_positions(APP, {P0: 7}, {C0: records("again")})
