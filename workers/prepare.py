@@ -75,6 +75,7 @@ async def _keep(log: Log, app: App, topology: Topology, kept: bytes | None, desc
     numbering = json.dumps(topology.numbering(), sort_keys=True).encode()
     if numbering != kept:
         await log.put_note(app.id, NUMBERING, "app", numbering)
-    description = json.dumps(app.describe(topology), sort_keys=True).encode()
+    others = json.loads(described) if described else None
+    description = json.dumps(app.describe(topology, others), sort_keys=True).encode()
     if description != described:
         await log.put_note(app.id, DESCRIPTION, "app", description)
