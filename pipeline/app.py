@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, get_args, overload
 from pipeline.codecs import Codec
 from pipeline.declare import Declares, Name, Wait
 from pipeline.definitions import Declared, Resource, Start, TableDef, Topic, checked_name, checked_partitions
-from pipeline.describe import check_schema, describe
+from pipeline.describe import check_schema, describe, with_others
 from pipeline.errors import DefinitionError
 from pipeline.processors import (
     OnError,
@@ -186,9 +186,9 @@ class App(Declares):
         """The subtopologies, numbered as the `kept` numbering says. Raises TopologyError, DefinitionError."""
         return build(self, kept)
 
-    def describe(self, topology: Topology | None = None) -> dict[str, Any]:
-        """What tools without the code need, as JSON-able data; see `describe`."""
-        return describe(self, topology or self.topology())
+    def describe(self, topology: Topology | None = None, kept: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What tools without the code need, as JSON-able data; `kept`: what other versions told. See `describe`."""
+        return with_others(describe(self, topology or self.topology()), kept or {})
 
     def check_schema(self, kept: Mapping[str, Any]) -> None:
         """Raise SchemaRefused where a table's types cannot read what an earlier version (its `describe()`) stored."""

@@ -1,7 +1,8 @@
 """An app as data, and whether a new version reads what an older one stored. One rule: the data is JSON-able and needs
 no code: `query`, `status` and `consume` encode keys and decode values from it alone.
 
-`describe()` of the running version is kept in the log beside the changelogs; `check_schema` compares a kept one.
+`describe()` of the version that came last is kept in the log beside the changelogs, with what only others had before
+(`with_others`); `check_schema` compares a kept one.
 """
 
 from __future__ import annotations
@@ -74,6 +75,19 @@ def describe(app: App, topology: Topology) -> dict[str, Any]:
             }
             for sub in topology.subtopologies
         ],
+    }
+
+
+def with_others(described: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
+    """`described`, and what only other versions of the app have: a mixed group runs both, and what was stored under a
+    name once stays stored in its type."""
+    numbers = {sub["number"] for sub in described["subtopologies"]}
+    others = [sub for sub in kept.get("subtopologies", ()) if sub["number"] not in numbers]
+    return {
+        **described,
+        "topics": {**kept.get("topics", {}), **described["topics"]},
+        "tables": {**kept.get("tables", {}), **described["tables"]},
+        "subtopologies": sorted([*described["subtopologies"], *others], key=lambda sub: int(sub["number"])),
     }
 
 

@@ -66,9 +66,7 @@ async def prepare(log: Log, app: App) -> Prepared:
             await log.create_topic(TopicSpec(name, topic.partitions, topic.kind))
     found = await log.topics()
     prepared = Prepared(app, topology, {name: found[name] for name in topology.topics})
-    description = json.dumps(app.describe(topology), sort_keys=True).encode()
-    if description != described:
-        await log.put_note(app.id, DESCRIPTION, "app", description)
+    await _described(log, app, topology)
     return prepared
 
 
@@ -81,3 +79,12 @@ async def _numbered(log: Log, app: App) -> Topology:
         numbering = json.dumps(topology.numbering(), sort_keys=True).encode()
         if numbering == kept or await log.replace_note(app.id, NUMBERING, "app", kept, numbering):
             return topology
+
+
+async def _described(log: Log, app: App, topology: Topology) -> None:
+    """What tools without the code need, of this version and of those before it."""
+    while True:
+        kept = await log.note(app.id, DESCRIPTION, "app")
+        description = json.dumps(app.describe(topology, json.loads(kept) if kept else None), sort_keys=True).encode()
+        if description == kept or await log.replace_note(app.id, DESCRIPTION, "app", kept, description):
+            return

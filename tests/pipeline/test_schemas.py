@@ -176,6 +176,20 @@ def test_no_change_is_always_allowed(type_: Any) -> None:
     assert unreadable(msgspec.json.schema(type_), json.loads(json.dumps(msgspec.json.schema(type_)))) is None
 
 
+def test_a_version_without_the_table_does_not_make_its_type_forgotten() -> None:
+    """A table of one version, none in the next, and the same name with another type in the third."""
+    between = App("bank")
+    source = between.topic("other", key=str, value=str)
+
+    @between.processor(source)
+    def work(record: Any) -> None: ...
+
+    kept = json.loads(json.dumps(between.describe(kept=app_of(int).describe())))
+    assert kept["topics"].keys() == {"in", "other"} and kept["tables"].keys() == {"accounts"}
+    with pytest.raises(SchemaRefused, match="accounts"):
+        app_of(list[str]).check_schema(kept)
+
+
 def test_describe_is_json_and_needs_no_code() -> None:
     app = app_of(BASE, key=tuple[str, str], route=lambda key: key[0])
     told = json.loads(json.dumps(app.describe()))

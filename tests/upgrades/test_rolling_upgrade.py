@@ -182,6 +182,22 @@ def test_a_new_version_is_rolled_in(shop: Shop) -> None:
         assert not lost, f"{row['id']} changed hands without a release at epochs {lost}"
 
 
+def test_both_versions_can_be_asked_whichever_came_last(shop: Shop) -> None:
+    """What tools know of the app is what its versions have between them; what is gone with its last instance is named."""
+    shop.start("i1", "new")
+    shop.settled(BOTH | {"1_0", "1_1"}, {"i1"})
+    shop.start("i2", "old")
+    shop.settled(BOTH | {"1_0", "1_1"} | {"2_0", "2_1"}, {"i1", "i2"})
+    shop.produce("new", "refunds", 3)
+    shop.produce("old", "visits", 4)
+    assert (shop.value("refunds-seen", "k0"), shop.value("visits-seen", "k0")) == ("3", "4")
+    assert all(task["topics"] for task in shop.status()["tasks"])
+    shop.stop("i1")
+    shop.settled(BOTH | {"2_0", "2_1"}, {"i2"})
+    done = shop.console.here("query", "shop", "refunds-seen", "k0", "--log", f"sqlite:{shop.log}")
+    assert done.code == 2 and "no version of the app that runs has table 'refunds-seen'" in done.err, done
+
+
 def test_the_new_version_is_taken_back(shop: Shop) -> None:
     """Back to the old version: its own subtopology goes on at the number, the position and the state it had."""
     shop.start("i1", "old")

@@ -108,6 +108,9 @@ async def _ask(client: Client, wish: dict[str, Any]) -> dict[str, Any]:
             found: dict[str, Any] = await client.ask("query", wish)
             if not found["restore_lag"] or time.monotonic() > deadline:
                 return found
+        except WrongUse as error:  # a new coordinator hears of the other versions of the app one by one
+            if time.monotonic() > deadline:
+                raise WrongUse(f"no version of the app that runs has table '{wish['table']}': {error}") from None
         except OrchestratorError as error:
             if error.exit_code != 1 or time.monotonic() > deadline:
                 raise
