@@ -62,17 +62,23 @@ def _replaceable(group: Group, member: Member) -> bool:
 
 def _watch_releases(group: Group, now_ms: int) -> None:
     """An owner that does not answer a release within the timeout is fenced as a whole."""
-    asked = [(move.source, move.since_ms) for move in group.moves.values() if move.asked]
+    overdue = now_ms - group.settings.release_timeout_ms
+    for task, move in list(group.moves.items()):
+        # A fence calls moves off: whose release nobody waits for any more is not fenced for it.
+        if move.asked and move.since_ms <= overdue and task in group.moves:
+            _fence_source(group, move.source)
     for task, since_ms in group.retiring.items():
         owner = group.owners[task]
         member = group.roster.get(owner.member)
-        if member is not None and member.hello.writer == owner.writer:
-            asked.append((owner.member, since_ms))
-    for name, since_ms in asked:
-        source = group.roster.get(name)
-        if now_ms - since_ms >= group.settings.release_timeout_ms and source is not None and not source.fenced:
-            group.effects.append(ev.Said(f"{source.name} fenced"))
-            group.fence_writer(source.hello.writer)
+        if since_ms <= overdue and member is not None and member.hello.writer == owner.writer:
+            _fence_source(group, owner.member)
+
+
+def _fence_source(group: Group, name: str) -> None:
+    source = group.roster.get(name)
+    if source is not None and not source.fenced:
+        group.effects.append(ev.Said(f"{source.name} fenced"))
+        group.fence_writer(source.hello.writer)
 
 
 def _fence_absent(group: Group) -> None:

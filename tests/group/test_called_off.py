@@ -1,0 +1,67 @@
+"""What is called off, or never begun, when somebody is cut off or fenced: a task moves only to who is ready for it, and
+nobody is fenced for a release that nobody waits for any more."""
+
+from __future__ import annotations
+
+from orchestrator import events as ev
+from orchestrator.group import Group
+from orchestrator.model import Hello, Owner, Settings, Status, Task, TaskId
+from orchestrator.refine import Move
+from orchestrator.world import World
+
+TASKS = [TaskId(0, partition) for partition in range(4)]
+
+
+def leaving_and_cut_off() -> World:
+    """S2 leaves, S1 and S3 have begun to learn its tasks, and its connection ends."""
+    world = World(Settings())
+    world.declare([Task(task) for task in TASKS], {"S1": TASKS[:2], "S2": TASKS[2:]})
+    world.join("S3", "S3", 1, "")
+    leaver = world.nodes["S2"]
+    world.leaving(leaver)
+    session, leaver.session = leaver.session, None
+    assert session is not None
+    world._to_group(ev.SessionEnded(session))
+    world.settle()
+    return world
+
+
+def owners(world: World) -> list[str]:
+    return [world.group.owners[task].member for task in TASKS]
+
+
+def test_a_leaver_that_reconnects_still_has_its_tasks() -> None:
+    world = leaving_and_cut_off()
+    assert not world.group.moves, "nobody is ready for them"
+    world._connect(world.nodes["S2"])
+    world.settle()
+    assert owners(world) == ["S1", "S1", "S2", "S2"]
+    assert set(world.group.learners) == {TASKS[0], TASKS[2], TASKS[3]}, "and it still hands them over"
+
+
+def test_a_leaver_that_stays_away_is_replaced_after_the_session_timeout() -> None:
+    world = leaving_and_cut_off()
+    world.tick(9_000)
+    assert owners(world) == ["S1", "S1", "S2", "S2"]
+    world.tick(2_000)
+    assert owners(world) == ["S1", "S1", "S1", "S3"]
+
+
+def test_nobody_is_fenced_for_a_move_to_somebody_fenced() -> None:
+    """S2 owes S3 a task and S1 owes S2 one, both for too long: with S2 fenced nobody waits for S1."""
+    names, tasks = ("S1", "S2", "S3"), TASKS[:2]
+    owners = [Owner(tasks[0], 1, "S2", "S2#1", 1), Owner(tasks[1], 1, "S1", "S1#1", 1)]
+    group = Group(Settings(), [Task(task) for task in tasks], owners)
+    group.paused = True
+    held = {o.member: Status(term=1, active={o.task: o.epoch}) for o in owners}
+    for session, name in enumerate(names, 1):
+        group.step(ev.Joined(session, Hello(name, name, "1", f"{name}#1"), held.get(name, Status(term=1))), 0)
+    group.moves[tasks[0]] = Move("S3", 0, "S2", True)
+    group.moves[tasks[1]] = Move("S2", 0, "S1", True)
+    fenced: list[str] = []
+    for now_ms in range(500, 10_500, 500):
+        for session, name in enumerate(names, 1):
+            group.step(ev.Heartbeat(session, held.get(name, Status(term=1))), now_ms)
+        fenced += [e.writer for e in group.step(ev.Tick(), now_ms) if isinstance(e, ev.Fence)]
+    assert fenced == ["S2#1"]
+    assert not group.moves.of("S2")
