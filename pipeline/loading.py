@@ -17,7 +17,7 @@ from pipeline.app import App
 from pipeline.errors import LoadError
 from pipeline.failures import user_frames
 
-_ROOMS = ("orchestrator", "pipeline", "state", "workers")
+ROOMS = ("orchestrator", "pipeline", "state", "workers")
 _HOME = Path(__file__).resolve().parent.parent
 
 
@@ -47,6 +47,11 @@ def _parts(target: str) -> tuple[str, str, bool]:
         raise LoadError(f"{target!r}: {module} is a file; write {_as_module(module)}:{attribute or 'app'}")
     if not colon or not attribute:
         raise LoadError(f"{target!r} names no app; write MODULE:APP, for example {module or 'bank'}:app")
+    if module == "__main__":
+        raise LoadError(
+            f"{target!r}: an app in a script or a notebook cannot be imported by other processes; save it as a module "
+            f"and write its name, for example bank:{attribute}"
+        )
     if not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
         raise LoadError(f"{target!r} is not MODULE:APP or MODULE:FACTORY()")
     return module, attribute, call
@@ -56,7 +61,7 @@ def _refuse_hiding(folder: Path) -> None:
     """A module of the user's under the name of one of our rooms would be imported in its place, sooner or later."""
     if folder == _HOME:
         return
-    for room in _ROOMS:
+    for room in ROOMS:
         for path in (folder / f"{room}.py", folder / room / "__init__.py"):
             if path.exists():
                 shown = path.relative_to(folder)

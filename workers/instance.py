@@ -36,9 +36,6 @@ RESTART_S, RESTART_MAX_S, STOP_S, WATCH_S = 0.2, 5.0, 15.0, 1.0
 
 def run_instance(spec: InstanceSpec, *, leash: bool = False) -> int:
     """Run until the instance left (0), was told to stop (0), or failed (an exit code; the reason is on stderr)."""
-    for folder in reversed(spec.path):
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
     try:
         return asyncio.run(Instance(spec, leash).run())
     except (OrchestratorError, StateError, PipelineError) as error:
@@ -58,7 +55,7 @@ class Instance:
 
     async def run(self) -> int:
         """See run_instance."""
-        app = load(self.spec.app)
+        app = load(self.spec.app, Path(self.spec.folder))
         directory = StateDirectory(Path(self.spec.state_dir), app.id, self.spec.instance)
         journal = Journal(directory.path / "journal.jsonl", instance=self.spec.instance)
         journal.write("instance", pid=os.getpid(), attempt=self.spec.attempt)
@@ -122,7 +119,7 @@ class Instance:
 
     def _environment(self) -> dict[str, str]:
         home = str(Path(__file__).resolve().parent.parent)
-        paths = [home, *self.spec.path, *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [home, *filter(None, [self.spec.folder, os.environ.get("PYTHONPATH")])]
         return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
     def _say(self, wish: bytes) -> None:

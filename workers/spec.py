@@ -13,7 +13,7 @@ from orchestrator.model import Settings
 
 
 class InstanceSpec(msgspec.Struct, frozen=True):
-    """One instance. `path` are folders in which the app's module is looked for; `log` is a URL.
+    """One instance. `folder` is where the app's module is looked for first; `log` is a URL.
 
     `restore_rate_limit` is in bytes a second, 0 for none;
     `attempt` tells a retry of the host (a Spark task's attempt) from the first start; `failpoint` see failpoint.py.
@@ -26,7 +26,7 @@ class InstanceSpec(msgspec.Struct, frozen=True):
     state_dir: str
     workers: int = 1
     zone: str = ""
-    path: tuple[str, ...] = ()
+    folder: str = ""
     settings: Settings = msgspec.field(default_factory=Settings)
     task_weights: tuple[tuple[str, int], ...] = ()
     restore_rate_limit: int = 0

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import sys
+from pathlib import Path
 
 from orchestrator.cli.main import report
 from orchestrator.errors import OrchestratorError
@@ -35,9 +36,6 @@ def main() -> int:
         format=f"%(asctime)s {spec.instance.instance}.{spec.number} %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    for folder in reversed(spec.instance.path):
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
     try:
         return asyncio.run(_run(spec))
     except ProcessorFailed as error:
@@ -50,7 +48,7 @@ def main() -> int:
 
 
 async def _run(spec: WorkerSpec) -> int:
-    app = load(spec.instance.app)
+    app = load(spec.instance.app, Path(spec.instance.folder))
     log = await open_log(spec.instance.log, create=False, synchronous=spec.instance.synchronous)
     try:
         prepared = await prepare(log, app)

@@ -74,7 +74,7 @@ async def backfill(
         await _refuse_used(log, prepared)
         async with _lease_held(log, app.id) as held:
             until = await _cut(log, prepared)
-            inputs = Inputs(app_ref, prepared, log_url, log.log_id, until, chosen, Path.cwd())
+            inputs = Inputs(app_ref, prepared, log_url, log.log_id, until, chosen)
             clock.lap("checks")
             async with spark(session, f"backfill {app.id}", master) as spark_:
                 clock.lap("start of Spark")
@@ -264,8 +264,7 @@ async def spark(session: SparkSession | None, name: str, master: str) -> AsyncIt
     if session is not None:
         yield session
         return
-    paths = (str(Path.cwd()),)
-    made = await asyncio.to_thread(spark_session, name, master, paths=paths)
+    made = await asyncio.to_thread(spark_session, name, master)
     try:
         yield made
     finally:

@@ -21,6 +21,7 @@ from pipeline.spark.history import files, history_rows
 from pipeline.spark.log_source import log_frame
 from pipeline.spark.rows import COLUMNS, PLACE
 from pipeline.spark.session import failure
+from pipeline.spark.source import Source, ship
 from pipeline.spark.stage import StageJob, TaskFacts, run
 from pipeline.topology import Subtopology
 from state.log.protocol import Partition
@@ -51,7 +52,6 @@ class Inputs:
     log_id: str
     until: Mapping[Partition, int]
     history: Mapping[str, Sequence[str]]
-    folder: Path
 
 
 @dataclass
@@ -109,6 +109,7 @@ class Engine:
         self._snapshot = snapshot
         self._time_ms = time_ms
         self._computed = Computed(work)
+        self._source: Source | None = None
         self._topics = {topic.topic: topic for topic in inputs.prepared.app.topics.values()}
 
     def run(self, say: Say) -> Computed:
@@ -173,9 +174,7 @@ class Engine:
     def _job(self, sub: Subtopology) -> StageJob:
         inputs, prepared = self._inputs, self._prepared
         return StageJob(
-            app=inputs.app_ref,
-            folder=str(inputs.folder),
-            path=(str(inputs.folder),),
+            source=self._shipped(),
             numbering=prepared.topology.numbering(),
             counts=prepared.counts(),
             subtopology=sub.number,
@@ -185,6 +184,11 @@ class Engine:
             topic_ids={name: info.topic_id for name, info in prepared.topics.items()},
             time_ms=self._time_ms,
         )
+
+    def _shipped(self) -> Source:
+        if self._source is None:
+            self._source = ship(self._session, self._inputs.app_ref)
+        return self._source
 
     # ---- rows
 
@@ -239,9 +243,7 @@ class Engine:
         inputs = self._inputs
         count = self._prepared.topics[topic].partitions
         kept = str(self._computed.work / "history" / topic)
-        before = history_rows(
-            self._session, inputs.app_ref, inputs.folder, self._topics[topic], count, inputs.history[topic]
-        )
+        before = history_rows(self._session, self._shipped(), self._topics[topic], count, inputs.history[topic])
         try:
             before.write.parquet(kept)
         except Exception as error:

@@ -22,8 +22,8 @@ from orchestrator.errors import WrongUse
 from pipeline.codecs import Codec, codec_name
 from pipeline.definitions import Topic
 from pipeline.errors import CodecError
-from pipeline.loading import load
 from pipeline.partitioner import partition_of
+from pipeline.spark.source import Source
 from workers.commands.produce import encoded
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ class BadHistory(WrongUse):
 class Encoding(msgspec.Struct, frozen=True):
     """How the columns of a topic's files become bytes: "bytes" as they are, "text", or "json"."""
 
-    app: str
-    folder: str
+    source: Source
     topic: str
     partitions: int
     key: str
@@ -86,7 +85,7 @@ def _likeness(name: str) -> tuple[str, str]:
 
 
 def history_rows(
-    session: SparkSession, app_ref: str, folder: Path, topic: Topic[Any, Any], partitions: int, names: Sequence[str]
+    session: SparkSession, shipped: Source, topic: Topic[Any, Any], partitions: int, names: Sequence[str]
 ) -> DataFrame:
     """The rows of the files, as in `rows.ROWS`."""
     from pyspark.sql import Window
@@ -97,7 +96,7 @@ def history_rows(
     for name in names:
         alike.setdefault(_likeness(name), []).append(name)
     for (kind, _), chosen in alike.items():
-        frame = _placed(session, app_ref, folder, topic, partitions, kind, chosen)
+        frame = _placed(session, shipped, topic, partitions, kind, chosen)
         placed = frame if placed is None else placed.unionByName(frame)
     assert placed is not None
     source = Window.partitionBy("pid").orderBy(
@@ -119,8 +118,7 @@ def history_rows(
 
 def _placed(
     session: SparkSession,
-    app_ref: str,
-    folder: Path,
+    shipped: Source,
     topic: Topic[Any, Any],
     partitions: int,
     kind: str,
@@ -149,7 +147,7 @@ def _placed(
             else found.cast("string")
         )
 
-    job = Encoding(app_ref, str(folder), topic.topic, partitions, _way(kinds["key"]), _way(kinds["value"]))
+    job = Encoding(shipped, topic.topic, partitions, _way(kinds["key"]), _way(kinds["value"]))
     shaped = frame.select(
         text("key").alias("key"),
         text("value").alias("value"),
@@ -169,7 +167,7 @@ def _way(kind: str) -> str:
 def encode_rows(job_text: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """On an executor: columns to the bytes of the topic's types, and their partitions."""
     job = msgspec.json.decode(job_text, type=Encoding)
-    app = load(job.app, Path(job.folder))
+    app = job.source.load()
     topic = next(topic for topic in app.topics.values() if topic.topic == job.topic)
     for batch in batches:
         columns = {name: batch.column(name) for name in batch.schema.names}

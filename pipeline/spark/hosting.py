@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ import msgspec
 
 from orchestrator.errors import WrongUse
 from pipeline.spark.session import absolute_log, spark_session, stop
+from pipeline.spark.source import Source, ship
 from workers.commands import run as run_command
 from workers.instance import run_instance
 from workers.journal import NAME, wall_ms
@@ -44,7 +46,7 @@ STDERR = "stderr.log"
 # ---------------------------------------------------------------- on an executor
 
 
-def host(specs: Iterable[str]) -> Iterator[tuple[int, str]]:
+def host(source: Source, specs: Iterable[str]) -> Iterator[tuple[int, str]]:
     """The function of the Spark task: one instance until it ends; its exit code, and what it said of a failure.
 
     The Python process may be used again for another task, so everything is put back as it was.
@@ -55,7 +57,8 @@ def host(specs: Iterable[str]) -> Iterator[tuple[int, str]]:
     assert context is not None
     for text in specs:
         given = decode_instance(text)
-        spec = msgspec.structs.replace(given, attempt=given.attempt + context.attemptNumber())
+        attempt = given.attempt + context.attemptNumber()
+        spec = msgspec.structs.replace(given, attempt=attempt, folder=str(source.folder()))
         yield _instance(spec)
 
 
@@ -99,8 +102,9 @@ def _tail(path: Path) -> str:
 class SparkHandle:
     """A job that hosts one instance. All methods are called on the event loop; the job runs in a thread."""
 
-    def __init__(self, session: SparkSession, spec: InstanceSpec) -> None:
+    def __init__(self, session: SparkSession, source: Source, spec: InstanceSpec) -> None:
         self._context = session.sparkContext
+        self._source = source
         self._spec = spec
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[int] = self._loop.create_future()
@@ -139,7 +143,8 @@ class SparkHandle:
         code, said = -signal.SIGKILL, ""
         try:
             self._context.setJobGroup(self._group, f"instance {self._spec.instance}", False)
-            code, said = self._context.parallelize([encode_spec(self._spec)], 1).mapPartitions(host).collect()[0]
+            specs = self._context.parallelize([encode_spec(self._spec)], 1)
+            code, said = specs.mapPartitions(partial(host, self._source)).collect()[0]
         except Exception as error:  # noqa: BLE001 - Spark gave it up, whatever it calls the reason; the fleet decides
             log.warning("the Spark job of %s ended: %s", self._spec.instance, str(error).partition("\n")[0])
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
@@ -223,11 +228,12 @@ class SparkHost:
 
     restarts = True
 
-    def __init__(self, session: SparkSession) -> None:
+    def __init__(self, session: SparkSession, source: Source) -> None:
         self._session = session
+        self._source = source
 
     async def start(self, spec: InstanceSpec) -> SparkHandle:
-        handle = SparkHandle(self._session, spec)
+        handle = SparkHandle(self._session, self._source, spec)
         handle.begin()
         return handle
 
@@ -239,9 +245,9 @@ def run_fleet(spec: InstanceSpec, count: int) -> int:
     spec = msgspec.structs.replace(
         spec, log=absolute_log(spec.log), snapshots=str(Path(spec.snapshots).absolute()) if spec.snapshots else ""
     )
-    session = spark_session(f"instances of {spec.application}", master, paths=spec.path)
+    session = spark_session(f"instances of {spec.application}", master)
     try:
-        return asyncio.run(run_command.run_fleet(SparkHost(session), spec, count))
+        return asyncio.run(run_command.run_fleet(SparkHost(session, ship(session, spec.app)), spec, count))
     finally:
         stop(session)
 

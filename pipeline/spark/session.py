@@ -49,10 +49,10 @@ class SparkFailed(OrchestratorError):
     """Spark did not start, or a job of it failed."""
 
 
-def spark_session(
-    name: str, master: str, *, paths: tuple[str, ...] = (), settings: Mapping[str, str] | None = None
-) -> SparkSession:
-    """Start Spark. `paths` are folders from which executors import (the app's module, ours). Raises SparkFailed."""
+def spark_session(name: str, master: str, *, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """Start Spark. Executors import our packages as this process does; an app is sent to them (`source`).
+
+    Raises SparkFailed."""
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -64,7 +64,7 @@ def spark_session(
     log = folder / "spark.log"
     (folder / "log4j2.properties").write_text(LOG4J.format(log=log))
     ours = str(Path(__file__).resolve().parent.parent.parent)
-    python_path = os.pathsep.join(dict.fromkeys([ours, *paths, *filter(None, [os.environ.get("PYTHONPATH")])]))
+    python_path = os.pathsep.join(dict.fromkeys([ours, *filter(None, [os.environ.get("PYTHONPATH")])]))
     os.environ.update(
         PYSPARK_PYTHON=sys.executable,
         PYSPARK_DRIVER_PYTHON=sys.executable,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,11 +22,11 @@ import pyarrow as pa
 from orchestrator.errors import OrchestratorError
 from pipeline.app import App
 from pipeline.errors import ProcessorFailed
-from pipeline.loading import load
 from pipeline.process import Changes, TaskProcess
 from pipeline.records import SourceRecord
 from pipeline.resources import Resources
 from pipeline.spark.rows import Written, records, write_pairs
+from pipeline.spark.source import Source
 from pipeline.topology import Subtopology
 from state import manifest
 from state.snapshot import Origin, write_table
@@ -43,9 +42,7 @@ class StageFailed(OrchestratorError):
 class StageJob(msgspec.Struct, frozen=True):
     """What every task of a subtopology must know. `snapshot` is the folder of the snapshot, "" for none."""
 
-    app: str
-    folder: str
-    path: tuple[str, ...]
+    source: Source
     numbering: dict[str, Any]
     counts: dict[str, int]
     subtopology: int
@@ -142,13 +139,10 @@ class _Running:
     """One task while it is computed."""
 
     def __init__(self, job: StageJob, partition: int, draft: Path) -> None:
-        for folder in reversed(job.path):
-            if folder not in sys.path:
-                sys.path.insert(0, folder)
         self._job = job
         self._partition = partition
         self._draft = draft
-        self._app: App = load(job.app, Path(job.folder))
+        self._app: App = job.source.load()
         topology = self._app.topology(job.numbering).with_partitions(job.counts)
         self._sub: Subtopology = topology.subtopology(job.subtopology)
         self._kinds = {name: topic.kind for name, topic in topology.topics.items()}

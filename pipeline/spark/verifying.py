@@ -62,7 +62,7 @@ async def verify(
         prepared = await prepare(log, app)
         chosen = checked_history(prepared, history)
         moment = await _moment(log, prepared)
-        inputs = Inputs(app_ref, prepared, log_url, log.log_id, moment.until, chosen, Path.cwd())
+        inputs = Inputs(app_ref, prepared, log_url, log.log_id, moment.until, chosen)
     finally:
         await log.close()
     checks = [

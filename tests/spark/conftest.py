@@ -16,6 +16,6 @@ SETTINGS = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2
 def spark() -> Iterator[Any]:
     from pipeline.spark.session import spark_session, stop
 
-    session = spark_session("tests", "local[8,4]", paths=(str(ROOT),), settings=SETTINGS)
+    session = spark_session("tests", "local[8,4]", settings=SETTINGS)
     yield session
     stop(session)

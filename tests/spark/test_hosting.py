@@ -22,6 +22,7 @@ from orchestrator.errors import WrongUse
 from orchestrator.model import Settings
 from pipeline.partitioner import partition_of
 from pipeline.spark.hosting import SparkHost, process_of, run_fleet
+from pipeline.spark.source import ship
 from state.log.protocol import Log, NewRecord, Partition
 from state.log.sqlite import open_sqlite
 from tests.kills.receipts import Payment, app, payments
@@ -36,6 +37,10 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 DEADLINE_S = 120.0
 
 
+def host_on(spark: Any) -> SparkHost:
+    return SparkHost(spark, ship(spark, "tests.kills.receipts:app"))
+
+
 class Life:
     """A fleet on Spark, and its log."""
 
@@ -48,11 +53,11 @@ class Life:
             instance="",
             log=f"sqlite:{folder / 'log.db'}",
             state_dir=str(self.state),
-            path=(str(ROOT),),
+            folder=str(ROOT),
             settings=Settings(heartbeat_ms=300, session_timeout_ms=3_000, disconnect_grace_ms=300),
         )
         self.said: list[str] = []
-        self.fleet = Fleet(SparkHost(spark), log, self.spec, self.said.append)
+        self.fleet = Fleet(host_on(spark), log, self.spec, self.said.append)
         self.sent = 0
 
     async def produce(self, count: int) -> None:
@@ -152,10 +157,10 @@ async def test_a_failure_reaches_the_handle_with_its_words(
 ) -> None:
     log = await open_sqlite(tmp_path / "log.db", create=True)
     spec = Life(tmp_path, log, spark).spec
-    spec = msgspec.structs.replace(spec, instance="i9", app="tests.kills.receipts:nothing")
-    handle = await SparkHost(spark).start(spec)
+    spec = msgspec.structs.replace(spec, instance="i9", log=f"sqlite:{tmp_path / 'none.db'}")
+    handle = await host_on(spark).start(spec)
     assert await asyncio.wait_for(handle.wait(), DEADLINE_S) == 2
-    assert "error: module 'tests.kills.receipts' has no 'nothing'" in capfd.readouterr().err
+    assert f"error: no log at {tmp_path / 'none.db'}" in capfd.readouterr().err
     await log.close()
 
 
@@ -163,7 +168,7 @@ async def test_killing_ends_an_instance_that_does_not_answer(tmp_path: Path, spa
     log = await open_sqlite(tmp_path / "log.db", create=True)
     await prepare(log, app)
     life = Life(tmp_path, log, spark)
-    handle = await SparkHost(spark).start(msgspec.structs.replace(life.spec, instance="i1"))
+    handle = await host_on(spark).start(msgspec.structs.replace(life.spec, instance="i1"))
 
     async def started() -> bool:
         return bool(life.starts("i1"))

@@ -67,7 +67,7 @@ class Shop:
             instance=name,
             log=f"sqlite:{self.log}",
             state_dir=str(self.console.folder / "state"),
-            path=(str(self.console.folder / version),),
+            folder=str(self.console.folder / version),
             settings=SETTINGS,
             commit_ms=50,
             on_stop=on_stop,

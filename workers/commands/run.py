@@ -91,7 +91,7 @@ def run(argv: list[str]) -> int:
         log=url,
         state_dir=state_dir(args, url),
         workers=args.workers,
-        path=(str(Path.cwd()),),
+        folder=str(Path.cwd()),
         settings=group_settings(args),
         task_weights=args.task_weights or (),
         restore_rate_limit=args.restore_rate_limit,

@@ -1,0 +1,151 @@
+"""The app's source on its way to the executors: they need neither its folder nor ours.
+
+One rule: what travels is source and the name of the app, never a pickled definition; so what runs there is what a
+worker imports. An app that is a module of its own goes with the modules beside it that it names, a package whole, with
+the data in it. On a cluster our own packages go the same way; what they import (msgspec, pyarrow, rocksdict and the
+like, and what the app imports from elsewhere) must be installed on the executors.
+Packed and sent by the driver (`ship`); unpacked once an executor and imported there (`Source.load`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import shutil
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from orchestrator.errors import WrongUse
+from pipeline.app import App
+from pipeline.loading import ROOMS, load
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BYTES_MAX = 64 << 20
+HOME = Path(__file__).resolve().parent.parent.parent
+_IMPORT = re.compile(r"^\s*(?:from\s+(\w+)|import\s+([\w., \t]+))", re.MULTILINE)
+_SAME_TIME = (1980, 1, 1, 0, 0, 0)  # the same source is the same archive
+
+
+class Source(msgspec.Struct, frozen=True):
+    """An app as executors get it: `archive` is one of the files that Spark sends them."""
+
+    app: str
+    archive: str
+
+    def folder(self) -> Path:
+        """On an executor: where the source lies. Whoever comes first unpacks it."""
+        from pyspark import SparkFiles
+
+        archive = Path(SparkFiles.get(self.archive))
+        target = archive.with_suffix("")
+        if not target.exists():
+            draft = archive.with_name(f".{target.name}.{os.getpid()}")
+            with zipfile.ZipFile(archive) as packed:
+                packed.extractall(draft)
+            try:
+                draft.rename(target)
+            except OSError:  # another task was faster
+                shutil.rmtree(draft)
+        return target
+
+    def load(self) -> App:
+        """On an executor: the app itself."""
+        return load(self.app, self.folder())
+
+
+def ship(session: SparkSession, app_ref: str) -> Source:
+    """Send the source of an app, and ours where executors are other machines. Raises LoadError, WrongUse."""
+    load(app_ref)
+    context = session.sparkContext
+    folder = Path(str(context.getConf().get("spark.local.dir"))) / "source"
+    folder.mkdir(exist_ok=True)
+    if not re.match(r"local($|\[)", str(context.master)):
+        ours = _kept(folder, "stream-orchestrator", ((HOME, HOME / room) for room in ROOMS))
+        context.addPyFile(str(ours))  # on the path before anything of ours is unpickled
+    module = app_ref.partition(":")[0].partition(".")[0]
+    archive = _kept(folder, module, pieces(module))
+    context.addFile(str(archive))
+    return Source(app_ref, archive.name)
+
+
+def pieces(module: str) -> Iterator[tuple[Path, Path]]:
+    """(folder, file or package in it) of an imported top-level module and of what it names beside it."""
+    origin = getattr(sys.modules[module], "__file__", None)
+    path = Path(origin) if origin else Path(next(iter(getattr(sys.modules[module], "__path__", [module]))))
+    top = path.parent if path.name == "__init__.py" else path
+    if top.suffix not in ("", ".py") or not top.exists():
+        raise WrongUse(f"module {module!r} has no source that Spark could be sent ({top}); save it as a module")
+    root = top.parent
+    alone = root in {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib")}
+    found = {top.stem: top}
+    waiting = [top]
+    while waiting and not alone:
+        for name in _named(waiting.pop()):
+            beside = next((at for at in (root / name, root / f"{name}.py") if _importable(at)), None)
+            if beside is not None and name not in found and name not in ROOMS:
+                found[name] = beside
+                waiting.append(beside)
+    for name in sorted(found):
+        yield root, found[name]
+
+
+def _importable(path: Path) -> bool:
+    return path.is_file() or (path / "__init__.py").is_file()
+
+
+def _named(piece: Path) -> set[str]:
+    """The top-level names that source imports, wherever in it; words of a docstring that look so do no harm."""
+    found: set[str] = set()
+    for file in (piece,) if piece.is_file() else piece.rglob("*.py"):
+        for one, several in _IMPORT.findall(file.read_text(errors="replace")):
+            found.update([one] if one else (word.strip().partition(".")[0] for word in several.split(",")))
+    return {name.split()[0] for name in found if name.strip()}
+
+
+def _kept(folder: Path, name: str, listed: Iterable[tuple[Path, Path]]) -> Path:
+    """The archive of what is listed, named by its content."""
+    data = packed(listed)
+    path = folder / f"{name}-{hashlib.blake2b(data, digest_size=8).hexdigest()}.zip"
+    if not path.exists():
+        draft = path.with_suffix(".draft")
+        draft.write_bytes(data)
+        draft.rename(path)
+    return path
+
+
+def packed(listed: Iterable[tuple[Path, Path]]) -> bytes:
+    """Files and folders as an archive. Raises WrongUse where a package has too much beside its source."""
+    buffer = io.BytesIO()
+    total = 0
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for root, piece in listed:
+            for file in (piece,) if piece.is_file() else _files(piece):
+                total += file.stat().st_size
+                if total > BYTES_MAX:
+                    raise WrongUse(
+                        f"{piece} has more than {BYTES_MAX >> 20} MiB, too much to send to every executor; keep data "
+                        "outside of the package"
+                    )
+                info = zipfile.ZipInfo(str(file.relative_to(root)), _SAME_TIME)
+                archive.writestr(info, file.read_bytes(), zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def _files(package: Path) -> Iterator[Path]:
+    for path in sorted(package.iterdir()):
+        if path.name.startswith(".") or path.name == "__pycache__":
+            continue
+        if path.is_dir():
+            yield from _files(path)
+        elif path.is_file():
+            yield path
