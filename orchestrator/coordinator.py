@@ -216,11 +216,13 @@ class Coordinator:
         while True:
             wanted = await self._targets.get()
             gc.freeze()  # or the collector walks the whole group, 200 ms for 200,000 tasks, because of what is made here
-            for plan in place_in_steps(wanted.view):
-                if plan is not None:
-                    self.event(ev.TargetComputed(wanted.number, plan))
-                await asyncio.sleep(0)
-            gc.unfreeze()
+            try:
+                for plan in place_in_steps(wanted.view):
+                    if plan is not None:
+                        self.event(ev.TargetComputed(wanted.number, plan))
+                    await asyncio.sleep(0)
+            finally:
+                gc.unfreeze()
 
     # ---- connections
 
