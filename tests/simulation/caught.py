@@ -11,6 +11,8 @@ CAUGHT_BY: dict[str, int] = {
     "ignore_status_changes": 4,
     "no_rejoin_grace": 11,
     "no_release_timeout": 23,
+    "forget_cut_off_leavers": 369,
+    "keep_moves_to_fenced": 124,
     "no_session_timeout": 5,
     "never_give_up_learners": 0,
     "no_balance": 0,

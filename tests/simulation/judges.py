@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator import member as mem
 from orchestrator.group import Group
-from orchestrator.model import Owner, Protocol, TaskId
+from orchestrator.model import Assignment, Owner, Protocol, TaskId
 from orchestrator.roster import MEMBER_LIFE, Presence
 from tests.simulation.simlog import Broken
 
@@ -33,6 +33,9 @@ class Judges:
     learning: dict[tuple[TaskId, str, int], tuple[int, int]] = field(default_factory=dict)
     ready_since: dict[tuple[TaskId, str, int], int] = field(default_factory=dict)
     looked_ms: int = 0
+    asked_for: set[tuple[int, TaskId, int, str]] = field(
+        default_factory=set
+    )  # by term, task, epoch and target's writer
 
     # ---- of members
 
@@ -150,6 +153,28 @@ class Judges:
             ]
             if ready:
                 raise Broken(f"{record.task} went cold to {record.member} while {ready[0]} was ready")
+
+    def asked(self, candidate: Candidate, session: int, assignment: Assignment) -> None:
+        """Nobody is asked to let go of a task that it runs, for somebody who has yet to restore it."""
+        group = candidate.group
+        assert group is not None
+        owner = group.roster.of_session(session)
+        if owner is None or group.protocol is not Protocol.LEARNER or group.barrier:
+            return
+        stateful = {task.id for task in self.world.tasks if task.stateful}
+        for task, epoch in assignment.release.items():
+            move = group.moves.get(task)
+            target = group.roster.get(move.target) if move is not None else None
+            if target is None or task not in stateful or owner.status.active.get(task) != epoch:
+                continue
+            if owner.hello.instance == target.hello.instance:
+                continue
+            key = candidate.term, task, epoch, target.hello.writer
+            beside = group.roster.of_instance(target.hello.instance)  # workers of an instance share its disk
+            ready = any((copy := m.status.copies.get(task)) is not None and copy.ready for m in beside)
+            if key not in self.asked_for and not ready:
+                raise Broken(f"{owner.name} was asked to let {task} go, and {target.name} is not ready for it")
+            self.asked_for.add(key)
 
     def sent(self, group: Group) -> None:
         """What members are told to hold: no instance a task twice, no copies beyond the bounds."""

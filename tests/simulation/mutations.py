@@ -280,6 +280,30 @@ def follow_noise(stack: ExitStack) -> None:
 DIRECTED: dict[str, tuple[str, ...]] = {
     "never_give_up_learners": ("stuck", "stuck", "join", "leave", "undo"),
 }
+
+
+def forget_cut_off_leavers(stack: ExitStack) -> None:
+    """A leaver whose connection ended is given up at once."""
+    original = views.build_view
+
+    def build(the_group: group.Group) -> object:
+        gone = [m for m in the_group.roster if m.session is None and m.is_leaving and not m.shut_down]
+        for who in gone:
+            who.shut_down = True
+        try:
+            return original(the_group)
+        finally:
+            for who in gone:
+                who.shut_down = False
+
+    _patch(stack, refine, "build_view", build)
+
+
+def keep_moves_to_fenced(stack: ExitStack) -> None:
+    """A task goes to whom it was promised, whatever became of it."""
+    _patch(stack, group.Group, "_call_off_moves_to", lambda self, member: None)
+
+
 MUTATIONS: dict[str, Mutation] = {
     made.__name__: made
     for made in (
@@ -293,6 +317,8 @@ MUTATIONS: dict[str, Mutation] = {
         ignore_status_changes,
         no_rejoin_grace,
         no_release_timeout,
+        forget_cut_off_leavers,
+        keep_moves_to_fenced,
         no_session_timeout,
         never_give_up_learners,
         no_balance,

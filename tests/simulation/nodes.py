@@ -327,6 +327,7 @@ class Candidate:
         world = self.world
         match effect:
             case ev.Send(session, assignment):
+                world.judges.asked(self, session, assignment)
                 world.network.down(self, session, mem.Assigned(assignment))
             case ev.CloseSession(session, fenced):
                 world.network.close(self, session, fenced)
