@@ -10,24 +10,12 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
-import msgspec
-
 from state.errors import StateError
 from state.log.batches import last_values
 from state.log.protocol import Fetched
 from state.store.protocol import Store
 
 CHUNK = 2_000  # changes per store write: about 4 ms during which nothing else in the process runs
-
-BASE_NOTE = "changelog-base"
-
-
-class Base(msgspec.Struct, frozen=True):
-    """A changelog that is not whole: it goes on from a snapshot. Kept as a note of kind BASE_NOTE under the topic."""
-
-    snapshot: str
-    topic_id: str
-    offset: int
 
 
 def chunks(store: Store, fetched: Fetched, *, chunk: int = CHUNK) -> Iterator[int]:
@@ -103,10 +91,3 @@ def usable(
             f"{delete_retention_ms // 3_600_000} hours"
         )
     return None
-
-
-def needs_base(offset: int, base: Base | None) -> str | None:
-    """Why a changelog with this base cannot be replayed into a store at `offset`, or None where it can."""
-    if base is None or offset >= base.offset:
-        return None
-    return f"its changelog goes on from snapshot {base.snapshot}: ingest that first, a replay alone would miss records"

@@ -79,5 +79,11 @@ class DirectoryUnusable(StateError):
     """The state directory cannot be written: no permission, no space, not a directory."""
 
 
+class BaseMissing(StateError):
+    """A changelog goes on from a snapshot that is not there or cannot be used; nothing was restored or written."""
+
+    exit_code = 3
+
+
 class SnapshotUnusable(StateError):
     """A snapshot is incomplete, damaged, or belongs to another log, topic or number of partitions."""

@@ -69,7 +69,8 @@ class SourcePosition(msgspec.Struct, frozen=True):
 class SnapshotManifest(msgspec.Struct, frozen=True):
     """The commit point. `partitions` counts those of each changelog topic; `scopes` maps each to its manifest's sum.
 
-    `base` marks a snapshot that its changelogs build upon (they are not whole without it): it is never pruned.
+    `base` marks a snapshot that changelogs go on from (`state.base`): it is never pruned, and used only where the log
+    says so, for a backfill that did not reach the log leaves one that belongs to nothing.
     """
 
     snapshot: str
@@ -103,6 +104,8 @@ def publish(root: Path, manifest: SnapshotManifest) -> Path:
             raise SnapshotUnusable(
                 f"snapshot {folder}: the manifest of {scope} is not the one announced: write it again"
             )
+    for written in (root, folder, *(path for path in folder.rglob("*") if path.is_dir())):
+        _sync(written)  # names of files: a log may need this snapshot from now on
     _write_whole(folder / MANIFEST, msgspec.json.encode(manifest))
     return folder
 
@@ -127,6 +130,15 @@ def _write_whole(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     draft.rename(path)
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 # ------------------------------------------------------------------ finding
@@ -168,12 +180,18 @@ def load_scope(root: Path, manifest: SnapshotManifest, scope: str) -> ScopeManif
     return found
 
 
-def newest(root: Path, application: str, log_id: str, partitions: Mapping[str, int]) -> SnapshotManifest | None:
-    """The newest snapshot of this application in this log whose changelogs have these partition counts."""
+def newest(
+    root: Path, application: str, log_id: str, partitions: Mapping[str, int], *, base: str = ""
+) -> SnapshotManifest | None:
+    """The newest snapshot of this application in this log whose changelogs have these partition counts.
+
+    Of those that are bases only the one called `base` counts.
+    """
     fitting = [
         one
         for one in listing(root)[0]
         if (one.application, one.log_id) == (application, log_id)
+        and (not one.base or one.snapshot == base)
         and all(partitions.get(topic) == count for topic, count in one.partitions.items())
     ]
     return fitting[-1] if fitting else None

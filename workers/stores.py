@@ -1,6 +1,7 @@
 """Opening the stores of a task: what is on disk if it may be trusted, else the newest snapshot, else empty.
 
-One rule: a store that is damaged, foreign or too old costs a restore and a message, never an answer.
+One rule: a store that is damaged, foreign or too old costs a restore and a message, never an answer. A changelog that
+goes on from a base (`state.base`) is replayed behind a snapshot only; without one the task is not opened at all.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from pathlib import Path
 
 from orchestrator.model import TaskId
 from pipeline.errors import PipelineError
-from state import manifest, snapshot
+from state import base, manifest, snapshot
+from state.base import Base
 from state.changelog import usable
 from state.directory import StateDirectory
 from state.errors import SnapshotUnusable, StoreDamaged
 from state.log.protocol import Log, Partition
+from state.manifest import SnapshotManifest
 from state.store.rocksdb import Budget, RocksDbStore
 from workers.journal import wall_ms
 from workers.prepare import Prepared
@@ -36,6 +39,21 @@ class Opened:
     position: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Changelog:
+    """The changelog of a table of a task: its bounds, and what it goes on from."""
+
+    task: TaskId
+    table: str
+    partition: Partition
+    start: int
+    end: int
+    base: Base | None
+
+    def delete_retention_ms(self) -> int:
+        return DELETE_RETENTION_MS if self.base is None else base.FOR_EVER_MS
+
+
 class StoreOpener:
     """Opens the stores of an instance's tasks; blocking work runs in threads."""
 
@@ -47,17 +65,25 @@ class StoreOpener:
         self._budget = Budget()
 
     async def open(self, task: TaskId) -> dict[str, Opened]:
-        """All tables of a task. The caller holds the task's lock."""
+        """All tables of a task. The caller holds the task's lock. Raises BaseMissing, with nothing left behind."""
         tables = self._prepared.subtopology(task).tables
         partitions = [self._prepared.changelog(task, table) for table in tables]
         starts, ends = await self._log.starts(partitions), await self._log.ends(partitions)
+        notes = await self._log.notes(self._prepared.app.id, base.NOTE)
         opened: dict[str, Opened] = {}
-        for table, partition in zip(tables, partitions, strict=True):
-            bounds = starts[partition], ends[partition]
-            opened[table] = await asyncio.to_thread(self._open_table, task, table, partition, bounds)
+        try:
+            for table, partition in zip(tables, partitions, strict=True):
+                based = base.of_topic(notes, self._prepared.topics[partition.topic])
+                change = _Changelog(task, table, partition, starts[partition], ends[partition], based)
+                opened[table] = await asyncio.to_thread(self._open_table, change)
+        except BaseException:
+            for one in opened.values():
+                one.store.close()
+            raise
         return opened
 
-    def _open_table(self, task: TaskId, table: str, partition: Partition, bounds: tuple[int, int]) -> Opened:
+    def _open_table(self, change: _Changelog) -> Opened:
+        task, table, partition = change.task, change.table, change.partition
         path = self._directory.table(str(task), table)
         info = self._prepared.topics[partition.topic]
         stamp = {"log_id": self._log.log_id, "topic_id": info.topic_id}
@@ -69,11 +95,13 @@ class StoreOpener:
                 store.stamp(),
                 log_id=self._log.log_id,
                 topic_id=info.topic_id,
-                start=bounds[0],
-                end=bounds[1],
-                delete_retention_ms=DELETE_RETENTION_MS,
+                start=change.start,
+                end=change.end,
+                delete_retention_ms=change.delete_retention_ms(),
                 now_ms=wall_ms(),
             )
+            if reason is None and store.offset:
+                reason = base.needed(store.offset, change.base)
         except StoreDamaged as error:
             reason = str(error)
         if reason is not None:
@@ -85,40 +113,54 @@ class StoreOpener:
         assert store is not None
         if store.offset > 0:
             return Opened(store, partition, "disk", store.offset)
-        if store.is_empty() and self._ingest(store, task, table, partition, bounds):
-            return Opened(store, partition, "snapshot", store.offset)
+        why = "no folder of snapshots is named" if self._snapshots is None else f"it is not in {self._snapshots}"
+        for found in self._candidates(change):
+            problem = self._ingest(store, change, found)
+            if problem is None:
+                return Opened(store, partition, "snapshot", store.offset)
+            log.warning("%s, table %s: snapshot %s is not used: %s", task, table, found.snapshot, problem)
+            why = problem
+        if change.base is not None:
+            store.close()
+            self._directory.wipe(str(task), table)
+            raise base.missing(f"{task}, table {table}: the changelog {partition}", change.base, why)
         return Opened(store, partition, "empty", store.offset)
 
-    def _ingest(
-        self, store: RocksDbStore, task: TaskId, table: str, partition: Partition, bounds: tuple[int, int]
-    ) -> bool:
-        """Fill an empty store from the newest snapshot that fits; False where there is none."""
+    def _candidates(self, change: _Changelog) -> list[SnapshotManifest]:
+        """The newest snapshot that fits, and the base where that is another."""
         if self._snapshots is None or not self._snapshots.is_dir():
-            return False
+            return []
         counts: Mapping[str, int] = self._prepared.counts()
-        found = manifest.newest(self._snapshots, self._prepared.app.id, self._log.log_id, counts)
-        if found is None or str(task) not in found.scopes:
-            return False
+        name = "" if change.base is None else change.base.snapshot
+        newest = manifest.newest(self._snapshots, self._prepared.app.id, self._log.log_id, counts, base=name)
+        found = [] if newest is None else [newest]
+        if newest is not None and name not in ("", newest.snapshot):
+            found += [one for one in manifest.listing(self._snapshots)[0] if one.snapshot == name]
+        return [one for one in found if str(change.task) in one.scopes]
+
+    def _ingest(self, store: RocksDbStore, change: _Changelog, found: SnapshotManifest) -> str | None:
+        """Fill an empty store from a snapshot; what is wrong with it where it cannot be used."""
+        assert self._snapshots is not None
         try:
-            scope = manifest.load_scope(self._snapshots, found, str(task))
+            scope = manifest.load_scope(self._snapshots, found, str(change.task))
             reason = snapshot.problem(
                 scope,
-                table,
+                change.table,
                 log_id=self._log.log_id,
-                topic_id=self._prepared.topics[partition.topic].topic_id,
-                start=bounds[0],
-                end=bounds[1],
-                delete_retention_ms=DELETE_RETENTION_MS,
+                topic_id=self._prepared.topics[change.partition.topic].topic_id,
+                start=change.start,
+                end=change.end,
+                delete_retention_ms=change.delete_retention_ms(),
                 now_ms=wall_ms(),
             )
-            described = scope.table(table)
+            described = scope.table(change.table)
             if reason is None and described is not None:
-                snapshot.ingest(store, self._snapshots / found.snapshot / str(task), described)
-                return True
+                reason = base.needed(described.offset, change.base)
+            if reason is None and described is not None:
+                snapshot.ingest(store, self._snapshots / found.snapshot / str(change.task), described)
         except SnapshotUnusable as error:
             reason = str(error)
-        log.warning("%s, table %s: snapshot %s is not used: %s", task, table, found.snapshot, reason)
-        return False
+        return reason
 
 
 def disk_positions(directory: StateDirectory, prepared: Prepared, log_id: str) -> dict[TaskId, int]:

@@ -17,7 +17,7 @@ from orchestrator.model import Role, TaskId
 from pipeline.merge import Merger
 from pipeline.process import TaskProcess
 from state.directory import TaskLock
-from state.errors import DirectoryLocked, StateError
+from state.errors import BaseMissing, DirectoryLocked, StateError
 from state.log.protocol import Partition
 from workers.journal import wall_ms
 from workers.stores import Opened
@@ -66,6 +66,9 @@ class TaskRun:
         while (step := await self._queue.get()) is not None:
             try:
                 await step()
+            except BaseMissing as error:  # of the whole instance: no other task would find it either
+                await self._shut()
+                self.worker.crashed(error)
             except StateError as error:
                 log.error("%s: %s", self.id, error)
                 await self._shut()

@@ -2,7 +2,8 @@
 
 One rule: nothing of a backfill is anywhere until one transaction of the log holds all of it: outputs, the final values
 of every table in their changelogs, and the positions where live processing goes on. The snapshot is published after it:
-whatever happens in between, the changelogs are whole.
+whatever happens in between, the changelogs are whole. With `snapshot_only` the final values are in the snapshot alone:
+then it is published before, and the transaction names it as the base of the changelogs (`state.base`).
 The coordinator's lease is held meanwhile, so no instance is given a task. One cut holds for all inputs; the position in
 a re-key topic is its end when the backfill starts.
 """
@@ -30,9 +31,10 @@ from pipeline.loading import load
 from pipeline.spark.engine import Computed, Engine, Inputs, Say, checked_history
 from pipeline.spark.rows import read_outputs, read_pairs
 from pipeline.spark.session import absolute_log, forget_failure, spark_session, stop
-from state import manifest
+from state import base, manifest
+from state.base import Base
 from state.errors import LeaseLost
-from state.log.protocol import Lease, Log, NewRecord, Partition
+from state.log.protocol import Lease, Log, NewRecord, Note, Partition
 from workers.journal import wall_ms
 from workers.logs import open_log
 from workers.prepare import Prepared, prepare
@@ -56,6 +58,7 @@ async def backfill(
     history: Mapping[str, Sequence[str]] = NOTHING,
     say: Say,
     allow_outside: bool = False,
+    snapshot_only: bool = False,
     session: SparkSession | None = None,
 ) -> dict[str, Any]:
     """Compute everything up to the ends of the inputs, and hand it to the log; returns the facts.
@@ -78,7 +81,8 @@ async def backfill(
             clock.lap("checks")
             async with spark(session, f"backfill {app.id}", master) as spark_:
                 clock.lap("start of Spark")
-                return await _run(spark_, log, held, inputs, snapshots, clock, say)
+                run = Run(spark_, log, held, inputs, snapshots.absolute(), snapshot_only, clock, say)
+                return await run.run()
     finally:
         await log.close()
 
@@ -99,44 +103,134 @@ class Clock:
         return round(time.monotonic() - self._begun, 2)
 
 
-async def _run(
-    session: SparkSession, log: Log, held: Held, inputs: Inputs, snapshots: Path, clock: Clock, say: Say
-) -> dict[str, Any]:
-    now_ms = wall_ms()
-    snapshot = f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
-    root = snapshots.absolute()
-    work = root / f".{snapshot}.work"
-    engine = Engine(session, inputs, work, root / snapshot, now_ms)
-    published = False
-    try:
-        computed = await in_thread(session, engine.run, say)
-        clock.lap("processors")
-        clock.seconds.update(computed.seconds)
-        await _seed(log, held, inputs, computed)
-        clock.lap("log")
-        say(f"the log has {sum(computed.sums('entries').values())} entries of tables, and the outputs")
-        _keep_outputs(computed, root / snapshot)
-        published = await asyncio.to_thread(_publish, root, snapshot, inputs, computed, now_ms)
-        clock.lap("snapshot")
-    finally:
-        engine.remove()
-        if not published:
-            shutil.rmtree(root / snapshot, ignore_errors=True)
-    return {
-        "application": inputs.prepared.app.id,
-        "snapshot": snapshot,
-        "snapshots": str(root),
-        "tasks": len(computed.tasks),
-        "records_in": computed.total("records_in"),
-        "inputs": sum(position for p, position in inputs.until.items()),
-        "outputs": computed.sums("outputs"),
-        "rekeyed": computed.sums("rekeyed"),
-        "skipped": computed.total("skipped"),
-        "dead_lettered": computed.total("dead_lettered"),
-        "tables": computed.sums("entries"),
-        "positions": {str(p): position for p, position in sorted(inputs.until.items())},
-        "seconds": {**clock.seconds, "total": clock.total()},
-    }
+class Run:
+    """One backfill, from what was checked on: computes, seeds the log, publishes the snapshot."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        log: Log,
+        held: Held,
+        inputs: Inputs,
+        root: Path,
+        snapshot_only: bool,
+        clock: Clock,
+        say: Say,
+    ) -> None:
+        self._session, self._log, self._held, self._inputs = session, log, held, inputs
+        self._prepared = inputs.prepared
+        self._only = snapshot_only
+        self._clock, self._say = clock, say
+        self._now_ms = wall_ms()
+        self._root = root
+        self._name = f"{datetime.fromtimestamp(self._now_ms / 1000, UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
+        self._snapshot = root / self._name
+        self._keep = False  # the snapshot, whatever happens from now on
+
+    async def run(self) -> dict[str, Any]:
+        work = self._root / f".{self._name}.work"
+        engine = Engine(self._session, self._inputs, work, self._snapshot, self._now_ms, base=self._only)
+        try:
+            computed = await in_thread(self._session, engine.run, self._say)
+            self._clock.lap("processors")
+            self._clock.seconds.update(computed.seconds)
+            await self._hand_over(computed)
+        finally:
+            engine.remove()
+            if not self._keep:
+                shutil.rmtree(self._snapshot, ignore_errors=True)
+        return self._facts(computed)
+
+    async def _hand_over(self, computed: Computed) -> None:
+        if self._only:
+            await asyncio.to_thread(self._publish, computed)
+        await self._seed(computed)
+        self._clock.lap("log")
+        entries = sum(computed.sums("entries").values())
+        where = f"the snapshot {self._name}, which they need from now on," if self._only else "the log"
+        self._say(f"{where} has {entries} entries of tables, and the log the outputs")
+        _keep_outputs(computed, self._snapshot)
+        if not self._only:
+            await asyncio.to_thread(self._publish, computed)
+            self._keep = True
+        self._clock.lap("snapshot")
+
+    async def _seed(self, computed: Computed) -> None:
+        """Everything in one transaction. Raises RefusedBySafety or LeaseLost where the app has begun meanwhile."""
+        application = self._prepared.app.id
+        records = await asyncio.to_thread(self._records, computed)
+        notes = self._notes() if self._only else []
+        await self._held.check()
+        self._keep = self._only  # a commit whose answer never comes may have made it a base
+        if not await self._log.seed_positions(application, self._inputs.until, records, notes=notes):
+            self._keep = False
+            raise RefusedBySafety(
+                f"'{application}' committed positions while backfill was at work; nothing of it was written; "
+                "stop its instances"
+            )
+
+    def _records(self, computed: Computed) -> dict[Partition, list[NewRecord]]:
+        found: dict[Partition, list[NewRecord]] = {}
+        for topic in computed.sums("outputs"):
+            for partition, out in read_outputs(computed.outputs(topic)):
+                made = NewRecord(out.key, out.value, out.timestamp_ms, out.headers)
+                found.setdefault(Partition(topic, partition), []).append(made)
+        for task in self._prepared.tasks():
+            facts = computed.tasks[str(task.id)]
+            for table in self._prepared.subtopology(task.id).tables:
+                changelog = self._prepared.changelog(task.id, table)
+                if self._only:
+                    found[changelog] = [base.marker(self._now_ms)]
+                    continue
+                at_ms = facts.written_ms.get(table, 0)
+                pairs = read_pairs(computed.state(facts.task, table))
+                found[changelog] = [NewRecord(key, value, at_ms) for key, value in pairs]
+        return found
+
+    def _changelogs(self) -> list[str]:
+        prepared = self._prepared
+        return [prepared.app.tables[table].changelog for sub in prepared.topology.subtopologies for table in sub.tables]
+
+    def _notes(self) -> list[Note]:
+        """That the changelogs go on from this snapshot."""
+        topics = self._prepared.topics
+        bases = {topic: Base(self._name, topics[topic].topic_id) for topic in self._changelogs()}
+        return [(self._prepared.app.id, base.NOTE, topic, base.encode(one)) for topic, one in bases.items()]
+
+    def _publish(self, computed: Computed) -> None:
+        until = sorted(self._inputs.until.items())
+        manifest.publish(
+            self._root,
+            manifest.SnapshotManifest(
+                snapshot=self._name,
+                application=self._prepared.app.id,
+                log_id=self._inputs.log_id,
+                time_ms=self._now_ms,
+                partitions={topic: self._prepared.topics[topic].partitions for topic in self._changelogs()},
+                scopes={task: facts.scope_sum for task, facts in computed.tasks.items() if facts.scope_sum},
+                positions=tuple(manifest.SourcePosition(p.topic, p.number, at) for p, at in until),
+                base=self._only,
+            ),
+        )
+
+    def _facts(self, computed: Computed) -> dict[str, Any]:
+        until = self._inputs.until
+        return {
+            "application": self._prepared.app.id,
+            "snapshot": self._name,
+            "snapshots": str(self._root),
+            "snapshot_only": self._only,
+            "tasks": len(computed.tasks),
+            "records_in": computed.total("records_in"),
+            "inputs": sum(until.values()),
+            "outputs": computed.sums("outputs"),
+            "rekeyed": computed.sums("rekeyed"),
+            "skipped": computed.total("skipped"),
+            "dead_lettered": computed.total("dead_lettered"),
+            "tables": computed.sums("entries"),
+            "positions": {str(p): position for p, position in sorted(until.items())},
+            "seconds": {**self._clock.seconds, "total": self._clock.total()},
+        }
 
 
 # ---------------------------------------------------------------- before
@@ -289,33 +383,6 @@ async def in_thread(session: SparkSession, function: Any, *args: Any) -> Any:
 # ---------------------------------------------------------------- after
 
 
-async def _seed(log: Log, held: Held, inputs: Inputs, computed: Computed) -> None:
-    """Everything in one transaction. Raises RefusedBySafety or LeaseLost where the app has begun meanwhile."""
-    application = inputs.prepared.app.id
-    records = await asyncio.to_thread(_records, inputs.prepared, computed)
-    await held.check()
-    if not await log.seed_positions(application, inputs.until, records):
-        raise RefusedBySafety(
-            f"'{application}' committed positions while backfill was at work; nothing of it was written; "
-            "stop its instances"
-        )
-
-
-def _records(prepared: Prepared, computed: Computed) -> dict[Partition, list[NewRecord]]:
-    found: dict[Partition, list[NewRecord]] = {}
-    for topic in computed.sums("outputs"):
-        for partition, out in read_outputs(computed.outputs(topic)):
-            made = NewRecord(out.key, out.value, out.timestamp_ms, out.headers)
-            found.setdefault(Partition(topic, partition), []).append(made)
-    for task in prepared.tasks():
-        facts = computed.tasks[str(task.id)]
-        for table in prepared.subtopology(task.id).tables:
-            at_ms = facts.written_ms.get(table, 0)
-            pairs = read_pairs(computed.state(facts.task, table))
-            found[prepared.changelog(task.id, table)] = [NewRecord(key, value, at_ms) for key, value in pairs]
-    return found
-
-
 def _keep_outputs(computed: Computed, snapshot: Path) -> None:
     """Outputs stay beside the snapshot, for queries."""
     for topic in computed.sums("outputs"):
@@ -323,24 +390,3 @@ def _keep_outputs(computed: Computed, snapshot: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for path in computed.outputs(topic):
             os.replace(path, folder / f"{path.parent.parent.name}.parquet")  # noqa: PTH105
-
-
-def _publish(root: Path, snapshot: str, inputs: Inputs, computed: Computed, now_ms: int) -> bool:
-    prepared = inputs.prepared
-    changelogs = [
-        prepared.app.tables[table].changelog for sub in prepared.topology.subtopologies for table in sub.tables
-    ]
-    positions = tuple(manifest.SourcePosition(p.topic, p.number, at) for p, at in sorted(inputs.until.items()))
-    manifest.publish(
-        root,
-        manifest.SnapshotManifest(
-            snapshot=snapshot,
-            application=prepared.app.id,
-            log_id=inputs.log_id,
-            time_ms=now_ms,
-            partitions={topic: prepared.topics[topic].partitions for topic in changelogs},
-            scopes={task: facts.scope_sum for task, facts in computed.tasks.items() if facts.scope_sum},
-            positions=positions,
-        ),
-    )
-    return True

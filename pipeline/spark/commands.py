@@ -41,6 +41,9 @@ def backfill(argv: list[str]) -> int:
     """Compute an app's tables and outputs from its history."""
     parser = _parser("backfill", "Compute tables and outputs from history on Spark; live instances go on from there.")
     parser.setting("--snapshots", default=SNAPSHOTS, help="folder for the snapshot")
+    parser.add_argument(
+        "--snapshot-only", action="store_true", help="tables in the snapshot alone: the changelogs need it for ever"
+    )
     args = parser.parse_intermixed_args(argv)
     history = history_of(args.history)
     url = args.log or default_log(load(args.app).id, Path.cwd(), existing=not history)
@@ -53,6 +56,7 @@ def backfill(argv: list[str]) -> int:
             history=history,
             say=_say,
             allow_outside=args.allow_outside,
+            snapshot_only=args.snapshot_only,
         )
     )
     if args.json:
@@ -65,6 +69,7 @@ def backfill(argv: list[str]) -> int:
 def verify(argv: list[str]) -> int:
     """Compare live tables and outputs with what Spark computes from the same inputs."""
     parser = _parser("verify", "Compute everything again on Spark and compare each key and output with the live ones.")
+    parser.setting("--snapshots", help="folder of the snapshot of a backfill with --snapshot-only")
     args = parser.parse_intermixed_args(argv)
     app = load(args.app)
     url = args.log or default_log(app.id, Path.cwd(), existing=True)
@@ -73,6 +78,7 @@ def verify(argv: list[str]) -> int:
             args.app,
             url,
             master=args.master,
+            snapshots=Path(args.snapshots) if args.snapshots else None,
             history=history_of(args.history),
             say=_say,
             allow_outside=args.allow_outside,

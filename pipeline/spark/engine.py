@@ -100,13 +100,26 @@ def checked_history(prepared: Prepared, history: Mapping[str, Sequence[str]]) ->
 
 
 class Engine:
-    """Runs the stages. `snapshot` is the folder for SST files, or None. Blocks: call it from a thread."""
+    """Runs the stages. `snapshot` is the folder for SST files, or None; `base`: changelogs go on from it.
 
-    def __init__(self, session: SparkSession, inputs: Inputs, work: Path, snapshot: Path | None, time_ms: int) -> None:
+    Blocks: call it from a thread.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        inputs: Inputs,
+        work: Path,
+        snapshot: Path | None,
+        time_ms: int,
+        *,
+        base: bool = False,
+    ) -> None:
         self._session = session
         self._inputs = inputs
         self._prepared = inputs.prepared
         self._snapshot = snapshot
+        self._base = base
         self._time_ms = time_ms
         self._computed = Computed(work)
         self._source: Source | None = None
@@ -180,6 +193,7 @@ class Engine:
             subtopology=sub.number,
             work=str(self._computed.work),
             snapshot="" if self._snapshot is None else str(self._snapshot),
+            base=self._base,
             log_id=inputs.log_id,
             topic_ids={name: info.topic_id for name, info in prepared.topics.items()},
             time_ms=self._time_ms,

@@ -28,7 +28,7 @@ from pipeline.resources import Resources
 from pipeline.spark.rows import Written, records, write_pairs
 from pipeline.spark.source import Source
 from pipeline.topology import Subtopology
-from state import manifest
+from state import base, manifest
 from state.snapshot import Origin, write_table
 
 FACTS = "facts.json"
@@ -40,7 +40,8 @@ class StageFailed(OrchestratorError):
 
 
 class StageJob(msgspec.Struct, frozen=True):
-    """What every task of a subtopology must know. `snapshot` is the folder of the snapshot, "" for none."""
+    """What every task of a subtopology must know. `snapshot` is the folder of the snapshot, "" for none; `base`: its
+    changelogs go on from it, and have no entries of their own."""
 
     source: Source
     numbering: dict[str, Any]
@@ -48,6 +49,7 @@ class StageJob(msgspec.Struct, frozen=True):
     subtopology: int
     work: str
     snapshot: str
+    base: bool
     log_id: str
     topic_ids: dict[str, str]
     time_ms: int
@@ -225,7 +227,8 @@ class _Running:
         tables = []
         for table, found in pairs.items():
             topic = self._app.tables[table].changelog
-            origin = Origin(job.log_id, topic, job.topic_ids[topic], len(found), job.time_ms)
+            offset = base.OFFSET if job.base else len(found)
+            origin = Origin(job.log_id, topic, job.topic_ids[topic], offset, job.time_ms)
             tables.append(write_table(draft, table, found, origin))
         scope = manifest.ScopeManifest(task, job.log_id, job.time_ms, tuple(tables))
         sum_ = manifest.write_scope(draft, scope)

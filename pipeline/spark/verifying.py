@@ -19,6 +19,11 @@ from pipeline.spark.backfill import NOTHING, in_thread, refuse_outside, spark
 from pipeline.spark.engine import Computed, Engine, Inputs, Say, checked_history, external
 from pipeline.spark.log_source import log_frame
 from pipeline.spark.session import absolute_log, failure
+from pipeline.spark.snapshot_source import snapshot_frame
+from pipeline.topology import Subtopology
+from state import base, manifest
+from state.base import Base
+from state.errors import SnapshotUnusable
 from state.log.protocol import Log, Partition
 from workers.client import description
 from workers.journal import wall_ms
@@ -47,12 +52,16 @@ async def verify(
     log_url: str,
     *,
     master: str = "local[2]",
+    snapshots: Path | None = None,
     history: Mapping[str, Sequence[str]] = NOTHING,
     say: Say,
     allow_outside: bool = False,
     session: SparkSession | None = None,
 ) -> list[Check]:
-    """Checks as {"check", "expected", "found", "ok"}: tables by key, outputs as multisets of (key, value)."""
+    """Checks as {"check", "expected", "found", "ok"}: tables by key, outputs as multisets of (key, value).
+
+    `snapshots` is where the base of the changelogs is, for an app that has one. Raises BaseMissing.
+    """
     app = load(app_ref)
     refuse_outside(app, allow_outside, say)
     log_url = absolute_log(log_url)
@@ -61,6 +70,7 @@ async def verify(
         await description(log, app.id)
         prepared = await prepare(log, app)
         chosen = checked_history(prepared, history)
+        bases = await _bases(log, prepared, snapshots)
         moment = await _moment(log, prepared)
         inputs = Inputs(app_ref, prepared, log_url, log.log_id, moment.until, chosen)
     finally:
@@ -75,12 +85,34 @@ async def verify(
         with tempfile.TemporaryDirectory(prefix="stream-orchestrator-verify-") as work:
             engine = Engine(spark_, inputs, Path(work) / "work", None, wall_ms())
             computed = await in_thread(spark_, engine.run, say)
-            compared: list[Check] = await in_thread(spark_, _compare, spark_, inputs, moment, computed, say)
+            compared: list[Check] = await in_thread(spark_, _compare, spark_, inputs, moment, bases, computed, say)
             return checks + compared
 
 
 def _check(what: str, expected: Any, found: Any, ok: bool | None = None, **more: Any) -> Check:
     return {"check": what, "expected": expected, "found": found, "ok": expected == found if ok is None else ok, **more}
+
+
+@dataclass(frozen=True)
+class Bases:
+    """What changelogs go on from: topic -> base, all in one folder."""
+
+    root: Path
+    by_topic: Mapping[str, Base]
+
+
+async def _bases(log: Log, prepared: Prepared, snapshots: Path | None) -> Bases:
+    notes = await log.notes(prepared.app.id, base.NOTE)
+    kept = {topic: base.of_topic(notes, info) for topic, info in prepared.topics.items()}
+    found = {topic: one for topic, one in kept.items() if one is not None}
+    for topic, one in found.items():
+        if snapshots is None:
+            raise base.missing(f"the changelog {topic}", one, "no folder of snapshots is named")
+        try:
+            manifest.load(snapshots, one.snapshot)
+        except SnapshotUnusable as error:
+            raise base.missing(f"the changelog {topic}", one, str(error)) from None
+    return Bases(snapshots or Path(), found)
 
 
 async def _moment(log: Log, prepared: Prepared) -> Moment:
@@ -112,7 +144,9 @@ async def _moment(log: Log, prepared: Prepared) -> Moment:
 # ---------------------------------------------------------------- comparing
 
 
-def _compare(session: SparkSession, inputs: Inputs, moment: Moment, computed: Computed, say: Say) -> list[Check]:
+def _compare(
+    session: SparkSession, inputs: Inputs, moment: Moment, bases: Bases, computed: Computed, say: Say
+) -> list[Check]:
     prepared = inputs.prepared
     read = set(external(prepared))
     checks: list[Check] = []
@@ -120,7 +154,7 @@ def _compare(session: SparkSession, inputs: Inputs, moment: Moment, computed: Co
         for sub in prepared.topology.subtopologies:
             for table in sub.tables:
                 paths = [str(computed.state(f"{sub.number}_{n}", table)) for n in range(sub.partitions)]
-                live = _written(session, inputs, moment, prepared.app.tables[table].changelog)
+                live = _live(session, inputs, moment, bases, sub, table)
                 checks.append(_compare_table(session, table, paths, live))
                 say(_told(checks[-1]))
         sinks = {name for sub in prepared.topology.subtopologies for name in sub.sinks}
@@ -143,6 +177,20 @@ def _told(check: Check) -> str:
 def _written(session: SparkSession, inputs: Inputs, moment: Moment, topic: str) -> DataFrame:
     ends = {str(p): end for p, end in moment.ends.items() if p.topic == topic}
     return log_frame(session, inputs.log_url, [topic], ends)
+
+
+def _live(
+    session: SparkSession, inputs: Inputs, moment: Moment, bases: Bases, sub: Subtopology, table: str
+) -> DataFrame:
+    """What was written to a table: its changelog, behind the entries that it goes on from."""
+    topic = inputs.prepared.app.tables[table].changelog
+    found = _written(session, inputs, moment, topic)
+    based = bases.by_topic.get(topic)
+    if based is None:
+        return found
+    scopes = {number: f"{sub.number}_{number}" for number in range(sub.partitions)}
+    before = snapshot_frame(session, bases.root, based.snapshot, table, scopes)
+    return found.where(f"offset >= {based.offset}").select(before.columns).unionByName(before)
 
 
 def _compare_table(session: SparkSession, table: str, paths: Sequence[str], live: DataFrame) -> Check:

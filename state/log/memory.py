@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
+from state.base import NOTE, stands_on_one
 from state.errors import Fenced, LeaseLost, Refused, StateError, TopicMismatch
 from state.log import batches, checks, compaction
 from state.log.batches import Batch
@@ -20,6 +21,7 @@ from state.log.protocol import (
     Fetched,
     Lease,
     NewRecord,
+    Note,
     OwnerRecord,
     Part,
     Partition,
@@ -129,7 +131,7 @@ class MemoryLog:
         self,
         records: Mapping[Partition, Sequence[NewRecord]],
         *,
-        note: tuple[str, str, str, bytes] | None = None,
+        note: Note | None = None,
     ) -> dict[Partition, int]:
         ends = self._write(self._build(records), committed=True)
         if note is not None:
@@ -158,13 +160,20 @@ class MemoryLog:
         return dict(sorted(self._positions.get(application, {}).items()))
 
     async def seed_positions(
-        self, application: str, positions: Mapping[Partition, int], records: Mapping[Partition, Sequence[NewRecord]]
+        self,
+        application: str,
+        positions: Mapping[Partition, int],
+        records: Mapping[Partition, Sequence[NewRecord]],
+        *,
+        notes: Sequence[Note] = (),
     ) -> bool:
         built = self._build(records)
         if self._positions.get(application):
             return False
         self._write(built, committed=True)
         self._positions[application] = dict(positions)
+        for note in notes:
+            self._put_note(*note)
         return True
 
     def _build(self, records: Mapping[Partition, Sequence[NewRecord]]) -> dict[Partition, list[Batch]]:
@@ -271,7 +280,8 @@ class MemoryLog:
         if (found := self._topics.get(topic)) is None:
             raise checks.unknown(Partition(topic, 0), None)
         compaction.require_changelog(found)
-        horizon_ms = self.now_ms() - self._delete_retention_ms
+        kept = [notes[topic] for (_, kind), notes in self._notes.items() if kind == NOTE and topic in notes]
+        horizon_ms = 0 if stands_on_one(kept, found) else self.now_ms() - self._delete_retention_ms
         merge_ms = max(self._delete_retention_ms // 8, 1)
         return sum(
             self.part(Partition(topic, number)).compact(horizon_ms, merge_ms) for number in range(found.partitions)

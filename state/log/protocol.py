@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 Headers = tuple[tuple[str, bytes], ...]
+Note = tuple[str, str, str, bytes]  # application, kind, key, value
 
 
 class Partition(NamedTuple):
@@ -156,10 +157,10 @@ class Log(Protocol):
         self,
         records: Mapping[Partition, Sequence[NewRecord]],
         *,
-        note: tuple[str, str, str, bytes] | None = None,
+        note: Note | None = None,
     ) -> dict[Partition, int]:
-        """Write records of nobody in particular (a producer), all or nothing, with an optional note
-        (application, kind, key, value) in the same transaction. Returns the new ends."""
+        """Write records of nobody in particular (a producer), all or nothing, with an optional note in the same
+        transaction. Returns the new ends."""
 
     async def commit(self, application: str, writer: str, parts: Sequence[Part]) -> dict[Partition, int]:
         """Write records and positions of all parts in one transaction, if `writer` owns each part's scope at its epoch.
@@ -171,10 +172,15 @@ class Log(Protocol):
         """Where the application's inputs have been read up to."""
 
     async def seed_positions(
-        self, application: str, positions: Mapping[Partition, int], records: Mapping[Partition, Sequence[NewRecord]]
+        self,
+        application: str,
+        positions: Mapping[Partition, int],
+        records: Mapping[Partition, Sequence[NewRecord]],
+        *,
+        notes: Sequence[Note] = (),
     ) -> bool:
-        """Commit starting positions and records (a backfill's) in one transaction, only if the application has no
-        positions at all; False, and nothing written, where it has."""
+        """Commit starting positions, records and notes (a backfill's) in one transaction, only if the application has
+        no positions at all; False, and nothing written, where it has."""
 
     # the coordinator's
     async def lease(self, application: str) -> Lease | None: ...
@@ -209,7 +215,8 @@ class Log(Protocol):
 
     # upkeep
     async def compact(self, topic: str) -> int:
-        """Changelogs keep the last record of each key (and tombstones for a while); returns records removed."""
+        """Changelogs keep the last record of each key, and tombstones for a while (with a base, `state.base`: for
+        ever); returns records removed."""
 
     async def trim(self, positions: Mapping[Partition, int]) -> int:
         """Remove whole batches before these positions (consumed records of a repartition topic)."""

@@ -17,11 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from state.base import NOTE, stands_on_one
 from state.errors import LogUnusable
 from state.log import checks, compaction, sqlite_reader
 from state.log.protocol import (
     Lease,
     NewRecord,
+    Note,
     OwnerRecord,
     Part,
     Partition,
@@ -31,7 +33,7 @@ from state.log.protocol import (
 )
 from state.log.sqlite_file import Synchronous, connect, explain, prepare
 from state.log.sqlite_reader import SqliteReader
-from state.log.sqlite_writer import FileIdentity, Note, Writer, find_part, read_lease
+from state.log.sqlite_writer import FileIdentity, Writer, find_part, read_lease
 
 T = TypeVar("T")
 
@@ -203,9 +205,14 @@ class SqliteLog:
         return await self.read(lambda db: sqlite_reader.positions(db, application))
 
     async def seed_positions(
-        self, application: str, positions: Mapping[Partition, int], records: Mapping[Partition, Sequence[NewRecord]]
+        self,
+        application: str,
+        positions: Mapping[Partition, int],
+        records: Mapping[Partition, Sequence[NewRecord]],
+        *,
+        notes: Sequence[Note] = (),
     ) -> bool:
-        return await self._write(partial(self._writer.seed_positions, application, positions, records))
+        return await self._write(partial(self._writer.seed_positions, application, positions, records, notes))
 
     # ------------------------------------------------------------------ lease and owners
 
@@ -251,13 +258,15 @@ class SqliteLog:
         if found is None:
             raise checks.unknown(Partition(topic, 0), None)
         compaction.require_changelog(found)
+        kept = await self.read(lambda db: sqlite_reader.notes_of(db, NOTE, topic))
+        horizon_ms = 0 if stands_on_one(kept, found) else time.time_ns() // 1_000_000 - self._delete_retention_ms
         removed = 0
         for number in range(found.partitions):
-            removed += await self._compact_partition(Partition(topic, number))
+            removed += await self._compact_partition(Partition(topic, number), horizon_ms)
         await self._write(partial(self._writer.shrink, _SHRINK_PAGES))
         return removed
 
-    async def _compact_partition(self, partition: Partition) -> int:
+    async def _compact_partition(self, partition: Partition, horizon_ms: int) -> int:
         part, _ = await self.read(lambda db: find_part(db, partition))
         last: dict[bytes, int] = {}
         position = 0
@@ -265,7 +274,6 @@ class SqliteLog:
             last.update(await asyncio.to_thread(compaction.survey, rows))
             position = rows[-1].next
         removed = position = 0
-        horizon_ms = time.time_ns() // 1_000_000 - self._delete_retention_ms
         merge_ms = max(self._delete_retention_ms // 8, 1)
         while rows := await self.read(partial(sqlite_reader.rows, part=part, from_base=position)):
             todo = await asyncio.to_thread(

@@ -112,6 +112,11 @@ def notes(db: sqlite3.Connection, application: str, kind: str) -> dict[str, byte
     return dict(rows.fetchall())
 
 
+def notes_of(db: sqlite3.Connection, kind: str, key: str) -> list[bytes]:
+    """Of every application."""
+    return [row[0] for row in db.execute("select value from notes where kind = ? and key = ?", (kind, key))]
+
+
 def rows(db: sqlite3.Connection, part: int, from_base: int) -> list[Row]:
     """Some whole batches from `from_base` on, for compaction: many small ones or a few large ones."""
     found: list[Row] = []

@@ -18,10 +18,8 @@ from state.errors import Fenced, LeaseLost, LogUnusable, OutcomeUnknown, Refused
 from state.log import batches, checks
 from state.log.batches import Batch
 from state.log.compaction import Rewrite
-from state.log.protocol import Lease, NewRecord, OwnerRecord, Part, Partition, TopicInfo, TopicSpec
+from state.log.protocol import Lease, NewRecord, Note, OwnerRecord, Part, Partition, TopicInfo, TopicSpec
 from state.log.sqlite_file import begin, explain
-
-Note = tuple[str, str, str, bytes]
 
 
 class FileIdentity:
@@ -135,7 +133,11 @@ class Writer:
         return ends
 
     def seed_positions(
-        self, application: str, positions: Mapping[Partition, int], records: Mapping[Partition, Sequence[NewRecord]]
+        self,
+        application: str,
+        positions: Mapping[Partition, int],
+        records: Mapping[Partition, Sequence[NewRecord]],
+        notes: Sequence[Note],
     ) -> bool:
         built = batches.build_all(records)
         with self.transaction() as db:
@@ -143,6 +145,8 @@ class Writer:
                 return False
             _insert(db, built)
             _put_positions(db, application, positions)
+            for note in notes:
+                _put_note(db, *note)
         return True
 
     # ------------------------------------------------------------------ lease and owners

@@ -514,6 +514,13 @@ async def test_positions_are_seeded_once(log: Log) -> None:
     assert await log.seed_positions("another", {P0: 7}, {})
 
 
+async def test_notes_are_seeded_with_positions_or_not_at_all(log: Log) -> None:
+    assert await log.seed_positions(APP, {P0: 5}, {}, notes=[(APP, "kind", "a", b"1"), (APP, "kind", "b", b"2")])
+    assert await log.notes(APP, "kind") == {"a": b"1", "b": b"2"}
+    assert not await log.seed_positions(APP, {P0: 5}, {}, notes=[(APP, "kind", "a", b"3")])
+    assert await log.notes(APP, "kind") == {"a": b"1", "b": b"2"}
+
+
 async def test_positions_are_not_seeded_over_a_commit(log: Log) -> None:
     await owned(log, "0_0")
     await log.commit(APP, "w-1", [Part("0_0", 1, {}, {P0: 3})])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.changelog import Base, apply, chunks, needs_base, replay, usable
+from state.changelog import apply, chunks, replay, usable
 from state.errors import StateError
 from state.log.batches import build_control, encode
 from state.log.memory import MemoryLog
@@ -112,11 +112,3 @@ def test_state_is_trusted_under_the_rules() -> None:
     assert "begins at 60" in (judge(50, start=60) or "")
     assert judge(50, now_ms=7_201_000) is None
     assert "last written 2 hours ago" in (judge(50, now_ms=7_201_001) or "")
-
-
-def test_a_changelog_that_is_not_whole_wants_its_base() -> None:
-    base = Base("snap-1", "t", 40)
-    assert needs_base(0, None) is None
-    assert "snap-1" in (needs_base(0, base) or "")
-    assert "snap-1" in (needs_base(39, base) or "")
-    assert needs_base(40, base) is None

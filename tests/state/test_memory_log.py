@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from state import base
 from state.errors import Refused
 from state.log.batches import decode, headers
 from state.log.memory import MemoryLog
@@ -85,6 +86,18 @@ async def test_compaction_leaves_open_transactions_alone() -> None:
     pending.commit()
     assert await log.compact("t") == 2
     assert await read(log) == [(3, b"new")]
+
+
+async def test_tombstones_of_a_changelog_with_a_base_stay() -> None:
+    now = [0]
+    log = MemoryLog(clock_ms=lambda: now[0], delete_retention_ms=1000)
+    topic = await log.create_topic(TopicSpec("t", 1, "changelog"))
+    note = base.encode(base.Base("snap-1", topic.topic_id))
+    assert await log.seed_positions("app", {T0: 0}, {T0: [base.marker(0)]}, notes=[("app", base.NOTE, "t", note)])
+    now[0] = 5000
+    assert await log.compact("t") == 0
+    await log.put_note("app", base.NOTE, "t", None)
+    assert await log.compact("t") == 1
 
 
 async def test_old_tombstones_go_and_young_ones_stay() -> None:

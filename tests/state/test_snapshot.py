@@ -218,6 +218,15 @@ def test_the_newest_fitting_snapshot_is_chosen(tmp_path: Path) -> None:
     assert manifest.newest(root, "app", "log-1", {**counts, "counts-changelog": 8}) is None
 
 
+def test_a_base_is_chosen_only_by_its_name(tmp_path: Path) -> None:
+    root = tmp_path / "snapshots"
+    counts = {"counts-changelog": 4, "empty-changelog": 4}
+    write(root, "a", time_ms=1_000)
+    write(root, "b", time_ms=2_000, base=True)
+    names = [manifest.newest(root, "app", "log-1", counts, base=name) for name in ("", "a", "b")]
+    assert [one and one.snapshot for one in names] == ["a", "a", "b"]
+
+
 def test_pruning_keeps_the_newest_the_protected_and_every_base(tmp_path: Path) -> None:
     root = tmp_path / "snapshots"
     for number in range(5):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from state import base
 from state.errors import LogBusy, LogMissing, LogUnusable, StateError
 from state.log import compaction
 from state.log.batches import decode
@@ -263,6 +264,18 @@ async def test_a_compaction_that_was_overtaken_brings_nothing_back(tmp_path: Pat
     assert log._writer.replace(part, stale) is None
     assert await read(log) == before
     assert [(one.key, one.value) for one in before] == [(b"k", b"3"), (b"j", b"3")]
+    await log.close()
+
+
+async def test_tombstones_of_a_changelog_with_a_base_stay(tmp_path: Path) -> None:
+    log = await made(tmp_path / "log.db", "changelog", delete_retention_ms=-60_000)  # everything is old
+    note = base.encode(base.Base("snap-1", (await log.topics())["t"].topic_id))
+    assert await log.seed_positions("app", {T0: 0}, {T0: [base.marker(0)]}, notes=[("app", base.NOTE, "t", note)])
+    await log.append({T0: [NewRecord(b"k", b"1", 0), NewRecord(b"k", None, 0)]})
+    assert await log.compact("t") == 1
+    assert [(one.offset, one.key) for one in await read(log)] == [(0, b""), (2, b"k")]
+    await log.put_note("app", base.NOTE, "t", base.encode(base.Base("snap-1", "another topic of this name")))
+    assert await log.compact("t") == 2
     await log.close()
 
 
