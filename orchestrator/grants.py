@@ -42,7 +42,9 @@ def assignment_of(group: Group, member: Member, owned: Owned) -> Assignment:
     # A copy that is about to be granted the task stays open until then. What was said last counts as what is held: a
     # member with two assignments on their way to it would answer each with a status that asks for the other.
     said = member.sent.learners if member.sent is not None else ()
-    learners = _runnable(group, member, group.learners) | (coming & (member.status.copies.keys() | set(said)))
+    beside = _beside(group, member)
+    learners = _runnable(group, member, group.learners) - beside
+    learners |= coming & (member.status.copies.keys() | set(said))
     leaving = member.is_leaving
     return Assignment(
         group.generation,
@@ -50,7 +52,7 @@ def assignment_of(group: Group, member: Member, owned: Owned) -> Assignment:
         active,
         release,
         tuple(sorted(learners - held)),
-        tuple(sorted(_runnable(group, member, group.standbys) - active.keys() - _beside(group, member))),
+        tuple(sorted(_runnable(group, member, group.standbys) - active.keys() - beside)),
         group.protocol,
         leaving,
         leaving and not held and _may_go(group, member),

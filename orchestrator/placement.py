@@ -221,8 +221,12 @@ class Placing:
             self._learn(task, member, False)
 
     def funded(self, task: TaskId, host: str) -> bool:
-        """Whether `host` may begin to learn `task`: it knows it, budget left, not given up there."""
+        """Whether `host` may begin to learn `task`: it knows it, budget left, not given up there; and it is not about to
+        hand it over."""
         if (task, host) in self.view.given_up or not self.able(host, task):
+            return False
+        owner = self.view.active.get(task)
+        if owner is not None and self.active.get(task) != owner and self.host_of.get(owner) == host:
             return False
         return self.is_free(task) or self.has_budget(host)
 

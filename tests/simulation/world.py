@@ -238,6 +238,8 @@ class World:
                 found.append(f"{task.id} is held twice on one of {hosts}")
         if group.learners or group.moves:
             found.append(f"learners {group.learners} moves {list(group.moves)}")
+        if group.computing is not None:
+            found.append("a target is being computed")
         found += self._unbalanced(here, placed)
         found += self._standbys(here, there)
         return found
