@@ -160,7 +160,8 @@ class Group:
         member = Member(hello, None, status, now_ms)
         if known is not None:
             self.roster.remove(known)
-            member.leaving = known.leaving and known.hello.writer == hello.writer
+            if known.hello.writer == hello.writer:
+                member.leaving, member.progress = known.leaving, known.progress
         if self.operation is not None and hello.instance in self.operation.instances:
             member.leaving = True
         if now_ms < self.dismissed.get(hello.instance, 0):

@@ -65,3 +65,15 @@ def test_nobody_is_fenced_for_a_move_to_somebody_fenced() -> None:
         fenced += [e.writer for e in group.step(ev.Tick(), now_ms) if isinstance(e, ev.Fence)]
     assert fenced == ["S2#1"]
     assert not group.moves.of("S2")
+
+
+def test_a_learner_that_stands_still_is_given_up_however_often_it_reconnects() -> None:
+    world = World(Settings(learner_timeout_ms=20_000))
+    world.declare([Task(task) for task in TASKS], {"S1": TASKS})
+    world.join("S2", "S2", 1, "")
+    assert set(world.group.learners) == {TASKS[0], TASKS[1]}
+    for _ in range(5):
+        world.tick(5_000)
+        world._connect(world.nodes["S2"])
+        world.settle()
+    assert not {TASKS[0], TASKS[1]} & set(world.group.learners)

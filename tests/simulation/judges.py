@@ -30,8 +30,8 @@ class Judges:
     given_up: set[tuple[str, TaskId, int]] = field(default_factory=set)
     heard: dict[tuple[int, str], int] = field(default_factory=dict)  # by term and writer, real time
     ended: set[tuple[int, str]] = field(default_factory=set)  # whose connection the coordinator saw end since
-    learning: dict[tuple[TaskId, str, int], tuple[int, int]] = field(default_factory=dict)
-    ready_since: dict[tuple[TaskId, str, int], int] = field(default_factory=dict)
+    learning: dict[tuple[TaskId, str, str], tuple[int, int]] = field(default_factory=dict)
+    ready_since: dict[tuple[TaskId, str, str], int] = field(default_factory=dict)
     looked_ms: int = 0
     asked_for: set[tuple[int, TaskId, int, str]] = field(
         default_factory=set
@@ -225,13 +225,13 @@ class Judges:
 
     def _learners(self, group: Group, now: int) -> None:
         """A learner that stands still is given up; one that is ready takes over."""
-        learning: dict[tuple[TaskId, str, int], tuple[int, int]] = {}
-        ready: dict[tuple[TaskId, str, int], int] = {}
+        learning: dict[tuple[TaskId, str, str], tuple[int, int]] = {}
+        ready: dict[tuple[TaskId, str, str], int] = {}
         for task, name in group.learners.items():
             holder = group.roster.get(name)
             if holder is None or holder.session is None:
                 continue
-            key, copy = (task, name, holder.session), holder.status.copies.get(task)
+            key, copy = (task, name, holder.hello.writer), holder.status.copies.get(task)
             at = -1 if copy is None else copy.position
             before, since = self.learning.get(key, (-2, now))
             if at != before or (copy is not None and copy.ready):
