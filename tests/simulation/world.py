@@ -236,6 +236,8 @@ class World:
             hosts = [w.instance for w in here if task.id in w.machine.held]
             if len(hosts) != len(set(hosts)):
                 found.append(f"{task.id} is held twice on one of {hosts}")
+        if group.computing is not None:
+            found.append("a plan is on its way")  # between the workers of an instance, perhaps
         if group.learners or group.moves:
             found.append(f"learners {group.learners} moves {list(group.moves)}")
         if group.computing is not None:
