@@ -120,10 +120,6 @@ class Group:
         leaving.end(self, now_ms)
         return self.effects
 
-    def next_deadline_ms(self, now_ms: int) -> int:
-        """When a Tick is due at the latest."""
-        return now_ms + min(self.settings.heartbeat_ms, self.settings.disconnect_grace_ms, 500)
-
     def accept_as_is(self) -> None:
         """Take the present state as agreed: no rebalance until something changes."""
         self.paused = False
@@ -406,6 +402,8 @@ class Group:
                 self.fence_writer(record.writer)
                 if member is None or member.hello.writer != record.writer:
                     self.dirty = True
+            elif len(self.roster.of_instance(member.hello.instance)) > 1:
+                self.dirty = True  # now that it is there, the workers of the instance may share it out
 
     # ---- assignments
 

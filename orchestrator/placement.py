@@ -315,13 +315,15 @@ class Placing:
         return {h: quota[h] - self.load[h] for h in self.staying}
 
     def balance_workers(self) -> None:
-        """Within an instance the workers share its state directory: a move needs no learner."""
+        """Within an instance the workers share its state directory: a move needs no learner. What is on its way to one
+        of them goes there first: it is open there, and ready."""
         shared: dict[str, list[TaskId]] = {h: [] for h in self.hosts if len(self.workers[h]) > 1}
         if not shared:
             return
         for task in self.order:
             owner = self.active.get(task)
-            if owner is not None and task not in self.learners and (host := self.host_of[owner]) in shared:
+            at_rest = self.view.active.get(task) == owner and task not in self.learners and task not in self.view.moving
+            if owner is not None and at_rest and (host := self.host_of[owner]) in shared:
                 shared[host].append(task)
         for host, tasks in shared.items():
             for task in tasks:

@@ -37,7 +37,7 @@ class View:
 
     `active` holds effective owners (a move under way counts for its target); `reserved` are tasks of silent members
     that are kept for them; `former` the last owner of a task that nobody owns; `given_up` (task, instance) pairs whose
-    learner made no progress.
+    learner made no progress; `moving` tasks are on their way to their effective owner.
     """
 
     tasks: Mapping[TaskId, Task]
@@ -49,6 +49,7 @@ class View:
     reserved: frozenset[TaskId] = frozenset()
     former: Mapping[TaskId, str] = field(default_factory=dict)
     given_up: frozenset[tuple[TaskId, str]] = frozenset()
+    moving: frozenset[TaskId] = frozenset()
     protocol: Protocol = Protocol.LEARNER
     settings: Settings = field(default_factory=Settings)
 

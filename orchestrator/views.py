@@ -57,6 +57,7 @@ def build_view(group: Group) -> View:
         reserved=frozenset(reserved),
         former=former,
         given_up=frozenset(group.given_up),
+        moving=frozenset((*group.moves, *group.recording)),
         protocol=group.protocol,
         settings=group.settings,
     )

@@ -77,3 +77,14 @@ def test_a_learner_that_stands_still_is_given_up_however_often_it_reconnects() -
         world._connect(world.nodes["S2"])
         world.settle()
     assert not {TASKS[0], TASKS[1]} & set(world.group.learners)
+
+
+def test_between_the_grace_and_the_tick_that_fences_nothing_is_planned() -> None:
+    """A new coordinator's rejoin grace is over, and the absent owner not yet fenced: its tasks are still its own."""
+    settings = Settings(rejoin_grace_ms=2_000)
+    group = Group(settings, map(Task, TASKS), [Owner(task, 1, "S1", "S1#1", 1) for task in TASKS], term=2)
+    group.step(ev.Joined(1, Hello("S2", "S2", "1", "S2#1"), Status()), 100)
+    group.step(ev.Heartbeat(1, Status(term=2, disk={TASKS[0]: 5})), 2_050)
+    assert not group.moves
+    effects = group.step(ev.Tick(), 2_100)
+    assert ev.Fence("S1#1") in effects
