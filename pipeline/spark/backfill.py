@@ -148,8 +148,12 @@ class Run:
         await self._seed(computed)
         self._clock.lap("log")
         entries = sum(computed.sums("entries").values())
-        where = f"the snapshot {self._name}, which they need from now on," if self._only else "the log"
-        self._say(f"{where} has {entries} entries of tables, and the log the outputs")
+        if self._only:
+            self._say(
+                f"the log has the outputs; {entries} entries of tables are in snapshot {self._name} alone, keep it"
+            )
+        else:
+            self._say(f"the log has {entries} entries of tables, and the outputs")
         _keep_outputs(computed, self._snapshot)
         if not self._only:
             await asyncio.to_thread(self._publish, computed)
