@@ -113,6 +113,12 @@ TABLE: dict[str, Setting] = {
         ),
         Setting("on", "processes", "where instances live", choices=("processes", "spark")),
         Setting("master", "local[2]", "Spark's master"),
+        Setting(
+            "task-memory",
+            "256MiB",
+            "memory for the tables of a task on Spark; what exceeds it is kept on the executor's disk",
+            parse_size_bytes,
+        ),
         Setting("failpoint", "", "die in a commit, for tests"),
         Setting(
             "protocol",

@@ -28,7 +28,7 @@ from orchestrator.election import Election, Seen
 from orchestrator.errors import RefusedBySafety
 from pipeline.app import App
 from pipeline.loading import load
-from pipeline.spark.engine import Computed, Engine, Inputs, Say, checked_history
+from pipeline.spark.engine import MEMORY_BYTES, Computed, Engine, Inputs, Say, checked_history
 from pipeline.spark.rows import read_outputs, read_pairs
 from pipeline.spark.session import absolute_log, forget_failure, spark_session, stop
 from state import base, manifest
@@ -59,6 +59,7 @@ async def backfill(
     say: Say,
     allow_outside: bool = False,
     snapshot_only: bool = False,
+    memory_bytes: int = MEMORY_BYTES,
     session: SparkSession | None = None,
 ) -> dict[str, Any]:
     """Compute everything up to the ends of the inputs, and hand it to the log; returns the facts.
@@ -77,7 +78,7 @@ async def backfill(
         await _refuse_used(log, prepared)
         async with _lease_held(log, app.id) as held:
             until = await _cut(log, prepared)
-            inputs = Inputs(app_ref, prepared, log_url, log.log_id, until, chosen)
+            inputs = Inputs(app_ref, prepared, log_url, log.log_id, until, chosen, memory_bytes)
             clock.lap("checks")
             async with spark(session, f"backfill {app.id}", master) as spark_:
                 clock.lap("start of Spark")
@@ -147,8 +148,12 @@ class Run:
         await self._seed(computed)
         self._clock.lap("log")
         entries = sum(computed.sums("entries").values())
-        where = f"the snapshot {self._name}, which they need from now on," if self._only else "the log"
-        self._say(f"{where} has {entries} entries of tables, and the log the outputs")
+        if self._only:
+            self._say(
+                f"the log has the outputs; {entries} entries of tables are in snapshot {self._name} alone, keep it"
+            )
+        else:
+            self._say(f"the log has {entries} entries of tables, and the outputs")
         _keep_outputs(computed, self._snapshot)
         if not self._only:
             await asyncio.to_thread(self._publish, computed)
@@ -228,6 +233,7 @@ class Run:
             "skipped": computed.total("skipped"),
             "dead_lettered": computed.total("dead_lettered"),
             "tables": computed.sums("entries"),
+            "spilled_tables": computed.total("spilled"),
             "positions": {str(p): position for p, position in sorted(until.items())},
             "seconds": {**self._clock.seconds, "total": self._clock.total()},
         }

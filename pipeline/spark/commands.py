@@ -29,6 +29,7 @@ def _parser(command: str, description: str) -> Parser:
         help="files of records before those in the log (Parquet, JSON, CSV: key, value, timestamp_ms)",
     )
     parser.setting("--master", default="local[2]", help="Spark's master")
+    parser.setting("--task-memory")
     parser.setting(
         "--log", default=None, help="sqlite:PATH; by default .orchestrator/<application>.db, looked for upwards"
     )
@@ -56,6 +57,7 @@ def backfill(argv: list[str]) -> int:
             history=history,
             say=_say,
             allow_outside=args.allow_outside,
+            memory_bytes=args.task_memory,
             snapshot_only=args.snapshot_only,
         )
     )
@@ -82,6 +84,7 @@ def verify(argv: list[str]) -> int:
             history=history_of(args.history),
             say=_say,
             allow_outside=args.allow_outside,
+            memory_bytes=args.task_memory,
         )
     )
     if args.json:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Say = Callable[[str], None]
+MEMORY_BYTES = 256 << 20
 BEFORE_ALL_MS = -(1 << 63)
 
 
@@ -44,7 +45,8 @@ class ComputationFailed(OrchestratorError):
 
 @dataclass(frozen=True)
 class Inputs:
-    """What is computed: of which app, from which log up to where, after which files."""
+    """What is computed: of which app, from which log up to where, after which files; with how much memory for the
+    tables of a task."""
 
     app_ref: str
     prepared: Prepared
@@ -52,6 +54,7 @@ class Inputs:
     log_id: str
     until: Mapping[Partition, int]
     history: Mapping[str, Sequence[str]]
+    memory_bytes: int = MEMORY_BYTES
 
 
 @dataclass
@@ -197,6 +200,7 @@ class Engine:
             log_id=inputs.log_id,
             topic_ids={name: info.topic_id for name, info in prepared.topics.items()},
             time_ms=self._time_ms,
+            memory_bytes=inputs.memory_bytes,
         )
 
     def _shipped(self) -> Source:

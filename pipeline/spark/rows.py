@@ -9,6 +9,7 @@ what is a merge otherwise. A source is (topic, upstream): a partition of a topic
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -137,11 +138,16 @@ class Written:
         self._rows = []
 
 
-def write_pairs(path: Path, pairs: list[tuple[bytes, bytes]]) -> None:
-    """The final entries of a table, in key order."""
+def write_pairs(path: Path, pairs: Iterator[tuple[bytes, bytes]]) -> int:
+    """The final entries of a table, in key order; returns how many there are."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    arrays = [pa.array([pair[at] for pair in pairs], pa.binary()) for at in (0, 1)]
-    pq.write_table(pa.Table.from_arrays(arrays, schema=PAIRS), path)
+    count = 0
+    with pq.ParquetWriter(path, PAIRS) as file:
+        while part := list(islice(pairs, FLUSH_ROWS)):
+            arrays = [pa.array([pair[at] for pair in part], pa.binary()) for at in (0, 1)]
+            file.write_table(pa.Table.from_arrays(arrays, schema=PAIRS))
+            count += len(part)
+    return count
 
 
 def read_pairs(path: Path) -> Iterator[tuple[bytes, bytes]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from pipeline.records import SourceRecord
 from pipeline.resources import Resources
 from pipeline.spark.rows import Written, records, write_pairs
 from pipeline.spark.source import Source
+from pipeline.spark.task_state import TaskState
 from pipeline.topology import Subtopology
 from state import base, manifest
 from state.snapshot import Origin, write_table
@@ -53,6 +54,7 @@ class StageJob(msgspec.Struct, frozen=True):
     log_id: str
     topic_ids: dict[str, str]
     time_ms: int
+    memory_bytes: int
 
 
 class TaskFacts(msgspec.Struct):
@@ -63,6 +65,7 @@ class TaskFacts(msgspec.Struct):
     records_in: int = 0
     skipped: int = 0
     dead_lettered: int = 0
+    spilled: int = 0
     outputs: dict[str, int] = {}
     rekeyed: dict[str, int] = {}
     entries: dict[str, int] = {}
@@ -70,39 +73,6 @@ class TaskFacts(msgspec.Struct):
     seconds: float = 0.0
     failure: str = ""
     frames: str = ""
-
-
-class HistoryStore:
-    """The state of a table while its task is computed: a dict, sorted when somebody asks for a range."""
-
-    def __init__(self) -> None:
-        self.data: dict[bytes, bytes] = {}
-        self._sorted: list[bytes] | None = None
-
-    def get(self, key: bytes) -> bytes | None:
-        return self.data.get(key)
-
-    def range(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        from bisect import bisect_left
-
-        if self._sorted is None:
-            self._sorted = sorted(self.data)
-        keys = self._sorted
-        first = 0 if start is None else bisect_left(keys, start)
-        last = len(keys) if stop is None else bisect_left(keys, stop)
-        return iter([(key, self.data[key]) for key in keys[first:last]])
-
-    def write(self, changes: Mapping[bytes, bytes | None]) -> None:
-        for key, value in changes.items():
-            if value is not None:
-                if key not in self.data:
-                    self._sorted = None
-                self.data[key] = value
-            elif self.data.pop(key, None) is not None:
-                self._sorted = None
-
-    def pairs(self) -> list[tuple[bytes, bytes]]:
-        return sorted(self.data.items())
 
 
 def run(job_text: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -149,7 +119,7 @@ class _Running:
         self._sub: Subtopology = topology.subtopology(job.subtopology)
         self._kinds = {name: topic.kind for name, topic in topology.topics.items()}
         self._facts = TaskFacts(f"{job.subtopology}_{partition}")
-        self._stores = {table: HistoryStore() for table in self._sub.tables}
+        self._state = TaskState(self._sub.tables, job.memory_bytes)
         self._files: dict[str, Written] = {}
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> TaskFacts:
@@ -157,22 +127,31 @@ class _Running:
         self._draft.mkdir(parents=True, exist_ok=True)
         try:
             asyncio.run(self._process(batches))
+            self._keep()
         except ProcessorFailed as error:
             for _ in batches:
                 continue
             return TaskFacts(self._facts.task, failure=str(error), frames=error.frames)
+        finally:
+            self._state.close()
+        self._facts.seconds = round(time.monotonic() - begun, 3)
+        return self._facts
+
+    def _keep(self) -> None:
         for file in self._files.values():
             file.close()
         for topic, file in self._files.items():
             counts = self._facts.rekeyed if self._kinds[topic] == "repartition" else self._facts.outputs
             counts[topic] = file.count
-        self._keep_state()
-        self._facts.seconds = round(time.monotonic() - begun, 3)
-        return self._facts
+        for table, store in self._state.stores.items():
+            self._facts.entries[table] = write_pairs(self._draft / "state" / f"{table}.parquet", store.pairs())
+        if self._job.snapshot and self._state.stores:
+            self._facts.scope_sum = self._write_scope()
+        self._facts.spilled = self._state.spilled()
 
     async def _process(self, batches: Iterator[pa.RecordBatch]) -> None:
         async with Resources(self._app) as resources:
-            stores = dict(self._stores)
+            stores = dict(self._state.stores)
             process = TaskProcess(self._app, self._sub, self._partition, stores, self._job.counts, resources)
             for batch in batches:
                 self._check(batch)
@@ -192,8 +171,7 @@ class _Running:
         else:
             process.run(rows)
         changes = process.take()
-        for table, writes in changes.writes.items():
-            self._stores[table].write(writes)
+        self._state.write(changes.writes)
         process.settle()
         self._emit(changes)
 
@@ -211,25 +189,17 @@ class _Running:
                 file = self._files[topic] = Written(self._draft / kind / f"{topic}.parquet", topic, self._partition)
             file.add(partition, outputs)
 
-    def _keep_state(self) -> None:
-        pairs = {table: store.pairs() for table, store in self._stores.items()}
-        for table, found in pairs.items():
-            self._facts.entries[table] = len(found)
-            write_pairs(self._draft / "state" / f"{table}.parquet", found)
-        if self._job.snapshot and pairs:
-            self._facts.scope_sum = self._write_scope(pairs)
-
-    def _write_scope(self, pairs: Mapping[str, list[tuple[bytes, bytes]]]) -> str:
+    def _write_scope(self) -> str:
         """The SST files and their manifest; returns its sum."""
         job, task = self._job, self._facts.task
         final = Path(job.snapshot) / task
         draft = final.with_name(f".{task}.{self._draft.name}")
         tables = []
-        for table, found in pairs.items():
+        for table, store in self._state.stores.items():
             topic = self._app.tables[table].changelog
-            offset = base.OFFSET if job.base else len(found)
+            offset = base.OFFSET if job.base else self._facts.entries[table]
             origin = Origin(job.log_id, topic, job.topic_ids[topic], offset, job.time_ms)
-            tables.append(write_table(draft, table, found, origin))
+            tables.append(write_table(draft, table, store.pairs(), origin))
         scope = manifest.ScopeManifest(task, job.log_id, job.time_ms, tuple(tables))
         sum_ = manifest.write_scope(draft, scope)
         if manifest.settle(draft, final):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.loading import load
 from pipeline.spark.backfill import NOTHING, in_thread, refuse_outside, spark
-from pipeline.spark.engine import Computed, Engine, Inputs, Say, checked_history, external
+from pipeline.spark.engine import MEMORY_BYTES, Computed, Engine, Inputs, Say, checked_history, external
 from pipeline.spark.log_source import log_frame
 from pipeline.spark.session import absolute_log, failure
 from pipeline.spark.snapshot_source import snapshot_frame
@@ -56,6 +56,7 @@ async def verify(
     history: Mapping[str, Sequence[str]] = NOTHING,
     say: Say,
     allow_outside: bool = False,
+    memory_bytes: int = MEMORY_BYTES,
     session: SparkSession | None = None,
 ) -> list[Check]:
     """Checks as {"check", "expected", "found", "ok"}: tables by key, outputs as multisets of (key, value).
@@ -72,7 +73,7 @@ async def verify(
         chosen = checked_history(prepared, history)
         bases = await _bases(log, prepared, snapshots)
         moment = await _moment(log, prepared)
-        inputs = Inputs(app_ref, prepared, log_url, log.log_id, moment.until, chosen)
+        inputs = Inputs(app_ref, prepared, log_url, log.log_id, moment.until, chosen, memory_bytes)
     finally:
         await log.close()
     checks = [

@@ -141,6 +141,7 @@ async def test_one_answer_and_where_it_is(place: Place) -> None:
     assert positions == {p: (await log.ends([p]))[p] for p in positions}  # the re-key topic is empty
     assert {p.topic for p in positions} == {"orders", "names", "sample-by-shop-repartition"}
     assert not await read_all(log, "sample-by-shop-repartition")
+    assert facts["spilled_tables"] == 0
     assert facts["positions"] == {str(p): at for p, at in positions.items()}
     assert facts["outputs"]["receipts"] + facts["dead_lettered"] == sum(t is sample.orders for t, *_ in sent)
 
@@ -151,6 +152,17 @@ async def test_one_answer_and_where_it_is(place: Place) -> None:
     assert [p.name for p in place.snapshots.iterdir()] == [facts["snapshot"]]
     kept = sorted((place.snapshots / facts["snapshot"] / "outputs/receipts").glob("*.parquet"))
     assert sum(pq.read_metadata(path).num_rows for path in kept) == facts["outputs"]["receipts"]
+    await log.close()
+
+
+async def test_state_that_exceeds_its_memory_is_the_same(place: Place) -> None:
+    sent = records(400, seed=6)
+    log = await place.log()
+    await write(log, sample.app, sent)
+    facts = await place.backfill(memory_bytes=1_000)
+    assert facts["spilled_tables"] > 0
+    assert await in_log(log) == await asyncio.to_thread(driven, sent)
+    await check_restored(place, log, snapshot.verify(place.snapshots, facts["snapshot"]))
     await log.close()
 
 

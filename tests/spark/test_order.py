@@ -14,7 +14,6 @@ from pipeline.records import OutputRecord, SourceRecord
 from pipeline.spark.history import FIRST_SEQ
 from pipeline.spark.log_source import Slice, _batch
 from pipeline.spark.rows import PLACE, Row, Written, packed, read_outputs, records, table_of
-from pipeline.spark.stage import HistoryStore
 from state.log.protocol import StoredRecord
 
 TIMES = st.lists(st.integers(-3, 12), max_size=12)
@@ -63,27 +62,6 @@ def test_outputs_of_tasks_are_read_in_order() -> None:
 
 def test_history_sorts_before_the_log() -> None:
     assert FIRST_SEQ + (1 << 39) < 0
-
-
-@given(
-    st.lists(st.tuples(st.binary(max_size=2), st.none() | st.binary(max_size=2)), max_size=20),
-    st.none() | st.binary(max_size=2),
-    st.none() | st.binary(max_size=2),
-)
-def test_the_store_of_a_stage_is_a_sorted_dict(
-    writes: list[tuple[bytes, bytes | None]], start: bytes | None, stop: bytes | None
-) -> None:
-    store, expected = HistoryStore(), dict[bytes, bytes]()
-    for key, value in writes:
-        store.write({key: value})
-        if value is None:
-            expected.pop(key, None)
-        else:
-            expected[key] = value
-        wanted = [k for k in sorted(expected) if (start is None or k >= start) and (stop is None or k < stop)]
-        assert list(store.range(start, stop)) == [(k, expected[k]) for k in wanted]
-        assert store.get(key) == expected.get(key)
-    assert store.pairs() == sorted(expected.items())
 
 
 def test_empty_tables_have_the_columns() -> None:
