@@ -16,7 +16,7 @@ from orchestrator.grants import is_released, lacks, tell
 from orchestrator.group_tables import Holders, Index, TaskTable
 from orchestrator.model import PROTOCOL_ORDER, Owner, Protocol, Released, Role, Settings, Status, Task, TaskId
 from orchestrator.placement_view import View
-from orchestrator.refine import Move, advance, rebalance, retire, target_computed
+from orchestrator.refine import Move, advance, call_off, rebalance, retire, target_computed
 from orchestrator.roster import Member, Roster
 from orchestrator.silence import excuse, watch
 from orchestrator.versions import can_run, expand, tasks_there
@@ -194,14 +194,14 @@ class Group:
             elif copy.role is Role.STANDBY and len(known) < self.settings.standbys:
                 self.standbys[task] = (*known, member.name)
 
-    def _instance(self, name: str) -> str | None:
+    def instance_of(self, name: str) -> str | None:
         known = self.roster.get(name)
         return known.hello.instance if known is not None else None
 
     def _held_in(self, task: TaskId, instance: str) -> bool:
         """Whether a copy of the task is known on this instance already."""
         names = [self.effective_owner(task), self.learners.get(task), *self.standbys.get(task, ())]
-        return any(name is not None and self._instance(name) == instance for name in names)
+        return any(name is not None and self.instance_of(name) == instance for name in names)
 
     def _heard(self, event: ev.Heartbeat, now_ms: int) -> None:
         member = self.roster.of_session(event.session)
@@ -312,20 +312,13 @@ class Group:
         if member is not None:
             member.fenced = True
             self.touched.add(member.name)
-            self._call_off_moves_to(member)
+            call_off(self, member)
         name = member.name if member is not None else ""
         coming = any(self.recording[t].writer == writer for t in (self.recording.of(name) if name else self.recording))
         if self.writers.of(writer) or coming:
             self.fencing.add(writer)
             self.effects.append(ev.Fence(writer))
         self.dirty = True
-
-    def _call_off_moves_to(self, member: Member) -> None:
-        """What it had ready is gone with its incarnation: owners that were asked keep their tasks. Behind a barrier
-        nothing was ready, and the move may as well go to the next incarnation."""
-        if not self.barrier:
-            for task in list(self.moves.of(member.name)):
-                del self.moves[task]
 
     def _fenced(self, writer: str, tasks: tuple[TaskId, ...]) -> None:
         self.fencing.discard(writer)

@@ -21,6 +21,7 @@ from orchestrator.views import build_view
 
 if TYPE_CHECKING:
     from orchestrator.group import Group
+    from orchestrator.roster import Member
 
 STALE_TARGETS_MAX = 3  # so often in a row nothing held; then it is computed at once, whatever the pause
 
@@ -114,6 +115,17 @@ def _broken_move(group: Group) -> bool:
         if not group.knows_all(target) and any(not group.can_run(target, task) for task in group.moves.of(name)):
             return True
     return False
+
+
+def call_off(group: Group, target: Member) -> None:
+    """What the target had ready is gone with its incarnation: owners that were asked keep their tasks, and no standby
+    comes beside them. Behind a barrier nothing was ready, and the move may as well go to the next incarnation."""
+    if group.barrier:
+        return
+    for task in list(group.moves.of(target.name)):
+        del group.moves[task]
+        keeper = group.instance_of(group.effective_owner(task) or "")
+        group.standbys[task] = tuple(m for m in group.standbys.get(task, ()) if group.instance_of(m) != keeper)
 
 
 def advance(group: Group) -> None:

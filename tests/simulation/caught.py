@@ -11,7 +11,6 @@ CAUGHT_BY: dict[str, int] = {
     "ignore_status_changes": 4,
     "no_rejoin_grace": 11,
     "no_release_timeout": 25,
-    "forget_cut_off_leavers": 369,
     "keep_moves_to_fenced": 124,
     "no_session_timeout": 5,
     "never_give_up_learners": 0,
@@ -25,7 +24,6 @@ CAUGHT_BY: dict[str, int] = {
     "cold_before_warm": 0,
     "forget_resumed_operation": 11,
     "leave_with_tasks": 1,
-    "stale_target": 267,
     "run_given_up_epochs": 0,
     "forget_to_ask": 0,
     "ignore_versions": 59,
@@ -35,4 +33,6 @@ CAUGHT_BY: dict[str, int] = {
     "follow_noise": 0,
     "start_before_caught_up": 0,
     "believe_any_proof": 69,
+    "stale_target": 462,
+    "forget_cut_off_leavers": 871,
 }

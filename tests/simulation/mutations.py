@@ -301,7 +301,7 @@ def forget_cut_off_leavers(stack: ExitStack) -> None:
 
 def keep_moves_to_fenced(stack: ExitStack) -> None:
     """A task goes to whom it was promised, whatever became of it."""
-    _patch(stack, group.Group, "_call_off_moves_to", lambda self, member: None)
+    _patch(stack, group, "call_off", lambda group, member: None)
 
 
 MUTATIONS: dict[str, Mutation] = {
