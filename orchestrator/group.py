@@ -158,15 +158,15 @@ class Group:
             self.roster.remove(known)
             if known.hello.writer == hello.writer:
                 member.leaving, member.progress = known.leaving, known.progress
-        if self.operation is not None and hello.instance in self.operation.instances:
-            member.leaving = True
-        if now_ms < self.dismissed.get(hello.instance, 0):
+        marked = self.operation is not None and hello.instance in self.operation.instances
+        if marked or now_ms < self.dismissed.get(hello.instance, 0):
             member.leaving = True
         self.roster.bind(member, event.session)
         self._see_tasks()
         self.touched.add(member.name)
         if known is None:
             self._adopt_copies(member)
+        self._let_go_beside(member)
         self._take_status(member, Status(), now_ms)
         self.dirty = True
         if status.term == 0:
@@ -193,6 +193,15 @@ class Group:
                     restoring += 1
             elif copy.role is Role.STANDBY and len(known) < self.settings.standbys:
                 self.standbys[task] = (*known, member.name)
+
+    def _let_go_beside(self, owner: Member) -> None:
+        """An owner is back, and copies of its tasks on its siblings were adopted before: there is one folder for both."""
+        siblings = {m.name for m in self.roster.of_instance(owner.hello.instance) if m is not owner}
+        for task in self.writers.of(owner.hello.writer) if siblings else ():
+            if self.learners.get(task) in siblings:
+                del self.learners[task]
+            if not siblings.isdisjoint(self.standbys.get(task, ())):
+                self.standbys[task] = tuple(name for name in self.standbys[task] if name not in siblings)
 
     def instance_of(self, name: str) -> str | None:
         known = self.roster.get(name)

@@ -1,4 +1,4 @@
-"""The learner budget where it is easily forgotten: copies that were ready and are opened anew by the next process."""
+"""Copies where they are easily forgotten: ready ones that the next process opens anew, and those beside an owner."""
 
 from __future__ import annotations
 
@@ -23,4 +23,17 @@ def test_a_learner_that_restarts_has_to_open_again_what_was_ready() -> None:
     group.step(ev.Joined(1, hello("S2", 1), Status(term=1, copies=ready)), 100)
     assert set(group.learners) == set(ready)
     group.step(ev.Joined(2, hello("S2", 2), Status(disk=dict.fromkeys(ready, 10))), 200)
+    invariants.check(group)
+
+
+def test_an_owner_that_comes_back_finds_no_copy_of_its_task_beside_it() -> None:
+    """A new coordinator hears of a standby first, and then of the owner: both are workers of one instance, which has one
+    folder for the task."""
+    task = TASKS[0]
+    group = Group(Settings(standbys=1), map(Task, TASKS[:1]), [Owner(task, 1, "I1-0", "I1-0#1", 1)], term=2)
+    copies = {task: Copy(Role.STANDBY, 10, 10)}
+    group.step(ev.Joined(1, Hello("I1-1", "I1", "1", "I1-1#1"), Status(term=1, copies=copies)), 100)
+    assert group.standbys[task] == ("I1-1",)
+    group.step(ev.Joined(2, Hello("I1-0", "I1", "1", "I1-0#1"), Status(term=1, active={task: 1})), 200)
+    assert not group.standbys[task]
     invariants.check(group)
