@@ -87,6 +87,10 @@ class Judges:
             if step[0] is not step[1] and step not in STEPS:
                 raise Broken(f"{name} went from {step[0]} to {step[1]}, which is no step of a member's life")
 
+    def before(self, group: Group) -> None:
+        """What was asked for before a step: a fence in it may call off what another fence of the same step was for."""
+        self.releases_asked = [(m.source, m.since_ms) for m in group.moves.values() if m.asked]
+
     def heard_from(self, candidate: Candidate, writer: str) -> None:
         self.heard[candidate.term, writer] = self.world.now
         self.ended.discard((candidate.term, writer))
@@ -104,7 +108,7 @@ class Judges:
             if local - group.started_ms < settings.rejoin_grace_ms:
                 raise Broken(f"{worker.member} was fenced {local - group.started_ms} ms into term {candidate.term}")
             return
-        asked = [(m.source, m.since_ms) for m in group.moves.values() if m.asked]
+        asked = [*self.releases_asked, *((m.source, m.since_ms) for m in group.moves.values() if m.asked)]
         asked += [
             (group.owners[task].member, since)
             for task, since in group.retiring.items()

@@ -310,6 +310,7 @@ class Candidate:
         if group is None:
             return
         generation, before = group.generation, {m.name: m.presence for m in group.roster}
+        self.world.judges.before(group)
         effects = group.step(event, self.clock())
         if group.generation != generation:
             self.world.rebalances += group.generation - generation
