@@ -41,8 +41,8 @@ class Run(NamedTuple):
 def run(argv: list[str]) -> int:
     """Exit code 0; 1 where a group did not come to rest; 2 for a workload that cannot be read."""
     if argv[:1] != ["rebalance"] and argv[:1] not in (["-h"], ["--help"]):
-        what = f"'{argv[0]}'" if argv else "nothing"
-        raise WrongUse(f"orchestrator bench: {what} cannot be measured; write orchestrator bench rebalance")
+        what = f"'{argv[0]}' cannot be measured" if argv else "it is not said what to measure"
+        raise WrongUse(f"orchestrator bench: {what}; write orchestrator bench rebalance")
     parser = Parser("bench rebalance", "One workload under every protocol, in virtual time on the real cores.")
     parser.add_argument("--workload", metavar="FILE", help="tasks, instances and changes; - for standard input")
     parser.add_argument("--protocol", action="append", choices=PROTOCOLS, help="only this one; may be repeated")
