@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from orchestrator import invariants
-from orchestrator.durations import parse_duration_ms, parse_size_bytes
+from orchestrator.durations import UNITS_MS, parse_duration_ms, parse_size_bytes
 from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.explain import explain_task
+from orchestrator.grants import is_released
 from orchestrator.model import Protocol, Settings, Task, TaskId, TaskRange
 from orchestrator.names import natural
 from orchestrator.scale import leaver_costs
@@ -21,6 +22,9 @@ from orchestrator.scenario_words import event_order, free_id, number, parse_sett
 from orchestrator.shares import choose_leaving, parse_amount, target_size
 from orchestrator.versions import ranges
 from orchestrator.world import Node, World
+
+DAY_MS = UNITS_MS["d"]
+TICK_MS_MAX = 30 * DAY_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +222,7 @@ class Scenario:
                 if word not in ("--to", "--by", "--instances") or index + 1 >= len(words):
                     raise WrongUse("scale-down --to N or P%, --by N or P%, --instances a,b, or --undo")
                 options[word] = words[index + 1]
-        if len(options) != 1:
+        if len(words) != 2:
             raise WrongUse("scale-down takes one of --to, --by, --instances")
         group = self.world.group
         present = {m.hello.instance for m in group.roster if not m.is_leaving and not m.fenced}
@@ -280,7 +284,10 @@ class Scenario:
     def _tick(self, words: list[str]) -> None:
         if len(words) != 1:
             raise WrongUse("tick DURATION, as in tick 30s")
-        self.world.tick(parse_duration_ms(words[0]))
+        time = parse_duration_ms(words[0])
+        if time > TICK_MS_MAX:
+            raise WrongUse(f"tick {words[0]}: every heartbeat of it is played; write at most {TICK_MS_MAX // DAY_MS}d")
+        self.world.tick(time)
 
     def _explain(self, words: list[str]) -> list[str]:
         if len(words) != 1:
@@ -338,8 +345,10 @@ class Scenario:
             left = not node.alive and node.name not in gone and node.machine.finished
             if not node.alive and not left:
                 continue
-            writer = node.hello.writer
+            writer, member = node.hello.writer, group.roster.get(node.name)
             active = {t for t, o in group.owners.items() if o.writer == writer}
+            if member is not None and member.status.released:  # given up, and waiting for others behind a barrier
+                active = {t for t in active if not is_released(group.owners[t], member)}
             learning = {t for t, m in group.learners.items() if m == node.name}
             learning |= {t for t, move in group.moves.items() if move.target == node.name and t in node.machine.held}
             standby = {t for t, names in group.standbys.items() if node.name in names} - active - learning

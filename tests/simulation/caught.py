@@ -10,6 +10,7 @@ CAUGHT_BY: dict[str, int] = {
     "forget_release_proof": 1,
     "ignore_status_changes": 4,
     "no_rejoin_grace": 11,
+    "fence_who_released": 241,
     "no_release_timeout": 25,
     "keep_moves_to_fenced": 124,
     "no_session_timeout": 5,

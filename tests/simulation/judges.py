@@ -89,7 +89,12 @@ class Judges:
 
     def before(self, group: Group) -> None:
         """What was asked for before a step: a fence in it may call off what another fence of the same step was for."""
-        self.releases_asked = [(m.source, m.since_ms) for m in group.moves.values() if m.asked]
+        self.releases_asked = self._asked(group)
+
+    def _asked(self, group: Group) -> list[tuple[str, int]]:
+        """Of whom a release is awaited, and since when; who gave up its part of a move behind a barrier has answered."""
+        moves = ((group.owners[t], m) for t, m in group.moves.items() if m.asked)
+        return [(move.source, move.since_ms) for owner, move in moves if not self._has_released(group, owner)]
 
     def heard_from(self, candidate: Candidate, writer: str) -> None:
         self.heard[candidate.term, writer] = self.world.now
@@ -108,7 +113,7 @@ class Judges:
             if local - group.started_ms < settings.rejoin_grace_ms:
                 raise Broken(f"{worker.member} was fenced {local - group.started_ms} ms into term {candidate.term}")
             return
-        asked = [*self.releases_asked, *((m.source, m.since_ms) for m in group.moves.values() if m.asked)]
+        asked = [*self.releases_asked, *self._asked(group)]
         asked += [
             (group.owners[task].member, since)
             for task, since in group.retiring.items()
@@ -220,6 +225,7 @@ class Judges:
         for task, move in group.moves.items():
             source = group.roster.get(move.source)
             waits = move.asked and source is not None and not source.fenced
+            waits = waits and not self._has_released(group, group.owners[task])
             if waits and now - move.since_ms > settings.release_timeout_ms + SLACK_MS:
                 raise Broken(f"the release of {task} by {move.source} is waited for too long")
         for member in group.roster:
