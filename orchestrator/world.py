@@ -55,6 +55,7 @@ class World:
         self.log: dict[TaskId, Owner] = {}
         self.nodes: dict[str, Node] = {}
         self.group = Group(settings)
+        self.operation: ev.Leaving | None = None  # the scale-down that runs, as the log has it
         self.deposed: Deposed | None = None
         self.events: list[str] = []
         self.measures: dict[TaskId, int] = {}  # bytes of state, or records a second, as the setting `weights` says
@@ -80,6 +81,8 @@ class World:
         self.settle()
         if placed:
             self.group.accept_as_is()
+        if placed and len(self.log) < len(tasks):
+            self.group.reconsider()  # what the file places nowhere is no stable start: it is placed with the next step
         self.events.clear()
 
     def _start_group(self) -> None:
@@ -91,6 +94,8 @@ class World:
             now_ms=self.now_ms,
             generation=self.group.generation,
         )
+        if self.operation is not None:
+            self._to_group(replace(self.operation, resumed=True))
 
     def _new_node(
         self, name: str, instance: str, capacity: int, zone: str, tasks: tuple[TaskRange, ...] | None = None
@@ -142,7 +147,9 @@ class World:
                 self._queue.append(lambda: self._to_group(ev.TargetComputed(number, place(view))))
             case ev.Said(text):
                 self._say(text)
-            case ev.OperationEnded() | ev.HandedOver():
+            case ev.OperationEnded():
+                self.operation = None
+            case ev.HandedOver():
                 pass
 
     def _say(self, text: str) -> None:
@@ -249,8 +256,9 @@ class World:
         self.settle()
 
     def ready(self, node: Node, task: TaskId) -> None:
-        """The restore of one copy finishes."""
+        """The restore of one copy finishes, and the coordinator hears of it."""
         self._to_member(node, mem.Progress(task, STATE_SIZE, STATE_SIZE))
+        self._report(node)
 
     def restoring(self, node: Node) -> list[TaskId]:
         """Copies of `node` that still restore."""
@@ -258,11 +266,15 @@ class World:
         return sorted(t for t, h in held if h.state is mem.Held.COPYING and h.position < h.end)
 
     def leaving(self, node: Node) -> None:
-        self._to_member(node, mem.LeaveWanted())
+        """An instance leaves as a whole: all its workers that can hear say so."""
+        for worker in self.nodes.values():
+            if worker.hello.instance == node.hello.instance and worker.alive and not worker.stalled:
+                self._to_member(worker, mem.LeaveWanted())
         self.settle()
 
     def mark_leaving(self, instances: list[str]) -> None:
-        self._to_group(ev.Leaving("scenario", tuple(instances)))
+        self.operation = ev.Leaving("scenario", tuple(instances))
+        self._to_group(self.operation)
         self.settle()
 
     def undo_leaving(self) -> None:
