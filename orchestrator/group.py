@@ -56,14 +56,14 @@ class Group:
         self.roster = Roster()
         self.fencing: set[str] = set()
         self.finishing: dict[str, int] = {}  # learners that each instance restored when settings changed
+        self.standbys_agreed = settings.standbys  # those of the last plan; the setting may ask for fewer since
         self.given_up: dict[tuple[TaskId, str], int] = {}
         self.ends: dict[TaskId, int] = {}
         self.weights: dict[TaskId, int] = {}  # as their owners measured them last
         self.hand_overs: dict[TaskId, tuple[str, str, Released | None, bool]] = {}
         self.operation: leaving.Operation | None = None
         self.dismissed: dict[str, int] = {}  # instances stopped by force, and until when they may not come back
-        self.started_ms = now_ms
-        self.last_step_ms = now_ms
+        self.started_ms = self.last_step_ms = now_ms
         self.first_join_ms: int | None = None
         self.barrier = False
         self.paused = False  # an operator's hold: while set, nothing is planned
