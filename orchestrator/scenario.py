@@ -13,12 +13,21 @@ from orchestrator.durations import UNITS_MS, parse_duration_ms, parse_size_bytes
 from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.explain import explain_task
 from orchestrator.grants import is_released
-from orchestrator.model import Protocol, Settings, Task, TaskId, TaskRange
+from orchestrator.model import PROTOCOL_ORDER, Protocol, Settings, Task, TaskId, TaskRange
 from orchestrator.names import natural
 from orchestrator.scale import leaver_costs
 from orchestrator.scenario_files import COMMANDS, Block
 from orchestrator.scenario_files import parse as parse
-from orchestrator.scenario_words import event_order, free_id, number, parse_settings, some, split_options, task_id
+from orchestrator.scenario_words import (
+    event_order,
+    free_id,
+    number,
+    parse_settings,
+    some,
+    split_options,
+    spoken,
+    task_id,
+)
 from orchestrator.shares import choose_leaving, parse_amount, target_size
 from orchestrator.versions import ranges
 from orchestrator.world import Node, World
@@ -150,15 +159,16 @@ class Scenario:
             self.world.nudge()
 
     def _join(self, words: list[str]) -> None:
-        name, options = split_options("join", words, ("instance", "capacity", "zone", "knows"))
+        name, options = split_options("join", words, ("instance", "capacity", "zone", "knows", "protocols"))
         if name in self.world.nodes:
             known = self.world.nodes[name]
             raise WrongUse(
                 f"{name} is a member already" if known.alive else f"{name} was here before; use rejoin {name}"
             )
         capacity = number("capacity", options.get("capacity", "1"))
+        speaks = spoken(options.get("protocols", ",".join(PROTOCOL_ORDER)))
         tasks = self._version(options.get("knows"))
-        self.world.join(name, options.get("instance", name), capacity, options.get("zone", ""), tasks)
+        self.world.join(name, options.get("instance", name), capacity, options.get("zone", ""), tasks, speaks)
 
     def _version(self, knows: str | None) -> tuple[TaskRange, ...] | None:
         """The tasks of a version of the app, as `knows=T1,T2` names them; names that are new are declared by it."""
@@ -263,13 +273,14 @@ class Scenario:
         some("rejoin", words)
         names, options = words, dict[str, str]()
         if any("=" in word for word in words):
-            name, options = split_options("rejoin", words, ("knows",))
+            name, options = split_options("rejoin", words, ("knows", "protocols"))
             names = [name]
         unknown = [name for name in names if name not in self.world.nodes]
         if unknown:
             raise WrongUse(f"no member {unknown[0]}; use join {unknown[0]}")
+        speaks = spoken(options["protocols"]) if "protocols" in options else None
         for name in names:
-            self.world.rejoin(self.world.nodes[name], self._version(options.get("knows")))
+            self.world.rejoin(self.world.nodes[name], self._version(options.get("knows")), speaks)
 
     def _restart(self, words: list[str]) -> None:
         if words:

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from orchestrator.durations import parse_duration_ms
 from orchestrator.errors import WrongUse
-from orchestrator.model import Protocol, Settings, TaskId
+from orchestrator.model import PROTOCOL_ORDER, Protocol, Settings, TaskId
 from orchestrator.names import natural
 from orchestrator.weights import UNITS
 
@@ -73,6 +73,15 @@ def split_options(verb: str, words: list[str], known: tuple[str, ...]) -> tuple[
                 raise WrongUse(f"{verb}: {key}= stands there twice; write it once")
             options[key] = value
     return names[0], options
+
+
+def spoken(text: str) -> tuple[Protocol, ...]:
+    """The protocols that a member supports, as `protocols=eager,cooperative` names them. Raises WrongUse."""
+    words = text.split(",")
+    strange = [word for word in words if word not in CHOICES["protocol"]]
+    if strange:
+        raise WrongUse(f"protocols={text}: '{strange[0]}' is not one of {', '.join(CHOICES['protocol'])}")
+    return tuple(p for p in PROTOCOL_ORDER if p.value in words)
 
 
 def parse_settings(settings: Settings, words: list[str]) -> Settings:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from orchestrator import events as ev
 from orchestrator import member as mem
 from orchestrator.group import Group
-from orchestrator.model import Hello, Owner, Role, Settings, Task, TaskId, TaskRange
+from orchestrator.model import PROTOCOL_ORDER, Hello, Owner, Protocol, Role, Settings, Task, TaskId, TaskRange
 from orchestrator.names import natural
 from orchestrator.placement import place
 
@@ -98,9 +98,16 @@ class World:
             self._to_group(replace(self.operation, resumed=True))
 
     def _new_node(
-        self, name: str, instance: str, capacity: int, zone: str, tasks: tuple[TaskRange, ...] | None = None
+        self,
+        name: str,
+        instance: str,
+        capacity: int,
+        zone: str,
+        tasks: tuple[TaskRange, ...] | None = None,
+        protocols: tuple[Protocol, ...] = PROTOCOL_ORDER,
     ) -> Node:
-        hello = Hello(name, instance, f"{name}#1", f"{name}#1", capacity, zone, tasks=tasks)
+        incarnation = f"{name}#1"
+        hello = Hello(name, instance, incarnation, incarnation, capacity, zone, protocols=protocols, tasks=tasks)
         node = Node(name, hello, mem.MemberMachine(self.settings))
         self.nodes[name] = node
         return node
@@ -250,9 +257,15 @@ class World:
         return min(alive, key=natural) if alive else None
 
     def join(
-        self, name: str, instance: str, capacity: int, zone: str, tasks: tuple[TaskRange, ...] | None = None
+        self,
+        name: str,
+        instance: str,
+        capacity: int,
+        zone: str,
+        tasks: tuple[TaskRange, ...] | None = None,
+        protocols: tuple[Protocol, ...] = PROTOCOL_ORDER,
     ) -> None:
-        self._connect(self._new_node(name, instance, capacity, zone, tasks))
+        self._connect(self._new_node(name, instance, capacity, zone, tasks, protocols))
         self.settle()
 
     def ready(self, node: Node, task: TaskId) -> None:
@@ -312,8 +325,11 @@ class World:
             self._report(node)
         self.settle()
 
-    def rejoin(self, node: Node, tasks: tuple[TaskRange, ...] | None = None) -> None:
-        """A process that was gone starts again, with its disk, as a new incarnation; `tasks`: as another version."""
+    def rejoin(
+        self, node: Node, tasks: tuple[TaskRange, ...] | None = None, protocols: tuple[Protocol, ...] | None = None
+    ) -> None:
+        """A process that was gone starts again, with its disk, as a new incarnation; `tasks`: as another version;
+        `protocols`: those it supports from now on."""
         node.alive, node.stalled = True, False
         node.inbox.clear()
         for task, holding in node.machine.held.items():  # it may still run: then this is a bounce
@@ -321,6 +337,8 @@ class World:
         node.machine = mem.MemberMachine(self.settings)
         if tasks is not None:
             node.hello = replace(node.hello, tasks=tasks)
+        if protocols is not None:
+            node.hello = replace(node.hello, protocols=protocols)
         self._rejoin(node)
         self.settle()
 
