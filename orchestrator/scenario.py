@@ -23,6 +23,7 @@ from orchestrator.scenario_words import (
     free_id,
     number,
     parse_settings,
+    scale_down_options,
     some,
     split_options,
     spoken,
@@ -226,14 +227,7 @@ class Scenario:
                 raise WrongUse("no scale-down is running")
             self.world.undo_leaving()
             return
-        options: dict[str, str] = {}
-        for index, word in enumerate(words):
-            if index % 2 == 0:
-                if word not in ("--to", "--by", "--instances") or index + 1 >= len(words):
-                    raise WrongUse("scale-down --to N or P%, --by N or P%, --instances a,b, or --undo")
-                options[word] = words[index + 1]
-        if len(words) != 2:
-            raise WrongUse("scale-down takes one of --to, --by, --instances")
+        options = scale_down_options(words)
         group = self.world.group
         present = {m.hello.instance for m in group.roster if not m.is_leaving and not m.fenced}
         if "--instances" in options:
@@ -251,7 +245,9 @@ class Scenario:
             last = self.world.nodes[leader].hello.instance if leader else None
             leaving = choose_leaving(leaver_costs(group, present), len(present) - size, last=last)
         if leaving:
-            self.world.mark_leaving([*leaving, *(group.operation.instances if group.operation else ())])
+            also = group.operation.instances if group.operation else ()
+            timeout_ms = parse_duration_ms(options["--timeout"]) if "--timeout" in options else None
+            self.world.mark_leaving([*leaving, *also], timeout_ms, "--force" in options)
 
     def _crash(self, words: list[str]) -> None:
         for node in [self._here(word) for word in some("crash", words)]:

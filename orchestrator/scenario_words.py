@@ -75,6 +75,29 @@ def split_options(verb: str, words: list[str], known: tuple[str, ...]) -> tuple[
     return names[0], options
 
 
+def scale_down_options(words: list[str]) -> dict[str, str]:
+    """How many or who, and until when. Raises WrongUse."""
+    options: dict[str, str] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word in options:
+            raise WrongUse(f"scale-down: {word} stands there twice; write it once")
+        if word == "--force":
+            options[word] = ""
+        elif word in ("--to", "--by", "--instances", "--timeout") and rest:
+            options[word] = rest.pop(0)
+        else:
+            raise WrongUse(
+                "scale-down --to N or P%, --by N or P%, --instances a,b, or --undo; and --timeout 10m, or that with --force"
+            )
+    if len(options.keys() & {"--to", "--by", "--instances"}) != 1:
+        raise WrongUse("scale-down takes one of --to, --by, --instances")
+    if "--force" in options and "--timeout" not in options:
+        raise WrongUse("scale-down --force: it stops them at the end of --timeout; give that, too")
+    return options
+
+
 def spoken(text: str) -> tuple[Protocol, ...]:
     """The protocols that a member supports, as `protocols=eager,cooperative` names them. Raises WrongUse."""
     words = text.split(",")

@@ -285,8 +285,9 @@ class World:
                 self._to_member(worker, mem.LeaveWanted())
         self.settle()
 
-    def mark_leaving(self, instances: list[str]) -> None:
-        self.operation = ev.Leaving("scenario", tuple(instances))
+    def mark_leaving(self, instances: list[str], timeout_ms: int | None = None, force: bool = False) -> None:
+        deadline_ms = None if timeout_ms is None else self.now_ms + timeout_ms
+        self.operation = ev.Leaving("scenario", tuple(instances), deadline_ms, force)
         self._to_group(self.operation)
         self.settle()
 
