@@ -122,8 +122,8 @@ class Scenario:
         for declared in words:
             word, equals, weight = declared.partition("=")
             weights[word] = number(word, weight) if equals else 1
-            if word in names:
-                raise WrongUse(f"task {word} is declared twice")
+            if word in names or not word:
+                raise WrongUse(f"task {word} is declared twice" if word else f"'{declared}' names no task; write T1=3")
             names[word] = task_id(word, len(names))
         if len(set(names.values())) != len(names):
             names = {word: TaskId(0, index) for index, word in enumerate(names)}

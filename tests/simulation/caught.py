@@ -11,6 +11,7 @@ CAUGHT_BY: dict[str, int] = {
     "ignore_status_changes": 4,
     "no_rejoin_grace": 11,
     "fence_who_released": 241,
+    "welcome_fenced_writers": 8,
     "no_release_timeout": 25,
     "keep_moves_to_fenced": 124,
     "no_session_timeout": 5,

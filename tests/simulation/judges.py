@@ -27,6 +27,7 @@ class Judges:
 
     world: World
     fenced: set[str] = field(default_factory=set)
+    refused: set[tuple[int, str]] = field(default_factory=set)  # by the term that fenced it
     given_up: set[tuple[str, TaskId, int]] = field(default_factory=set)
     heard: dict[tuple[int, str], int] = field(default_factory=dict)  # by term and writer, real time
     ended: set[tuple[int, str]] = field(default_factory=set)  # whose connection the coordinator saw end since
@@ -103,6 +104,7 @@ class Judges:
     def fence(self, candidate: Candidate, writer: str) -> None:
         """Nobody is fenced who spoke lately, whatever a clock says; but for a twin, and for a release not given."""
         self.fenced.add(writer)
+        self.refused.add((candidate.term, writer))
         world, group, worker = self.world, candidate.group, self.world.writers[writer]
         assert group is not None
         settings, local = group.settings, candidate.clock()
@@ -133,9 +135,12 @@ class Judges:
         return proof is not None and proof.epoch == owner.epoch
 
     def hand_over(self, candidate: Candidate, records: tuple[Owner, ...]) -> None:
-        """No cold hand-over while a warm copy was there and ready."""
+        """No cold hand-over while a warm copy was there and ready; and nothing for a writer that was fenced."""
         group = candidate.group
         assert group is not None
+        for record in records:
+            if (candidate.term, record.writer) in self.refused:
+                raise Broken(f"{record.task} is given to {record.writer}, which was fenced")
         if group.protocol is not Protocol.LEARNER:
             return
         stateful = {task.id for task in self.world.tasks if task.stateful}
