@@ -35,6 +35,6 @@ CAUGHT_BY: dict[str, int] = {
     "follow_noise": 0,
     "start_before_caught_up": 0,
     "believe_any_proof": 69,
-    "stale_target": 462,
+    "stale_target": 522,
     "forget_cut_off_leavers": 871,
 }
