@@ -55,23 +55,22 @@ class Group:
         self.freed: set[TaskId] = set()  # moves that could be made, and wait for others behind the barrier
         self.roster = Roster()
         self.fencing: set[str] = set()
+        self.fenced: set[str] = set()  # writers that this coordinator had the log refuse
         self.finishing: dict[str, int] = {}  # learners that each instance restored when settings changed
+        self.standbys_agreed = settings.standbys  # those of the last plan; the setting may ask for fewer since
         self.given_up: dict[tuple[TaskId, str], int] = {}
         self.ends: dict[TaskId, int] = {}
         self.weights: dict[TaskId, int] = {}  # as their owners measured them last
         self.hand_overs: dict[TaskId, tuple[str, str, Released | None, bool]] = {}
         self.operation: leaving.Operation | None = None
         self.dismissed: dict[str, int] = {}  # instances stopped by force, and until when they may not come back
-        self.started_ms = now_ms
-        self.last_step_ms = now_ms
+        self.started_ms = self.last_step_ms = now_ms
         self.first_join_ms: int | None = None
-        self.barrier = False
+        self.barrier = self.dirty = False
         self.paused = False  # an operator's hold: while set, nothing is planned
-        self.dirty = False
         self.long_assignment = long_assignment
         self.computing: View | None = None  # what a target is computed from at the moment
-        self.targets_asked = 0
-        self.stale_targets = 0  # of which nothing held, one after the other
+        self.targets_asked = self.stale_targets = 0  # all; those of which nothing held, one after the other
         self.membership_changed = False
         self.effects: list[ev.Effect] = []
         self.climate: tuple[object, ...] = ()  # what every assignment depends on
@@ -175,7 +174,7 @@ class Group:
     def _refused(self, writer: str, member: str) -> bool:
         """A writer that was fenced as a whole never comes back; a worker that is told so rejoins under a new one."""
         known = self.roster.get(member)
-        return known is not None and known.fenced and known.hello.writer == writer
+        return writer in self.fenced or (known is not None and known.fenced and known.hello.writer == writer)
 
     def _adopt_copies(self, member: Member) -> None:
         """A new coordinator learns of learners and standbys from those who hold them; what breaks a rule is let go."""
@@ -331,6 +330,7 @@ class Group:
 
     def _fenced(self, writer: str, tasks: tuple[TaskId, ...]) -> None:
         self.fencing.discard(writer)
+        self.fenced.add(writer)
         self.touched.update(self.owners[task].member for task in self.writers.of(writer))
         for task in tasks:
             owner = self.owners.get(task)

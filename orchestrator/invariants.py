@@ -28,9 +28,10 @@ def breaches(group: Group) -> list[str]:
             elif owner.epoch == epoch and owner.writer:
                 holders.setdefault(task, []).append(member.name)
     found += [f"{task} has two owners: {', '.join(names)}" for task, names in holders.items() if len(names) > 1]
+    wanted = max(group.settings.standbys, group.standbys_agreed)
     for task, names in sorted(group.standbys.items()):
-        if len(names) > group.settings.standbys:
-            found.append(f"{task} has {len(names)} standbys, {group.settings.standbys} are wanted")
+        if len(names) > wanted:
+            found.append(f"{task} has {len(names)} standbys, {wanted} are wanted")
     found += _copies_beside_each_other(group)
     found += _learner_budget(group)
     found += _unknown_tasks(group)

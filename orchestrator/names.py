@@ -19,11 +19,17 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
             digits += char
         else:
             if digits:
-                parts.append((0, int(digits), digits))
+                parts.append(_number(digits))
                 digits = ""
             text += char
     if digits:
-        parts.append((0, int(digits), digits))
+        parts.append(_number(digits))
     if text:
         parts.append((1, 0, text))
     return tuple(parts)
+
+
+def _number(digits: str) -> tuple[int, int, str]:
+    """By value, however many digits there are (Python reads no number of 5,000); then 01 before 1."""
+    value = digits.lstrip("0")
+    return 0, len(value), f"{value} {digits}"

@@ -85,6 +85,8 @@ def _is_time(group: Group, now_ms: int) -> bool:
 def _agree(group: Group, view: View, plan: Plan, now_ms: int) -> None:
     """Agree on a new assignment if the plan differs from what is agreed; nothing moves here yet."""
     group.stale_targets = 0
+    if not group.dirty:  # all of the plan holds
+        group.standbys_agreed = group.settings.standbys
     placed = ((task, plan.active[task]) for task in sorted(plan.placed) if task in plan.active)
     changed = {task: target for task, target in placed if view.active.get(task) != target}
     standbys = dict(plan.standbys)

@@ -9,18 +9,32 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from orchestrator import invariants
-from orchestrator.durations import parse_duration_ms, parse_size_bytes
+from orchestrator.durations import UNITS_MS, parse_duration_ms, parse_size_bytes
 from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.explain import explain_task
-from orchestrator.model import Protocol, Settings, Task, TaskId, TaskRange
+from orchestrator.grants import is_released
+from orchestrator.model import PROTOCOL_ORDER, Protocol, Settings, Task, TaskId, TaskRange
 from orchestrator.names import natural
 from orchestrator.scale import leaver_costs
 from orchestrator.scenario_files import COMMANDS, Block
 from orchestrator.scenario_files import parse as parse
-from orchestrator.scenario_words import event_order, free_id, number, parse_settings, some, split_options, task_id
+from orchestrator.scenario_words import (
+    event_order,
+    free_id,
+    number,
+    parse_settings,
+    scale_down_options,
+    some,
+    split_options,
+    spoken,
+    task_id,
+)
 from orchestrator.shares import choose_leaving, parse_amount, target_size
 from orchestrator.versions import ranges
 from orchestrator.world import Node, World
+
+DAY_MS = UNITS_MS["d"]
+TICK_MS_MAX = 30 * DAY_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +122,8 @@ class Scenario:
         for declared in words:
             word, equals, weight = declared.partition("=")
             weights[word] = number(word, weight) if equals else 1
-            if word in names:
-                raise WrongUse(f"task {word} is declared twice")
+            if word in names or not word:
+                raise WrongUse(f"task {word} is declared twice" if word else f"'{declared}' names no task; write T1=3")
             names[word] = task_id(word, len(names))
         if len(set(names.values())) != len(names):
             names = {word: TaskId(0, index) for index, word in enumerate(names)}
@@ -146,15 +160,16 @@ class Scenario:
             self.world.nudge()
 
     def _join(self, words: list[str]) -> None:
-        name, options = split_options("join", words, ("instance", "capacity", "zone", "knows"))
+        name, options = split_options("join", words, ("instance", "capacity", "zone", "knows", "protocols"))
         if name in self.world.nodes:
             known = self.world.nodes[name]
             raise WrongUse(
                 f"{name} is a member already" if known.alive else f"{name} was here before; use rejoin {name}"
             )
         capacity = number("capacity", options.get("capacity", "1"))
+        speaks = spoken(options.get("protocols", ",".join(PROTOCOL_ORDER)))
         tasks = self._version(options.get("knows"))
-        self.world.join(name, options.get("instance", name), capacity, options.get("zone", ""), tasks)
+        self.world.join(name, options.get("instance", name), capacity, options.get("zone", ""), tasks, speaks)
 
     def _version(self, knows: str | None) -> tuple[TaskRange, ...] | None:
         """The tasks of a version of the app, as `knows=T1,T2` names them; names that are new are declared by it."""
@@ -212,14 +227,7 @@ class Scenario:
                 raise WrongUse("no scale-down is running")
             self.world.undo_leaving()
             return
-        options: dict[str, str] = {}
-        for index, word in enumerate(words):
-            if index % 2 == 0:
-                if word not in ("--to", "--by", "--instances") or index + 1 >= len(words):
-                    raise WrongUse("scale-down --to N or P%, --by N or P%, --instances a,b, or --undo")
-                options[word] = words[index + 1]
-        if len(options) != 1:
-            raise WrongUse("scale-down takes one of --to, --by, --instances")
+        options = scale_down_options(words)
         group = self.world.group
         present = {m.hello.instance for m in group.roster if not m.is_leaving and not m.fenced}
         if "--instances" in options:
@@ -237,7 +245,9 @@ class Scenario:
             last = self.world.nodes[leader].hello.instance if leader else None
             leaving = choose_leaving(leaver_costs(group, present), len(present) - size, last=last)
         if leaving:
-            self.world.mark_leaving([*leaving, *(group.operation.instances if group.operation else ())])
+            also = group.operation.instances if group.operation else ()
+            timeout_ms = parse_duration_ms(options["--timeout"]) if "--timeout" in options else None
+            self.world.mark_leaving([*leaving, *also], timeout_ms, "--force" in options)
 
     def _crash(self, words: list[str]) -> None:
         for node in [self._here(word) for word in some("crash", words)]:
@@ -259,13 +269,14 @@ class Scenario:
         some("rejoin", words)
         names, options = words, dict[str, str]()
         if any("=" in word for word in words):
-            name, options = split_options("rejoin", words, ("knows",))
+            name, options = split_options("rejoin", words, ("knows", "protocols"))
             names = [name]
         unknown = [name for name in names if name not in self.world.nodes]
         if unknown:
             raise WrongUse(f"no member {unknown[0]}; use join {unknown[0]}")
+        speaks = spoken(options["protocols"]) if "protocols" in options else None
         for name in names:
-            self.world.rejoin(self.world.nodes[name], self._version(options.get("knows")))
+            self.world.rejoin(self.world.nodes[name], self._version(options.get("knows")), speaks)
 
     def _restart(self, words: list[str]) -> None:
         if words:
@@ -280,7 +291,10 @@ class Scenario:
     def _tick(self, words: list[str]) -> None:
         if len(words) != 1:
             raise WrongUse("tick DURATION, as in tick 30s")
-        self.world.tick(parse_duration_ms(words[0]))
+        time = parse_duration_ms(words[0])
+        if time > TICK_MS_MAX:
+            raise WrongUse(f"tick {words[0]}: every heartbeat of it is played; write at most {TICK_MS_MAX // DAY_MS}d")
+        self.world.tick(time)
 
     def _explain(self, words: list[str]) -> list[str]:
         if len(words) != 1:
@@ -338,8 +352,10 @@ class Scenario:
             left = not node.alive and node.name not in gone and node.machine.finished
             if not node.alive and not left:
                 continue
-            writer = node.hello.writer
+            writer, member = node.hello.writer, group.roster.get(node.name)
             active = {t for t, o in group.owners.items() if o.writer == writer}
+            if member is not None and member.status.released:  # given up, and waiting for others behind a barrier
+                active = {t for t in active if not is_released(group.owners[t], member)}
             learning = {t for t, m in group.learners.items() if m == node.name}
             learning |= {t for t, move in group.moves.items() if move.target == node.name and t in node.machine.held}
             standby = {t for t, names in group.standbys.items() if node.name in names} - active - learning

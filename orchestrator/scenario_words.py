@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields, replace
+from difflib import get_close_matches
 
 from orchestrator.durations import parse_duration_ms
 from orchestrator.errors import WrongUse
-from orchestrator.model import Protocol, Settings, TaskId
+from orchestrator.model import PROTOCOL_ORDER, Protocol, Settings, TaskId
 from orchestrator.names import natural
 from orchestrator.weights import UNITS
 
@@ -15,15 +16,17 @@ CHOICES = {
     "protocol": tuple(p.value for p in Protocol),
     "ready": ("eager", "conservative"),
     "weights": ("given", *UNITS),
+    "check_invariants": ("true", "false"),
 }
+MAY_BE_NO_TIME = ("disconnect_grace", "rejoin_grace", "initial_delay", "acceptable_recovery_time")
 
 
 def task_id(word: str, index: int) -> TaskId:
     """T3 -> 0_3; 1_2 as itself; any other name by its place."""
-    if word[:1] in "Tt" and word[1:].isdecimal():
+    if word[:1] in "Tt" and is_short(word[1:]):
         return TaskId(0, int(word[1:]))
     left, _, right = word.partition("_")
-    if left.isdecimal() and right.isdecimal():
+    if is_short(left) and is_short(right):
         return TaskId(int(left), int(right))
     return TaskId(0, index)
 
@@ -43,10 +46,17 @@ def some(verb: str, words: list[str]) -> list[str]:
     return words
 
 
-def number(name: str, text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise WrongUse(f"{name}={text}: write a whole number of 1 or more")
+def number(name: str, text: str, least: int = 1) -> int:
+    if text.isdecimal() and len(text) > 9:
+        raise WrongUse(f"{name}={text[:40]}: too much; write a whole number of at most 9 digits")
+    if not is_short(text) or int(text) < least:
+        raise WrongUse(f"{name}={text}: write a whole number of {least} or more")
     return int(text)
+
+
+def is_short(text: str) -> bool:
+    """Whether it is a number of a size that groups have; Python does not even read one of 5,000 digits."""
+    return text.isascii() and text.isdecimal() and len(text) <= 9
 
 
 def split_options(verb: str, words: list[str], known: tuple[str, ...]) -> tuple[str, dict[str, str]]:
@@ -59,8 +69,42 @@ def split_options(verb: str, words: list[str], known: tuple[str, ...]) -> tuple[
         if equals:
             if key not in known or not value:
                 raise WrongUse(f"{verb}: unknown option '{word}'; one of {', '.join(k + '=...' for k in known)}")
+            if key in options:
+                raise WrongUse(f"{verb}: {key}= stands there twice; write it once")
             options[key] = value
     return names[0], options
+
+
+def scale_down_options(words: list[str]) -> dict[str, str]:
+    """How many or who, and until when. Raises WrongUse."""
+    options: dict[str, str] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word in options:
+            raise WrongUse(f"scale-down: {word} stands there twice; write it once")
+        if word == "--force":
+            options[word] = ""
+        elif word in ("--to", "--by", "--instances", "--timeout") and rest:
+            options[word] = rest.pop(0)
+        else:
+            raise WrongUse(
+                "scale-down --to N or P%, --by N or P%, --instances a,b, or --undo; and --timeout 10m, or that with --force"
+            )
+    if len(options.keys() & {"--to", "--by", "--instances"}) != 1:
+        raise WrongUse("scale-down takes one of --to, --by, --instances")
+    if "--force" in options and "--timeout" not in options:
+        raise WrongUse("scale-down --force: it stops them at the end of --timeout; give that, too")
+    return options
+
+
+def spoken(text: str) -> tuple[Protocol, ...]:
+    """The protocols that a member supports, as `protocols=eager,cooperative` names them. Raises WrongUse."""
+    words = text.split(",")
+    strange = [word for word in words if word not in CHOICES["protocol"]]
+    if strange:
+        raise WrongUse(f"protocols={text}: '{strange[0]}' is not one of {', '.join(CHOICES['protocol'])}")
+    return tuple(p for p in PROTOCOL_ORDER if p.value in words)
 
 
 def parse_settings(settings: Settings, words: list[str]) -> Settings:
@@ -69,19 +113,33 @@ def parse_settings(settings: Settings, words: list[str]) -> Settings:
     changed: dict[str, object] = {}
     for word in words:
         key, equals, value = word.partition("=")
-        name = known.get(key.replace("-", "_").removesuffix("_ms"))
-        if not equals or name is None:
-            raise WrongUse(f"config {word}: unknown setting; one of {', '.join(sorted(known))}")
-        if key in CHOICES:
-            if value not in CHOICES[key]:
-                raise WrongUse(f"config {word}: one of {', '.join(CHOICES[key])}")
-            changed[name] = Protocol(value) if key == "protocol" else value
-        elif name == "check_invariants":
-            changed[name] = value == "true"
-        elif name.endswith("_ms"):
-            changed[name] = parse_duration_ms(value)
-        elif value.isdecimal() and (int(value) > 0 or name in ("standbys", "acceptable_recovery_lag")):
-            changed[name] = int(value)
-        else:
-            raise WrongUse(f"config {word}: write a whole number")
-    return replace(settings, **changed)  # type: ignore[arg-type]
+        plain = key.replace("-", "_").removesuffix("_ms")
+        if plain not in known:
+            close = get_close_matches(plain, known, 1)
+            hint = f"did you mean {close[0]}?" if close else f"one of {', '.join(sorted(known))}"
+            raise WrongUse(f"config {word}: unknown setting; {hint}")
+        if not equals:
+            raise WrongUse(f"config {word}: no value; write {word}=...")
+        changed[known[plain]] = _value(word, plain, known[plain], value)
+    found = replace(settings, **changed)  # type: ignore[arg-type]
+    if found.session_timeout_ms <= found.heartbeat_ms:
+        raise WrongUse(
+            "config: session_timeout is not longer than heartbeat: every member would be taken for dead; raise it"
+        )
+    return found
+
+
+def _value(word: str, key: str, name: str, text: str) -> object:
+    """What one setting is set to. Raises WrongUse."""
+    if key in CHOICES:
+        if text not in CHOICES[key]:
+            raise WrongUse(f"config {word}: one of {', '.join(CHOICES[key])}")
+        if key == "protocol":
+            return Protocol(text)
+        return text == "true" if key == "check_invariants" else text
+    if not name.endswith("_ms"):
+        return number(f"config {key}", text, 0 if key in ("standbys", "acceptable_recovery_lag") else 1)
+    time = parse_duration_ms(text)
+    if time < 1 and key not in MAY_BE_NO_TIME:
+        raise WrongUse(f"config {word}: no time at all; write a duration such as 100ms")
+    return time

@@ -8,7 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator import events as ev
+from orchestrator.grants import is_released
+from orchestrator.model import TaskId
 from orchestrator.roster import Member
+from orchestrator.stability import holder_of
 from orchestrator.views import can_go_on_elsewhere
 
 if TYPE_CHECKING:
@@ -61,24 +64,24 @@ def _replaceable(group: Group, member: Member) -> bool:
 
 
 def _watch_releases(group: Group, now_ms: int) -> None:
-    """An owner that does not answer a release within the timeout is fenced as a whole."""
+    """An owner that does not answer a release within the timeout is fenced as a whole; who has given its tasks up and
+    waits behind a barrier for others has answered."""
     overdue = now_ms - group.settings.release_timeout_ms
     for task, move in list(group.moves.items()):
         # A fence calls moves off: whose release nobody waits for any more is not fenced for it.
         if move.asked and move.since_ms <= overdue and task in group.moves:
-            _fence_source(group, move.source)
+            _fence_holder(group, task)
     for task, since_ms in group.retiring.items():
-        owner = group.owners[task]
-        member = group.roster.get(owner.member)
-        if since_ms <= overdue and member is not None and member.hello.writer == owner.writer:
-            _fence_source(group, owner.member)
+        if since_ms <= overdue:
+            _fence_holder(group, task)
 
 
-def _fence_source(group: Group, name: str) -> None:
-    source = group.roster.get(name)
-    if source is not None and not source.fenced:
-        group.effects.append(ev.Said(f"{source.name} fenced"))
-        group.fence_writer(source.hello.writer)
+def _fence_holder(group: Group, task: TaskId) -> None:
+    """Fence the owner that still has the task, and has not proven that it gave it up."""
+    holder = holder_of(group, task)
+    if holder is not None and not holder.fenced and not is_released(group.owners[task], holder):
+        group.effects.append(ev.Said(f"{holder.name} fenced"))
+        group.fence_writer(holder.hello.writer)
 
 
 def _fence_absent(group: Group) -> None:

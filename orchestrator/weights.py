@@ -61,7 +61,7 @@ def parse_given(text: str) -> tuple[tuple[str, int], ...]:
     found: dict[str, int] = {}
     for word in filter(None, (part.strip() for part in text.split(","))):
         name, equals, weight = word.partition("=")
-        sane = weight.isascii() and weight.isdecimal() and 0 < int(weight) <= WEIGHT_MAX
+        sane = weight.isascii() and weight.isdecimal() and len(weight) <= 9 and 0 < int(weight) <= WEIGHT_MAX
         if not equals or not sane or not all(part.isdecimal() for part in name.split("_")) or name.count("_") > 1:
             raise WrongUse(f"'{word}' is not TASK=WEIGHT; write 0_3=4 for a task, 1=2 for all tasks of subtopology 1")
         if name in found:

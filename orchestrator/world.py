@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from orchestrator import events as ev
 from orchestrator import member as mem
 from orchestrator.group import Group
-from orchestrator.model import Hello, Owner, Role, Settings, Task, TaskId, TaskRange
+from orchestrator.model import PROTOCOL_ORDER, Hello, Owner, Protocol, Role, Settings, Task, TaskId, TaskRange
 from orchestrator.names import natural
 from orchestrator.placement import place
 
@@ -55,6 +55,7 @@ class World:
         self.log: dict[TaskId, Owner] = {}
         self.nodes: dict[str, Node] = {}
         self.group = Group(settings)
+        self.operation: ev.Leaving | None = None  # the scale-down that runs, as the log has it
         self.deposed: Deposed | None = None
         self.events: list[str] = []
         self.measures: dict[TaskId, int] = {}  # bytes of state, or records a second, as the setting `weights` says
@@ -80,6 +81,8 @@ class World:
         self.settle()
         if placed:
             self.group.accept_as_is()
+        if placed and len(self.log) < len(tasks):
+            self.group.reconsider()  # what the file places nowhere is no stable start: it is placed with the next step
         self.events.clear()
 
     def _start_group(self) -> None:
@@ -91,11 +94,20 @@ class World:
             now_ms=self.now_ms,
             generation=self.group.generation,
         )
+        if self.operation is not None:
+            self._to_group(replace(self.operation, resumed=True))
 
     def _new_node(
-        self, name: str, instance: str, capacity: int, zone: str, tasks: tuple[TaskRange, ...] | None = None
+        self,
+        name: str,
+        instance: str,
+        capacity: int,
+        zone: str,
+        tasks: tuple[TaskRange, ...] | None = None,
+        protocols: tuple[Protocol, ...] = PROTOCOL_ORDER,
     ) -> Node:
-        hello = Hello(name, instance, f"{name}#1", f"{name}#1", capacity, zone, tasks=tasks)
+        incarnation = f"{name}#1"
+        hello = Hello(name, instance, incarnation, incarnation, capacity, zone, protocols=protocols, tasks=tasks)
         node = Node(name, hello, mem.MemberMachine(self.settings))
         self.nodes[name] = node
         return node
@@ -142,7 +154,9 @@ class World:
                 self._queue.append(lambda: self._to_group(ev.TargetComputed(number, place(view))))
             case ev.Said(text):
                 self._say(text)
-            case ev.OperationEnded() | ev.HandedOver():
+            case ev.OperationEnded():
+                self.operation = None
+            case ev.HandedOver():
                 pass
 
     def _say(self, text: str) -> None:
@@ -243,14 +257,21 @@ class World:
         return min(alive, key=natural) if alive else None
 
     def join(
-        self, name: str, instance: str, capacity: int, zone: str, tasks: tuple[TaskRange, ...] | None = None
+        self,
+        name: str,
+        instance: str,
+        capacity: int,
+        zone: str,
+        tasks: tuple[TaskRange, ...] | None = None,
+        protocols: tuple[Protocol, ...] = PROTOCOL_ORDER,
     ) -> None:
-        self._connect(self._new_node(name, instance, capacity, zone, tasks))
+        self._connect(self._new_node(name, instance, capacity, zone, tasks, protocols))
         self.settle()
 
     def ready(self, node: Node, task: TaskId) -> None:
-        """The restore of one copy finishes."""
+        """The restore of one copy finishes, and the coordinator hears of it."""
         self._to_member(node, mem.Progress(task, STATE_SIZE, STATE_SIZE))
+        self._report(node)
 
     def restoring(self, node: Node) -> list[TaskId]:
         """Copies of `node` that still restore."""
@@ -258,11 +279,16 @@ class World:
         return sorted(t for t, h in held if h.state is mem.Held.COPYING and h.position < h.end)
 
     def leaving(self, node: Node) -> None:
-        self._to_member(node, mem.LeaveWanted())
+        """An instance leaves as a whole: all its workers that can hear say so."""
+        for worker in self.nodes.values():
+            if worker.hello.instance == node.hello.instance and worker.alive and not worker.stalled:
+                self._to_member(worker, mem.LeaveWanted())
         self.settle()
 
-    def mark_leaving(self, instances: list[str]) -> None:
-        self._to_group(ev.Leaving("scenario", tuple(instances)))
+    def mark_leaving(self, instances: list[str], timeout_ms: int | None = None, force: bool = False) -> None:
+        deadline_ms = None if timeout_ms is None else self.now_ms + timeout_ms
+        self.operation = ev.Leaving("scenario", tuple(instances), deadline_ms, force)
+        self._to_group(self.operation)
         self.settle()
 
     def undo_leaving(self) -> None:
@@ -300,8 +326,11 @@ class World:
             self._report(node)
         self.settle()
 
-    def rejoin(self, node: Node, tasks: tuple[TaskRange, ...] | None = None) -> None:
-        """A process that was gone starts again, with its disk, as a new incarnation; `tasks`: as another version."""
+    def rejoin(
+        self, node: Node, tasks: tuple[TaskRange, ...] | None = None, protocols: tuple[Protocol, ...] | None = None
+    ) -> None:
+        """A process that was gone starts again, with its disk, as a new incarnation; `tasks`: as another version;
+        `protocols`: those it supports from now on."""
         node.alive, node.stalled = True, False
         node.inbox.clear()
         for task, holding in node.machine.held.items():  # it may still run: then this is a bounce
@@ -309,6 +338,8 @@ class World:
         node.machine = mem.MemberMachine(self.settings)
         if tasks is not None:
             node.hello = replace(node.hello, tasks=tasks)
+        if protocols is not None:
+            node.hello = replace(node.hello, protocols=protocols)
         self._rejoin(node)
         self.settle()
 

@@ -124,9 +124,14 @@ def _options(words: list[str], known: dict[str, str]) -> dict[str, str]:
 
 
 def _count(what: str, text: str, most: int) -> int:
-    if not text.isascii() or not text.isdecimal() or not 0 < int(text) <= most:
+    if not _is_short(text) or not 0 < int(text) <= most:
         raise WrongUse(f"{what} {text}: write a whole number from 1 to {most}")
     return int(text)
+
+
+def _is_short(text: str) -> bool:
+    """Whether it is a number of a size that can be right; Python does not even read one of 5,000 digits."""
+    return text.isascii() and text.isdecimal() and len(text) <= 9
 
 
 def _tasks(words: list[str], subtopology: int) -> list[TaskLoad]:
@@ -138,7 +143,7 @@ def _tasks(words: list[str], subtopology: int) -> list[TaskLoad]:
         raise WrongUse("tasks: write state=SIZE or stateless")
     size = 0 if stateless else max(1, parse_size_bytes(options["state"]))
     rate = options.get("rate", "0")
-    if not rate.isascii() or not rate.isdecimal() or int(rate) > 10_000_000:
+    if not _is_short(rate) or int(rate) > 10_000_000:
         raise WrongUse(f"rate={rate}: write records a second, such as rate=500")
     count = _count("tasks", words[0], TASKS_MAX)
     return [TaskLoad(TaskId(subtopology, partition), size, int(rate)) for partition in range(count)]

@@ -126,6 +126,8 @@ def test_what_never_ends_is_told(monkeypatch: pytest.MonkeyPatch, text: str, sta
         ("tasks 4 stateless state=1MiB", "state=SIZE or stateless"),
         ("tasks 4 state=1MB", "not a size"),
         ("tasks 4 state=1MiB rate=-3", "records a second"),
+        (f"tasks {'9' * 5_000} state=1MiB", "whole number"),
+        (f"tasks 4 state=1MiB rate={'9' * 5_000}", "records a second"),
         ("tasks 4 state=1MiB speed=3", "not understood"),
         ("instances many", "whole number"),
         ("at soon join 1", "not a duration"),

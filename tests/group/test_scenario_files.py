@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.errors import WrongUse
+from orchestrator.names import natural
+from orchestrator.scenario import Scenario
 from orchestrator.scenario_files import Block, parse
 
 
@@ -42,3 +44,22 @@ def test_what_is_no_scenario_file(text: str, said: str) -> None:
 
 def test_line_ends_and_a_byte_order_mark_are_no_matter() -> None:
     assert parse("\ufeffgroup T1\r\nS1 T1\r\n----\r\nok\r\n") == [Block(1, "group T1", ("S1 T1",), "ok")]
+
+
+def test_names_and_numbers_of_any_length_are_no_matter() -> None:
+    """Python reads no number of 5,000 digits: such a name is a name like any, and such a count is refused."""
+    scenario, long = Scenario(), "9" * 5_000
+    assert scenario.run(Block(1, f"group T1 T{long}", (f"S1 T1 T{long}",))).error is None
+    assert list(scenario.run(Block(2, f"join S{long}")).members) == ["S1", f"S{long}"]
+    for command in (
+        f"join S3 capacity={long}",
+        f"config standbys={long}",
+        f"weight T1 {long}",
+        f"scale-down --to {long}",
+    ):
+        assert scenario.run(Block(3, command)).error is not None
+
+
+def test_numbers_in_names_count_by_value() -> None:
+    in_order = ["S", "S01", "S1", "S1a", "S1a2", "S1a10", "S2", "S010", "S10", f"S{10**18}", "T0"]
+    assert sorted(set(in_order), key=natural) == in_order

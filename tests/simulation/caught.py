@@ -10,6 +10,8 @@ CAUGHT_BY: dict[str, int] = {
     "forget_release_proof": 1,
     "ignore_status_changes": 4,
     "no_rejoin_grace": 11,
+    "fence_who_released": 241,
+    "welcome_fenced_writers": 8,
     "no_release_timeout": 25,
     "keep_moves_to_fenced": 124,
     "no_session_timeout": 5,
@@ -33,6 +35,6 @@ CAUGHT_BY: dict[str, int] = {
     "follow_noise": 0,
     "start_before_caught_up": 0,
     "believe_any_proof": 69,
-    "stale_target": 462,
+    "stale_target": 522,
     "forget_cut_off_leavers": 871,
 }

@@ -27,6 +27,7 @@ class Judges:
 
     world: World
     fenced: set[str] = field(default_factory=set)
+    refused: set[tuple[int, str]] = field(default_factory=set)  # by the term that fenced it
     given_up: set[tuple[str, TaskId, int]] = field(default_factory=set)
     heard: dict[tuple[int, str], int] = field(default_factory=dict)  # by term and writer, real time
     ended: set[tuple[int, str]] = field(default_factory=set)  # whose connection the coordinator saw end since
@@ -89,7 +90,12 @@ class Judges:
 
     def before(self, group: Group) -> None:
         """What was asked for before a step: a fence in it may call off what another fence of the same step was for."""
-        self.releases_asked = [(m.source, m.since_ms) for m in group.moves.values() if m.asked]
+        self.releases_asked = self._asked(group)
+
+    def _asked(self, group: Group) -> list[tuple[str, int]]:
+        """Of whom a release is awaited, and since when; who gave up its part of a move behind a barrier has answered."""
+        moves = ((group.owners[t], m) for t, m in group.moves.items() if m.asked)
+        return [(move.source, move.since_ms) for owner, move in moves if not self._has_released(group, owner)]
 
     def heard_from(self, candidate: Candidate, writer: str) -> None:
         self.heard[candidate.term, writer] = self.world.now
@@ -98,6 +104,7 @@ class Judges:
     def fence(self, candidate: Candidate, writer: str) -> None:
         """Nobody is fenced who spoke lately, whatever a clock says; but for a twin, and for a release not given."""
         self.fenced.add(writer)
+        self.refused.add((candidate.term, writer))
         world, group, worker = self.world, candidate.group, self.world.writers[writer]
         assert group is not None
         settings, local = group.settings, candidate.clock()
@@ -108,7 +115,7 @@ class Judges:
             if local - group.started_ms < settings.rejoin_grace_ms:
                 raise Broken(f"{worker.member} was fenced {local - group.started_ms} ms into term {candidate.term}")
             return
-        asked = [*self.releases_asked, *((m.source, m.since_ms) for m in group.moves.values() if m.asked)]
+        asked = [*self.releases_asked, *self._asked(group)]
         asked += [
             (group.owners[task].member, since)
             for task, since in group.retiring.items()
@@ -128,9 +135,12 @@ class Judges:
         return proof is not None and proof.epoch == owner.epoch
 
     def hand_over(self, candidate: Candidate, records: tuple[Owner, ...]) -> None:
-        """No cold hand-over while a warm copy was there and ready."""
+        """No cold hand-over while a warm copy was there and ready; and nothing for a writer that was fenced."""
         group = candidate.group
         assert group is not None
+        for record in records:
+            if (candidate.term, record.writer) in self.refused:
+                raise Broken(f"{record.task} is given to {record.writer}, which was fenced")
         if group.protocol is not Protocol.LEARNER:
             return
         stateful = {task.id for task in self.world.tasks if task.stateful}
@@ -220,6 +230,7 @@ class Judges:
         for task, move in group.moves.items():
             source = group.roster.get(move.source)
             waits = move.asked and source is not None and not source.fenced
+            waits = waits and not self._has_released(group, group.owners[task])
             if waits and now - move.since_ms > settings.release_timeout_ms + SLACK_MS:
                 raise Broken(f"the release of {task} by {move.source} is waited for too long")
         for member in group.roster:

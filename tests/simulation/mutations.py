@@ -114,6 +114,21 @@ def no_release_timeout(stack: ExitStack) -> None:
     _patch(stack, silence, "_watch_releases", lambda group, now_ms: None)
 
 
+def fence_who_released(stack: ExitStack) -> None:
+    """Whoever is asked for a release is fenced after the timeout, also when it gave the task up and waits for others."""
+    _patch(stack, silence, "is_released", lambda owner, member: False)
+
+
+def welcome_fenced_writers(stack: ExitStack) -> None:
+    """Whoever comes back under a writer that was fenced, and is no member any more, may go on with it."""
+
+    def refused(self: group.Group, writer: str, name: str) -> bool:
+        known = self.roster.get(name)
+        return known is not None and known.fenced and known.hello.writer == writer
+
+    _patch(stack, group.Group, "_refused", refused)
+
+
 def no_session_timeout(stack: ExitStack) -> None:
     """A silent member is waited for."""
     _patch(stack, silence, "_watch_members", lambda group, now_ms: None)
@@ -317,6 +332,8 @@ MUTATIONS: dict[str, Mutation] = {
         ignore_status_changes,
         no_rejoin_grace,
         no_release_timeout,
+        fence_who_released,
+        welcome_fenced_writers,
         forget_cut_off_leavers,
         keep_moves_to_fenced,
         no_session_timeout,
