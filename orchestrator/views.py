@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
 from typing import TYPE_CHECKING
 
 from orchestrator.grants import is_released
@@ -69,9 +68,9 @@ def _knows(group: Group, version: tuple[TaskRange, ...] | None) -> frozenset[Tas
     return None if told is group.tasks or told.keys() >= group.tasks.keys() else frozenset(told)
 
 
-def _effective_owners(group: Group, members: dict[str, MemberView]) -> tuple[dict[TaskId, str], Set[TaskId]]:
+def _effective_owners(group: Group, members: dict[str, MemberView]) -> tuple[dict[TaskId, str], set[TaskId]]:
     """`group.effective_owner` of all tasks that have one of `members`: what the log says, but for the exceptions. And
-    the tasks that have none. Only the exceptions are looked at one by one: there may be 200,000 tasks."""
+    the tasks with a record that have none. Only the exceptions are looked at one by one: there may be 200,000 tasks."""
     active = dict(group.writers.members)
     lost: list[TaskId] = []
     for writer in group.writers:
@@ -94,12 +93,8 @@ def _effective_owners(group: Group, members: dict[str, MemberView]) -> tuple[dic
     for task in (*group.retiring, *under_way):
         if task not in group.tasks:
             active.pop(task, None)
-    without: Set[TaskId] = {
-        task for task in (*lost, *under_way, *group.writers.nobodys) if task in group.tasks and task not in active
-    }
-    if len(active) + len(without) < len(group.tasks):  # some have no record at all
-        without = group.tasks.keys() - active.keys()
-    return active, without
+    without = (task for task in (*lost, *under_way, *group.writers.nobodys) if task not in active)
+    return active, {task for task in without if task in group.tasks}
 
 
 def _ready(group: Group, member: str, task: TaskId) -> bool:
