@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from orchestrator import events as ev
 from orchestrator import member as mem
 from orchestrator.group import Group
 from orchestrator.model import Hello, Owner, Role, Settings, Task, TaskId
-from orchestrator.placement import place_in_steps
+from orchestrator.placement_columns import Answering, Asking
 from orchestrator.placement_view import Plan, View
 
 STATE = 1_000_000
+T = TypeVar("T")
 
 
 @dataclass
@@ -44,6 +47,7 @@ class Round:
         self.hellos: dict[int, Hello] = {}
         self.queue: deque[tuple[int, ev.Event | mem.MemberEvent]] = deque()
         self.learning: deque[tuple[int, TaskId]] = deque()
+        self.asking, self.answering = Asking(), Answering()
         self.steps = Steps()
         self.now = 0
         self.handed_over = 0
@@ -98,14 +102,21 @@ class Round:
                     pass
 
     def compute(self, view: View) -> Plan:
-        """Aside: each step counts for itself."""
+        """Aside, as the coordinator does: what its loop has of it in steps, each of which counts for itself."""
+        question = self.in_steps("packing a view, a step", self.asking.question(view))
         start = time.process_time()
-        for plan in place_in_steps(view):
-            self.steps.add("placing, a step", (time.process_time() - start) * 1000)
+        answer = self.answering.answer(question)
+        self.steps.add("placing, in its process", (time.process_time() - start) * 1000)
+        return self.in_steps("unpacking a plan, a step", self.asking.plan(view, answer))
+
+    def in_steps(self, name: str, steps: Iterator[T | None]) -> T:
+        start = time.process_time()
+        for found in steps:
+            self.steps.add(name, (time.process_time() - start) * 1000)
             start = time.process_time()
-            if plan is not None:
-                return plan
-        raise AssertionError("no plan")
+            if found is not None:
+                return found
+        raise AssertionError("the steps ended without a result")
 
     def member(self, number: int, event: mem.MemberEvent) -> None:
         machine = self.machines.get(number)

@@ -16,11 +16,11 @@ from typing import Any
 
 from orchestrator import events as ev
 from orchestrator import invariants, messages
+from orchestrator.aside import Aside
 from orchestrator.errors import OrchestratorError, ProtocolError
 from orchestrator.group import Group
 from orchestrator.ledger import Deposed, Ledger
 from orchestrator.model import Settings, Task, TaskId
-from orchestrator.placement import place_in_steps
 from orchestrator.transport import Connection, ConnectionEnded, listen
 
 log = logging.getLogger("orchestrator.coordinator")
@@ -66,6 +66,7 @@ class Coordinator:
         self._writes: asyncio.Queue[ev.RecordOwners | ev.Fence | ev.OperationEnded] = asyncio.Queue()
         self._agreed = asyncio.Event()
         self._targets: asyncio.Queue[ev.ComputeTarget] = asyncio.Queue()
+        self.aside = Aside()
         self._server: asyncio.Server | None = None
         self._started = asyncio.Event()
         self._asks: set[asyncio.Task[None]] = set()
@@ -212,17 +213,17 @@ class Coordinator:
             await self.ledger.put_generation(self.group.generation)
 
     async def _compute(self) -> None:
-        """Long placements, in steps of about a millisecond between which everything else has its turn."""
-        while True:
-            wanted = await self._targets.get()
-            gc.freeze()  # or the collector walks the whole group, 200 ms for 200,000 tasks, because of what is made here
-            try:
-                for plan in place_in_steps(wanted.view):
-                    if plan is not None:
-                        self.event(ev.TargetComputed(wanted.number, plan))
-                    await asyncio.sleep(0)
-            finally:
-                gc.unfreeze()
+        """Long placements, off this loop; what is left of them here is in steps of about a millisecond."""
+        try:
+            while True:
+                wanted = await self._targets.get()
+                gc.freeze()  # or the collector walks the whole group, 200 ms for 200,000 tasks, because of what is made here
+                try:
+                    self.event(ev.TargetComputed(wanted.number, await self.aside.place(wanted.view)))
+                finally:
+                    gc.unfreeze()
+        finally:
+            await self.aside.close()
 
     # ---- connections
 

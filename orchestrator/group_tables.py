@@ -45,20 +45,25 @@ class Index(Generic[V]):
 
 
 class Holders(Index[Owner]):
-    """By writer, and beside it task -> member, for all records that name a writer: a plain dict is quick to copy."""
+    """By writer, and beside it task -> member, for all records that name a writer (a plain dict is quick to copy); and
+    the tasks of those that name none."""
 
     def __init__(self) -> None:
         super().__init__(lambda owner: (owner.writer,) if owner.writer else ())
         self.members: dict[TaskId, str] = {}
+        self.nobodys: set[TaskId] = set()
 
     def add(self, task: TaskId, value: Owner) -> None:
         super().add(task, value)
         if value.writer:
             self.members[task] = value.member
+        else:
+            self.nobodys.add(task)
 
     def drop(self, task: TaskId, value: Owner) -> None:
         super().drop(task, value)
         self.members.pop(task, None)
+        self.nobodys.discard(task)
 
 
 class TaskTable(dict[TaskId, V]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from orchestrator.model import Task, TaskId
+from orchestrator.model import Protocol, Task, TaskId
 from orchestrator.placement_view import Plan, View
 
 
@@ -22,12 +22,15 @@ def what_holds(plan: Plan, asked: View, now: View) -> Plan | None:
         now.given_up,
     ) or not _same_tasks(asked.tasks, now.tasks):
         return None
-    changed = _changed(asked.active, now.active) | _changed(asked.learners, now.learners)
-    changed |= asked.reserved ^ now.reserved | _changed(asked.former, now.former)
+    same_owners = asked.active == now.active
+    changed = set() if same_owners else _with_another_owner(plan, asked, now)
+    changed |= (
+        _changed(asked.learners, now.learners) | asked.reserved ^ now.reserved | _changed(asked.former, now.former)
+    )
     for task in asked.standbys.keys() | now.standbys.keys():
         if asked.standbys.get(task, {}).keys() != now.standbys.get(task, {}).keys():
             changed.add(task)
-    if not changed:
+    if same_owners and not changed:
         return plan
     active = {**plan.active, **{t: now.active[t] for t in changed if t in now.active}}
     for task in changed - now.active.keys():
@@ -44,6 +47,15 @@ def _same_tasks(asked: Mapping[TaskId, Task], now: Mapping[TaskId, Task]) -> boo
     if asked is now or asked == now:
         return True
     return asked.keys() == now.keys() and all(asked[t].stateful == task.stateful for t, task in now.items())
+
+
+def _with_another_owner(plan: Plan, asked: View, now: View) -> set[TaskId]:
+    """Of the tasks of which the plan says more than that they stay where they are, which is nearly always few of many.
+    The eager protocol deals all of them anew."""
+    if now.protocol is Protocol.EAGER:
+        return _changed(asked.active, now.active)
+    tasks = plan.placed.union(plan.learners, plan.standbys, now.learners, now.standbys)
+    return {task for task in tasks if asked.active.get(task) != now.active.get(task)}
 
 
 def _changed(asked: Mapping[TaskId, object], now: Mapping[TaskId, object]) -> set[TaskId]:

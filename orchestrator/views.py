@@ -22,11 +22,10 @@ def build_view(group: Group) -> View:
         name: MemberView(name, m.hello.instance, m.hello.capacity, m.hello.zone, m.is_leaving, knows[m.hello.tasks])
         for name, m in sorted(live.items())
     }
-    active = _effective_owners(group, members)
+    active, without = _effective_owners(group, members)
     reserved: set[TaskId] = set()
     former: dict[TaskId, str] = {}
-    nobodys = group.tasks.keys() - active.keys() if len(active) < len(group.tasks) else ()
-    for task in sorted(nobodys):
+    for task in sorted(without):
         record = group.owners.get(task)
         if record is None:
             continue
@@ -66,31 +65,36 @@ def build_view(group: Group) -> View:
 def _knows(group: Group, version: tuple[TaskRange, ...] | None) -> frozenset[TaskId] | None:
     """The tasks that members of a version can run; None for all of them, which is nearly always so."""
     told = group.declared if version is None else expand(version)
-    return None if told.keys() >= group.tasks.keys() else frozenset(told)
+    return None if told is group.tasks or told.keys() >= group.tasks.keys() else frozenset(told)
 
 
-def _effective_owners(group: Group, members: dict[str, MemberView]) -> dict[TaskId, str]:
-    """`group.effective_owner` of all tasks that have one of `members`: what the log says, but for the exceptions."""
+def _effective_owners(group: Group, members: dict[str, MemberView]) -> tuple[dict[TaskId, str], set[TaskId]]:
+    """`group.effective_owner` of all tasks that have one of `members`: what the log says, but for the exceptions. And
+    the tasks with a record that have none. Only the exceptions are looked at one by one: there may be 200,000 tasks."""
     active = dict(group.writers.members)
+    lost: list[TaskId] = []
     for writer in group.writers:
         member = group.roster.of_writer(writer)
         if member is None or member.name not in members or writer in group.fencing:
-            for task in group.writers.of(writer):
-                del active[task]
+            lost.extend(group.writers.of(writer))
         else:
-            for task in member.status.released:
-                if active.get(task) == member.name and is_released(group.owners[task], member):
-                    del active[task]
-    for task in (*group.recording, *group.moves):
+            released = (task for task in member.status.released if active.get(task) == member.name)
+            lost.extend(task for task in released if is_released(group.owners[task], member))
+    for task in lost:
+        del active[task]
+    under_way = (*group.recording, *group.moves)
+    for task in under_way:
         owner = group.effective_owner(task)
         if owner in members:
             active[task] = owner
         else:
             active.pop(task, None)
-    if not active.keys() <= group.tasks.keys():
-        for task in active.keys() - group.tasks.keys():
-            del active[task]
-    return active
+    # A task that is gone still has an owner only until that has released it, or while its record is on its way.
+    for task in (*group.retiring, *under_way):
+        if task not in group.tasks:
+            active.pop(task, None)
+    without = (task for task in (*lost, *under_way, *group.writers.nobodys) if task not in active)
+    return active, {task for task in without if task in group.tasks}
 
 
 def _ready(group: Group, member: str, task: TaskId) -> bool:

@@ -32,8 +32,10 @@ async def test_a_large_group_is_placed_beside_other_requests() -> None:
             while not isinstance(told := await link.receive_down(), messages.Assign) or not told.assignment.active:
                 pass
         assert told.assignment.active.keys() == {task.id for task in tasks}
+        assert coordinator.aside.pid is not None, "placed on the loop"
         await link.close()
         await control.close()
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
+    assert coordinator.aside.pid is None, "its process is there still"

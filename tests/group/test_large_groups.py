@@ -12,10 +12,12 @@ from orchestrator import events as ev
 from orchestrator.group import Group
 from orchestrator.group_tables import Index, TaskTable
 from orchestrator.invariants import check
-from orchestrator.model import Hello, Settings, Status, Task, TaskId
+from orchestrator.model import Hello, Settings, Status, Task, TaskId, TaskRange
 from orchestrator.placement import place
 from orchestrator.placement_view import LearnerView, MemberView, View
 from orchestrator.staleness import what_holds
+from orchestrator.views import build_view
+from tests.group.test_placement import views
 
 TASKS = [TaskId(0, n) for n in range(6)]
 NAMES = ["A", "B", "C"]
@@ -94,6 +96,70 @@ def test_a_stale_plan_never_restores_more_than_the_budget() -> None:
     now = replace(asked, learners={TASKS[5]: LearnerView("B")})
     holds = what_holds(plan, asked, now)
     assert holds is not None and holds.learners == {TASKS[5]: "B"}
+
+
+@given(views().filter(lambda view: bool(view.tasks)), st.data())
+@settings(max_examples=200, deadline=None)
+def test_what_differs_keeps_what_it_has_and_the_rest_follows_the_plan(one: View, data: st.DataObject) -> None:
+    differ = data.draw(st.sets(st.sampled_from(sorted(one.tasks))))
+    asked = replace(one, settings=replace(one.settings, max_learners_per_instance=100))
+    owners = data.draw(st.lists(st.sampled_from(sorted(one.members)), min_size=len(differ), max_size=len(differ)))
+    now = replace(
+        asked,
+        active={**{t: o for t, o in one.active.items() if t not in differ}, **dict(zip(differ, owners, strict=True))},
+        learners={t: it for t, it in one.learners.items() if t not in differ},
+    )
+    plan = place(asked)
+    holds = what_holds(plan, asked, now)
+    assert holds is not None and holds.placed == plan.placed
+    changed = {t for t in differ if asked.active.get(t) != now.active.get(t) or t in asked.learners}
+    assert (holds is plan) == (not changed)
+    for task in plan.placed:
+        assert holds.active.get(task) == (now if task in changed else plan).active.get(task)
+    for task in one.tasks:
+        learner = now.learners.get(task)
+        kept = (learner.member if learner else None) if task in changed else plan.learners.get(task)
+        assert holds.learners.get(task) == kept
+        copies = tuple(sorted(now.standbys.get(task, ()))) if task in changed else plan.standbys.get(task, ())
+        assert holds.standbys.get(task, ()) == copies
+
+
+class Watched(Round):
+    """After every step the owners that a placement sees are those that each task says of itself."""
+
+    def core(self, event: ev.Event) -> None:
+        super().core(event)
+        view = build_view(self.group)
+        owners = {task: self.group.effective_owner(task) for task in self.group.tasks}
+        assert view.active == {task: owner for task, owner in owners.items() if owner in view.members}
+        had = {t: self.group.owners[t].member for t in self.group.tasks if t in self.group.owners}
+        assert view.former == {t: name for t, name in had.items() if t not in view.active}
+
+
+def test_a_view_says_of_all_owners_what_each_task_says() -> None:
+    made = Watched(6, 24)
+    made.run()  # nobody has anything
+    made.group.paused = True
+    made.crash(2)
+    made.run()  # fenced, and given to nobody yet
+    made.group.paused = False
+    made.group.reconsider()
+    made.join(7)
+    made.run()
+    version = (TaskRange(0, 0, 2), TaskRange(11, 0, 3))  # fewer tasks, and others
+    for number in (8, 9):
+        made.join(number)
+        joined = made.queue.pop()[1]
+        assert isinstance(joined, ev.Joined)
+        made.queue.append((-1, replace(joined, hello=replace(joined.hello, tasks=version))))
+    made.run()
+    made.crash(0)
+    made.run()
+    old = tuple(made.hellos[number].instance for number in (1, 3, 4, 5, 7))
+    made.queue.append((-1, ev.Leaving("down", old, None)))  # what only they have is gone, and they have it still
+    made.run()
+    assert made.group.tasks.keys() == {TaskId(0, 0), TaskId(0, 1), TaskId(11, 0), TaskId(11, 1), TaskId(11, 2)}
+    assert len(build_view(made.group).active) == 5
 
 
 def test_a_round_is_the_same_computed_aside_or_at_once() -> None:
