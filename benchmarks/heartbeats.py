@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -74,8 +76,10 @@ class Pauses:
 
     def __init__(self) -> None:
         self.turns: list[float] = []
+        self.wanted = asyncio.Event()  # not while heartbeats are counted: to look costs something, too
 
     async def watch(self) -> None:
+        await self.wanted.wait()
         while True:
             self.turns.append(time.perf_counter())
             await asyncio.sleep(0.001)
@@ -86,14 +90,17 @@ class Pauses:
         return max(gaps, default=0.0)
 
 
-def status_of(tasks: Sequence[TaskId]) -> Status:
-    """What a worker says that runs these tasks."""
+def status_of(tasks: Sequence[TaskId], beat: int = 0) -> Status:
+    """What a busy worker that runs these tasks says with its nth heartbeat: every end and every fact has changed."""
     return Status(
         generation=1,
         term=1,
         active=dict.fromkeys(tasks, 1),
-        ends=dict.fromkeys(tasks, 1_000_000),
-        facts=dict.fromkeys(tasks, (17, 5_000_000, 123_456, 12)),
+        ends={task: 1_000_000 + 211 * beat + n for n, task in enumerate(tasks)},
+        facts={
+            task: (17 + (beat + n) % 50, 5_000_000 + 4_096 * beat + n, 123_456 + 211 * beat + n, 12 + (beat + n) % 30)
+            for n, task in enumerate(tasks)
+        },
     )
 
 
@@ -116,7 +123,10 @@ async def serve(instances: int, tasks: int, connections: int) -> None:
     async def crash(coordinator: Coordinator, args: dict[str, Any]) -> None:
         coordinator.event(ev.Expired(str(args["member"])))
 
-    askers = {"measured": measured, "settled": settled, "crash": crash}
+    async def watch(coordinator: Coordinator, args: dict[str, Any]) -> None:
+        pauses.wanted.set()
+
+    askers = {"watch": watch, "measured": measured, "settled": settled, "crash": crash}
     settings = Settings(session_timeout_ms=3_600_000, rejoin_grace_ms=3_600_000)
     counting = coordinator = Counting("bench", settings, KeptLedger(placed), made.group.tasks.values(), askers)
     print(await coordinator.listen(), flush=True)
@@ -185,16 +195,19 @@ async def ask(connection: Connection, verb: str, **args: object) -> Any:
 async def beats_of_rival(address: str, connections: int, tasks: Sequence[TaskId], seconds: float) -> float:
     """Heartbeats per CPU second of the aiohttp server."""
     host, _, port = address.rpartition(":")
-    plain = status_of(tasks)
-    body = msgspec.json.encode(
-        {
-            "member": "stream-00001",
-            **{f: {str(t): v for t, v in getattr(plain, f).items()} for f in ("active", "ends", "facts")},
-            **{f: getattr(plain, f) for f in ("generation", "term", "leaving", "bounce")},
-            **{f: {} for f in ("copies", "disk", "released", "started")},
-        }
-    )
-    frame = f"{HEAD}{len(body)}\r\n\r\n".encode() + body
+
+    @cache
+    def frame(beat: int) -> bytes:
+        plain = status_of(tasks, beat)
+        body = msgspec.json.encode(
+            {
+                "member": "stream-00001",
+                **{f: {str(t): v for t, v in getattr(plain, f).items()} for f in ("active", "ends", "facts")},
+                **{f: getattr(plain, f) for f in ("generation", "term", "leaving", "bounce")},
+                **{f: {} for f in ("copies", "disk", "released", "started")},
+            }
+        )
+        return f"{HEAD}{len(body)}\r\n\r\n".encode() + body
 
     async def cpu() -> float:
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -209,8 +222,9 @@ async def beats_of_rival(address: str, connections: int, tasks: Sequence[TaskId]
     async def client() -> None:
         nonlocal sent
         reader, writer = await asyncio.open_connection(host, int(port))
+        beats = itertools.count(1)
         while time.monotonic() < end:
-            writer.write(frame)
+            writer.write(frame(next(beats)))
             await reader.readuntil(b'{"ok":true}')
             sent += 1
         writer.close()

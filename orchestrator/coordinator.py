@@ -17,6 +17,7 @@ from typing import Any
 from orchestrator import events as ev
 from orchestrator import invariants, messages
 from orchestrator.aside import Aside
+from orchestrator.beats import Listener
 from orchestrator.errors import OrchestratorError, ProtocolError
 from orchestrator.group import Group
 from orchestrator.ledger import Deposed, Ledger
@@ -231,9 +232,9 @@ class Coordinator:
         await self._started.wait()
         session = next(self.ids)
         self._connections[session] = connection
+        told = Listener()
         try:
-            while True:
-                self._hear(session, connection, messages.decode_up(await connection.receive()))
+            await connection.receive_all(lambda body: self._hear(session, connection, told, messages.decode_up(body)))
         except ConnectionEnded:
             pass
         except ProtocolError as error:
@@ -242,17 +243,17 @@ class Coordinator:
             del self._connections[session]
             self.event(ev.SessionEnded(session))
 
-    def _hear(self, session: int, connection: Connection, message: messages.Up) -> None:
+    def _hear(self, session: int, connection: Connection, told: Listener, message: messages.Up) -> None:
         match message:
-            case messages.Join(version, application, hello, status):
+            case messages.Change() | messages.Beat():
+                self.event(ev.Heartbeat(session, told.hear(message)))
+            case messages.Join(version, application, hello):
                 if version != messages.VERSION or application != self.application:
                     what = f"this is the coordinator of {self.application}, protocol {messages.VERSION}"
                     connection.send(messages.Closed(False, what))
                     raise ProtocolError(f"{hello.member} of {application}, protocol {version}, wanted to join; {what}")
-                connection.send(messages.Welcome(self.ledger.term))
-                self.event(ev.Joined(session, hello, status))
-            case messages.Beat(status):
-                self.event(ev.Heartbeat(session, status))
+                connection.send(messages.Welcome(self.ledger.term, changes=True))
+                self.event(ev.Joined(session, hello, told.hear(message)))
             case messages.Found(id=number):
                 waiting = self.lookups.pop(number, None)
                 if waiting is not None and not waiting.done():

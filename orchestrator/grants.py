@@ -9,7 +9,7 @@ from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import events as ev
-from orchestrator.model import Assignment, Owner, Status, TaskId
+from orchestrator.model import Assignment, Owner, TaskId
 from orchestrator.roster import Member
 
 if TYPE_CHECKING:
@@ -83,13 +83,20 @@ def _may_go(group: Group, member: Member) -> bool:
     return group.roster.somebody_stays() or not group.tasks
 
 
-def lacks(sent: Assignment, status: Status) -> bool:
-    """Whether a member that has taken the assignment in reports less than what is in it (it dropped a task, or obeyed
-    somebody else in between)."""
-    if status.term != sent.term or status.generation < sent.generation:
+def lacks(member: Member) -> bool:
+    """Whether a member that has taken its assignment in reports less than what is in it (it dropped a task, or obeyed
+    somebody else in between). Asked with every heartbeat, so an answer is not looked for twice in the same reports."""
+    sent, status = member.sent, member.status
+    if sent is None or status.term != sent.term or status.generation < sent.generation:
+        return False
+    reports = (sent, status.active, status.released, status.copies)
+    if reports == member.complete:
         return False
     missing = [t for t in sent.active if t not in status.active and t not in status.released]
-    return bool(missing) or any(t not in status.copies and t not in status.active for t in sent.learners)
+    if missing or any(t not in status.copies and t not in status.active for t in sent.learners):
+        return True
+    member.complete = reports
+    return False
 
 
 def same(a: Assignment, b: Assignment) -> bool:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from orchestrator import events as ev
-from orchestrator import leaving, timing
+from orchestrator import leaving, timing, weights
+from orchestrator.ends import Ends
 from orchestrator.grants import is_released, lacks, tell
 from orchestrator.group_tables import Holders, Index, TaskTable
 from orchestrator.model import PROTOCOL_ORDER, Owner, Protocol, Released, Role, Settings, Status, Task, TaskId
@@ -59,7 +60,7 @@ class Group:
         self.finishing: dict[str, int] = {}  # learners that each instance restored when settings changed
         self.standbys_agreed = settings.standbys  # those of the last plan; the setting may ask for fewer since
         self.given_up: dict[tuple[TaskId, str], int] = {}
-        self.ends: dict[TaskId, int] = {}
+        self.ends = Ends(self.roster, self.owners)
         self.weights: dict[TaskId, int] = {}  # as their owners measured them last
         self.hand_overs: dict[TaskId, tuple[str, str, Released | None, bool]] = {}
         self.operation: leaving.Operation | None = None
@@ -155,6 +156,7 @@ class Group:
         member = Member(hello, None, status, now_ms)
         if known is not None:
             self.roster.remove(known)
+            self.ends.keep(known.status)
             if known.hello.writer == hello.writer:
                 member.leaving, member.progress = known.leaving, known.progress
         marked = self.operation is not None and hello.instance in self.operation.instances
@@ -227,24 +229,16 @@ class Group:
             self.touched.add(member.name)
             self.dirty = True
         again = now_ms - member.told_again_ms >= self.settings.heartbeat_ms
-        if member.sent is not None and again and lacks(member.sent, event.status):
+        if again and lacks(member):
             member.sent = None  # it has seen the assignment and does not hold what is in it: say it again
             member.told_again_ms = now_ms
             self.touched.add(member.name)
 
     def _take_status(self, member: Member, before: Status, now_ms: int) -> None:
         self.roster.note_progress(member, now_ms)
-        if member.status.ends != before.ends:
-            known = self.ends
-            for task, end in member.status.ends.items():
-                if end > known.get(task, 0):
-                    known[task] = end
-        measured = (before.weights, before.active) != (member.status.weights, member.status.active)
-        if self.settings.weights != "given" and measured:
-            for task, epoch in member.status.active.items():
-                owner = self.owners.get(task)
-                if owner is not None and owner.epoch == epoch:
-                    self.weights[task] = member.status.weights.get(task, 1)
+        self.ends.replaced(before, member.status)
+        if self.settings.weights != "given":
+            weights.heard(self, member, before)
         timing.heard(self, member)
 
     @staticmethod
@@ -301,6 +295,7 @@ class Group:
 
     def _remove(self, member: Member) -> None:
         self.roster.remove(member)
+        self.ends.keep(member.status)
         self.touched.add(member.name)
         self.touched.update(m.name for m in self.roster.of_instance(member.hello.instance))
         for task in list(self.learners.of(member.name)):
@@ -319,6 +314,7 @@ class Group:
         member = self.roster.of_writer(writer)
         if member is not None:
             member.fenced = True
+            self.ends.keep(member.status)
             self.touched.add(member.name)
             call_off(self, member)
         name = member.name if member is not None else ""

@@ -5,12 +5,13 @@ One rule: a frame is a 4-byte big-endian length and that many bytes; a peer that
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from orchestrator.errors import ProtocolError
-from orchestrator.model import Assignment, Hello, Status
+from orchestrator.model import Assignment, Copy, Hello, Released, Started, Status, TaskId
 
 VERSION = 1
 FRAME_BYTES_MAX = 32 << 20
@@ -29,6 +30,29 @@ class Beat(msgspec.Struct, tag="beat", frozen=True):
     """A worker's whole status."""
 
     status: Status
+
+
+V = TypeVar("V")
+Told = dict[TaskId, V] | list[V] | UnsetType
+
+
+class Change(msgspec.Struct, tag="change", frozen=True):
+    """A worker's status by what it was in its last message: see beats.py. Only to a coordinator that understands it."""
+
+    generation: int | UnsetType = UNSET
+    term: int | UnsetType = UNSET
+    active: Told[int] = UNSET
+    copies: Told[Copy] = UNSET
+    disk: Told[int] = UNSET
+    released: Told[Released] = UNSET
+    ends: Told[int] = UNSET
+    started: Told[Started] = UNSET
+    facts: dict[TaskId, tuple[int, int, int, int]] | tuple[list[int], list[int], list[int], list[int]] | UnsetType = (
+        UNSET
+    )
+    weights: Told[int] = UNSET
+    leaving: bool | UnsetType = UNSET
+    bounce: bool | UnsetType = UNSET
 
 
 class Ask(msgspec.Struct, tag="ask", frozen=True):
@@ -50,9 +74,10 @@ class Found(msgspec.Struct, tag="found", frozen=True):
 
 
 class Welcome(msgspec.Struct, tag="welcome", frozen=True):
-    """The coordinator took the session."""
+    """The coordinator took the session; `changes`: it understands Change, which one of an older version does not."""
 
     term: int
+    changes: bool = False
 
 
 class Assign(msgspec.Struct, tag="assign", frozen=True):
@@ -86,7 +111,7 @@ class Answer(msgspec.Struct, tag="answer", frozen=True):
     code: int = 0
 
 
-Up = Join | Beat | Ask | Found
+Up = Join | Beat | Change | Ask | Found
 Down = Welcome | Assign | Closed | Lookup | Answer
 
 _encoder = msgspec.msgpack.Encoder()

@@ -60,6 +60,7 @@ class Member:
     progress: dict[TaskId, tuple[int, int]] = field(default_factory=dict)
     shut_down: bool = False
     told_again_ms: int = 0
+    complete: tuple[object, ...] = ()  # an assignment, and reports of which it was seen that they lack nothing of it
     number: int = 0  # its place in the roster
 
     @property

@@ -45,7 +45,14 @@ def excuse(group: Group, gap_ms: int) -> None:
 
 def _watch_members(group: Group, now_ms: int) -> None:
     settings = group.settings
+    learning = set(group.learners.named())
+    soon = min(settings.session_timeout_ms, settings.disconnect_grace_ms)
     for member in list(group.roster):
+        # Nearly all were heard lately and learn nothing, and this is asked of thousands several times a second.
+        since = member.heard_ms if member.silent_ms is None else member.silent_ms
+        patience = soon if member.session is None else settings.session_timeout_ms
+        if 0 <= now_ms - since < patience and member.name not in learning:
+            continue
         silent = member.silent_for(now_ms)
         if silent >= settings.session_timeout_ms:
             group.expire(member)

@@ -112,14 +112,14 @@ def _copies(
             if name in members and group.can_run(group.roster.members[name], task):
                 member = group.roster.members[name]
                 copy = member.status.copies.get(task)
-                lag = copy.lag if copy is not None else group.ends.get(task, 0)
+                lag = copy.lag if copy is not None else group.ends.of(task, 0)
                 standbys.setdefault(task, {})[name] = lag
     disk: dict[TaskId, dict[str, int]] = {}
     for name in members:
         member = group.roster.members[name]
         for task, position in member.status.disk.items():
             if group.can_run(member, task):
-                lag = max(0, group.ends.get(task, position) - position)
+                lag = max(0, group.ends.of(task, position) - position)
                 hosts = disk.setdefault(task, {})
                 hosts[member.hello.instance] = min(lag, hosts.get(member.hello.instance, lag))
     return standbys, disk
@@ -158,7 +158,7 @@ def can_go_on_elsewhere(group: Group, member: Member) -> bool:
             if copy is not None and (copy.ready or (copy.lag <= lag_max and copy.end > 0)):
                 return True
             position = other.status.disk.get(task)
-            if position is not None and group.ends.get(task, position) - position <= lag_max:
+            if position is not None and group.ends.of(task, position) - position <= lag_max:
                 return True
     return False
 

@@ -10,9 +10,14 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import log2
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import WrongUse
-from orchestrator.model import Task, TaskId
+from orchestrator.model import Status, Task, TaskId
+
+if TYPE_CHECKING:
+    from orchestrator.group import Group
+    from orchestrator.roster import Member
 
 # What weighs 1, and everything below it: less is moved in no time, and it loads nobody.
 UNITS = {"rate": 100, "bytes": 16 << 20}
@@ -51,6 +56,16 @@ class RateMeter:
             samples.popleft()
         elapsed = now_ms - samples[0][0]
         return (records - samples[0][1]) * 1000 / elapsed if elapsed >= WINDOW_MIN_MS else None
+
+
+def heard(group: Group, member: Member, before: Status) -> None:
+    """A member that told `before` may have measured its tasks anew."""
+    status = member.status
+    if (before.weights, before.active) != (status.weights, status.active):
+        for task, epoch in status.active.items():
+            owner = group.owners.get(task)
+            if owner is not None and owner.epoch == epoch:
+                group.weights[task] = status.weights.get(task, 1)
 
 
 # ---- given by people

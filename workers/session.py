@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator import messages
+from orchestrator.beats import Speaker
 from orchestrator.errors import ProtocolError
 from orchestrator.member_events import Assigned, Measured, Progress, SessionOpened, WriterLost
 from orchestrator.model import Hello, TaskId
@@ -35,6 +36,7 @@ class Session:
         spec = worker.spec
         self._worker = worker
         self._connection: Connection | None = None
+        self._speaker: Speaker | None = None  # of that connection
         self._wanted = asyncio.Event()
         member = f"{spec.instance.instance}.{spec.number}" if spec.instance.workers > 1 else spec.instance.instance
         self.hello = Hello(
@@ -55,8 +57,8 @@ class Session:
         self._wanted.set()
 
     def send_now(self) -> None:
-        if self._connection is not None:
-            self._connection.send(messages.Beat(self._worker.machine.status()))
+        if self._connection is not None and self._speaker is not None:
+            self._connection.send(self._speaker.say(self._worker.machine.status()))
 
     async def beat(self) -> None:
         """A heartbeat every interval, and at once when something changed."""
@@ -107,15 +109,16 @@ class Session:
         if lease is None or not lease.address:
             return
         connection = await connect(lease.address)
-        self._connection = connection
         hello, status = self.hello, worker.machine.status()
+        self._connection, self._speaker = connection, Speaker(status)
         connection.send(messages.Join(messages.VERSION, worker.application, hello, status))
         while True:
             message = await connection.receive_down()
             if self._connection is not connection:
                 return
             match message:
-                case messages.Welcome(term):
+                case messages.Welcome(term, changes):
+                    self._speaker.changes = changes
                     worker.tell(SessionOpened(term))
                 case messages.Assign(assignment):
                     worker.tell(Assigned(assignment))

@@ -6,11 +6,14 @@ there is no order: what lingers of one may arrive after the next has spoken.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from orchestrator import events as ev
 from orchestrator import member as mem
+from orchestrator.beats import Listener, Speaker
+from orchestrator.messages import Beat, Change
+from orchestrator.model import Protocol, Status
 
 if TYPE_CHECKING:
     from tests.simulation.nodes import Candidate, Worker
@@ -30,6 +33,17 @@ class Link:
     deaf_up: bool = False
     deaf_down: bool = False
     lingers: bool = False  # what was sent before its end arrives all the same
+    speaker: Speaker = field(default_factory=lambda: Speaker(Status()))
+    listener: Listener = field(default_factory=Listener)
+
+
+def said(link: Link, event: ev.Event) -> Beat | Change | None:
+    """What a worker sends of its status: whole at first, then what changed, if its version is a new one."""
+    if isinstance(event, ev.Joined):
+        link.speaker = Speaker(event.status)
+        link.speaker.changes = Protocol.LEARNER in link.worker.protocols
+        return Beat(event.status)
+    return link.speaker.say(event.status) if isinstance(event, ev.Heartbeat) else None
 
 
 class Network:
@@ -66,11 +80,13 @@ class Network:
             return
         link.up_at = max(link.up_at, self.world.now + self.delay(worker))
         writer = worker.hello.writer
+        message = said(link, event)
 
         def deliver() -> None:
+            status = link.listener.hear(message) if message is not None else None
             if (link.open or link.lingers) and link.candidate.term == link.term:
                 self.world.judges.heard_from(link.candidate, writer)
-                link.candidate.hear(event)
+                link.candidate.hear(replace(event, status=status) if isinstance(event, ev.Heartbeat) else event)
 
         self.world.on(link.candidate.process, link.up_at - self.world.now, deliver)
 
