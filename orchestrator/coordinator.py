@@ -117,15 +117,14 @@ class Coordinator:
         left = None if deadline is None else int(str(deadline)) - time.time_ns() // 1_000_000
         instances = facts["leaving"]
         assert isinstance(instances, Sequence)
-        self.group.step(
+        self.event(
             ev.Leaving(
                 str(facts["id"]),
                 tuple(str(i) for i in instances),
                 None if left is None else monotonic_ms() + left,
                 bool(facts.get("force")),
                 resumed=True,
-            ),
-            monotonic_ms(),
+            )
         )
 
     # ---- the core

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from benchmarks.group import joined
 from benchmarks.heartbeats import KeptLedger, ask
@@ -39,3 +40,28 @@ async def test_a_large_group_is_placed_beside_other_requests() -> None:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
     assert coordinator.aside.pid is None, "its process is there still"
+
+
+class WithOperation(KeptLedger):
+    """A ledger that knows of a scale-down, by a coordinator that is gone."""
+
+    async def operation(self) -> Mapping[str, object] | None:
+        return {"id": "op-1", "leaving": ["I9"], "deadline_wall_ms": None}
+
+
+async def test_a_coordinator_that_takes_up_a_scale_down_places_a_large_group() -> None:
+    """What taking it up asks for is done, too: a target that is waited for and that nobody computes stops everything."""
+    tasks = [Task(TaskId(0, n)) for n in range(LONG_ASSIGNMENT + 1)]
+    coordinator = Coordinator("bench", Settings(), WithOperation([]), tasks, {})
+    address = await coordinator.listen()
+    serving = asyncio.create_task(coordinator.serve())
+    try:
+        async with asyncio.timeout(30):
+            link = await joined(address, 0, 1, 0)
+            while not isinstance(told := await link.receive_down(), messages.Assign) or not told.assignment.active:
+                pass
+        assert told.assignment.active.keys() == {task.id for task in tasks}
+        await link.close()
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
