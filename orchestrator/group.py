@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from orchestrator import copies, leaving, timing, weights
 from orchestrator import events as ev
-from orchestrator import leaving, timing, weights
 from orchestrator.ends import Ends
 from orchestrator.grants import is_released, lacks, tell
 from orchestrator.group_tables import Holders, Index, TaskTable
-from orchestrator.model import PROTOCOL_ORDER, Owner, Protocol, Released, Role, Settings, Status, Task, TaskId
+from orchestrator.model import PROTOCOL_ORDER, Owner, Protocol, Released, Settings, Status, Task, TaskId
 from orchestrator.placement_view import View
 from orchestrator.refine import Move, advance, call_off, rebalance, retire, target_computed
 from orchestrator.roster import Member, Roster
@@ -60,6 +60,7 @@ class Group:
         self.finishing: dict[str, int] = {}  # learners that each instance restored when settings changed
         self.standbys_agreed = settings.standbys  # those of the last plan; the setting may ask for fewer since
         self.given_up: dict[tuple[TaskId, str], int] = {}
+        self.left_behind: dict[TaskId, str] = {}  # on which instance's disk a worker that is gone left what it ran
         self.ends = Ends(self.roster, self.owners)
         self.weights: dict[TaskId, int] = {}  # as their owners measured them last
         self.hand_overs: dict[TaskId, tuple[str, str, Released | None, bool]] = {}
@@ -166,11 +167,12 @@ class Group:
         self._see_tasks()
         self.touched.add(member.name)
         if known is None:
-            self._adopt_copies(member)
-        self._let_go_beside(member)
+            copies.adopt(self, member)
+        copies.let_go_beside(self, member)
         self._take_status(member, Status(), now_ms)
         self.dirty = True
         if status.term == 0:
+            copies.found_again(self, member)
             self.membership_changed = True
 
     def _refused(self, writer: str, member: str) -> bool:
@@ -178,40 +180,9 @@ class Group:
         known = self.roster.get(member)
         return writer in self.fenced or (known is not None and known.fenced and known.hello.writer == writer)
 
-    def _adopt_copies(self, member: Member) -> None:
-        """A new coordinator learns of learners and standbys from those who hold them; what breaks a rule is let go."""
-        restoring = sum(len(self.learners.of(m.name)) for m in self.roster.of_instance(member.hello.instance))
-        for task, copy in sorted(member.status.copies.items()):
-            if not self.can_run(member, task) or self._held_in(task, member.hello.instance):
-                continue
-            owner = self.owners.get(task)
-            if owner is not None and owner.writer == member.hello.writer:
-                continue
-            known = self.standbys.get(task, ())
-            if copy.role is Role.LEARNER and task not in self.learners:
-                if copy.ready or restoring < self.settings.max_learners_per_instance:
-                    self.learners[task] = member.name
-                    restoring += 1
-            elif copy.role is Role.STANDBY and len(known) < self.settings.standbys:
-                self.standbys[task] = (*known, member.name)
-
-    def _let_go_beside(self, owner: Member) -> None:
-        """An owner is back, and copies of its tasks on its siblings were adopted before: there is one folder for both."""
-        siblings = {m.name for m in self.roster.of_instance(owner.hello.instance) if m is not owner}
-        for task in self.writers.of(owner.hello.writer) if siblings else ():
-            if self.learners.get(task) in siblings:
-                del self.learners[task]
-            if not siblings.isdisjoint(self.standbys.get(task, ())):
-                self.standbys[task] = tuple(name for name in self.standbys[task] if name not in siblings)
-
     def instance_of(self, name: str) -> str | None:
         known = self.roster.get(name)
         return known.hello.instance if known is not None else None
-
-    def _held_in(self, task: TaskId, instance: str) -> bool:
-        """Whether a copy of the task is known on this instance already."""
-        names = [self.effective_owner(task), self.learners.get(task), *self.standbys.get(task, ())]
-        return any(name is not None and self.instance_of(name) == instance for name in names)
 
     def _heard(self, event: ev.Heartbeat, now_ms: int) -> None:
         member = self.roster.of_session(event.session)
@@ -295,6 +266,7 @@ class Group:
 
     def _remove(self, member: Member) -> None:
         self.roster.remove(member)
+        copies.leave_behind(self, member)
         self.ends.keep(member.status)
         self.touched.add(member.name)
         self.touched.update(m.name for m in self.roster.of_instance(member.hello.instance))
@@ -393,6 +365,7 @@ class Group:
         for record in records:
             self.recording.discard(record.task)
             self.owners[record.task] = record
+            self.left_behind.pop(record.task, None)
             if record.writer and record.task not in self.tasks:
                 self.retiring[record.task] = self.last_step_ms
             member = self.roster.get(record.member)

@@ -15,7 +15,7 @@ from orchestrator.model import Protocol, TaskId
 from orchestrator.names import natural
 from orchestrator.placement_balance import balance_hosts
 from orchestrator.placement_standbys import place_standbys
-from orchestrator.placement_view import STEP, Plan, Ranked, View
+from orchestrator.placement_view import FAR, STEP, Plan, Ranked, View
 
 
 def place(view: View) -> Plan:
@@ -63,6 +63,7 @@ class Placing:
         leaving = {view.members[name].instance for name in view.members if view.members[name].leaving}
         self.staying = [host for host in self.hosts if host not in leaving]
         self.leaving = leaving if self.staying else set()
+        self.silent = {h for h in self.hosts if view.silent.issuperset(self.workers[h])} if view.silent else set[str]()
         self.load = dict.fromkeys(self.hosts, 0)
         self.worker_load = dict.fromkeys(view.members, 0)
         self.active: dict[TaskId, str] = {}
@@ -102,7 +103,8 @@ class Placing:
         learner = view.learners.get(task)
         if learner is not None and learner.member not in view.members:
             learner = None
-        if learner and learner.ready and self.host_of[learner.member] not in self.leaving:
+        here = learner is not None and learner.member not in view.silent
+        if learner and learner.ready and here and self.host_of[learner.member] not in self.leaving:
             self._own(task, learner.member)  # (1) a ready learner takes over
         elif owner is not None and owner in view.members:
             self._own(task, owner)  # (2) the previous owner
@@ -110,10 +112,8 @@ class Placing:
             return
         elif (back := self._returning(task)) is not None:
             self._own(task, back)  # static membership: a bounce moves nothing
-        elif learner is not None:
-            self._own(task, learner.member)  # (3) nobody runs it: the learner, ready or not
-        elif (copy := self._best_copy(task)) is not None:
-            self._own(task, copy)
+        elif (copy := self._best_copy(task, learner.member if learner else None)) is not None:
+            self._own(task, copy)  # (3) nobody runs it: what is warm, else the copy with the least lag
         else:
             self.cold.append(task)
 
@@ -123,7 +123,7 @@ class Placing:
             for task in self.cold:
                 self._place_with_able(task)
             return
-        hosts = self.staying or self.hosts
+        hosts = [h for h in self.staying if h not in self.silent] or self.staying or self.hosts
         heap = [(self.load[h] / self.capacity[h], self.rank[h], h) for h in hosts]
         heapify(heap)
         for number, task in enumerate(self.cold, 1):
@@ -137,7 +137,7 @@ class Placing:
         """Versions of the app differ: the least loaded of the hosts that have the task; nobody, where none has it."""
         able = [h for h in self.staying if self.able(h, task)] or [h for h in self.hosts if self.able(h, task)]
         if able:
-            host = min(able, key=lambda h: (self.load[h] / self.capacity[h], self.rank[h]))
+            host = min(able, key=lambda h: (h in self.silent, self.load[h] / self.capacity[h], self.rank[h]))
             self._own(task, self.least_worker(host, task))
 
     def able(self, host: str, task: TaskId) -> bool:
@@ -156,17 +156,29 @@ class Placing:
         has_state = not self.view.tasks[task].stateful or member.instance in self.view.disk.get(task, {})
         return member.name if has_state else None
 
-    def _best_copy(self, task: TaskId) -> str | None:
-        """Standbys by lag, then state on disk by lag; one on a leaving host only where there is no other."""
-        best: list[tuple[bool, bool, int, int, str]] = []
-        for member, lag in self.view.standbys.get(task, {}).items():
-            if member in self.view.members:
-                host = self.host_of[member]
-                best.append((host in self.leaving, False, lag, self.rank[host], member))
-        for host, lag in self.view.disk.get(task, {}).items():
-            if host in self.rank and self.able(host, task):
-                best.append((host in self.leaving, True, lag, self.rank[host], self.least_worker(host, task)))
-        return min(best)[4] if best else None
+    def _best_copy(self, task: TaskId, learner: str | None) -> str | None:
+        """One that is close enough to the end to take over now, as a ready learner is; else, on hosts that stay before
+        leaving ones, the least lag. Of those alike the learner goes first, then standbys, then state on disk. What cannot
+        be reached comes last."""
+        view = self.view
+        close = view.settings.acceptable_recovery_lag
+        best: list[tuple[bool, bool, bool, int, int, int, str]] = []  # the least one is taken
+
+        def add(kind: int, lag: int, member: str) -> None:
+            host, silent = self.host_of[member], member in view.silent
+            best.append((silent, lag > close, host in self.leaving, lag, kind, self.rank[host], member))
+
+        if learner is not None:
+            add(0, view.learner_lags.get(task, close + 1), learner)
+        for member, lag in view.standbys.get(task, {}).items():
+            if member in view.members:
+                add(1, lag, member)
+        for host, lag in view.disk.get(task, {}).items():
+            if learner is not None and self.host_of[learner] == host:
+                add(0, lag, learner)  # its instance's folder is the one that it has open
+            elif host in self.rank and self.able(host, task):
+                add(2, lag, self.least_worker(host, task))
+        return min(best)[-1] if best else None
 
     def _own(self, task: TaskId, member: str) -> None:
         self.active[task] = member
@@ -185,7 +197,11 @@ class Placing:
         workers = [m for m in self.workers[host] if self._knows(m, task)] if self.mixed else self.workers[host]
         if len(workers) == 1:
             return workers[0]
-        return min(workers, key=lambda m: (self.worker_load[m] / max(1, self.view.members[m].capacity), natural(m)))
+        silent = self.view.silent
+        return min(
+            workers,
+            key=lambda m: (m in silent, self.worker_load[m] / max(1, self.view.members[m].capacity), natural(m)),
+        )
 
     # ---- learners
 
@@ -243,6 +259,12 @@ class Placing:
             return True
         return host in self.view.disk.get(task, {})
 
+    def _is_close(self, task: TaskId, host: str) -> bool:
+        """Whether a copy there could take over now: room is made afterwards, and the leaver does not wait for a restore."""
+        lags = [lag for m, lag in self.view.standbys.get(task, {}).items() if self.host_of.get(m) == host]
+        lags.append(self.view.disk.get(task, {}).get(host, FAR))
+        return min(lags) <= self.view.settings.acceptable_recovery_lag
+
     def copy_hosts(self, task: TaskId) -> list[str]:
         """Hosts with a standby, or with state on disk, by name."""
         hosts = {self.host_of[m] for m in self.view.standbys.get(task, ()) if m in self.host_of}
@@ -287,11 +309,12 @@ class Placing:
         if not hosts:
             return None
         with_room = next((h for h in roomy if room[h] >= weight and self.funded(task, h)), None)
-        for host in self.copy_hosts(task):
-            if host in self.leaving or not self.funded(task, host):
-                continue
+        copies = [h for h in self.copy_hosts(task) if h not in self.leaving and self.funded(task, h)]
+        for host in copies:
             if with_room is None or room[host] >= weight:
                 return host
+        if warm := [h for h in copies if self._is_close(task, h)]:
+            return min(warm, key=lambda h: (self.load[h] / self.capacity[h], self.rank[h]))
         if with_room is not None:
             return with_room
         funded = [h for h in hosts if self.funded(task, h)]

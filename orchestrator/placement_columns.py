@@ -54,6 +54,7 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
     active: bytes  # the owner of every task, or NOBODY
     learners: bytes  # task, member
     ready: bytes
+    learner_lags: bytes  # or NOBODY
     standbys: bytes  # task, member
     standby_lags: bytes
     disk: bytes  # task, instance
@@ -62,6 +63,7 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
     former: bytes  # task, member
     given_up: bytes  # task, instance
     moving: bytes
+    silent: bytes  # members
     protocol: Protocol
     settings: Settings
 
@@ -124,12 +126,15 @@ class Asking:
             yield None
         learners = yield from self._pairs(((t, it.member) for t, it in view.learners.items()), names)
         ready = array("b", (it.ready for t, it in view.learners.items() if t in self._number))
+        lags = (view.learner_lags.get(t, NOBODY) for t in view.learners if t in self._number)
+        learner_lags = array("q", lags)
         standbys, standby_lags = yield from self._copies(view.standbys, names)
         disk, disk_lags = yield from self._copies(view.disk, names)
         reserved = yield from self._numbers(view.reserved)
         former = yield from self._pairs(view.former.items(), names)
         given_up = yield from self._pairs(view.given_up, names)
         moving = yield from self._numbers(view.moving)
+        silent = array("i", (names[name] for name in view.silent if name in view.members))
         question = Question(
             tasks,
             members,
@@ -138,6 +143,7 @@ class Asking:
             active.tobytes(),
             learners,
             ready.tobytes(),
+            learner_lags.tobytes(),
             standbys,
             standby_lags,
             disk,
@@ -146,6 +152,7 @@ class Asking:
             former,
             given_up,
             moving,
+            silent.tobytes(),
             view.protocol,
             view.settings,
         )
@@ -304,18 +311,21 @@ class Answering:
             for name, instance, capacity, zone, leaving, version in q.members
         }
         owners = zip(ids, column("i", q.active), strict=True)
-        learners = zip(self._pairs(q.learners, names), column("b", q.ready), strict=True)
+        learners = list(zip(self._pairs(q.learners, names), column("b", q.ready), strict=True))
+        lags = zip(learners, column("q", q.learner_lags), strict=True)
         return View(
             self._tasks,
             members,
             {task: names[owner] for task, owner in owners if owner != NOBODY},
             {task: LearnerView(member, bool(ready)) for (task, member), ready in learners},
+            {task: lag for ((task, _), _), lag in lags if lag != NOBODY},
             self._copies(q.standbys, q.standby_lags, names),
             self._copies(q.disk, q.disk_lags, names),
             frozenset(ids[n] for n in counted(column("i", q.reserved))),
             dict(self._pairs(q.former, names)),
             frozenset(self._pairs(q.given_up, names)),
             frozenset(ids[n] for n in counted(column("i", q.moving))),
+            frozenset(names[n] for n in counted(column("i", q.silent))),
             q.protocol,
             q.settings,
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from orchestrator.model import Protocol, Settings, Task, TaskId
 
 STEP = 1_000  # tasks between two pauses of a placement: about a millisecond
+FAR = 1 << 60  # a lag beyond any: of a copy of which nobody knows how far it has to go
 Ranked = tuple[float, int, str]  # how full a host is, its place by name, the host
 
 
@@ -37,19 +38,22 @@ class View:
 
     `active` holds effective owners (a move under way counts for its target); `reserved` are tasks of silent members
     that are kept for them; `former` the last owner of a task that nobody owns; `given_up` (task, instance) pairs whose
-    learner made no progress; `moving` tasks are on their way to their effective owner.
+    learner made no progress; `moving` tasks are on their way to their effective owner; `silent` members cannot be reached
+    at the moment: they keep what they have, and get nothing that nobody runs, where somebody else can.
     """
 
     tasks: Mapping[TaskId, Task]
     members: Mapping[str, MemberView]
     active: Mapping[TaskId, str] = field(default_factory=dict)
     learners: Mapping[TaskId, LearnerView] = field(default_factory=dict)
+    learner_lags: Mapping[TaskId, int] = field(default_factory=dict)
     standbys: Mapping[TaskId, Mapping[str, int]] = field(default_factory=dict)
     disk: Mapping[TaskId, Mapping[str, int]] = field(default_factory=dict)
     reserved: frozenset[TaskId] = frozenset()
     former: Mapping[TaskId, str] = field(default_factory=dict)
     given_up: frozenset[tuple[TaskId, str]] = frozenset()
     moving: frozenset[TaskId] = frozenset()
+    silent: frozenset[str] = frozenset()
     protocol: Protocol = Protocol.LEARNER
     settings: Settings = field(default_factory=Settings)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from orchestrator.grants import is_released
 from orchestrator.model import Role, TaskId, TaskRange
-from orchestrator.placement_view import LearnerView, MemberView, View
+from orchestrator.placement_view import FAR, LearnerView, MemberView, View
 from orchestrator.versions import expand
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def build_view(group: Group) -> View:
         elif (silent := group.roster.get(record.member)) is not None and silent.fenced and silent.session is None:
             reserved.add(task)
     standbys, disk = _copies(group, members)
+    _count_unused(group, members, without, disk)
     for task in list(reserved):
         record = group.owners[task]
         warm = _is_warm(group, task, standbys.get(task, {}), disk.get(task, {}))
@@ -51,12 +53,14 @@ def build_view(group: Group) -> View:
         members=members,
         active=active,
         learners=learners,
+        learner_lags={task: _lag(group, task, learner.member) for task, learner in learners.items()},
         standbys=standbys,
         disk=disk,
         reserved=frozenset(reserved),
         former=former,
         given_up=frozenset(group.given_up),
         moving=frozenset((*group.moves, *group.recording)),
+        silent=frozenset(name for name, m in live.items() if m.session is None),
         protocol=group.protocol,
         settings=group.settings,
     )
@@ -110,19 +114,47 @@ def _copies(
     for task, names in group.standbys.items():
         for name in names:
             if name in members and group.can_run(group.roster.members[name], task):
-                member = group.roster.members[name]
-                copy = member.status.copies.get(task)
-                lag = copy.lag if copy is not None else group.ends.of(task, 0)
-                standbys.setdefault(task, {})[name] = lag
+                standbys.setdefault(task, {})[name] = _lag(group, task, name)
     disk: dict[TaskId, dict[str, int]] = {}
     for name in members:
         member = group.roster.members[name]
         for task, position in member.status.disk.items():
             if group.can_run(member, task):
-                lag = max(0, group.ends.of(task, position) - position)
+                lag = _disk_lag(group, task, position)
                 hosts = disk.setdefault(task, {})
                 hosts[member.hello.instance] = min(lag, hosts.get(member.hello.instance, lag))
+    for task, instance in group.left_behind.items():  # how far it is, is not known: not close, but near
+        if any(m.name in members and group.can_run(m, task) for m in group.roster.of_instance(instance)):
+            hosts, near = disk.setdefault(task, {}), group.settings.acceptable_recovery_lag + 1
+            hosts[instance] = min(near, hosts.get(instance, near))
     return standbys, disk
+
+
+def _lag(group: Group, task: TaskId, name: str) -> int:
+    """How far the copy of a member is behind; one that has not said yet how far it is, or has no end, is not close."""
+    copy = group.roster.members[name].status.copies.get(task)
+    end = group.ends.of(task, 0)
+    if copy is None or not (end or copy.end):
+        return max(end, group.settings.acceptable_recovery_lag + 1)
+    return max(0, max(end, copy.end) - copy.position)
+
+
+def _disk_lag(group: Group, task: TaskId, position: int) -> int:
+    """How far state on disk is behind; where nobody has said how far there is to go, it is not close."""
+    return max(0, group.ends.of(task, FAR) - position)
+
+
+def _count_unused(
+    group: Group, members: Collection[str], tasks: Iterable[TaskId], disk: dict[TaskId, dict[str, int]]
+) -> None:
+    """A copy that nobody asked for, of a task that nobody runs, is state on disk: its owner's, who let it go under another
+    coordinator, or a standby's that was to be closed."""
+    for task in tasks:
+        for member in group.roster.reporting(task):
+            asked = member.name == group.learners.get(task) or member.name in group.standbys.get(task, ())
+            if task in member.status.copies and member.name in members and not asked and group.can_run(member, task):
+                lag, hosts = _lag(group, task, member.name), disk.setdefault(task, {})
+                hosts[member.hello.instance] = min(lag, hosts.get(member.hello.instance, lag))
 
 
 def restoring(group: Group) -> dict[str, int]:
@@ -158,7 +190,7 @@ def can_go_on_elsewhere(group: Group, member: Member) -> bool:
             if copy is not None and (copy.ready or (copy.lag <= lag_max and copy.end > 0)):
                 return True
             position = other.status.disk.get(task)
-            if position is not None and group.ends.of(task, position) - position <= lag_max:
+            if position is not None and _disk_lag(group, task, position) <= lag_max:
                 return True
     return False
 

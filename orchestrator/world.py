@@ -15,7 +15,9 @@ from orchestrator import member as mem
 from orchestrator.group import Group
 from orchestrator.model import PROTOCOL_ORDER, Hello, Owner, Protocol, Role, Settings, Task, TaskId, TaskRange
 from orchestrator.names import natural
-from orchestrator.placement import place
+from orchestrator.placement import Placing, place
+from orchestrator.placement_standbys import place_standbys
+from orchestrator.views import build_view
 
 STATE_SIZE = 1_000_000  # positions in a task's changelog: far above any acceptable lag, so that learners must restore
 
@@ -80,10 +82,26 @@ class World:
             self._connect(node)
         self.settle()
         if placed:
+            self._stand_by()
             self.group.accept_as_is()
         if placed and len(self.log) < len(tasks):
             self.group.reconsider()  # what the file places nowhere is no stable start: it is placed with the next step
         self.events.clear()
+
+    def _stand_by(self) -> None:
+        """The standbys of a stable start are there already, and caught up."""
+        placing = Placing(build_view(self.group))
+        for step in (placing.place_actives(), place_standbys(placing)):
+            for _ in step:
+                pass
+        for task, names in placing.standbys.items():
+            for name in names:
+                holding = mem.Holding(mem.Held.COPYING, Role.STANDBY, 0, STATE_SIZE, STATE_SIZE)
+                self.nodes[name].machine.held[task] = holding
+        self.group.standbys.become({task: tuple(sorted(names)) for task, names in placing.standbys.items()})
+        for node in self.nodes.values():
+            self._report(node)
+        self.settle()
 
     def _start_group(self) -> None:
         self.group = Group(

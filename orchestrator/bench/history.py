@@ -40,6 +40,7 @@ class History:
     restored_bytes: int = 0
     moves: int = 0
     cold: int = 0  # a task that could have stayed warm was given to an instance that was not caught up
+    cold_announced: int = 0  # of them: it had announced that it was ready, by its predicted time
     balanced_ms: list[int] = field(default_factory=list)
     _open: dict[tuple[TaskId, str], tuple[Doing, int]] = field(default_factory=dict)
 
@@ -74,6 +75,7 @@ class Measures(NamedTuple):
     balanced_ms: tuple[int, ...]
     double_work_ms: int
     cold: int
+    cold_announced: int
 
 
 def silences(spans: Iterable[Span], tasks: Iterable[TaskId], begin_ms: int, end_ms: int) -> dict[TaskId, int]:

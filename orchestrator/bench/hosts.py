@@ -156,6 +156,9 @@ class Worker:
         if self.alive and life == self.lives:
             for task in self.copies():
                 self.progress(task)
+            for task in sorted(self.running):
+                end = self.room.end(task)
+                self.tell(mem.Progress(task, end, end))
             self._report()
             self.room.after(self.room.settings.heartbeat_ms, lambda: self._beat(life))
 

@@ -129,7 +129,7 @@ class Rehearsal:
         self._go_on_until(self._are_copies_warm)  # standbys, too, have to be there before anything changes
         self.begin_ms = self.now_ms
         self.begin_generation = self.group.generation
-        self.history.restored_bytes = self.history.moves = self.history.cold = 0
+        self.history.restored_bytes = self.history.moves = self.history.cold = self.history.cold_announced = 0
 
     def measures(self) -> Measures:
         """What happened since the stable start."""
@@ -147,6 +147,7 @@ class Rehearsal:
             balanced_ms=tuple(self.history.balanced_ms),
             double_work_ms=double_work_ms(spans, self.begin_ms),
             cold=self.history.cold,
+            cold_announced=self.history.cold_announced,
         )
 
     def _until_change(self, at_ms: int) -> None:
@@ -304,9 +305,14 @@ class Rehearsal:
                 continue
             self.history.moves += 1
             target = next(h for h in self.hosts.values() for w in h.workers if w.member == record.member)
+            if any(worker.member == before.member for worker in target.workers):
+                continue  # workers of an instance share its disk
             if self.is_stateful(record.task) and not self._is_warm(record.task, target):
                 others = (h for h in self.hosts.values() if h.alive and h is not target)
-                self.history.cold += any(self._is_warm(record.task, other) for other in others)
+                cold = any(self._is_warm(record.task, other) for other in others)
+                said = (w.machine.held.get(record.task) for w in target.workers)
+                self.history.cold += cold
+                self.history.cold_announced += cold and any(h is not None and h.ready for h in said)
 
     def _is_warm(self, task: TaskId, host: Host) -> bool:
         """Whether the instance could run the task now: it does, or its copy is close enough to the end (but for what

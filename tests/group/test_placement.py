@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,6 +60,8 @@ def views(draw: st.DrawFn) -> View:
         members=members,
         active=active,
         learners={t: v for t, v in learners.items() if stateful[t]},
+        learner_lags={t: draw(st.integers(0, 20_000)) for t in learners if stateful[t] and draw(st.booleans())},
+        silent=frozenset(draw(st.sets(st.sampled_from(every), max_size=2))),
         standbys={t: v for t, v in standbys.items() if stateful[t]},
         protocol=draw(st.sampled_from([Protocol.LEARNER, Protocol.LEARNER, Protocol.COOPERATIVE])),
         settings=chosen,
@@ -140,6 +143,7 @@ def carried_out(view: View, plan: Plan) -> View:
 @given(views())
 @settings(max_examples=300, deadline=None)
 def test_plans_come_to_rest_balanced_and_leavers_end_empty(view: View) -> None:
+    view = replace(view, silent=frozenset())  # whom nobody can reach is waited for
     rounds = 6 * len(view.tasks) + 6
     for _ in range(rounds):
         plan = place(view)
@@ -172,3 +176,64 @@ def test_plans_come_to_rest_balanced_and_leavers_end_empty(view: View) -> None:
                     continue
                 least = view.settings.balancing_factor * view.tasks[task].weight
                 assert load[a] * capacity[b] <= (load[b] + least) * capacity[a], f"{task} from {a} to {b}: {load}"
+
+
+TASK = TaskId(0, 0)
+CLOSE = Settings().acceptable_recovery_lag
+
+
+def orphan(*, learner: int | None = None, silent: str = "", leaving: str = "", **lags: int) -> View:
+    """A task that nobody runs. `S2=5`: a standby on S2 that is 5 behind; `disk_S2=5`: state on its disk."""
+    names = ("S1", "S2", "S3", "S4")
+    standbys = {name: lag for name, lag in lags.items() if not name.startswith("disk_")}
+    disk = {name.removeprefix("disk_"): lag for name, lag in lags.items() if name.startswith("disk_")}
+    return View(
+        tasks={TASK: Task(TASK)},
+        members={name: MemberView(name, name, leaving=name == leaving) for name in names},
+        learners={} if learner is None else {TASK: LearnerView("S4")},
+        learner_lags={} if learner is None else {TASK: learner},
+        standbys={TASK: standbys},
+        disk={TASK: disk},
+        silent=frozenset([silent]) - {""},
+        settings=Settings(standbys=2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("view", "owner"),
+    [
+        (orphan(learner=CLOSE + 1, S2=CLOSE), "S2"),  # close enough is as good as ready
+        (orphan(learner=CLOSE + 1, disk_S2=CLOSE), "S2"),
+        (orphan(learner=CLOSE, S2=CLOSE), "S4"),  # alike: the learner
+        (orphan(learner=CLOSE + 2, S2=CLOSE + 3), "S4"),  # none is close: the least lag
+        (orphan(learner=CLOSE + 3, S2=CLOSE + 2), "S2"),
+        (orphan(S2=CLOSE + 2, disk_S3=CLOSE), "S3"),
+        (orphan(S2=CLOSE, disk_S3=CLOSE), "S2"),
+        (orphan(S2=3, S3=2), "S3"),
+        (orphan(leaving="S2", S2=0, S3=CLOSE), "S3"),  # both are close: the one that stays
+        (orphan(leaving="S2", S2=0, S3=CLOSE + 1), "S2"),  # a leaver that is close goes on until the other is
+        (orphan(leaving="S2", S2=CLOSE + 1, S3=CLOSE + 2), "S3"),  # a restore that is not thrown away
+        (orphan(silent="S2", S2=0, S3=CLOSE + 9), "S3"),  # it cannot be told
+        (orphan(silent="S2", S2=0), "S2"),
+        (orphan(silent="S1"), "S2"),  # cold, and the least loaded of those that can be told
+    ],
+)
+def test_what_nobody_runs_goes_to_the_best_copy(view: View, owner: str) -> None:
+    assert place(view).active == {TASK: owner}
+
+
+def test_a_leavers_task_goes_where_it_is_warm_before_where_there_is_room() -> None:
+    """S1 is full and has a copy that is close: the leaver does not wait for a restore. One that is not close waits."""
+    tasks = [TaskId(0, n) for n in range(4)]
+    members = {name: MemberView(name, name, leaving=name == "S3") for name in ("S1", "S2", "S3")}
+    active = {tasks[0]: "S1", tasks[1]: "S1", tasks[2]: "S2", tasks[3]: "S3"}
+    for lag, target in ((CLOSE, "S1"), (CLOSE + 1, "S2")):
+        view = View({t: Task(t) for t in tasks}, members, active, standbys={tasks[3]: {"S1": lag}})
+        assert place(view).learners[tasks[3]] == target
+
+
+def test_a_learner_takes_over_before_its_sibling_who_shares_its_folder() -> None:
+    members = {name: MemberView(name, "I1") for name in ("S1", "S2")}
+    view = View({TASK: Task(TASK)}, members, learners={TASK: LearnerView("S2")}, disk={TASK: {"I1": 0}})
+    plan = place(view)
+    assert plan.active == {TASK: "S2"} and not plan.learners

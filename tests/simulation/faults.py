@@ -164,10 +164,13 @@ def _join(world: World, fault: Fault) -> None:
 
 
 def _leave(world: World, fault: Fault) -> None:
+    """Of those whom the coordinator knows, as `scale-down` asks for."""
     holder = world.holder()
-    present = sorted({w.instance for w in world.workers if not w.gone}, key=natural)
+    if holder is None or holder.group is None or world.log.operation is not None:
+        return
+    present = sorted({m.hello.instance for m in holder.group.roster if not m.is_leaving and not m.fenced}, key=natural)
     count = min(int(fault.way), len(present) - 1)
-    if holder is None or world.log.operation is not None or count < 1:
+    if count < 1:
         return
     first = present.index(fault.instance) if fault.instance in present else 0
     leaving = tuple(sorted((present[first:] + present[:first])[:count], key=natural))

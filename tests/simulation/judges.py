@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from orchestrator import member as mem
-from orchestrator.group import Group
+from orchestrator.group import LONG_ASSIGNMENT, Group
 from orchestrator.model import Assignment, Owner, Protocol, TaskId
-from orchestrator.roster import MEMBER_LIFE, Presence
+from orchestrator.roster import MEMBER_LIFE, Member, Presence
 from tests.simulation.simlog import Broken
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ class Judges:
     learning: dict[tuple[TaskId, str, str], tuple[int, int]] = field(default_factory=dict)
     ready_since: dict[tuple[TaskId, str, str], int] = field(default_factory=dict)
     looked_ms: int = 0
+    targets: dict[int, dict[TaskId, str]] = field(default_factory=dict)  # by term: moves agreed on in earlier steps
+    warm_then: dict[tuple[int, TaskId], set[str]] = field(default_factory=dict)
     asked_for: set[tuple[int, TaskId, int, str]] = field(
         default_factory=set
     )  # by term, task, epoch and target's writer
@@ -79,6 +81,16 @@ class Judges:
             raise Broken(f"{worker.member} is told to shut down while it runs {sorted(worker.position)}")
 
     # ---- of coordinators
+
+    def operation_ended(self, outcome: str) -> None:
+        """A scale-down is done when nobody of it runs anything any more."""
+        running = self.world.log.operation
+        if outcome != "done" or running is None:
+            return
+        for worker in self.world.workers:
+            there = worker.process.alive and not worker.gone and worker.hello.writer not in self.fenced
+            if worker.instance in running[1] and there and worker.position:
+                raise Broken(f"the scale-down of {running[1]} is called done, and {worker.member} still runs tasks")
 
     def lives(self, before: dict[str, Presence], group: Group) -> None:
         """Every step of every member is one of the table."""
@@ -134,8 +146,17 @@ class Judges:
         proof = member.status.released.get(owner.task) if member is not None else None
         return proof is not None and proof.epoch == owner.epoch
 
+    def agreed(self, group: Group) -> None:
+        """After a step: who could have gone on at once with each task of which it was agreed now where it goes."""
+        known = self.targets.get(group.term, {})
+        for task, move in group.moves.items():
+            if known.get(task) != move.target:
+                self.warm_then[group.term, task] = self._warm(group, task)
+        self.targets[group.term] = {task: move.target for task, move in group.moves.items()}
+
     def hand_over(self, candidate: Candidate, records: tuple[Owner, ...]) -> None:
-        """No cold hand-over while a warm copy was there and ready; and nothing for a writer that was fenced."""
+        """No cold hand-over while a copy was there that was close enough, when it was agreed on and still; and nothing
+        for a writer that was fenced."""
         group = candidate.group
         assert group is not None
         for record in records:
@@ -146,7 +167,7 @@ class Judges:
         stateful = {task.id for task in self.world.tasks if task.stateful}
         for record in records:
             target = group.roster.get(record.member)
-            if record.task not in stateful or target is None:
+            if record.task not in stateful or target is None or not record.writer:
                 continue
             before = group.owners.get(record.task)
             former = group.roster.get(before.member) if before is not None else None
@@ -154,19 +175,40 @@ class Judges:
                 continue  # it comes back to where its disk is
             if former is not None and former.hello.instance == target.hello.instance:
                 continue
-            beside = [m for m in group.roster if m.hello.instance == target.hello.instance]
-            if any(record.task in m.status.disk or record.task in m.status.copies for m in beside):
+            warm = self._warm(group, record.task)
+            if record.task in self.targets.get(group.term, {}):
+                warm &= self.warm_then[group.term, record.task]
+            if self.world.plan.long_assignment < LONG_ASSIGNMENT:  # it was computed from how far copies were before
+                warm &= self._announced(group, record.task)
+            beside = group.roster.of_instance(target.hello.instance)
+            if warm and not any(self._is_close(group, m, record.task) for m in beside):
+                raise Broken(f"{record.task} went cold to {record.member} while {min(warm)} was close enough")
+
+    @staticmethod
+    def _announced(group: Group, task: TaskId) -> set[str]:
+        """The instances that have said that they are ready for the task."""
+        copies = ((m, m.status.copies.get(task)) for m in group.roster)
+        return {m.hello.instance for m, copy in copies if copy is not None and copy.ready}
+
+    def _warm(self, group: Group, task: TaskId) -> set[str]:
+        """The instances that could have gone on at once, and could be told to."""
+        found: set[str] = set()
+        for m in group.roster:
+            if m.session is None or m.fenced or m.is_leaving or m.shut_down or not group.can_run(m, task):
                 continue
-            ready = [
-                m.name
-                for m in group.roster
-                if m.session is not None
-                and not (m.fenced or m.is_leaving or m.shut_down)
-                and (copy := m.status.copies.get(record.task)) is not None
-                and copy.ready
-            ]
-            if ready:
-                raise Broken(f"{record.task} went cold to {record.member} while {ready[0]} was ready")
+            if self._is_close(group, m, task):
+                found.add(m.hello.instance)
+        return found
+
+    @staticmethod
+    def _is_close(group: Group, m: Member, task: TaskId) -> bool:
+        """Whether it says that it has the task's state, but for an acceptable lag."""
+        copy, at = m.status.copies.get(task), m.status.disk.get(task)
+        if copy is not None and copy.ready:
+            return True
+        end = max(group.ends.of(task, 0), copy.end if copy is not None else 0)
+        position = copy.position if copy is not None else at
+        return position is not None and end > 0 and end - position <= group.settings.acceptable_recovery_lag
 
     def asked(self, candidate: Candidate, session: int, assignment: Assignment) -> None:
         """Nobody is asked to let go of a task that it runs, for somebody who has yet to restore it."""

@@ -185,6 +185,16 @@ def cold_before_warm(stack: ExitStack) -> None:
     _patch(stack, placement.Placing, "place_actives", place)
 
 
+def learner_before_warm(stack: ExitStack) -> None:
+    """A task that nobody runs goes to its learner, however far that is, beside a copy that is close."""
+    original = placement.Placing._best_copy
+
+    def best(self: placement.Placing, task: TaskId, learner: str | None) -> str | None:
+        return learner or original(self, task, learner)
+
+    _patch(stack, placement.Placing, "_best_copy", best)
+
+
 def forget_resumed_operation(stack: ExitStack) -> None:
     """A new coordinator calls a scale-down done before its leavers could come back."""
     original = leaving.mark
@@ -346,6 +356,7 @@ MUTATIONS: dict[str, Mutation] = {
         standby_beside_copy,
         no_learner_budget,
         cold_before_warm,
+        learner_before_warm,
         forget_resumed_operation,
         leave_with_tasks,
         stale_target,

@@ -115,6 +115,8 @@ class Worker:
     def beat(self, life: int) -> None:
         sizes = self.world.plan.sizes
         facts = {t: (0, int(sizes[t] * self.random.uniform(0.92, 1.08)), 0, 0) for t in sorted(self.position)}
+        for task in sorted(self.position):
+            self.tell(mem.Progress(task, self.store[task], self.store[task]))
         self.tell(mem.Measured(facts))
         self.report()
         self.later(self.world.settings.heartbeat_ms, self.beat, life)
@@ -279,7 +281,7 @@ class Candidate:
         )
         world.note(f"{self.process.name} coordinates, term {taken.term}")
         if world.log.operation is not None:
-            self.group.step(ev.Leaving(*world.log.operation, resumed=True), self.clock())
+            self.hear(ev.Leaving(*world.log.operation, resumed=True))
         world.coordinator_changed(self)
         self.tick(life)
 
@@ -324,6 +326,7 @@ class Candidate:
         self.world.judges.lives(before, group)
         for effect in effects:
             self.act(effect)
+        self.world.judges.agreed(group)
 
     def act(self, effect: ev.Effect) -> None:
         world = self.world
@@ -341,7 +344,8 @@ class Candidate:
                 self.write(lambda: world.log.fence(self.term, writer), lambda had: ev.WriterFenced(writer, had or ()))
             case ev.ComputeTarget(number, view):
                 self.compute(number, view)
-            case ev.OperationEnded():
+            case ev.OperationEnded(_, outcome):
+                world.judges.operation_ended(outcome)
                 world.log.operation = None
             case ev.Said(text):
                 world.note(text)
