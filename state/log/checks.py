@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from state.errors import PositionOutOfRange, StateError, UnknownTopic
+from state.errors import PositionOutOfRange, StateError, TopicMismatch, UnknownTopic
 from state.log.protocol import Lease, NewRecord, Part, Partition, TopicInfo, TopicSpec
 
 KINDS = ("plain", "changelog", "repartition")
@@ -24,6 +24,18 @@ def mismatch(found: TopicInfo, spec: TopicSpec) -> str:
         f"topic {spec.name} has {found.partitions} partitions and {spec.partitions} were asked for: "
         "keep the number it has, or use another topic"
     )
+
+
+def growth(found: TopicInfo | None, name: str, partitions: int) -> TopicInfo:
+    """The topic that is to have that many partitions. Raises UnknownTopic, TopicMismatch."""
+    if found is None:
+        raise unknown(Partition(name, 0), None)
+    if partitions < found.partitions:
+        raise TopicMismatch(
+            f"topic {name} has {found.partitions} partitions and cannot have {partitions}: a partition is never taken "
+            "away, because of the records in it; ask for more, or use another topic"
+        )
+    return found
 
 
 def unknown(partition: Partition, partitions: int | None) -> UnknownTopic:

@@ -76,6 +76,14 @@ class MemoryLog:
             self._parts[Partition(spec.name, number)] = Entries()
         return made
 
+    async def grow_topic(self, name: str, partitions: int) -> TopicInfo:
+        found = checks.growth(self._topics.get(name), name, partitions)
+        for number in range(found.partitions, partitions):
+            self._parts[Partition(name, number)] = Entries()
+        self._topics[name] = replace(found, partitions=partitions)
+        self.wake()
+        return self._topics[name]
+
     async def delete_topic(self, name: str) -> None:
         """Remove a topic, its records and every application's positions in it. Raises UnknownTopic."""
         if self._topics.pop(name, None) is None:
@@ -251,6 +259,10 @@ class MemoryLog:
 
     async def notes(self, application: str, kind: str) -> dict[str, bytes]:
         return dict(sorted(self._notes.get((application, kind), {}).items()))
+
+    async def notes_of_all(self, kind: str, key: str) -> dict[str, bytes]:
+        found = {app: kept[key] for (app, noted), kept in self._notes.items() if noted == kind and key in kept}
+        return dict(sorted(found.items()))
 
     async def put_note(
         self, application: str, kind: str, key: str, value: bytes | None, *, lease: Lease | None = None

@@ -142,6 +142,10 @@ class Log(Protocol):
     async def create_topic(self, spec: TopicSpec) -> TopicInfo:
         """Create, or return what is there. Raises TopicMismatch where another partition count exists."""
 
+    async def grow_topic(self, name: str, partitions: int) -> TopicInfo:
+        """Give the topic that many partitions; those it has keep their records, and everybody who reads `topics` from
+        then on sees the new ones. The same count: nothing to do. Raises UnknownTopic, TopicMismatch for fewer."""
+
     async def topics(self) -> dict[str, TopicInfo]: ...
 
     async def ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
@@ -204,6 +208,9 @@ class Log(Protocol):
     async def note(self, application: str, kind: str, key: str) -> bytes | None: ...
 
     async def notes(self, application: str, kind: str) -> dict[str, bytes]: ...
+
+    async def notes_of_all(self, kind: str, key: str) -> dict[str, bytes]:
+        """One note of every application that has it, by application."""
 
     async def put_note(
         self, application: str, kind: str, key: str, value: bytes | None, *, lease: Lease | None = None

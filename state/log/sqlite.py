@@ -175,6 +175,9 @@ class SqliteLog:
     async def create_topic(self, spec: TopicSpec) -> TopicInfo:
         return await self._write(partial(self._writer.create_topic, spec))
 
+    async def grow_topic(self, name: str, partitions: int) -> TopicInfo:
+        return await self._write(partial(self._writer.grow_topic, name, partitions))
+
     async def delete_topic(self, name: str) -> None:
         """Remove a topic, its records and every application's positions in it. Raises UnknownTopic."""
         await self._write(partial(self._writer.delete_topic, name))
@@ -242,6 +245,9 @@ class SqliteLog:
     async def notes(self, application: str, kind: str) -> dict[str, bytes]:
         return await self.read(lambda db: sqlite_reader.notes(db, application, kind))
 
+    async def notes_of_all(self, kind: str, key: str) -> dict[str, bytes]:
+        return await self.read(lambda db: sqlite_reader.notes_of(db, kind, key))
+
     async def put_note(
         self, application: str, kind: str, key: str, value: bytes | None, *, lease: Lease | None = None
     ) -> None:
@@ -258,8 +264,10 @@ class SqliteLog:
         if found is None:
             raise checks.unknown(Partition(topic, 0), None)
         compaction.require_changelog(found)
-        kept = await self.read(lambda db: sqlite_reader.notes_of(db, NOTE, topic))
-        horizon_ms = 0 if stands_on_one(kept, found) else time.time_ns() // 1_000_000 - self._delete_retention_ms
+        kept = await self.notes_of_all(NOTE, topic)
+        horizon_ms = (
+            0 if stands_on_one(list(kept.values()), found) else time.time_ns() // 1_000_000 - self._delete_retention_ms
+        )
         removed = 0
         for number in range(found.partitions):
             removed += await self._compact_partition(Partition(topic, number), horizon_ms)

@@ -112,9 +112,12 @@ def notes(db: sqlite3.Connection, application: str, kind: str) -> dict[str, byte
     return dict(rows.fetchall())
 
 
-def notes_of(db: sqlite3.Connection, kind: str, key: str) -> list[bytes]:
+def notes_of(db: sqlite3.Connection, kind: str, key: str) -> dict[str, bytes]:
     """Of every application."""
-    return [row[0] for row in db.execute("select value from notes where kind = ? and key = ?", (kind, key))]
+    rows = db.execute(
+        "select application, value from notes where kind = ? and key = ? order by application", (kind, key)
+    )
+    return dict(rows.fetchall())
 
 
 def rows(db: sqlite3.Connection, part: int, from_base: int) -> list[Row]:

@@ -103,6 +103,15 @@ class Writer:
             )
             return made
 
+    def grow_topic(self, name: str, partitions: int) -> TopicInfo:
+        with self.transaction() as db:
+            row = db.execute("select topic_id, partitions, kind from topics where name = ?", (name,)).fetchone()
+            found = checks.growth(TopicInfo(name, *row) if row else None, name, partitions)
+            db.execute("update topics set partitions = ? where name = ?", (partitions, name))
+            new = [(name, number) for number in range(found.partitions, partitions)]
+            db.executemany("insert into parts (topic, number) values (?, ?)", new)
+            return TopicInfo(name, found.topic_id, partitions, found.kind)
+
     def delete_topic(self, name: str) -> None:
         with self.transaction() as db:
             if not db.execute("delete from topics where name = ?", (name,)).rowcount:

@@ -94,6 +94,52 @@ async def test_another_partition_count_is_refused(log: Log) -> None:
         await log.create_topic(TopicSpec("payments", 5))
 
 
+async def test_a_topic_grows_and_keeps_what_it_has(log: Log) -> None:
+    before = (await log.topics())["payments"]
+    await log.append({P0: records("a")})
+    await log.seed_positions(APP, {P0: 1}, {})
+    grown = await log.grow_topic("payments", 5)
+    assert (grown.topic_id, grown.partitions, grown.kind) == (before.topic_id, 5, "plain")
+    assert (await log.topics())["payments"] == grown
+    assert await log.create_topic(TopicSpec("payments", 5)) == grown
+    assert await values(log, P0) == ["a"] and await log.positions(APP) == {P0: 1}
+    last = Partition("payments", 4)
+    assert await log.ends([last]) == await log.starts([last]) == {last: 0}
+    await log.append({last: records("b")})
+    assert await values(log, last) == ["b"]
+    with pytest.raises(UnknownTopic, match="payments has no partition 5"):
+        await log.ends([Partition("payments", 5)])
+
+
+async def test_a_topic_grows_under_its_reader(log: Log) -> None:
+    reader = log.reader()
+    reader.add(P0, 0)
+    await log.grow_topic("payments", 4)
+    reader.add(Partition("payments", 3), 0)
+    await log.append({Partition("payments", 3): records("a"), P0: records("b")})
+    assert {one.partition.number for one in await reader.poll(wait_ms=1000)} == {0, 3}
+    await reader.close()
+
+
+async def test_the_same_number_is_nothing_to_do_and_fewer_are_refused(log: Log) -> None:
+    before = await log.topics()
+    assert await log.grow_topic("payments", 3) == before["payments"]
+    for fewer in (2, 0, -1):
+        with pytest.raises(TopicMismatch, match=rf"payments has 3 partitions and cannot have {fewer}"):
+            await log.grow_topic("payments", fewer)
+    with pytest.raises(UnknownTopic, match="no topic nowhere"):
+        await log.grow_topic("nowhere", 3)
+    assert await log.topics() == before
+
+
+async def test_a_note_of_every_application_is_found(log: Log) -> None:
+    await log.put_note("b", "about", "app", b"of b")
+    await log.put_note("a", "about", "app", b"of a")
+    await log.put_note("a", "about", "else", b"")
+    await log.put_note("c", "other", "app", b"")
+    assert await log.notes_of_all("about", "app") == {"a": b"of a", "b": b"of b"}
+
+
 @pytest.mark.parametrize("spec", [TopicSpec("x", 0), TopicSpec("", 1), TopicSpec("x", 1, "compacted")])
 async def test_nonsense_is_no_topic(log: Log, spec: TopicSpec) -> None:
     with pytest.raises(StateError):

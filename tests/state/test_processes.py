@@ -256,3 +256,29 @@ async def test_many_processes_may_make_the_same_log_at_once(tmp_path: Path) -> N
         assert [child.wait(DEADLINE_S) for child in children] == [0] * 4
     assert len(answers) == 1
     assert answers != {""}
+
+
+GROWER = """
+import asyncio, sys
+from pathlib import Path
+from state.log.sqlite import open_sqlite
+
+async def main(path):
+    log = await open_sqlite(Path(path), create=False)
+    print((await log.grow_topic("t", 5)).partitions, flush=True)
+    await log.close()
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+async def test_a_topic_that_another_process_grew_has_its_partitions_here(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    async with log_for(path, []) as log:
+        new = Partition("t", 4)
+        await log.append({P0: [NewRecord(b"k", b"v", 0)]})
+        assert (await log.topics())["t"].partitions == 3
+        with process(GROWER, path) as child:
+            assert await asyncio.to_thread(line, child) == "5"
+        assert (await log.topics())["t"].partitions == 5
+        assert await log.append({new: [NewRecord(b"k", b"v", 0)]}) == {new: 1}
