@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from orchestrator import growing
 from orchestrator.durations import show_duration
 from orchestrator.group import Group
 from orchestrator.model import Owner, TaskId
@@ -21,6 +22,11 @@ from orchestrator.views import restoring
 def explain_task(group: Group, task: TaskId, names: Mapping[TaskId, str] | None = None) -> tuple[list[str], list[str]]:
     """(why it is there, what it waits for)."""
     about = _About(group, task, names or {})
+    if task in group.coming:
+        return [f"{about.name} is new: a topic grew"], [
+            "it waits until all members that will have it have said so, and at most "
+            f"{show_duration(growing.HEARTBEATS * group.settings.heartbeat_ms)}"
+        ]
     if task not in group.tasks:
         return [
             f"{about.name} is in no version of the app that runs here; it comes back with a member whose version has it"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from orchestrator import copies, leaving, timing, weights
+from orchestrator import copies, growing, leaving, timing, weights
 from orchestrator import events as ev
 from orchestrator.ends import Ends
 from orchestrator.grants import is_released, lacks, tell
@@ -45,6 +45,7 @@ class Group:
         self.generation = self.inherited = generation
         self.declared: dict[TaskId, Task] = {task.id: task for task in tasks}  # of the coordinator's own version
         self.tasks: Mapping[TaskId, Task] = self.declared  # of all versions that are there
+        self.coming: dict[TaskId, int] = {}  # told of by members that run, and since when they wait for the others
         self.touched: set[str] = set()  # members of whom something changed since the last step; only they are looked at
         self.writers = Holders()
         self.owners = TaskTable(self._touch, Index[Owner](lambda owner: (owner.member,)), self.writers)
@@ -110,6 +111,7 @@ class Group:
                 target_computed(self, number, plan, now_ms)
             case ev.Tick():
                 watch(self, now_ms)
+                growing.watch(self, now_ms)
         leaving.check_deadline(self, now_ms)
         if self.dirty:
             self._see_tasks()
@@ -160,6 +162,7 @@ class Group:
             self.ends.keep(known.status)
             if known.hello.writer == hello.writer:
                 member.leaving, member.progress = known.leaving, known.progress
+                growing.told(self, known.hello, hello, now_ms)
         marked = self.operation is not None and hello.instance in self.operation.instances
         if marked or now_ms < self.dismissed.get(hello.instance, 0):
             member.leaving = True
@@ -327,8 +330,8 @@ class Group:
 
     def _see_tasks(self) -> None:
         """The tasks are those of the versions that are there; when they change, everybody may have to let one go."""
-        before, tasks = self.tasks, tasks_there(self.declared, self.roster)
-        self.tasks = tasks
+        before = self.tasks
+        tasks = self.tasks = growing.without_coming(self, tasks_there(self.declared, self.roster))
         if tasks is before or tasks == before:
             return
         self.touched.update(self.roster.members)

@@ -186,6 +186,19 @@ class Scenario:
         self.names = names
         return ranges(self.world.tasks.get(names[word], Task(names[word])) for word in words)
 
+    def _grow(self, words: list[str]) -> None:
+        names = dict(self.names)
+        if not words:
+            raise WrongUse("grow what: write grow T5")
+        for word in words:
+            if word in names or "=" in word:
+                raise WrongUse(f"grow {word}: " + ("it is there already" if word in names else "write names alone"))
+            found = task_id(word, len(names))
+            names[word] = found if found not in names.values() else free_id(names.values())
+        new = [names[word] for word in words]
+        self.names = names
+        self.world.grow([Task(task, stateful=False) for task in new])
+
     def _ready(self, words: list[str]) -> None:
         if not words or len(words) > 2:
             raise WrongUse("ready MEMBER TASK, ready MEMBER *, or ready *")

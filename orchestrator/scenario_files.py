@@ -26,6 +26,7 @@ COMMANDS = {
     "rejoin": "_rejoin",
     "restart coordinator": "_restart",
     "depose coordinator": "_depose",
+    "grow": "_grow",
     "tick": "_tick",
     "explain": "_explain",
 }

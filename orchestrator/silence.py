@@ -41,6 +41,7 @@ def excuse(group: Group, gap_ms: int) -> None:
     for move in group.moves.values():
         move.since_ms += gap_ms
     group.retiring = {task: since_ms + gap_ms for task, since_ms in group.retiring.items()}
+    group.coming = {task: since_ms + gap_ms for task, since_ms in group.coming.items()}
 
 
 def _watch_members(group: Group, now_ms: int) -> None:

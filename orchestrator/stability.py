@@ -16,6 +16,7 @@ def is_stable(group: Group) -> bool:
     return (
         bool(group.roster.members)
         and all(_runs(group, task) for task in group.tasks)
+        and not group.coming
         and not group.moves
         and not group.recording
         and not group.learners

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from orchestrator import events as ev
 from orchestrator import member as mem
@@ -17,33 +17,12 @@ from orchestrator.model import PROTOCOL_ORDER, Hello, Owner, Protocol, Role, Set
 from orchestrator.names import natural
 from orchestrator.placement import Placing, place
 from orchestrator.placement_standbys import place_standbys
+from orchestrator.versions import ranges
 from orchestrator.views import build_view
+from orchestrator.world_nodes import Deposed as Deposed
+from orchestrator.world_nodes import Node as Node
 
 STATE_SIZE = 1_000_000  # positions in a task's changelog: far above any acceptable lag, so that learners must restore
-
-
-@dataclass(slots=True)
-class Node:
-    """One member of the world: its machine, and what a process would have on its disk."""
-
-    name: str
-    hello: Hello
-    machine: mem.MemberMachine
-    session: int | None = None
-    alive: bool = True
-    stalled: bool = False
-    lives: int = 1
-    inbox: list[mem.MemberEvent] = field(default_factory=list)
-    disk: dict[TaskId, int] = field(default_factory=dict)
-    revoked: list[TaskId] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Deposed:
-    """A coordinator that lost the lease and has not noticed; its old sessions by member."""
-
-    group: Group
-    sessions: dict[str, int]
 
 
 class World:
@@ -59,6 +38,7 @@ class World:
         self.group = Group(settings)
         self.operation: ev.Leaving | None = None  # the scale-down that runs, as the log has it
         self.deposed: Deposed | None = None
+        self.version: tuple[TaskRange, ...] | None = None  # what the app has, once a topic grew
         self.events: list[str] = []
         self.measures: dict[TaskId, int] = {}  # bytes of state, or records a second, as the setting `weights` says
         self._sessions = 0
@@ -125,6 +105,7 @@ class World:
         protocols: tuple[Protocol, ...] = PROTOCOL_ORDER,
     ) -> Node:
         incarnation = f"{name}#1"
+        tasks = self.version if tasks is None else tasks
         hello = Hello(name, instance, incarnation, incarnation, capacity, zone, protocols=protocols, tasks=tasks)
         node = Node(name, hello, mem.MemberMachine(self.settings))
         self.nodes[name] = node
@@ -261,6 +242,7 @@ class World:
 
     def _rejoin(self, node: Node) -> None:
         node.lives += 1
+        node.learn()
         incarnation = f"{node.name}#{node.lives}"
         node.hello = replace(node.hello, incarnation=incarnation, writer=incarnation)
         node.machine.disk = dict(node.disk)
@@ -338,11 +320,34 @@ class World:
         waiting, node.inbox = node.inbox, []
         for event in waiting:
             self._to_member(node, event)
+        if node.missed and node.alive:
+            self._hello_again(node)
         if node.alive and node.session is None:
             self._connect(node)  # its coordinator is another one by now
         elif node.alive:
             self._report(node)
         self.settle()
+
+    def grow(self, tasks: list[Task]) -> None:
+        """A topic grew: every version of the app that reads it has these tasks from now on, and who can hear says so,
+        one after the other."""
+        before = ranges(self.tasks.values())
+        self.tasks.update({task.id: task for task in tasks})
+        self.version = ranges(self.tasks.values())
+        for node in self.nodes.values():
+            if node.hello.tasks is None:
+                node.hello = replace(node.hello, tasks=before)
+            node.missed += tasks
+            if node.alive and not node.stalled:
+                self._hello_again(node)
+                self.settle()
+
+    def _hello_again(self, node: Node) -> None:
+        """The same incarnation, over the connection that it has, with the tasks that there are now."""
+        node.learn()
+        session, hello, status = node.session, node.hello, node.machine.status()
+        if session is not None:
+            self._queue.append(lambda: self._to_group(ev.Joined(session, hello, status)))
 
     def rejoin(
         self, node: Node, tasks: tuple[TaskRange, ...] | None = None, protocols: tuple[Protocol, ...] | None = None
