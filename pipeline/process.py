@@ -19,7 +19,7 @@ from pipeline.errors import DefinitionError, PipelineError, WrongTask
 from pipeline.failures import dead_letter, failed, without_our_head
 from pipeline.partitioner import partition_of
 from pipeline.records import OutputRecord, RawRecord, Record
-from pipeline.steps import Item, Step, place
+from pipeline.steps import Item, Step, count_of, place
 from pipeline.table_view import TableView
 from pipeline.tables import StoreView
 
@@ -104,6 +104,13 @@ class TaskProcess:
                 source = self._sources.setdefault(topic.topic, _Source(topic.key_codec, topic.value_codec))
                 (source.batch_steps if processor.batch else source.steps).append(step)
         self._batch_steps = [step for step in self._steps if step.processor.batch]
+
+    def counts_are(self, partitions: Mapping[str, int]) -> None:
+        """Topics have grown: what is sent from now on goes by these counts."""
+        self._partitions = partitions
+        for step in self._steps:
+            for sink in step.sinks:
+                sink.partitions = count_of(sink.topic, partitions)
 
     def run(self, records: Sequence[tuple[str, RawRecord]]) -> None:
         """Process records in the order given. Raises ProcessorFailed where a processor stops; what was done before the

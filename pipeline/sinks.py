@@ -90,7 +90,7 @@ class LiveSink(Sink[Any, Any]):
         self.closed = True
         self._key_codec = key_codec
         self._value_codec = value_codec
-        self._partitions = partitions
+        self.partitions = partitions
         self._task_partition = task_partition
 
     def send(
@@ -105,14 +105,14 @@ class LiveSink(Sink[Any, Any]):
             raise PipelineError(f"sink {self.topic!r} was used after the call it was given to had ended")
         key_bytes, value_bytes = encoded(self.topic, self._key_codec, self._value_codec, key, value)
         time = self.timestamp_ms if timestamp_ms is None else checked_timestamp(self.topic, timestamp_ms)
-        partition = partition_of(key_bytes, self._partitions, keyless=self._task_partition)
+        partition = partition_of(key_bytes, self.partitions, keyless=self._task_partition)
         output = OutputRecord(key_bytes, value_bytes, time, checked_headers(self.topic, headers) if headers else ())
         self.sent.append(((self.topic, partition), output))
 
     def send_encoded(self, key: Any, value: bytes | None, headers: Headers) -> None:
         """A value whose bytes are there already (a re-key)."""
         key_bytes, _ = encoded(self.topic, self._key_codec, self._value_codec, key, None)
-        partition = partition_of(key_bytes, self._partitions, keyless=self._task_partition)
+        partition = partition_of(key_bytes, self.partitions, keyless=self._task_partition)
         self.sent.append(((self.topic, partition), OutputRecord(key_bytes, value, self.timestamp_ms, headers)))
 
 

@@ -110,7 +110,8 @@ class _Plan:
         topics: dict[str, TopicDef] = {}
         for piece, given in sorted(zip(self.pieces, numbers.given, strict=True), key=lambda pair: pair[1]):
             partitions = self._partitions(piece, given, counts, existing)
-            counts.update(dict.fromkeys(piece.sources, partitions))
+            for name in piece.sources:  # those that exist keep what they have
+                counts[name] = existing.get(name, partitions)
             subtopologies.append(
                 Subtopology(
                     given,
@@ -137,7 +138,8 @@ class _Plan:
     def _partitions(
         self, piece: _Piece, given: int, counts: Mapping[str, int | None], existing: Mapping[str, int]
     ) -> int:
-        """The one count of a piece. A re-key without a count of its own follows the topics it is read with."""
+        """The one count of a piece. A re-key without a count of its own follows the topics it is read with. Without
+        tables topics may differ that are there already: they grow one after the other, and the largest counts."""
         rekeyed = {topic.topic for topic in self.app.topics.values() if topic.rekeyed_from is not None}
         fixed: dict[str, int] = {}
         for name in piece.sources:
@@ -148,14 +150,25 @@ class _Plan:
             changelog = self.app.tables[table].changelog
             if changelog in existing:
                 fixed[changelog] = existing[changelog]
+        if not piece.tables and rekeyed.isdisjoint(piece.sources) and all(name in existing for name in piece.sources):
+            return max(fixed.values())
         if len(set(fixed.values())) > 1:
             told = ", ".join(f"{name} has {count}" for name, count in sorted(fixed.items()))
             names = ", ".join(processor.name for processor in piece.processors)
             raise TopologyError(
                 f"app {self.app.id!r}, subtopology {given} ({names}): partition counts differ: {told}; "
-                "give its topics equal counts, or rekey one of them"
+                f"{_advice(fixed, existing)}"
             )
         return next(iter(fixed.values()), self.app.partitions)
+
+
+def _advice(fixed: Mapping[str, int], existing: Mapping[str, int]) -> str:
+    if any(name not in existing for name in fixed):
+        return "give its topics equal counts, or rekey one of them"
+    return (
+        "where a key belongs is decided by the count, so a topic must not grow once there is state: go on from a new "
+        "topic with equal counts, rekey one of them, or start over under another id"
+    )
 
 
 def build(app: App, kept: Mapping[str, Any] | None) -> Topology:

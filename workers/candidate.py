@@ -13,11 +13,11 @@ from orchestrator.control import ASKERS
 from orchestrator.coordinator import Coordinator, monotonic_ms
 from orchestrator.election import Election, Seen
 from orchestrator.model import Task
-from pipeline.app import App
 from state.errors import StateError
 from state.log.protocol import Lease, Log
+from workers.growth import seen_again
 from workers.ledger import LogLedger
-from workers.prepare import prepare
+from workers.prepare import Prepared
 from workers.spec import InstanceSpec
 
 log = logging.getLogger("orchestrator.candidate")
@@ -29,9 +29,10 @@ FIRST_DELAY_MS = 700  # a fresh group waits this long for its members before it 
 class Candidate:
     """Runs in each instance's parent process."""
 
-    def __init__(self, log_: Log, app: App, spec: InstanceSpec) -> None:
+    def __init__(self, log_: Log, prepared: Prepared, spec: InstanceSpec) -> None:
         self._log = log_
-        self._app = app
+        self._prepared = prepared
+        self._app = prepared.app
         self._spec = spec
         self._election = Election()
 
@@ -64,8 +65,8 @@ class Candidate:
         settings = replace(
             self._spec.settings, initial_delay_ms=max(FIRST_DELAY_MS, self._spec.settings.initial_delay_ms)
         )
-        prepared = await prepare(self._log, self._app)
-        tasks: list[Task] = prepared.tasks()
+        # Not prepared again: that refuses a topic with state that somebody grew, and tasks that run need a coordinator.
+        tasks: list[Task] = seen_again(self._prepared, await self._log.topics()).tasks()
         term = 1 if seen is None else seen.term + 1
         ledger = LogLedger(self._log, Lease(self._app.id, term, self._spec.instance, "", 0))
         coordinator = Coordinator(self._app.id, settings, ledger, tasks, ASKERS, host=self._spec.instance)

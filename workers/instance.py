@@ -17,7 +17,6 @@ from pathlib import Path
 
 from orchestrator.cli.main import report
 from orchestrator.errors import OrchestratorError
-from pipeline.app import App
 from pipeline.errors import PipelineError
 from pipeline.loading import load
 from state.directory import StateDirectory
@@ -26,7 +25,7 @@ from state.log.protocol import Log
 from workers.candidate import Candidate
 from workers.journal import Journal
 from workers.logs import open_log
-from workers.prepare import prepare
+from workers.prepare import Prepared, prepare
 from workers.spec import InstanceSpec, WorkerSpec, decode_instance, encode_spec, first_line
 from workers.worker_main import FAILED_APP
 
@@ -61,15 +60,15 @@ class Instance:
         journal.write("instance", pid=os.getpid(), attempt=self.spec.attempt)
         log_ = await open_log(self.spec.log, create=False, synchronous=self.spec.synchronous)
         try:
-            await prepare(log_, app)
+            prepared = await prepare(log_, app)
             self._listen()
-            return await self._supervise(app, log_)
+            return await self._supervise(prepared, log_)
         finally:
             await log_.close()
             journal.write("instance ended", pid=os.getpid(), attempt=self.spec.attempt)
 
-    async def _supervise(self, app: App, log_: Log) -> int:
-        candidate = Candidate(log_, app, self.spec)
+    async def _supervise(self, prepared: Prepared, log_: Log) -> int:
+        candidate = Candidate(log_, prepared, self.spec)
         coordinating = asyncio.create_task(candidate.run()) if self.spec.coordinate else None
         watching = asyncio.create_task(self._watch())
         try:

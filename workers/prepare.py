@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orchestrator.model import Task, TaskId
 from pipeline.app import App
@@ -16,7 +16,7 @@ from pipeline.topology import Subtopology, Topology
 from state.log.protocol import Log, Partition, TopicInfo, TopicSpec
 from workers.errors import AppRefused
 
-NUMBERING, DESCRIPTION = "numbering", "description"
+NUMBERING, DESCRIPTION, BEGUN = "numbering", "description", "begun"
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,9 @@ class Prepared:
     app: App
     topology: Topology
     topics: Mapping[str, TopicInfo]
+    begun: Mapping[str, int] = field(
+        default_factory=dict
+    )  # of topics read from their end: the count at the first start
 
     def tasks(self) -> list[Task]:
         """Every task of the app."""
@@ -42,7 +45,9 @@ class Prepared:
         return {name: info.partitions for name, info in self.topics.items()}
 
     def inputs(self, task: TaskId) -> list[Partition]:
-        return [Partition(topic, task.partition) for topic in self.subtopology(task).sources]
+        """Its partition of each source; topics that grew one after the other do not all have it."""
+        sources = self.subtopology(task).sources
+        return [Partition(name, task.partition) for name in sources if task.partition < self.topics[name].partitions]
 
     def changelog(self, task: TaskId, table: str) -> Partition:
         return Partition(self.app.tables[table].changelog, task.partition)
@@ -65,7 +70,8 @@ async def prepare(log: Log, app: App) -> Prepared:
         if name not in existing:
             await log.create_topic(TopicSpec(name, topic.partitions, topic.kind))
     found = await log.topics()
-    prepared = Prepared(app, topology, {name: found[name] for name in topology.topics})
+    topics = {name: found[name] for name in topology.topics}
+    prepared = Prepared(app, topology, topics, await _begun(log, app, topology, topics))
     await _described(log, app, topology)
     return prepared
 
@@ -88,3 +94,15 @@ async def _described(log: Log, app: App, topology: Topology) -> None:
         description = json.dumps(app.describe(topology, json.loads(kept) if kept else None), sort_keys=True).encode()
         if description == kept or await log.replace_note(app.id, DESCRIPTION, "app", kept, description):
             return
+
+
+async def _begun(log: Log, app: App, topology: Topology, topics: Mapping[str, TopicInfo]) -> dict[str, int]:
+    """How many partitions a topic had when the app first saw it: "from the end on" is said of those. One that comes later
+    begins within the app's life, and what was written to it before its task ran is not to be lost."""
+    found: dict[str, int] = {}
+    for name, info in topics.items():
+        if topology.topics[name].start == "end":
+            await log.replace_note(app.id, BEGUN, info.topic_id, None, str(info.partitions).encode())
+            kept = await log.note(app.id, BEGUN, info.topic_id)
+            found[name] = int(kept) if kept else info.partitions
+    return found

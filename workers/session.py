@@ -17,7 +17,7 @@ from orchestrator import messages
 from orchestrator.beats import Speaker
 from orchestrator.errors import ProtocolError
 from orchestrator.member_events import Assigned, Measured, Progress, SessionOpened, WriterLost
-from orchestrator.model import Hello, TaskId
+from orchestrator.model import Hello, TaskId, TaskRange
 from orchestrator.transport import Connection, ConnectionEnded, connect
 from orchestrator.versions import ranges
 from orchestrator.weights import with_given
@@ -47,8 +47,12 @@ class Session:
             zone=spec.instance.zone,
             host=socket.gethostname(),
             pid=os.getpid(),
-            tasks=ranges(with_given(worker.prepared.tasks(), spec.instance.task_weights)),
+            tasks=self._tasks(),
         )
+
+    def _tasks(self) -> tuple[TaskRange, ...]:
+        worker = self._worker
+        return ranges(with_given(worker.prepared.tasks(), worker.spec.instance.task_weights))
 
     # ---- sending
 
@@ -109,28 +113,40 @@ class Session:
         if lease is None or not lease.address:
             return
         connection = await connect(lease.address)
-        hello, status = self.hello, worker.machine.status()
-        self._connection, self._speaker = connection, Speaker(status)
-        connection.send(messages.Join(messages.VERSION, worker.application, hello, status))
+        self._connection, writer = connection, self.hello.writer
+        self._join(connection)
         while True:
             message = await connection.receive_down()
             if self._connection is not connection:
                 return
             match message:
                 case messages.Welcome(term, changes):
-                    self._speaker.changes = changes
+                    if self._speaker is not None:
+                        self._speaker.changes = changes
                     worker.tell(SessionOpened(term))
                 case messages.Assign(assignment):
                     worker.tell(Assigned(assignment))
                 case messages.Closed(fenced, reason):
                     log.info("session closed: %s", reason)
-                    if fenced and self.hello is hello:
+                    if fenced and self.hello.writer == writer:
                         worker.tell(WriterLost())
                     return
                 case messages.Lookup():
                     connection.send(self._look_up(message))
                 case messages.Answer():
                     pass
+
+    def _join(self, connection: Connection) -> None:
+        status = self._worker.machine.status()
+        self._speaker = Speaker(status)
+        connection.send(messages.Join(messages.VERSION, self._worker.application, self.hello, status))
+
+    def say_hello_again(self) -> None:
+        """There are other tasks now. The same incarnation says so over the same connection, so that nobody takes it for
+        silent in between, and nothing it runs is touched."""
+        self.hello = replace(self.hello, tasks=self._tasks())
+        if self._connection is not None:
+            self._join(self._connection)
 
     def rejoin(self) -> None:
         """Come back as a new incarnation: the old writer id is never used again."""

@@ -135,7 +135,7 @@ class TaskRun:
         self.catching_up = False
         for partition in self.by_changelog:
             self.worker.unfollow(partition)
-        positions = await self.worker.start_positions(self)
+        positions = await self.worker.start_positions(self, self.inputs)
         prepared = self.worker.prepared
         stores = {table: opened.store for table, opened in self.stores.items()}
         self.process = TaskProcess(
@@ -149,6 +149,24 @@ class TaskRun:
         self._journal_start()
         self.worker.tell(Progress(self.id, self.position(), self.position()))
         self.worker.tell(Started(self.id, wall_ms()))
+
+    def topics_grew(self) -> None:
+        """What it sends goes by the new counts from now on; what it reads may have a partition more."""
+        if self.process is not None:
+            self.process.counts_are(self.worker.prepared.counts())
+        self._then(self._read_more)
+
+    async def _read_more(self) -> None:
+        new = [p for p in self.worker.prepared.inputs(self.id) if p not in self.inputs]
+        self.inputs = [*self.inputs, *new]
+        process = self.process
+        if not new or process is None:
+            return  # what begins later begins with all of them
+        positions = await self.worker.start_positions(self, new)
+        if self.process is process:
+            self.committed.update(positions)
+            for partition, position in positions.items():
+                self.worker.read(self, partition, position)
 
     def _journal_start(self) -> None:
         sources = sorted({opened.source for opened in self.stores.values()}) or ["stateless"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from pipeline.errors import ProcessorFailed
 from state.directory import StateDirectory
 from state.errors import StateError
 from state.log.protocol import Log, Partition
+from workers import growth
 from workers.commit import Taken
 from workers.failpoint import Failpoint
 from workers.following import Following
@@ -75,6 +76,7 @@ class Worker:
                 ("processing", self.processing.run()),
                 ("following", self.following.run()),
                 ("upkeep", self._upkeep()),
+                ("growth", growth.run(self)),
             )
         ]
         stop = asyncio.create_task(self.stopping.wait(), name="stop")
@@ -197,14 +199,14 @@ class Worker:
     def unread(self, partition: Partition) -> None:
         self.processing.drop(partition)
 
-    async def start_positions(self, run: TaskRun) -> dict[Partition, int]:
-        """Where the task's inputs go on: what is committed, else what the topic says of its start."""
+    async def start_positions(self, run: TaskRun, inputs: Sequence[Partition]) -> dict[Partition, int]:
+        """Where these inputs of a task go on: what is committed, else what the topic says of its start."""
         committed = await self.log.positions(self.application)
         positions: dict[Partition, int] = {}
-        missing = [p for p in run.inputs if p not in committed]
-        starts = await self.log.starts(run.inputs)
+        missing = [p for p in inputs if p not in committed]
+        starts = await self.log.starts(inputs)
         ends = await self.log.ends(missing) if missing else {}
-        for partition in run.inputs:
+        for partition in inputs:
             start = self.prepared.topology.topics[partition.topic].start
             position = committed.get(partition)
             gone = position is not None and position < starts[partition]
@@ -216,7 +218,7 @@ class Worker:
                     f"{run.id}: {told} in {partition}, which begins at {starts[partition]}; "
                     'give the topic start="beginning" or start="end"'
                 )
-            elif start == "end":
+            elif start == "end" and partition.number < self.prepared.begun[partition.topic]:
                 positions[partition] = ends.get(partition, starts[partition])
             else:
                 positions[partition] = starts[partition]

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.cli.arguments import Parser
 from orchestrator.errors import WrongUse
 from state.log.batches import decode
-from state.log.protocol import Log, Partition, StoredRecord
+from state.log.protocol import Log, Partition, Reader, StoredRecord, TopicInfo
 from workers.client import description, log_of
 from workers.commands.run import add_place
 from workers.values import shown
@@ -50,9 +50,18 @@ async def _consume(app: str, topic: str, url: str | None, follow: bool) -> int:
                         ends.pop(part.partition, None)
                         if not follow:
                             reader.drop(part.partition)
+                if follow:
+                    _add_new(reader, partitions, (await log.topics()).get(topic))
         finally:
             await reader.close()
     return 0
+
+
+def _add_new(reader: Reader, partitions: list[Partition], info: TopicInfo | None) -> None:
+    """A topic may grow while it is followed."""
+    for number in range(len(partitions), info.partitions if info is not None else 0):
+        partitions.append(Partition(partitions[0].topic, number))
+        reader.add(partitions[-1], 0)
 
 
 def codecs_of(topic: str, facts: dict[str, Any]) -> dict[str, Any]:

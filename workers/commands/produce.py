@@ -33,6 +33,7 @@ from workers.prepare import prepare
 from workers.values import to_bytes
 
 BATCH = 1_000
+LOOK_S = 0.5
 PROGRESS = "produce"
 FIELDS = {"key", "value", "timestamp_ms", "headers"}
 IGNORED = {"partition", "offset"}  # `consume` prints them; where a record goes is decided by its key
@@ -75,12 +76,12 @@ async def _produce(app: App, topic: Topic[Any, Any], url: str, file: str | None,
     log = await open_log(url, create=True)
     try:
         prepared = await prepare(log, app)
-        partitions = prepared.topics[topic.topic].partitions
+        counted = _Counted(log, prepared.topics[topic.topic].partitions)
         if file is None:
             # Standard input cannot be read again, so it is kept; all lines are checked before the first is written.
             lines = list(enumerate(sys.stdin.buffer, 1))
             _check(topic, lines)
-            return await _write(log, app, topic, partitions, lines, None, rate)
+            return await _write(log, app, topic, counted, lines, None, rate)
         path = Path(file)
         try:
             name = f"{topic.topic}:{hashlib.blake2b(str(path.resolve()).encode(), digest_size=8).hexdigest()}"
@@ -89,7 +90,7 @@ async def _produce(app: App, topic: Topic[Any, Any], url: str, file: str | None,
             with path.open("rb") as lines_:
                 _check(topic, _after(lines_, start))
                 lines_.seek(0)
-                return await _write(log, app, topic, partitions, _after(lines_, start), name, rate)
+                return await _write(log, app, topic, counted, _after(lines_, start), name, rate)
         except OSError as error:
             raise WrongUse(f"cannot read {file}: {error.strerror}; name a readable file") from None
     finally:
@@ -111,7 +112,7 @@ async def _write(
     log: Log,
     app: App,
     topic: Topic[Any, Any],
-    partitions: int,
+    counted: _Counted,
     lines: Iterable[tuple[int, bytes]],
     name: str | None,
     rate: float,
@@ -120,13 +121,29 @@ async def _write(
     batch_size = BATCH if not rate else max(1, min(BATCH, int(rate / 20)))
     begun = time.monotonic()
     for batch in _batches(topic, lines, batch_size):
-        records = batch.records(partitions, count)
+        records = batch.records(await counted.now(topic.topic), count)
         note = None if name is None else (app.id, PROGRESS, name, str(batch.last).encode())
         await log.append(records, note=note)
         count += len(batch.items)
         if rate:
             await asyncio.sleep(max(0.0, begun + count / rate - time.monotonic()))
     return count
+
+
+class _Counted:
+    """How many partitions the topic has: it may grow while a long file is written."""
+
+    def __init__(self, log: Log, partitions: int) -> None:
+        self._log = log
+        self._partitions = partitions
+        self._looked = time.monotonic()
+
+    async def now(self, topic: str) -> int:
+        if time.monotonic() - self._looked >= LOOK_S:
+            self._looked = time.monotonic()
+            info = (await self._log.topics()).get(topic)
+            self._partitions = self._partitions if info is None else info.partitions
+        return self._partitions
 
 
 class _Batch:

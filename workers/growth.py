@@ -1,0 +1,87 @@
+"""Topics that grow while the app runs: a worker looks now and then, and goes by the new counts.
+
+One rule: the count of a topic that decides where state lies never changes while the app runs. Everything else follows
+the log: what is sent goes to the new partitions, and the tasks that read them are told to the group by every worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from state.errors import StateError
+from state.log.protocol import TopicInfo
+from workers.prepare import Prepared
+
+if TYPE_CHECKING:
+    from workers.worker import Worker
+
+log = logging.getLogger("orchestrator.growth")
+LOOK_MAX_S = 1.0
+
+
+async def run(worker: Worker) -> None:
+    """Look once a heartbeat, and at least every second, until cancelled."""
+    pause = min(LOOK_MAX_S, worker.spec.instance.settings.heartbeat_ms / 1000)
+    warned: set[str] = set()
+    while True:
+        await asyncio.sleep(pause)
+        try:
+            found = await worker.log.topics()
+        except StateError as error:  # those who read and write it say so louder
+            log.debug("topics: %s", error)
+            continue
+        for told in sorted(set(ignored(worker.prepared, found)) - warned):
+            warned.add(told)
+            log.warning(told)
+        prepared = seen_again(worker.prepared, found)
+        if prepared is not worker.prepared:
+            _go_by(worker, prepared)
+
+
+def _go_by(worker: Worker, prepared: Prepared) -> None:
+    before, worker.prepared = worker.prepared, prepared
+    for task in list(worker.runs.values()):
+        task.topics_grew()
+    if prepared.tasks() != before.tasks():
+        worker.session.say_hello_again()
+
+
+def seen_again(prepared: Prepared, found: Mapping[str, TopicInfo]) -> Prepared:
+    """The same with the counts that topics have by now, where they may change; the very same where none does."""
+    grown = {name: info for name, info in _grown(prepared, found).items() if name not in bound(prepared)}
+    if not grown:
+        return prepared
+    topics = {**prepared.topics, **grown}
+    counts = {name: info.partitions for name, info in topics.items()}
+    return replace(prepared, topics=topics, topology=prepared.topology.with_partitions(counts))
+
+
+def bound(prepared: Prepared) -> frozenset[str]:
+    """Topics whose count decides where state or a re-keyed record lies: it stays what it was."""
+    kept = {name for name, info in prepared.topics.items() if info.kind != "plain"}
+    together = (sub.sources for sub in prepared.topology.subtopologies if sub.tables or kept.intersection(sub.sources))
+    return frozenset(kept.union(*together))
+
+
+def ignored(prepared: Prepared, found: Mapping[str, TopicInfo]) -> list[str]:
+    """One line for each topic that grew and must not have."""
+    return [
+        f"topic {name} has {info.partitions} partitions now, and '{prepared.app.id}' keeps to the "
+        f"{prepared.topics[name].partitions} by which its state lies: what is written to the others is not read, and a "
+        "start is refused; go on from a new topic, or start over under another id"
+        for name, info in _grown(prepared, found).items()
+        if name in bound(prepared)
+    ]
+
+
+def _grown(prepared: Prepared, found: Mapping[str, TopicInfo]) -> dict[str, TopicInfo]:
+    """Topics of the app that have more partitions than it knows; one that was made anew is another topic."""
+    return {
+        name: found[name]
+        for name, info in sorted(prepared.topics.items())
+        if name in found and found[name].topic_id == info.topic_id and found[name].partitions > info.partitions
+    }
