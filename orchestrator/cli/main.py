@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("workers.commands.status:run", "who runs what"),
     "scale-up": ("workers.commands.scale_up:run", "add instances"),
     "scale-down": ("workers.commands.scale_down:run", "let a share of the instances hand over and leave"),
+    "topics": ("workers.commands.topics:run", "give a topic more partitions"),
     "query": ("workers.commands.query:run", "read a key of a table"),
     "explain": ("workers.commands.explain:run", "why a task is where it is, and what it waits for"),
     "wait": ("workers.commands.wait:run", "wait until the group is stable"),

@@ -1,0 +1,111 @@
+"""`orchestrator topics grow APP TOPIC --partitions N`: more partitions for a topic, while its apps run or not.
+
+One rule: where the count decides where state lies, it stays. That is asked of every application of the log, from what it
+keeps for tools, so no code is needed. Running workers see the new count by themselves (workers/growth.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.cli.arguments import Parser, checked
+from orchestrator.cli.settings import whole_number
+from orchestrator.errors import RefusedBySafety, WrongUse
+from state.log.protocol import Log
+from workers.client import description, log_of
+from workers.commands.run import add_place
+from workers.commands.show import show_json
+from workers.prepare import DESCRIPTION
+
+PARTITIONS_MAX = 10_000
+
+
+def run(argv: list[str]) -> int:
+    parser = Parser("topics", "Give a topic more partitions; apps that run take the new ones within seconds.")
+    parser.add_argument("action", metavar="grow", choices=("grow",))
+    parser.add_argument("app", metavar="APP")
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument(
+        "--partitions",
+        type=checked(whole_number),
+        required=True,
+        metavar="N",
+        help="how many it has then; keys are dealt anew, so the order of a key's records holds before and after, not across",
+    )
+    parser.add_argument("--json", action="store_true")
+    add_place(parser)
+    args = parser.parse_args(argv)
+    if args.partitions > PARTITIONS_MAX:
+        raise WrongUse(f"--partitions {args.partitions}: a task for each is too much; write at most {PARTITIONS_MAX}")
+    facts = asyncio.run(_grow(args.app, args.topic, args.partitions, args.log))
+    if args.json:
+        show_json(facts)
+    elif facts["outcome"] == "nothing to do":
+        print(f"{facts['topic']} has {facts['to']} partitions already")
+    else:
+        print(f"{facts['topic']}: {facts['from']} -> {facts['to']} partitions")
+    return 0
+
+
+async def _grow(app: str, topic: str, partitions: int, url: str | None) -> dict[str, Any]:
+    async with log_of(app, url) as (application, log, _):
+        described = await description(log, application)
+        before = (await log.topics()).get(topic)
+        if before is None or not (topic in described["topics"] or _is_internal(described, topic)):
+            known = ", ".join(sorted(described["topics"]))
+            raise WrongUse(f"'{application}' has no topic '{topic}'; it has {known}")
+        if partitions != before.partitions:
+            await _check(log, topic)
+        after = await log.grow_topic(topic, partitions)
+    return {
+        "application": application,
+        "topic": topic,
+        "from": before.partitions,
+        "to": after.partitions,
+        "outcome": "done" if after.partitions > before.partitions else "nothing to do",
+    }
+
+
+async def _check(log: Log, topic: str) -> None:
+    """Raises RefusedBySafety where any application lays state by this count."""
+    for application, kept in (await log.notes_of_all(DESCRIPTION, "app")).items():
+        problem = refusal(json.loads(kept), topic)
+        if problem is not None:
+            raise RefusedBySafety(f"'{application}': {problem}")
+
+
+def refusal(described: Mapping[str, Any], topic: str) -> str | None:
+    """Why the topic must not grow, and what to do instead; None where it may."""
+    if _is_internal(described, topic):
+        return (
+            f"{topic} is a topic of its own, laid out as the topics that the app reads with it; it is not grown by hand: "
+            "go on from new topics with more partitions, under another id"
+        )
+    topics = described["topics"]
+    for sub in described["subtopologies"]:
+        if topic not in sub["sources"]:
+            continue
+        if sub["tables"]:
+            tables = ", ".join(sub["tables"])
+            return (
+                f"{topic} feeds subtopology {sub['number']}, whose state ({tables}) lies by {sub['partitions']} partitions: "
+                "with more of them its keys would be looked for where their state is not; "
+                f"rekey {topic} to a topic of its own, or go on from a new topic with more partitions, under another id"
+            )
+        rekeyed = [name for name in sub["sources"] if topics.get(name, {}).get("kind") == "repartition"]
+        if rekeyed:
+            return (
+                f"{topic} is read together with {rekeyed[0]}, which has as many partitions; "
+                "read them with a processor each, or go on from a new topic, under another id"
+            )
+    return None
+
+
+def _is_internal(described: Mapping[str, Any], topic: str) -> bool:
+    """Whether it is a re-key of the app or the changelog of one of its tables."""
+    if any(table["changelog_topic"] == topic for table in described["tables"].values()):
+        return True
+    return bool(described["topics"].get(topic, {}).get("kind") == "repartition")
