@@ -86,6 +86,19 @@ def test_counts_must_be_equal_and_are_named() -> None:
         app.topology()
 
 
+def test_topics_without_state_grow_one_after_the_other() -> None:
+    """There are tasks for the largest; each topic keeps what it has. With a table, or not there yet, it is refused."""
+    topology = make([(["a", "b"], [], [])]).topology().with_partitions({"a": 2, "b": 5})
+    assert [sub.partitions for sub in topology.subtopologies] == [5]
+    assert {name: topic.partitions for name, topic in topology.topics.items()} == {"a": 2, "b": 5}
+    with pytest.raises(TopologyError, match=r"a has 2, b has 5.*give its topics equal counts"):
+        make([(["a", "b"], [], [])]).topology().with_partitions({"b": 5})
+    with pytest.raises(
+        TopologyError, match=r"a has 2, b has 5, x-t-changelog has 2.*must not grow once there is state"
+    ):
+        make([(["a", "b"], ["t"], [])]).topology().with_partitions({"a": 2, "b": 5, "x-t-changelog": 2})
+
+
 def test_an_existing_count_wins() -> None:
     app = make([(["a"], ["t"], ["out"]), (["b"], [], [])], counts={"a": 3})
     topology = app.topology().with_partitions({"a": 7, "out": 4, "unknown": 9})

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from pipeline.partitioner import partition_of
 from state.log.sqlite import open_sqlite
 from tests.cli.console import Console, Done
+from tests.upgrades.test_rolling_upgrade import BOTH, OLD, Shop
 
 pytestmark = pytest.mark.processes
 CLICKS = """
@@ -42,6 +44,19 @@ def finished(click: Record[str, int], done: Sink[str, int]) -> None:
 @app.processor(by_value, totals)
 def counted(order: Record[str, int], totals: Table[str, int]) -> None:
     totals[order.key] += 1
+"""
+TOGETHER = """
+from orchestrator import App, Record, Sink
+
+app = App("clicks", partitions=2)
+left = app.topic("left", key=str, value=int)
+right = app.topic("right", key=str, value=int)
+done = app.topic("done", key=str, value=int)
+
+
+@app.processor([left, right], done)
+def both(click: Record[str, int], done: Sink[str, int]) -> None:
+    done.send(click.key, click.value)
 """
 FAST = ("--heartbeat", "200ms", "--commit-interval", "50ms")
 KEYS = 40
@@ -78,13 +93,16 @@ class Clicks(Console):
         assert done.code == 0, done
         return [json.loads(line) for line in done.out.splitlines()]
 
-    def grow_behind_its_back(self, topic: str, partitions: int) -> None:
-        async def grow() -> None:
-            log = await open_sqlite(self.folder / ".orchestrator/clicks.db", create=False)
-            await log.grow_topic(topic, partitions)
-            await log.close()
 
-        asyncio.run(grow())
+def grow(path: Path, topic: str, partitions: int) -> None:
+    """Behind the back of whoever runs."""
+
+    async def grow() -> None:
+        log = await open_sqlite(path, create=False)
+        await log.grow_topic(topic, partitions)
+        await log.close()
+
+    asyncio.run(grow())
 
 
 @pytest.fixture
@@ -132,15 +150,18 @@ def test_topics_grow_while_records_flow(clicks: Clicks) -> None:
     assert max(loads.values()) - min(loads.values()) <= 1, loads
 
     assert clicks.end(producer) == 0
-    clicks.until("all records", lambda: len(clicks.consumed("done")) >= 3_000)
-    assert Counter(r["value"] for r in clicks.consumed("done")) == Counter(range(3_000))
+    assert {r["partition"] for r in clicks.consumed("raw")} == set(range(5)), "the producer saw it grow"
+    clicks.produce("raw", 3_000, 200)
+    clicks.until("all records", lambda: len(clicks.consumed("done")) >= 3_200)
+    assert Counter(r["value"] for r in clicks.consumed("done")) == Counter(range(3_200))
     for topic, count in (("raw", 5), ("clean", 4)):
-        assert {r["partition"] for r in clicks.consumed(topic)} == set(range(count)), f"{topic} uses its partitions"
+        last = [r for r in clicks.consumed(topic) if r["value"] >= 3_000]
+        assert all(r["partition"] == partition_of(r["key"].encode(), count) for r in last), "they go by the new count"
 
 
 def test_growth_that_a_stopped_app_finds(clicks: Clicks) -> None:
     """What was written while nobody ran is read whole, also from a topic that is read from its end: a partition that came
-    later lies within the app's life. And a coordinator that dies hands the new count on."""
+    later lies within the app's life."""
     clicks.write("clicks.py", CLICKS.format(start=', start="end"'))
     fleet = clicks.run(*FAST)
     number = numbers(clicks)
@@ -153,6 +174,22 @@ def test_growth_that_a_stopped_app_finds(clicks: Clicks) -> None:
     assert late > 0
     clicks.run(*FAST)
     clicks.until("what lies in the new partitions", lambda: len(clicks.consumed("done")) >= late)
+
+
+def test_topics_that_are_read_together_grow_one_after_the_other(clicks: Clicks) -> None:
+    """A task that runs takes the partition that comes for it, without a hand-over."""
+    clicks.write("clicks.py", TOGETHER)
+    clicks.run(*FAST)
+    clicks.settled({"0_0", "0_1"})
+    assert clicks.grow("left", 4).code == 0
+    before = clicks.settled({"0_0", "0_1", "0_2", "0_3"})
+    assert clicks.grow("right", 3).code == 0
+    for topic, first in (("left", 0), ("right", 100)):
+        clicks.produce(topic, first, 100)
+    clicks.until("all records", lambda: len(clicks.consumed("done")) >= 200)
+    assert Counter(r["value"] for r in clicks.consumed("done")) == Counter(range(200))
+    assert {r["partition"] for r in clicks.consumed("right")} == {0, 1, 2}
+    assert clicks.running() == before
 
 
 def test_growth_that_is_refused(clicks: Clicks) -> None:
@@ -184,7 +221,7 @@ def test_a_topic_with_state_that_grew_behind_the_back(clicks: Clicks) -> None:
     )
     fleet = clicks.run(*FAST)
     before = clicks.settled({t["id"] for t in clicks.status()["tasks"]})
-    clicks.grow_behind_its_back("orders", 3)
+    grow(clicks.folder / ".orchestrator/clicks.db", "orders", 3)
     warning = "topic orders has 3 partitions now"
     clicks.until("a warning", lambda: warning in clicks.said("run"))
     assert clicks.grow("raw", 3).code == 0
@@ -196,3 +233,26 @@ def test_a_topic_with_state_that_grew_behind_the_back(clicks: Clicks) -> None:
     assert clicks.end(fleet) == 0
     done = clicks("run", "clicks:app")
     assert done.code == 3 and "clicks-totals-changelog has 2, orders has 3" in done.err, done
+
+
+def test_a_coordinator_is_found_although_a_start_is_refused(tmp_path: Path) -> None:
+    """The instance that coordinates dies after a topic with state grew: the other one takes over its tasks, too."""
+    console = Console(tmp_path / "place", "shop")
+    shop = Shop(console)
+    try:
+        shop.start("i1", "old")
+        shop.settled(BOTH | OLD, {"i1"})
+        shop.start("i2", "old")
+        shop.settled(BOTH | OLD, {"i1", "i2"})
+        grow(shop.log, "orders", 3)
+        killed = shop.running.pop("i1")
+        killed.kill()
+        killed.wait(30)
+        shop.settled(BOTH | OLD, {"i2"})
+        assert shop.status()["coordinator"]["instance"] == "i2"
+    finally:
+        for process in shop.running.values():
+            process.send_signal(signal.SIGTERM)
+        for process in shop.running.values():
+            process.wait(30)
+        console.close()
