@@ -173,7 +173,8 @@ class Group:
             copies.adopt(self, member)
         copies.let_go_beside(self, member)
         self._take_status(member, Status(), now_ms)
-        self.dirty = True
+        if known is None or not growing.only_waits(self, known, member) or self._matters(known.status, status):
+            self.dirty = True
         if status.term == 0:
             copies.found_again(self, member)
             self.membership_changed = True

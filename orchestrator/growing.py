@@ -8,6 +8,7 @@ Used by group.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.model import Hello, Task, TaskId
@@ -22,19 +23,29 @@ HEARTBEATS = 3  # a worker looks at least once in each
 
 def told(group: Group, before: Hello, hello: Hello, now_ms: int) -> None:
     """A member that is here already tells, under the same writer, which tasks it has by now."""
-    if hello.tasks is None or hello.tasks == before.tasks:
+    if hello.tasks == before.tasks:
         return
-    for task in expand(hello.tasks):
+    for task in _tasks(group, hello):
         if task not in group.tasks and task not in group.owners:
             group.coming.setdefault(task, now_ms)
+
+
+def only_waits(group: Group, before: Member, now: Member) -> bool:
+    """Whether nothing can follow from what a member said again: the tasks that are new to it wait for others. A large
+    group would be placed anew for each of its members."""
+    if before.session != now.session or replace(before.hello, tasks=now.hello.tasks) != now.hello:
+        return False
+    had, has = _tasks(group, before.hello).keys(), _tasks(group, now.hello).keys()
+    return had < has and has - had <= group.coming.keys()
 
 
 def without_coming(group: Group, tasks: Mapping[TaskId, Task]) -> Mapping[TaskId, Task]:
     """Of the tasks that members have between them those that may be dealt now."""
     if not group.coming:
         return tasks
-    members = {m.hello.tasks for m in group.roster if _is_awaited(m)}
-    versions = [group.declared if known is None else expand(known) for known in members]
+    versions = [
+        _tasks(group, hello) for hello in {m.hello.tasks: m.hello for m in group.roster if _is_awaited(m)}.values()
+    ]
     subtopologies = [{task.subtopology for task in version} for version in versions]
     group.coming = {
         task: since_ms
@@ -53,6 +64,10 @@ def watch(group: Group, now_ms: int) -> None:
     """Whoever has not told by now is waited for no longer."""
     if any(_is_due(group, since_ms, now_ms) for since_ms in group.coming.values()):
         group.dirty = True
+
+
+def _tasks(group: Group, hello: Hello) -> Mapping[TaskId, Task]:
+    return group.declared if hello.tasks is None else expand(hello.tasks)
 
 
 def _is_awaited(member: Member) -> bool:

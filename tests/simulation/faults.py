@@ -195,6 +195,11 @@ def _config(world: World, fault: Fault) -> None:
         _crash(world, replace(fault, instance=candidate.process.name, way="kept", for_ms=200))
 
 
+def _grow(world: World, fault: Fault) -> None:
+    """A topic gets partitions: workers see it with their next heartbeat and tell, each in its time."""
+    world.grow(int(fault.way))
+
+
 FAULTS: dict[str, Callable[[World, Fault], None]] = {
     "crash": _crash,
     "coordinator": _coordinator,
@@ -214,4 +219,5 @@ FAULTS: dict[str, Callable[[World, Fault], None]] = {
     "leave": _leave,
     "undo": _undo,
     "config": _config,
+    "grow": _grow,
 }

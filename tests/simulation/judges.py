@@ -11,6 +11,7 @@ from orchestrator import member as mem
 from orchestrator.group import LONG_ASSIGNMENT, Group
 from orchestrator.model import Assignment, Owner, Protocol, TaskId
 from orchestrator.roster import MEMBER_LIFE, Member, Presence
+from orchestrator.versions import expand
 from tests.simulation.simlog import Broken
 
 if TYPE_CHECKING:
@@ -63,8 +64,8 @@ class Judges:
             raise Broken(f"{worker.member} runs {task} at epoch {epoch} without an owner record")
         if (worker.hello.writer, task, epoch) in self.given_up:
             raise Broken(f"{worker.member} runs {task} at epoch {epoch} again, which it had given up")
-        if task not in self.world.plan.versions[worker.version]:
-            raise Broken(f"{worker.member} was given {task}, which its version of the app does not have")
+        if worker.hello.tasks is None or task not in expand(worker.hello.tasks):
+            raise Broken(f"{worker.member} was given {task}, which it never said that it has")
         if log.owners[task].epoch != epoch:
             return  # it is late: the log refuses what it writes
         for other in self.world.workers:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from orchestrator import events as ev
@@ -95,7 +95,7 @@ class Worker:
     def renew_identity(self) -> None:
         self.world.incarnations += 1
         writer = f"{self.member}#{self.world.incarnations}"
-        tasks = ranges(self.world.plan.tasks_of(self.process.version))
+        tasks = ranges(self.world.tasks_of(self.process.version))
         self.hello = Hello(
             self.member, self.instance, writer, writer, 1, self.zone, protocols=self.protocols, tasks=tasks
         )
@@ -113,6 +113,11 @@ class Worker:
         self.later(100, self.connect, life)
 
     def beat(self, life: int) -> None:
+        tasks = ranges(self.world.tasks_of(self.version))
+        if tasks != self.hello.tasks:  # a topic grew
+            self.hello = replace(self.hello, tasks=tasks)
+            if self.session is not None:
+                self.world.network.up(self, ev.Joined(self.session, self.hello, self.machine.status()))
         sizes = self.world.plan.sizes
         facts = {t: (0, int(sizes[t] * self.random.uniform(0.92, 1.08)), 0, 0) for t in sorted(self.position)}
         for task in sorted(self.position):
@@ -273,7 +278,7 @@ class Candidate:
         self.writes = []
         self.group = Group(
             world.settings,
-            world.plan.tasks_of(self.process.version),
+            world.tasks_of(self.process.version),
             world.log.owners.values(),
             term=taken.term,
             now_ms=self.clock(),

@@ -15,6 +15,8 @@ from orchestrator.model import Protocol, Settings, Task, TaskId
 PHASE_MS = 60_000
 VERSIONS = ("old", "new")
 
+GROW = "grow"  # drawn by _growing
+
 # How often each kind is drawn, against the others.
 KINDS = {
     "crash": 4,
@@ -80,6 +82,7 @@ class Plan:
     instances: tuple[InstancePlan, ...]
     later: tuple[InstancePlan, ...]  # those that `join` brings
     faults: tuple[Fault, ...]
+    coming: frozenset[TaskId] = frozenset()  # of the tasks those that come with a `grow`
 
     @property
     def long_assignment(self) -> int:
@@ -97,6 +100,7 @@ class Plan:
             tasks=tasks,
             versions={name: known & kept for name, known in self.versions.items()},
             history={t: at for t, at in self.history.items() if t in kept},
+            coming=self.coming & kept,
         )
 
 
@@ -114,7 +118,7 @@ def draw(seed: int, only: tuple[str, ...] = ()) -> Plan:
     names = [f"I{number}" for number in range(1, 8)]
     made = [_instance(r, name) for name in names]
     count = r.randrange(1, 5)
-    return Plan(
+    drawn = Plan(
         seed=seed,
         settings=settings,
         delay_max=r.choice([2, 20, 200]),
@@ -126,6 +130,29 @@ def draw(seed: int, only: tuple[str, ...] = ()) -> Plan:
         instances=tuple(made[:count]),
         later=tuple(made[count:]),
         faults=tuple(sorted(_faults(r, names, only), key=lambda f: f.at_ms)),
+    )
+    return _growing(drawn, random.Random(f"{seed} grow"), directed=GROW in only, may=not only)
+
+
+def _growing(plan: Plan, r: random.Random, *, directed: bool, may: bool) -> Plan:
+    """In every fifth life topics grow, too; drawn from a stream of its own, so that the others are what they were. What
+    comes has no state, and is in every version that has its subtopology."""
+    if not (directed or (may and r.random() < 0.2)):
+        return plan
+    subtopologies = sorted({task.id.subtopology for task in plan.tasks})
+    new = [TaskId(r.choice(subtopologies), 10 + number) for number in range(r.randrange(1, 5))]
+    has = {name: {task.subtopology for task in known} for name, known in plan.versions.items()}
+    more = [] if directed else [_fault(r, GROW, ["I1", "I2", "I3", "I4"]) for _ in range(r.randrange(1, 4))]
+    return replace(
+        plan,
+        tasks=(*plan.tasks, *(Task(task, stateful=False) for task in new)),
+        versions={
+            name: known | {t for t in new if t.subtopology in has[name]} for name, known in plan.versions.items()
+        },
+        history={**plan.history, **dict.fromkeys(new, 0)},
+        sizes={**plan.sizes, **dict.fromkeys(new, 1 << 20)},
+        faults=tuple(sorted([*plan.faults, *more], key=lambda f: f.at_ms)),
+        coming=frozenset(new),
     )
 
 
@@ -182,6 +209,7 @@ def _fault(r: random.Random, kind: str, names: list[str]) -> Fault:
         "clock": ["jumps", "stands still"],
         "config": [f"standbys={n} max_learners_per_instance={m}" for n in (0, 1, 2) for m in (1, 2, 5)],
         "leave": ["1", "2", "3"],
+        GROW: ["1", "2", "3"],
     }
     return Fault(
         r.randrange(1_000, PHASE_MS),

@@ -90,7 +90,7 @@ def written(plan: Plan, error: str, commit: str) -> str:
     ]
     changed = [f"{f.name.removesuffix('_ms')}={_value(plan.settings, f.name)}" for f in _changed(plan.settings)]
     lines += [f"config {' '.join(changed)}"] if changed else []
-    tasks = [f"{t.id}={t.weight}" if t.weight != 1 else str(t.id) for t in plan.tasks]
+    tasks = [f"{t.id}={t.weight}" if t.weight != 1 else str(t.id) for t in plan.tasks if t.id not in plan.coming]
     lines += [f"group {' '.join(tasks)}"]
     stateless = [str(t.id) for t in plan.tasks if not t.stateful]
     lines += [f"# without state: {' '.join(stateless)}"] if stateless else []
@@ -124,8 +124,12 @@ def _members(plan: Plan, instance: str) -> list[str]:
 
 
 def _knows(plan: Plan, version: str) -> str:
-    known = plan.tasks_of(version)
-    return "" if len(known) == len(plan.tasks) or not known else f" knows={','.join(str(t.id) for t in known)}"
+    known = [task for task in plan.tasks_of(version) if task.id not in plan.coming]
+    return (
+        ""
+        if len(known) == len(plan.tasks) - len(plan.coming) or not known
+        else f" knows={','.join(str(t.id) for t in known)}"
+    )
 
 
 def _joins(plan: Plan, name: str, workers: int, zone: str, version: str) -> list[str]:
@@ -166,6 +170,10 @@ def _said(plan: Plan, step: tuple[str, Fault], versions: dict[str, str], gone: s
             return [f"# {fault.kind} for {fault.for_ms} ms", "restart coordinator"]
         case _, "config":
             return [f"config {fault.way}", "restart coordinator"]
+        case _, "grow":
+            before = sum(int(f.way) for f in plan.faults if f.kind == "grow" and f.at_ms < fault.at_ms)
+            new = sorted(plan.coming)[before : before + int(fault.way)]
+            return [f"grow {' '.join(map(str, new))}"] if new else []
         case _, "undo":
             return ["scale-down --undo"]
         case _, "leave":

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from orchestrator import member as mem
-from orchestrator.model import TaskId
+from orchestrator.model import Task, TaskId
 from tests.simulation.faults import happen
 from tests.simulation.judges import Judges
 from tests.simulation.network import Network
@@ -27,7 +27,8 @@ class World:
     def __init__(self, plan: Plan | int) -> None:
         self.plan = draw(plan) if isinstance(plan, int) else plan
         self.settings = self.plan.settings
-        self.tasks = self.plan.tasks
+        self.waiting = sorted(self.plan.coming)
+        self.tasks = tuple(task for task in self.plan.tasks if task.id not in self.plan.coming)
         self.scheduler = Scheduler()
         self.log = SimLog()
         self.network = Network(self)
@@ -45,7 +46,7 @@ class World:
         self.processes: dict[str, Process] = {}
         self.workers: list[Worker] = []
         self.candidates: list[Candidate] = []
-        for task in self.tasks:
+        for task in self.plan.tasks:
             self.log.ends[task.id] = self.log.positions[task.id] = self.plan.history[task.id]
         for instance in self.plan.instances:
             self.add_instance(instance)
@@ -236,6 +237,8 @@ class World:
             hosts = [w.instance for w in here if task.id in w.machine.held]
             if len(hosts) != len(set(hosts)):
                 found.append(f"{task.id} is held twice on one of {hosts}")
+        if group.coming:
+            found.append(f"{list(group.coming)} wait for those who have not told")
         if group.computing is not None:
             found.append("a plan is on its way")  # between the workers of an instance, perhaps
         if group.learners or group.moves:
@@ -247,7 +250,16 @@ class World:
         return found
 
     def knows(self, worker: Worker) -> frozenset[TaskId]:
-        return self.plan.versions[worker.version]
+        return self.plan.versions[worker.version] - frozenset(self.waiting)
+
+    def tasks_of(self, version: str) -> list[Task]:
+        return [task for task in self.plan.tasks_of(version) if task.id not in self.waiting]
+
+    def grow(self, count: int) -> None:
+        """The next tasks are there."""
+        self.waiting = self.waiting[count:]
+        self.tasks = tuple(task for task in self.plan.tasks if task.id not in self.waiting)
+        self.changes += 1
 
     def _weight(self, task: TaskId, worker: Worker) -> int:
         if self.settings.weights == "given":
