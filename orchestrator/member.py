@@ -52,6 +52,9 @@ from orchestrator.member_events import (
     Progress as Progress,
 )
 from orchestrator.member_events import (
+    Reading as Reading,
+)
+from orchestrator.member_events import (
     Rejoin as Rejoin,
 )
 from orchestrator.member_events import (
@@ -181,6 +184,9 @@ class MemberMachine:
                 return self._release_done(event)
             case Progress():
                 return self._progress(event, now_ms)
+            case Reading():
+                self._reading(event, now_ms)
+                return []
             case Measured(facts):
                 self.facts = dict(facts)
                 self._weigh(now_ms)
@@ -327,6 +333,14 @@ class MemberMachine:
         if holding.role is Role.LEARNER and not holding.ready and self._announce(event.task):
             return [Report()]
         return []
+
+    def _reading(self, event: Reading, now_ms: int) -> None:
+        """Progress, or it would be given up; but nobody may take it for close before it is open."""
+        holding = self.held.get(event.task)
+        if holding is not None and holding.state is Held.COPYING and not holding.seen:
+            far = event.end - self.settings.acceptable_recovery_lag - 1
+            holding.position, holding.end = max(0, min(event.position, far)), event.end
+            holding.recovery.note(holding.position, event.end, now_ms)
 
     def _weigh(self, now_ms: int) -> None:
         kind = self.settings.weights

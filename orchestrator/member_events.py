@@ -50,6 +50,15 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """A copy reads a snapshot: it is as far as if at `position`, and not open yet."""
+
+    task: TaskId
+    position: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """What the active tasks do: see Status.facts."""
 
@@ -93,6 +102,7 @@ MemberEvent = (
     | FirstRecord
     | ReleaseDone
     | Progress
+    | Reading
     | Measured
     | Dropped
     | WriterLost

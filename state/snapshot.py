@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -155,21 +155,32 @@ def verify(root: Path, snapshot: str) -> SnapshotManifest:
     return manifest
 
 
-def verify_files(folder: Path, files: Sequence[FileSum]) -> None:
+def verify_files(folder: Path, files: Sequence[FileSum], read: Callable[[int, float], None] | None = None) -> None:
+    total, done = max(1, sum(wanted.bytes for wanted in files)), 0
+
+    def piece(size: int) -> None:
+        nonlocal done
+        done += size
+        if read is not None:
+            read(size, min(1.0, done / total))
+
     for wanted in files:
         if Path(wanted.name).is_absolute() or ".." in Path(wanted.name).parts:
             raise SnapshotUnusable(f"{folder} names the file {wanted.name!r}, which lies outside of it: {ADVICE}")
-        found = _sum(folder, folder / wanted.name)
+        found = _sum(folder, folder / wanted.name, piece)
         if found != wanted:
             raise SnapshotUnusable(f"{folder / wanted.name} does not match its checksum: {ADVICE}")
 
 
-def ingest(store: RocksDbStore, folder: Path, table: TableManifest) -> None:
-    """Fill an empty store from a table of the scope at `folder`; its offset is the snapshot's afterwards.
+def ingest(
+    store: RocksDbStore, folder: Path, table: TableManifest, read: Callable[[int, float], None] | None = None
+) -> None:
+    """Fill an empty store from a table of the scope at `folder`; its offset is the snapshot's afterwards. `read` hears of
+    every piece that was read, its bytes and which share of the table is read now, and may make the reader wait.
 
     Raises SnapshotUnusable, before the store is touched, where a file is missing or altered.
     """
-    verify_files(folder, table.files)
+    verify_files(folder, table.files, read)
     if table.files:
         store.ingest([folder / wanted.name for wanted in table.files])
     elif store.is_empty():
@@ -198,7 +209,7 @@ def read_table(folder: Path, table: TableManifest, scratch: Path) -> Iterator[tu
 # ------------------------------------------------------------------ small things
 
 
-def _sum(folder: Path, path: Path) -> FileSum:
+def _sum(folder: Path, path: Path, read: Callable[[int], None] | None = None) -> FileSum:
     digest = hashlib.blake2b(digest_size=32)
     size = 0
     try:
@@ -206,6 +217,8 @@ def _sum(folder: Path, path: Path) -> FileSum:
             while piece := file.read(1 << 20):
                 digest.update(piece)
                 size += len(piece)
+                if read is not None:
+                    read(len(piece))
     except OSError as error:
         raise SnapshotUnusable(f"{path} cannot be read ({error.strerror}): {ADVICE}") from error
     return FileSum(str(path.relative_to(folder)), size, digest.hexdigest())

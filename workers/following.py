@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from orchestrator.coordinator import monotonic_ms
 from orchestrator.member_events import Progress
-from orchestrator.model import Role
 from state.changelog import replay
 from state.errors import StateError, StoreDamaged
 from state.log.protocol import Partition, Reader
@@ -89,9 +88,16 @@ class Following:
             for run in touched:
                 await self._report(run)
 
+    async def spend(self, run: TaskRun, read: int) -> None:
+        """A copy has read `read` bytes of a snapshot: return when it may go on. What is to run, or to be closed, may."""
+        taken = read if run.is_copy() else 0
+        while run.is_copy() and self._bucket.step(monotonic_ms(), taken) == 0:
+            taken = 0
+            await asyncio.sleep(WAIT_MS / 1000)
+
     def _is_copy(self, partition: Partition) -> bool:
         run = self._runs.get(partition)
-        return run is not None and run.role is not Role.ACTIVE
+        return run is not None and run.is_copy()
 
     def _choose(self) -> int:
         """How much to fetch of each partition. Copies are left out while the budget is used up, and most of the time

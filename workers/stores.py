@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from workers.journal import wall_ms
 from workers.prepare import Prepared
 
 log = logging.getLogger("orchestrator.stores")
+Reading = Callable[[int, int], None]
 DELETE_RETENTION_MS = 7 * 24 * 3_600_000
 
 
@@ -64,8 +65,10 @@ class StoreOpener:
         self._snapshots = Path(snapshots) if snapshots else None
         self._budget = Budget()
 
-    async def open(self, task: TaskId) -> dict[str, Opened]:
-        """All tables of a task. The caller holds the task's lock. Raises BaseMissing, with nothing left behind."""
+    async def open(self, task: TaskId, read: Reading | None = None) -> dict[str, Opened]:
+        """All tables of a task. The caller holds the task's lock. `read` hears, in the thread that reads a snapshot, of
+        every piece: its bytes, and as if at which position the task stood now. Raises BaseMissing, with nothing left
+        behind."""
         tables = self._prepared.subtopology(task).tables
         partitions = [self._prepared.changelog(task, table) for table in tables]
         starts, ends = await self._log.starts(partitions), await self._log.ends(partitions)
@@ -75,14 +78,14 @@ class StoreOpener:
             for table, partition in zip(tables, partitions, strict=True):
                 based = base.of_topic(notes, self._prepared.topics[partition.topic])
                 change = _Changelog(task, table, partition, starts[partition], ends[partition], based)
-                opened[table] = await asyncio.to_thread(self._open_table, change)
+                opened[table] = await asyncio.to_thread(self._open_table, change, _behind(opened, read))
         except BaseException:
             for one in opened.values():
                 one.store.close()
             raise
         return opened
 
-    def _open_table(self, change: _Changelog) -> Opened:
+    def _open_table(self, change: _Changelog, read: Reading | None) -> Opened:
         task, table, partition = change.task, change.table, change.partition
         path = self._directory.table(str(task), table)
         info = self._prepared.topics[partition.topic]
@@ -115,7 +118,7 @@ class StoreOpener:
             return Opened(store, partition, "disk", store.offset)
         why = "no folder of snapshots is named" if self._snapshots is None else f"it is not in {self._snapshots}"
         for found in self._candidates(change):
-            problem = self._ingest(store, change, found)
+            problem = self._ingest(store, change, found, read)
             if problem is None:
                 return Opened(store, partition, "snapshot", store.offset)
             log.warning("%s, table %s: snapshot %s is not used: %s", task, table, found.snapshot, problem)
@@ -138,7 +141,9 @@ class StoreOpener:
             found += [one for one in manifest.listing(self._snapshots)[0] if one.snapshot == name]
         return [one for one in found if str(change.task) in one.scopes]
 
-    def _ingest(self, store: RocksDbStore, change: _Changelog, found: SnapshotManifest) -> str | None:
+    def _ingest(
+        self, store: RocksDbStore, change: _Changelog, found: SnapshotManifest, read: Reading | None
+    ) -> str | None:
         """Fill an empty store from a snapshot; what is wrong with it where it cannot be used."""
         assert self._snapshots is not None
         try:
@@ -157,10 +162,24 @@ class StoreOpener:
             if reason is None and described is not None:
                 reason = base.needed(described.offset, change.base)
             if reason is None and described is not None:
-                snapshot.ingest(store, self._snapshots / found.snapshot / str(change.task), described)
+                folder, offset = self._snapshots / found.snapshot / str(change.task), described.offset
+
+                def piece(size: int, share: float) -> None:
+                    if read is not None:
+                        read(size, int(offset * share))
+
+                snapshot.ingest(store, folder, described, piece)
         except SnapshotUnusable as error:
             reason = str(error)
         return reason
+
+
+def _behind(opened: Mapping[str, Opened], read: Reading | None) -> Reading | None:
+    """Positions of a task are sums over its tables: those that are open already count."""
+    if read is None:
+        return None
+    base = sum(one.store.offset for one in opened.values())
+    return lambda size, position: read(size, base + position)
 
 
 def disk_positions(directory: StateDirectory, prepared: Prepared, log_id: str) -> dict[TaskId, int]:

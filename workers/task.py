@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.member_events import Progress, ReleaseDone, Started
+from orchestrator.member_events import Progress, Reading, ReleaseDone, Started
 from orchestrator.model import Role, TaskId
 from pipeline.merge import Merger
 from pipeline.process import TaskProcess
@@ -49,6 +49,7 @@ class TaskRun:
         self.ends: dict[Partition, int] = {}
         self.catching_up = False
         self.release_wanted = False
+        self.closing = False
         self.first_done = False
         self.last_ms = 0
         self.pause_ms = 0
@@ -91,6 +92,7 @@ class TaskRun:
 
     def close(self, *, lost: bool = False) -> None:
         """Give up the state; it stays on disk. Whatever was not committed is forgotten."""
+        self.closing = True
         self.stop_processing()
         self.release_wanted = False
         self._then(self._shut)
@@ -109,10 +111,25 @@ class TaskRun:
             except DirectoryLocked:
                 # A twin of this process still has it: the fence, or its end, frees the folder.
                 await asyncio.sleep(LOCK_RETRY_S)
-        self.stores = await self.worker.opener.open(self.id)
+        self.stores = await self.worker.opener.open(self.id, await self._reading())
         self.by_changelog = {opened.partition: opened for opened in self.stores.values()}
         self.restored_from = self.position()
         await self._become()
+
+    async def _reading(self) -> Callable[[int, int], None]:
+        """What a copy reads of a snapshot is progress, and comes out of the restore budget: the thread waits for it."""
+        loop, worker = asyncio.get_running_loop(), self.worker
+        tables = self.subtopology.tables
+        end = sum((await worker.log.ends([worker.prepared.changelog(self.id, table) for table in tables])).values())
+
+        async def told(size: int, position: int) -> None:
+            worker.tell(Reading(self.id, position, end))
+            await worker.following.spend(self, size)
+
+        def read(size: int, position: int) -> None:
+            asyncio.run_coroutine_threadsafe(told(size, position), loop).result()
+
+        return read
 
     async def _become(self) -> None:
         self.ends = await self.worker.log.ends(list(self.by_changelog))
@@ -207,6 +224,10 @@ class TaskRun:
         if self.last_ms:
             self.pause_ms = max(self.pause_ms, now_ms - self.last_ms)
         self.last_ms = now_ms
+
+    def is_copy(self) -> bool:
+        """Whether it is restored for later, and may wait."""
+        return self.role is not Role.ACTIVE and not self.closing
 
     # ---- positions
 

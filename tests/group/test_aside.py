@@ -79,7 +79,9 @@ async def test_one_that_was_killed_costs_a_line_and_is_replaced_not_too_often(ca
         for _ in range(3):
             assert await placing.place(HELD) == place(HELD)
         assert placing.pid is None, "a new one within the minute"
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    # asyncio itself may say that the kernel was faster to tell of the end than its own thread was.
+    ours = [record.levelno for record in caplog.records if record.name == "orchestrator.aside"]
+    assert ours == [logging.WARNING]
     assert "the placement process failed" in caplog.text
 
 

@@ -251,3 +251,12 @@ def test_a_learner_takes_over_before_its_sibling_who_shares_its_folder() -> None
     view = View({TASK: Task(TASK)}, members, learners={TASK: LearnerView("S2")}, disk={TASK: {"I1": 0}})
     plan = place(view)
     assert plan.active == {TASK: "S2"} and not plan.learners
+
+
+def test_a_ready_learner_that_cannot_be_reached_takes_nothing_over() -> None:
+    """Its owner would let go, and nobody would run the task until the other is back."""
+    members = {name: MemberView(name, name) for name in ("S1", "S2")}
+    view = View({TASK: Task(TASK)}, members, {TASK: "S1"}, {TASK: LearnerView("S2", ready=True)})
+    assert place(view).active == {TASK: "S2"}
+    cut = place(replace(view, silent=frozenset({"S2"})))
+    assert cut.active == {TASK: "S1"} and cut.learners == {TASK: "S2"}

@@ -94,3 +94,19 @@ def test_ready_by_time() -> None:
     assert not learner(restore=9_000, write=9_000, settings=ten, start=100_000), "a gap of 11 s is too long"
     assert not learner(restore=9_000, write=0, settings=ten, start=60_000), "a little patience makes the gap nothing"
     assert not learner(restore=0, write=0, settings=ten, start=50_000), "it stands still: no rate, no promise"
+
+
+def test_a_snapshot_that_is_read_is_progress_and_never_close() -> None:
+    """It is not given up meanwhile, and neither it nor the group takes it for a copy that could go on at once."""
+    machine = mem.MemberMachine(Settings(acceptable_recovery_lag=100))
+    machine.step(mem.Assigned(Assignment(1, 1, learners=(T,))), 0)
+    seen: list[int] = []
+    for now, position in enumerate((100, 500, 900, 950, 990)):
+        assert not machine.step(mem.Reading(T, position, 1_000), now * 1_000)
+        seen.append(machine.status().copies[T].position)
+        assert not machine.status().copies[T].ready and machine.status().copies[T].lag > 100
+    assert seen == [100, 500, 899, 899, 899]
+    machine.step(mem.Progress(T, 990, 1_000), 6_000)
+    assert machine.status().copies[T].ready
+    machine.step(mem.Reading(T, 10, 1_000), 7_000)  # said late
+    assert machine.status().copies[T].position == 990

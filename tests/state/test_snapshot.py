@@ -103,9 +103,13 @@ def test_large_tables_become_several_files(tmp_path: Path) -> None:
     table = snapshot.write_table(tmp_path / "0_0", "counts", pairs, ORIGIN, file_bytes=100_000)
     assert len(table.files) > 2
     store = store_in(tmp_path)
-    snapshot.ingest(store, tmp_path / "0_0", table)
+    told: list[tuple[int, float]] = []
+    snapshot.ingest(store, tmp_path / "0_0", table, lambda size, share: told.append((size, share)))
     assert list(store.range(None, None)) == pairs
     store.close()
+    assert sum(size for size, _ in told) == sum(file.bytes for file in table.files)
+    shares = [share for _, share in told]
+    assert len(shares) >= len(table.files) and shares == sorted(shares) and 0 < shares[0] < shares[-1] == 1.0
 
 
 @pytest.mark.parametrize("keys", [[b"b", b"a"], [b"a", b"a"], [b"", b"b", b"a"]])

@@ -14,7 +14,7 @@ from state.log.protocol import NewRecord
 from workers.prepare import prepare
 from workers.spec import InstanceSpec, WorkerSpec
 from workers.task import TaskRun
-from workers.worker import Worker
+from workers.worker import Worker, monotonic_ms
 
 DEADLINE_S = 30.0
 COUNT = 40_000  # many writes of the store for one fetch, with a turn of the loop after each
@@ -103,3 +103,24 @@ async def test_a_task_that_is_to_run_restores_before_copies(tmp_path: Path) -> N
         for run in runs.values():
             run.close()
             await run.closed()
+
+
+async def test_what_a_copy_reads_of_a_snapshot_comes_out_of_the_budget(tmp_path: Path) -> None:
+    """A copy waits for what it has read; what is to run, or to be closed, does not."""
+    log = MemoryLog(markers=False)
+    instance = InstanceSpec("tests:app", app.id, "i1", "memory:", str(tmp_path), restore_rate_limit=100_000)
+    worker = Worker(WorkerSpec(instance, 1, "one"), log, await prepare(log, app), {})
+    run, began = TaskRun(worker, TaskId(0, 0)), monotonic_ms()
+    async with asyncio.timeout(DEADLINE_S):
+        await worker.following.spend(run, 80_000)
+        assert monotonic_ms() - began >= 300, "half a second's worth is there at first, and 30,000 bytes are owed"
+        waiting = asyncio.create_task(worker.following.spend(run, 1 << 40))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        run.role = Role.ACTIVE
+        await waiting
+        await worker.following.spend(run, 1 << 40)
+        run.role = Role.LEARNER
+        run.close()
+        await worker.following.spend(run, 1 << 40)
+        await run.closed()
