@@ -70,6 +70,7 @@ class Coordinator:
         self.aside = Aside()
         self._server: asyncio.Server | None = None
         self._started = asyncio.Event()
+        self._ended = False
         self._asks: set[asyncio.Task[None]] = set()
 
     async def listen(self, host: str = "127.0.0.1", port: int = 0) -> str:
@@ -103,11 +104,12 @@ class Coordinator:
             await self.close()
 
     async def close(self) -> None:
-        """End all sessions and the port."""
+        """End all sessions and the port, also those that wait for a beginning that does not come."""
         if self._server is not None:
             self._server.close()
-        for connection in list(self._connections.values()):
-            await connection.close()
+        self._ended = True
+        self._started.set()
+        await asyncio.gather(*(connection.close() for connection in self._connections.values()))
 
     async def _resume_operation(self) -> None:
         facts = await self.ledger.operation()
@@ -228,11 +230,13 @@ class Coordinator:
     # ---- connections
 
     async def _accept(self, connection: Connection) -> None:
-        await self._started.wait()
         session = next(self.ids)
         self._connections[session] = connection
         told = Listener()
         try:
+            await self._started.wait()
+            if self._ended:
+                return
             await connection.receive_all(lambda body: self._hear(session, connection, told, messages.decode_up(body)))
         except ConnectionEnded:
             pass

@@ -210,7 +210,7 @@ class Group:
             self.touched.add(member.name)
 
     def _take_status(self, member: Member, before: Status, now_ms: int) -> None:
-        self.roster.note_progress(member, now_ms)
+        self.roster.note_progress(member, self.learners.of(member.name), now_ms)
         self.ends.replaced(before, member.status)
         if self.settings.weights != "given":
             weights.heard(self, member, before)

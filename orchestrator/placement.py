@@ -237,9 +237,9 @@ class Placing:
             self._learn(task, member, False)
 
     def funded(self, task: TaskId, host: str) -> bool:
-        """Whether `host` may begin to learn `task`: it knows it, budget left, not given up there; and it is not about to
-        hand it over."""
-        if (task, host) in self.view.given_up or not self.able(host, task):
+        """Whether `host` may begin to learn `task`: it can be told, it knows it, budget left, not given up there; and it
+        is not about to hand it over."""
+        if host in self.silent or (task, host) in self.view.given_up or not self.able(host, task):
             return False
         owner = self.view.active.get(task)
         if owner is not None and self.active.get(task) != owner and self.host_of.get(owner) == host:

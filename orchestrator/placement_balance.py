@@ -34,7 +34,7 @@ def balance_hosts(placing: Placing) -> Iterator[None]:
             if placing.is_free(task):
                 free.add(host)
     donors = [(-placing.load[h] / placing.capacity[h], placing.rank[h], h) for h in placing.staying]
-    receivers = [(_after(placing, h), placing.rank[h], h) for h in placing.staying]
+    receivers = [(_after(placing, h), placing.rank[h], h) for h in placing.staying if h not in placing.silent]
     heapify(donors)
     heapify(receivers)
     tried = 0
@@ -61,7 +61,8 @@ def balance_hosts(placing: Placing) -> Iterator[None]:
         placing.move(task, host)
         heappush(donors, (-placing.load[donor] / placing.capacity[donor], placing.rank[donor], donor))
         heappush(receivers, (_after(placing, host), placing.rank[host], host))
-        heappush(receivers, (_after(placing, donor), placing.rank[donor], donor))
+        if donor not in placing.silent:
+            heappush(receivers, (_after(placing, donor), placing.rank[donor], donor))
 
 
 def _after(placing: Placing, host: str) -> float:

@@ -39,7 +39,8 @@ class View:
     `active` holds effective owners (a move under way counts for its target); `reserved` are tasks of silent members
     that are kept for them; `former` the last owner of a task that nobody owns; `given_up` (task, instance) pairs whose
     learner made no progress; `moving` tasks are on their way to their effective owner; `silent` members cannot be reached
-    at the moment: they keep what they have, and get nothing that nobody runs, where somebody else can.
+    at the moment: they keep what they have, get nothing to learn, and of what nobody runs only that of which nobody
+    else has a copy.
     """
 
     tasks: Mapping[TaskId, Task]

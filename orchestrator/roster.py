@@ -6,7 +6,7 @@ One rule: everything here can be rebuilt from what members report; nothing here 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -186,15 +186,16 @@ class Roster:
         self._forget_copies(member.name, member.status)
         self._speak.subtract(set(member.hello.protocols))
 
-    def note_progress(self, member: Member, now_ms: int) -> None:
-        """Remember when each restoring copy last came forward."""
+    def note_progress(self, member: Member, learning: Container[TaskId], now_ms: int) -> None:
+        """Remember when each restoring copy last came forward. What it is to learn (`learning`) and does not report counts
+        from when it was given to it: a member that speaks and does not restore would be waited for without end."""
         if not member.progress and not member.status.copies:
             return
         for task, copy in member.status.copies.items():
             position, _ = member.progress.get(task, (-1, now_ms))
             if copy.position > position or copy.ready:
                 member.progress[task] = (copy.position, now_ms)
-        for task in [t for t in member.progress if t not in member.status.copies]:
+        for task in [t for t in member.progress if t not in member.status.copies and t not in learning]:
             del member.progress[task]
 
     def stuck_learners(self, member: Member, learners: list[TaskId], now_ms: int, settings: Settings) -> list[TaskId]:

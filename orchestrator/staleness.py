@@ -30,6 +30,9 @@ def what_holds(plan: Plan, asked: View, now: View) -> Plan | None:
     for task in asked.standbys.keys() | now.standbys.keys():
         if asked.standbys.get(task, {}).keys() != now.standbys.get(task, {}).keys():
             changed.add(task)
+    if gone := now.silent - asked.silent:  # whom nobody could reach any more
+        changed |= {t for t in plan.placed if plan.active.get(t) in gone}
+        changed |= {t for t, member in plan.learners.items() if member in gone}
     if same_owners and not changed:
         return plan
     active = {**plan.active, **{t: now.active[t] for t in changed if t in now.active}}

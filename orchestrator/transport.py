@@ -18,6 +18,7 @@ from orchestrator.errors import OrchestratorError, ProtocolError, WrongUse
 from orchestrator.messages import FRAME_BYTES_MAX, Down, Up, decode_down, encode
 
 UNREAD_BYTES_MAX = 1 << 20  # a peer is not read from while so much waits to be received
+CLOSE_S = 1.0
 
 
 class ConnectionEnded(OrchestratorError):
@@ -130,10 +131,12 @@ class Connection(asyncio.Protocol):
         raise self._failure
 
     async def close(self) -> None:
+        """What is still to be sent is sent, if the peer takes it within a second; else it is thrown away."""
         self._transport.close()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(CLOSE_S):
                 await self._lost.wait()
+        self._transport.abort()
 
 
 async def connect(address: str, *, timeout_s: float = 5) -> Connection:

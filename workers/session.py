@@ -21,12 +21,14 @@ from orchestrator.model import Hello, TaskId, TaskRange
 from orchestrator.transport import Connection, ConnectionEnded, connect
 from orchestrator.versions import ranges
 from orchestrator.weights import with_given
+from state.errors import StateError
 
 if TYPE_CHECKING:
     from workers.worker import Worker
 
 log = logging.getLogger("orchestrator.session")
 RETRY_S = 0.1
+LOOK_S = 1.0  # well within the rejoin grace
 
 
 class Session:
@@ -115,6 +117,33 @@ class Session:
         connection = await connect(lease.address)
         self._connection, writer = connection, self.hello.writer
         self._join(connection)
+        looking = asyncio.create_task(self._look_for_another(lease.term, connection))
+        try:
+            await self._listen(connection, writer)
+        finally:
+            looking.cancel()
+
+    async def _look_for_another(self, term: int, connection: Connection) -> None:
+        """A coordinator that hangs keeps its connections: nothing but the lease says that there is another by now."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                lease = await self._worker.log.lease(self._worker.application)
+            except StateError as error:
+                log.debug("session: %s", error)
+                continue
+            if lease is not None and lease.term > term:
+                log.info(
+                    "term %d is over, though its coordinator keeps the connection; asking that of term %d",
+                    term,
+                    lease.term,
+                )
+                await connection.close()
+                return
+
+    async def _listen(self, connection: Connection, writer: str) -> None:
+        """Until the connection ends."""
+        worker = self._worker
         while True:
             message = await connection.receive_down()
             if self._connection is not connection:

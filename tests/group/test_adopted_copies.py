@@ -37,3 +37,19 @@ def test_an_owner_that_comes_back_finds_no_copy_of_its_task_beside_it() -> None:
     group.step(ev.Joined(2, Hello("I1-0", "I1", "1", "I1-0#1"), Status(term=1, active={task: 1})), 200)
     assert not group.standbys[task]
     invariants.check(group)
+
+
+def test_a_learner_that_is_not_taken_up_is_given_up() -> None:
+    """S2 beats, and never reports the copies that it was told to learn: that is no progress either."""
+    settings = Settings(learner_timeout_ms=8_000)
+    group = Group(settings, map(Task, TASKS), [Owner(task, 1, "S1", "S1#1", 1) for task in TASKS])
+    status = Status(term=1, active=dict.fromkeys(TASKS, 1))
+    group.step(ev.Joined(1, hello("S1", 1), status), 100)
+    group.step(ev.Joined(2, hello("S2", 1), Status()), 200)
+    told = set(group.learners)
+    assert told and set(group.learners.values()) == {"S2"}
+    for now in range(1_000, 10_000, 1_000):
+        group.step(ev.Heartbeat(1, status), now)
+        group.step(ev.Heartbeat(2, Status(generation=group.generation, term=1)), now)
+        group.step(ev.Tick(), now)
+    assert {task for task, _ in group.given_up} >= told

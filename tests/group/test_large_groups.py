@@ -90,6 +90,18 @@ def test_a_task_that_changed_keeps_what_it_has() -> None:
     assert holds.active[TASKS[0]] == "A" and holds.learners[TASKS[0]] == "B", "made ready after the plan"
 
 
+def test_nothing_goes_to_whom_nobody_could_reach_any_more() -> None:
+    """It fell silent while the plan was made: what was to go there stays, what it has it keeps."""
+    asked = view()
+    made = place(asked)
+    moved = {**made.active, TASKS[1]: "C", TASKS[4]: "C"}
+    plan = replace(made, active=moved, learners={**made.learners, TASKS[3]: "C"}, placed=frozenset(TASKS[:6]))
+    assert what_holds(plan, asked, asked) is plan
+    holds = what_holds(plan, asked, replace(asked, silent=frozenset({"C"})))
+    assert holds is not None
+    assert holds.active == made.active and holds.learners == made.learners
+
+
 def test_a_stale_plan_never_restores_more_than_the_budget() -> None:
     asked = replace(view(), settings=Settings(max_learners_per_instance=1), learners={})
     plan = replace(place(asked), learners={TASKS[0]: "B", TASKS[3]: "B"})

@@ -222,6 +222,20 @@ def test_what_nobody_runs_goes_to_the_best_copy(view: View, owner: str) -> None:
     assert place(view).active == {TASK: owner}
 
 
+@pytest.mark.parametrize("protocol", Protocol)
+@pytest.mark.parametrize("stateful", [True, False])
+@pytest.mark.parametrize("owner", ["", "S1", "S3"], ids=["cold", "of a full host", "of a leaver"])
+def test_who_cannot_be_reached_is_sent_nothing_more(protocol: Protocol, stateful: bool, owner: str) -> None:
+    """S2 is empty, and silent: its share waits until it is back, and goes on where it is or where it can be told."""
+    tasks = {t: Task(t, stateful) for t in (TaskId(0, n) for n in range(4))}
+    members = {name: MemberView(name, name, leaving=name == "S3") for name in ("S1", "S2", "S3")}
+    view = View(tasks, members, dict.fromkeys(tasks, owner) if owner else {}, protocol=protocol)
+    assert "S2" in {*place(view).active.values(), *place(view).learners.values()}
+    plan = place(replace(view, silent=frozenset({"S2"})))
+    assert plan.active.keys() == tasks.keys()
+    assert "S2" not in {*plan.active.values(), *plan.learners.values()}
+
+
 def test_a_leavers_task_goes_where_it_is_warm_before_where_there_is_room() -> None:
     """S1 is full and has a copy that is close: the leaver does not wait for a restore. One that is not close waits."""
     tasks = [TaskId(0, n) for n in range(4)]

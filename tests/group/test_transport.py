@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 from hypothesis import given
@@ -100,3 +101,32 @@ async def test_a_peer_that_nobody_listens_to_is_held_back_and_loses_nothing() ->
             await link.receive()
         await link.close()
     server.close()
+
+
+async def test_a_peer_that_never_reads_does_not_outlive_the_close() -> None:
+    """What it would have been told is not kept for it: after the close the rest of it is thrown away."""
+    told = 32 * UNREAD_BYTES_MAX  # far more than the kernel holds
+    closed = asyncio.Event()
+
+    async def accept(connection: Connection) -> None:
+        for number in range(32):
+            connection.send(messages.Answer(number, "x" * UNREAD_BYTES_MAX))
+        await connection.close()
+        closed.set()
+
+    with socket.socket() as deaf:
+        server, address = await listen("127.0.0.1", 0, accept)
+        host, _, port = address.rpartition(":")
+        async with asyncio.timeout(30):
+            deaf.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(deaf, (host, int(port)))
+            await closed.wait()
+            heard = 0
+            try:
+                while some := await loop.sock_recv(deaf, 1 << 20):
+                    heard += len(some)
+            except ConnectionResetError:
+                pass
+        assert heard < told
+        server.close()

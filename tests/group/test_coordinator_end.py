@@ -1,0 +1,49 @@
+"""The end of a coordinator is the end of its sessions, whenever it comes: a worker whose connection stays open waits on it
+and looks for no other coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from benchmarks.heartbeats import KeptLedger
+from orchestrator import messages
+from orchestrator.coordinator import Coordinator
+from orchestrator.errors import OrchestratorError
+from orchestrator.model import Hello, Owner, Settings, Status, Task, TaskId
+from orchestrator.transport import ConnectionEnded, connect
+
+
+class Unreadable(KeptLedger):
+    """A log that cannot be read any more once somebody waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.fails = asyncio.Event()
+
+    async def owners(self) -> Sequence[Owner]:
+        await self.fails.wait()
+        raise OrchestratorError("the log cannot be read")
+
+
+async def test_a_coordinator_that_never_began_ends_its_sessions_too() -> None:
+    ledger = Unreadable()
+    coordinator = Coordinator("bench", Settings(), ledger, [Task(TaskId(0, 0))], {})
+    address = await coordinator.listen()
+    serving = asyncio.create_task(coordinator.serve())
+    async with asyncio.timeout(30):
+        link = await connect(address)
+        link.send(messages.Join(messages.VERSION, "bench", Hello("S1", "S1", "S1#1", "S1#1"), Status()))
+        while len(asyncio.all_tasks()) < 3:  # noqa: ASYNC110 - until its session waits, too
+            await asyncio.sleep(0)
+        ledger.fails.set()
+        with pytest.raises(OrchestratorError, match="cannot be read"):
+            await serving
+        await coordinator.close()
+        with pytest.raises(ConnectionEnded):
+            await link.receive()
+        await link.close()
+        while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110 - nobody waits for its beginning any more
+            await asyncio.sleep(0)
