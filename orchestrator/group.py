@@ -169,6 +169,8 @@ class Group:
         if known is None:
             copies.adopt(self, member)
         copies.let_go_beside(self, member)
+        if known is not None and known.hello.tasks != hello.tasks:
+            copies.forget_unknown(self, member)
         self._take_status(member, Status(), now_ms)
         self.dirty = True
         if status.term == 0:
