@@ -59,3 +59,13 @@ def found_again(group: Group, member: Member) -> None:
     """A worker that has just started says itself what is on its instance's disk."""
     for task in [task for task, instance in group.left_behind.items() if instance == member.hello.instance]:
         del group.left_behind[task]
+
+
+def forget_unknown(group: Group, member: Member) -> None:
+    """Standbys that the member was to have as another version of the app, and cannot have now; nor anybody those of tasks
+    that are gone. A new plan would say so, too, but behind a barrier there is none for a while."""
+    for task in [t for t in group.standbys.of(member.name) if not group.can_run(member, t)]:
+        group.standbys[task] = tuple(name for name in group.standbys[task] if name != member.name)
+    for table in (group.learners, group.standbys):
+        for task in [t for t in table if t not in group.tasks]:
+            del table[task]

@@ -172,6 +172,8 @@ class Group:
         if known is None:
             copies.adopt(self, member)
         copies.let_go_beside(self, member)
+        if known is not None and known.hello.tasks != hello.tasks:
+            copies.forget_unknown(self, member)
         self._take_status(member, Status(), now_ms)
         if known is None or not growing.only_waits(self, known, member) or self._matters(known.status, status):
             self.dirty = True

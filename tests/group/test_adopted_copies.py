@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator import events as ev
 from orchestrator import invariants
 from orchestrator.group import Group
-from orchestrator.model import Copy, Hello, Owner, Role, Settings, Status, Task, TaskId
+from orchestrator.model import Copy, Hello, Owner, Role, Settings, Status, Task, TaskId, TaskRange
 
 TASKS = [TaskId(0, partition) for partition in range(4)]
 
@@ -53,3 +55,18 @@ def test_a_learner_that_is_not_taken_up_is_given_up() -> None:
         group.step(ev.Heartbeat(2, Status(generation=group.generation, term=1)), now)
         group.step(ev.Tick(), now)
     assert {task for task, _ in group.given_up} >= told
+
+
+def test_another_version_keeps_no_standby_that_it_cannot_have() -> None:
+    """Nothing is planned while others are waited for; S2 comes back without two of its tasks all the same."""
+    old, new = (TaskRange(0, 0, 4),), (TaskRange(0, 0, 2),)
+    owners = [Owner(task, 1, "S1", "S1#1", 1) for task in TASKS]
+    group = Group(Settings(standbys=1), map(Task, TASKS), owners)
+    group.step(ev.Joined(1, replace(hello("S1", 1), tasks=old), Status(term=1, active=dict.fromkeys(TASKS, 1))), 100)
+    group.step(ev.Joined(2, replace(hello("S2", 1), tasks=old), Status()), 200)
+    held = set(group.standbys.of("S2")) | set(group.learners.of("S2"))
+    assert held >= set(TASKS[2:])
+    group.paused = True
+    group.step(ev.Joined(3, replace(hello("S2", 2), tasks=new), Status()), 300)
+    assert not (set(group.standbys.of("S2")) & set(TASKS[2:]))
+    invariants.check(group)
