@@ -33,6 +33,7 @@ CAUGHT_BY: dict[str, int] = {
     "forget_to_ask": 0,
     "ignore_versions": 59,
     "keep_gone_tasks": 89,
+    "ignore_who_tells_last": 42,
     "trust_the_clock": 0,
     "copies_beside_workers": 1142,
     "follow_noise": 54,

@@ -10,7 +10,19 @@ from contextlib import ExitStack
 from dataclasses import replace
 from unittest.mock import patch
 
-from orchestrator import grants, group, leaving, member, placement, placement_standbys, refine, silence, views, weights
+from orchestrator import (
+    grants,
+    group,
+    growing,
+    leaving,
+    member,
+    placement,
+    placement_standbys,
+    refine,
+    silence,
+    views,
+    weights,
+)
 from orchestrator.model import Released, Role, TaskId
 from tests.simulation import simlog
 
@@ -329,6 +341,11 @@ def keep_moves_to_fenced(stack: ExitStack) -> None:
     _patch(stack, group, "call_off", lambda group, member: None)
 
 
+def ignore_who_tells_last(stack: ExitStack) -> None:
+    """Nothing follows when a member says hello again, also when it was the last that new tasks waited for."""
+    _patch(stack, growing, "only_waits", lambda group, before, now: True)
+
+
 MUTATIONS: dict[str, Mutation] = {
     made.__name__: made
     for made in (
@@ -364,6 +381,7 @@ MUTATIONS: dict[str, Mutation] = {
         forget_to_ask,
         ignore_versions,
         keep_gone_tasks,
+        ignore_who_tells_last,
         trust_the_clock,
         copies_beside_workers,
         follow_noise,
