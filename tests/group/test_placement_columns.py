@@ -64,7 +64,7 @@ def any_views(draw: st.DrawFn) -> View:
 @given(
     st.lists(st.tuples(any_views(), st.sampled_from(["others", "kept", "alike", "heavier"])), min_size=1, max_size=4)
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_the_plan_that_comes_back_is_the_one_of_the_view(sequence: list[tuple[View, str]]) -> None:
     asking, answering = Asking(), Answering()
     tasks = sequence[0][0].tasks
