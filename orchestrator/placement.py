@@ -260,10 +260,10 @@ class Placing:
         return host in self.view.disk.get(task, {})
 
     def _is_close(self, task: TaskId, host: str) -> bool:
-        """Whether a copy there could take over now: room is made afterwards, and the leaver does not wait for a restore."""
-        lags = [lag for m, lag in self.view.standbys.get(task, {}).items() if self.host_of.get(m) == host]
-        lags.append(self.view.disk.get(task, {}).get(host, FAR))
-        return min(lags) <= self.view.settings.acceptable_recovery_lag
+        """Whether a standby there could take over now: room is made afterwards, and the leaver does not wait for a restore.
+        State that only lies on a disk was not put there for that, and would cost a second move for nothing."""
+        lags = (lag for m, lag in self.view.standbys.get(task, {}).items() if self.host_of.get(m) == host)
+        return min(lags, default=FAR) <= self.view.settings.acceptable_recovery_lag
 
     def copy_hosts(self, task: TaskId) -> list[str]:
         """Hosts with a standby, or with state on disk, by name."""

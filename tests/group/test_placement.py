@@ -244,6 +244,8 @@ def test_a_leavers_task_goes_where_it_is_warm_before_where_there_is_room() -> No
     for lag, target in ((CLOSE, "S1"), (CLOSE + 1, "S2")):
         view = View({t: Task(t) for t in tasks}, members, active, standbys={tasks[3]: {"S1": lag}})
         assert place(view).learners[tasks[3]] == target
+    on_disk = View({t: Task(t) for t in tasks}, members, active, disk={tasks[3]: {"S1": 0}})
+    assert place(on_disk).learners[tasks[3]] == "S2", "a move too many for what nobody put there"
 
 
 def test_a_learner_takes_over_before_its_sibling_who_shares_its_folder() -> None:

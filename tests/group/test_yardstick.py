@@ -20,6 +20,7 @@ def test_learners_leave_a_fraction_of_the_cold_hand_overs_and_of_the_downtime() 
 
 
 @pytest.mark.parametrize("verb", ["join", "leave"])
-def test_a_change_moves_what_is_needed_and_no_more(verb: str) -> None:
-    _, moved, needed = moves(10, 100, verb)
+@pytest.mark.parametrize("size", [(10, 100), (20, 200)])
+def test_a_change_moves_what_is_needed_and_no_more(verb: str, size: tuple[int, int]) -> None:
+    _, moved, needed = moves(*size, verb)
     assert moved == needed
