@@ -37,6 +37,7 @@ log = logging.getLogger("orchestrator.hosting")
 SPARE_SLOTS = 64  # a slot of local[N] is a thread that nobody starts before it is used
 FAILURES = 4  # crashes of one task before its job fails; the fleet submits it anew then
 LOOK_S = 0.1
+CANCEL_S = 10.0  # a job that Spark has not ended by then: its process is killed all the same
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SAID_BYTES = 4_000
 CLOCK_MS = 20  # the kernel tells when a process began in steps of 10 ms
@@ -122,7 +123,10 @@ class SparkHandle:
 
     async def wait(self) -> int:
         """See workers.fleet.Handle. A job that Spark gave up counts as killed: it is submitted again."""
-        return await asyncio.shield(self._done)
+        code = await asyncio.shield(self._done)
+        if self._killing is not None:
+            await asyncio.shield(self._killing)  # its process may outlive the job
+        return code
 
     def bounce(self) -> None:
         """The process of a Spark task has no leash: its signal is all there is."""
@@ -169,13 +173,18 @@ class SparkHandle:
             await asyncio.sleep(LOOK_S)
 
     async def _kill(self) -> None:
-        await asyncio.to_thread(self._context.cancelJobGroup, self._group)
+        """First the job, or Spark would take the dead process for a crash and start another. Cancelling is only an event
+        in Spark's queue, and finds no job before it is submitted: asked again, and not waited for without end."""
+        patience = self._loop.time() + CANCEL_S
         while not self._done.done() or self._pid() is not None:
+            if not self._done.done():
+                await asyncio.to_thread(self._context.cancelJobGroup, self._group)
+                await asyncio.wait([self._done], timeout=LOOK_S)
             pid = self._pid()
-            if pid is not None:
+            if pid is not None and (self._done.done() or self._loop.time() > patience):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(LOOK_S)
 
     def _pid(self) -> int | None:
         return process_of(self._journal, self._since_ms)
