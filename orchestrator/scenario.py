@@ -169,7 +169,8 @@ class Scenario:
         capacity = number("capacity", options.get("capacity", "1"))
         speaks = spoken(options.get("protocols", ",".join(PROTOCOL_ORDER)))
         tasks = self._version(options.get("knows"))
-        self.world.join(name, options.get("instance", name), capacity, options.get("zone", ""), tasks, speaks)
+        zone = options.get("zone", "")
+        self.world.join(self.world.new_node(name, options.get("instance", name), capacity, zone, tasks, speaks))
 
     def _version(self, knows: str | None) -> tuple[TaskRange, ...] | None:
         """The tasks of a version of the app, as `knows=T1,T2` names them; names that are new are declared by it."""

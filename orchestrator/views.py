@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 from typing import TYPE_CHECKING
 
 from orchestrator.grants import is_released
@@ -35,7 +35,7 @@ def build_view(group: Group) -> View:
             reserved.add(task)  # until the log says that the fence holds
         elif (silent := group.roster.get(record.member)) is not None and silent.fenced and silent.session is None:
             reserved.add(task)
-    standbys, disk = _copies(group, members)
+    standbys, disk = _copies(group, members, without)
     _count_unused(group, members, without, disk)
     for task in list(reserved):
         record = group.owners[task]
@@ -108,13 +108,20 @@ def _ready(group: Group, member: str, task: TaskId) -> bool:
 
 
 def _copies(
-    group: Group, members: dict[str, MemberView]
+    group: Group, members: dict[str, MemberView], without: Container[TaskId]
 ) -> tuple[dict[TaskId, dict[str, int]], dict[TaskId, dict[str, int]]]:
+    """Standbys by member and state on disk by instance, with their lags. How far a standby is by what others say of the
+    end is looked up only for a task `without` an owner: it may take over at once, and there may be 200,000 of the others."""
     standbys: dict[TaskId, dict[str, int]] = {}
     for task, names in group.standbys.items():
         for name in names:
             if name in members and group.can_run(group.roster.members[name], task):
-                standbys.setdefault(task, {})[name] = _lag(group, task, name)
+                copy = group.roster.members[name].status.copies.get(task)
+                if copy is not None and copy.end > 0 and task not in without:
+                    lag = copy.lag
+                else:
+                    lag = _lag(group, task, name)
+                standbys.setdefault(task, {})[name] = lag
     disk: dict[TaskId, dict[str, int]] = {}
     for name in members:
         member = group.roster.members[name]

@@ -50,7 +50,7 @@ class World:
         """A stable start: the tasks, and who runs which."""
         self.tasks = {task.id: task for task in tasks}
         for name in placed:
-            self._new_node(name, name, 1, "")
+            self.new_node(name, name, 1, "")
         for name, ids in placed.items():
             node = self.nodes[name]
             for task in ids:
@@ -95,7 +95,7 @@ class World:
         if self.operation is not None:
             self._to_group(replace(self.operation, resumed=True))
 
-    def _new_node(
+    def new_node(
         self,
         name: str,
         instance: str,
@@ -256,16 +256,8 @@ class World:
         alive = [n.name for n in self.nodes.values() if n.alive]
         return min(alive, key=natural) if alive else None
 
-    def join(
-        self,
-        name: str,
-        instance: str,
-        capacity: int,
-        zone: str,
-        tasks: tuple[TaskRange, ...] | None = None,
-        protocols: tuple[Protocol, ...] = PROTOCOL_ORDER,
-    ) -> None:
-        self._connect(self._new_node(name, instance, capacity, zone, tasks, protocols))
+    def join(self, node: Node) -> None:
+        self._connect(node)
         self.settle()
 
     def ready(self, node: Node, task: TaskId) -> None:

@@ -26,7 +26,7 @@ from workers.journal import wall_ms
 from workers.prepare import Prepared
 
 log = logging.getLogger("orchestrator.stores")
-Reading = Callable[[int, int], None]
+Told = Callable[[int, int], None]  # of a piece of a snapshot: its bytes, and the position that they lead to
 DELETE_RETENTION_MS = 7 * 24 * 3_600_000
 
 
@@ -65,7 +65,7 @@ class StoreOpener:
         self._snapshots = Path(snapshots) if snapshots else None
         self._budget = Budget()
 
-    async def open(self, task: TaskId, read: Reading | None = None) -> dict[str, Opened]:
+    async def open(self, task: TaskId, read: Told | None = None) -> dict[str, Opened]:
         """All tables of a task. The caller holds the task's lock. `read` hears, in the thread that reads a snapshot, of
         every piece: its bytes, and as if at which position the task stood now. Raises BaseMissing, with nothing left
         behind."""
@@ -85,7 +85,7 @@ class StoreOpener:
             raise
         return opened
 
-    def _open_table(self, change: _Changelog, read: Reading | None) -> Opened:
+    def _open_table(self, change: _Changelog, read: Told | None) -> Opened:
         task, table, partition = change.task, change.table, change.partition
         path = self._directory.table(str(task), table)
         info = self._prepared.topics[partition.topic]
@@ -142,7 +142,7 @@ class StoreOpener:
         return [one for one in found if str(change.task) in one.scopes]
 
     def _ingest(
-        self, store: RocksDbStore, change: _Changelog, found: SnapshotManifest, read: Reading | None
+        self, store: RocksDbStore, change: _Changelog, found: SnapshotManifest, read: Told | None
     ) -> str | None:
         """Fill an empty store from a snapshot; what is wrong with it where it cannot be used."""
         assert self._snapshots is not None
@@ -174,7 +174,7 @@ class StoreOpener:
         return reason
 
 
-def _behind(opened: Mapping[str, Opened], read: Reading | None) -> Reading | None:
+def _behind(opened: Mapping[str, Opened], read: Told | None) -> Told | None:
     """Positions of a task are sums over its tables: those that are open already count."""
     if read is None:
         return None

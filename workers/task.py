@@ -90,7 +90,7 @@ class TaskRun:
         self.role, self.epoch, self.release_wanted = role, epoch, False
         self._then(self._become)
 
-    def close(self, *, lost: bool = False) -> None:
+    def close(self) -> None:
         """Give up the state; it stays on disk. Whatever was not committed is forgotten."""
         self.closing = True
         self.stop_processing()

@@ -187,15 +187,14 @@ def test_it_ends_with_its_coordinator(end: str) -> None:
         until("the end of the placement process", lambda: not runs(pid))
 
 
+def placer() -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "orchestrator.placer"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+
+
 def answer_to(sent: bytes) -> tuple[int, bytes, str]:
     """What the process does with these bytes, while its stdin stays open."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "orchestrator.placer"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=ROOT,
-    ) as process:
+    with placer() as process:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         process.stdin.write(sent)
         process.stdin.flush()
@@ -227,13 +226,7 @@ def test_a_frame_that_breaks_off_is_an_end_like_any_other() -> None:
 def test_an_answer_that_nobody_takes_is_no_error() -> None:
     question = [*Asking().question(VIEW)][-1]
     assert question is not None
-    with subprocess.Popen(
-        [sys.executable, "-m", "orchestrator.placer"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=ROOT,
-    ) as process:
+    with placer() as process:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         process.stdout.close()
         process.stdin.write(frame(question))

@@ -16,7 +16,7 @@ def leaving_and_cut_off() -> World:
     """S2 leaves, S1 and S3 have begun to learn its tasks, and its connection ends."""
     world = World(Settings())
     world.declare([Task(task) for task in TASKS], {"S1": TASKS[:2], "S2": TASKS[2:]})
-    world.join("S3", "S3", 1, "")
+    world.join(world.new_node("S3", "S3", 1, ""))
     leaver = world.nodes["S2"]
     world.leaving(leaver)
     session, leaver.session = leaver.session, None
@@ -70,7 +70,7 @@ def test_nobody_is_fenced_for_a_move_to_somebody_fenced() -> None:
 def test_a_learner_that_stands_still_is_given_up_however_often_it_reconnects() -> None:
     world = World(Settings(learner_timeout_ms=20_000))
     world.declare([Task(task) for task in TASKS], {"S1": TASKS})
-    world.join("S2", "S2", 1, "")
+    world.join(world.new_node("S2", "S2", 1, ""))
     assert set(world.group.learners) == {TASKS[0], TASKS[1]}
     for _ in range(5):
         world.tick(5_000)
