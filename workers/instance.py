@@ -53,18 +53,19 @@ class Instance:
         self._signals = 0
 
     async def run(self) -> int:
-        """See run_instance."""
+        """See run_instance. Signals are heard before the journal tells which process to send them to."""
         app = load(self.spec.app, Path(self.spec.folder))
         directory = StateDirectory(Path(self.spec.state_dir), app.id, self.spec.instance)
         journal = Journal(directory.path / "journal.jsonl", instance=self.spec.instance)
+        self._listen()
         journal.write("instance", pid=os.getpid(), attempt=self.spec.attempt)
-        log_ = await open_log(self.spec.log, create=False, synchronous=self.spec.synchronous)
         try:
-            prepared = await prepare(log_, app)
-            self._listen()
-            return await self._supervise(prepared, log_)
+            log_ = await open_log(self.spec.log, create=False, synchronous=self.spec.synchronous)
+            try:
+                return await self._supervise(await prepare(log_, app), log_)
+            finally:
+                await log_.close()
         finally:
-            await log_.close()
             journal.write("instance ended", pid=os.getpid(), attempt=self.spec.attempt)
 
     async def _supervise(self, prepared: Prepared, log_: Log) -> int:
@@ -87,6 +88,8 @@ class Instance:
     async def _keep(self, number: int) -> int:
         """One worker, started again after each crash, until it leaves, is stopped, or its app fails."""
         pause = RESTART_S
+        if self._stop.is_set():  # told before it began
+            return 0
         while True:
             process = await self._start(number)
             code = await process.wait()
