@@ -17,8 +17,10 @@ $(READY): pyproject.toml constraints.txt Makefile
 demo: $(READY)
 	$(BIN)/orchestrator demo $(DEMO)
 
+# Many tests wait for processes: two at a time take little more than half of the time. A file is one process's.
+JOBS ?= 2
 test: $(READY)
-	$(BIN)/python -m pytest -m "not long and not kafka" $(TESTS)
+	$(BIN)/python -m pytest -m "not long and not kafka" -n $(JOBS) --dist loadfile $(TESTS)
 
 # Members of aiokafka and of Java in one group, on a real broker; its jars are fetched once into the user's cache.
 test-kafka: $(READY)
