@@ -241,6 +241,7 @@ class MemberMachine:
         for role, tasks in ((Role.LEARNER, assignment.learners), (Role.STANDBY, assignment.standbys)):
             for task in tasks:
                 effects += self._copy(task, role)
+        self._announce_the_others()
         effects.append(Report())
         if assignment.shutdown and not self.held:
             self.finished = True
@@ -377,6 +378,13 @@ class MemberMachine:
         holding = self.held[task]
         holding.ready = self._is_finished(holding)
         return holding.ready
+
+    def _announce_the_others(self) -> None:
+        """Learners that had finished wait no more, if what they waited for went elsewhere, or the setting changed."""
+        for task in sorted(self.held):
+            holding = self.held[task]
+            if holding.state is Held.COPYING and holding.role is Role.LEARNER and not holding.ready:
+                self._announce(task)
 
     def _dropped(self, tasks: frozenset[TaskId]) -> list[MemberEffect]:
         effects: list[MemberEffect] = []
