@@ -334,7 +334,7 @@ class Group:
     def _see_tasks(self) -> None:
         """The tasks are those of the versions that are there; when they change, everybody may have to let one go."""
         before = self.tasks
-        tasks = self.tasks = growing.without_coming(self, tasks_there(self.declared, self.roster))
+        tasks = self.tasks = growing.without_coming(self, tasks_there(self.declared, self.roster.versions()))
         if tasks is before or tasks == before:
             return
         self.touched.update(self.roster.members)

@@ -7,7 +7,7 @@ members, whatever the number of tasks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
 from typing import Generic, TypeVar
 
 from orchestrator.model import Owner, TaskId
@@ -28,6 +28,10 @@ class Index(Generic[V]):
 
     def __len__(self) -> int:
         return len(self._tasks)
+
+    def keys(self) -> KeysView[str]:
+        """Whom some entry names, to be compared with others at once."""
+        return self._tasks.keys()
 
     def of(self, name: str) -> Mapping[TaskId, None]:
         return self._tasks.get(name, NOTHING)

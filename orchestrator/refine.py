@@ -40,7 +40,7 @@ def _may_plan(group: Group, now_ms: int) -> bool:
     """Not while owners from the time before this coordinator may still come back, nor in a fresh group's delay."""
     if group.fencing:
         return False
-    if any(group.roster.of_writer(writer) is None for writer in group.writers):
+    if not group.writers.keys() <= group.roster.writers():
         return False  # until they are back, or fenced: with the first tick after the rejoin grace
     fresh = not group.writers and group.generation == group.inherited
     since = now_ms - (group.first_join_ms if group.first_join_ms is not None else now_ms)

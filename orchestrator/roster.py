@@ -6,11 +6,13 @@ One rule: everything here can be rebuilt from what members report; nothing here 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, KeysView
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from orchestrator.model import Assignment, Hello, Protocol, Settings, Status, TaskId
+from orchestrator.model import Assignment, Hello, Protocol, Settings, Status, TaskId, TaskRange
+
+Version = tuple[TaskRange, ...] | None  # of the app: its tasks, as Hello tells them
 
 
 class Presence(StrEnum):
@@ -96,6 +98,7 @@ class Roster:
         self._by_instance: dict[str, dict[str, Member]] = {}
         self._copies: dict[TaskId, dict[str, None]] = {}
         self._speak: Counter[Protocol] = Counter()
+        self._by_version: dict[Version, dict[str, Member]] = {}
         self._stays = ""  # the one of whom it was last seen that it stays
         self._came = 0
 
@@ -118,6 +121,10 @@ class Roster:
     def of_instance(self, instance: str) -> list[Member]:
         """The workers of an instance that are here."""
         return list(self._by_instance.get(instance, {}).values())
+
+    def writers(self) -> KeysView[str]:
+        """The writers of those who are here."""
+        return self._by_writer.keys()
 
     def reporting(self, task: TaskId) -> list[Member]:
         """Who reports a copy of the task, or state of it on disk."""
@@ -151,6 +158,16 @@ class Roster:
             self._stays = next((m.name for m in self.members.values() if not m.is_leaving), "")
         return self._stays != ""
 
+    def versions(self) -> list[Version]:
+        """The versions of the app of those who stay; of those who leave, where nobody stays. Nearly always one, and
+        nearly always the first one asked stays: thousands that join are not looked through for each of them."""
+        staying = [
+            version
+            for version, members in self._by_version.items()
+            if any(not m.is_leaving and not m.shut_down for m in members.values())
+        ]
+        return staying or list(self._by_version)
+
     def bind(self, member: Member, session: int) -> None:
         """`member`, who is not in the roster yet, speaks over `session` from now on."""
         self._came += 1
@@ -161,6 +178,7 @@ class Roster:
         self._by_session[session] = member.name
         self._by_writer[member.hello.writer] = member
         self._by_instance.setdefault(member.hello.instance, {})[member.name] = member
+        self._by_version.setdefault(member.hello.tasks, {})[member.name] = member
         self._note_copies(member.name, member.status)
         self._speak.update(set(member.hello.protocols))
 
@@ -183,6 +201,10 @@ class Roster:
         del workers[member.name]
         if not workers:
             del self._by_instance[member.hello.instance]
+        alike = self._by_version[member.hello.tasks]
+        del alike[member.name]
+        if not alike:
+            del self._by_version[member.hello.tasks]
         self._forget_copies(member.name, member.status)
         self._speak.subtract(set(member.hello.protocols))
 

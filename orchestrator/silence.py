@@ -94,7 +94,10 @@ def _fence_holder(group: Group, task: TaskId) -> None:
 
 def _fence_absent(group: Group) -> None:
     """Owners named in the log that did not come back to this coordinator within the grace."""
-    absent = [w for w in group.writers if group.roster.of_writer(w) is None and w not in group.fencing]
+    here = group.roster.writers()
+    if group.writers.keys() <= here:
+        return  # nearly always, and asked with each tick
+    absent = [w for w in group.writers if w not in here and w not in group.fencing]
     for writer in absent:
         task = next(iter(group.writers.of(writer)))
         group.effects.append(ev.Said(f"{group.owners[task].member} fenced"))

@@ -6,11 +6,11 @@ what only an older version has goes with its last one. Reads hellos, decides not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
 from orchestrator.model import Hello, Task, TaskId, TaskRange
-from orchestrator.roster import Member
+from orchestrator.roster import Version
 
 
 def ranges(tasks: Iterable[Task]) -> tuple[TaskRange, ...]:
@@ -40,14 +40,11 @@ def expand(told: tuple[TaskRange, ...]) -> Mapping[TaskId, Task]:
     }
 
 
-def tasks_there(declared: Mapping[TaskId, Task], members: Iterable[Member]) -> Mapping[TaskId, Task]:
-    """What those who stay can run between them; what those who leave can, where nobody stays. A member that does not
-    say what it has has what the coordinator's own version has, and so has a group without members."""
-    present = list(members)
-    staying = [m for m in present if not m.is_leaving and not m.shut_down] or present
-    told = {m.hello.tasks for m in staying if m.hello.tasks is not None}
-    versions = [expand(version) for version in sorted(told)]
-    if not staying or any(m.hello.tasks is None for m in staying):
+def tasks_there(declared: Mapping[TaskId, Task], told: Collection[Version]) -> Mapping[TaskId, Task]:
+    """What versions of the app (Roster.versions) have between them. A member that does not say what it has has what the
+    coordinator's own version has, and so has a group without members."""
+    versions = [expand(version) for version in sorted(version for version in told if version is not None)]
+    if not told or None in told:
         versions.append(declared)
     if len(versions) == 1:
         return versions[0]  # nearly always: it is not copied

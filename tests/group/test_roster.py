@@ -1,0 +1,72 @@
+"""The members of a large group: what is kept beside them says the same as they do, and costs as little with more."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.group_rounds import Round
+from orchestrator.model import Hello, Status, TaskRange
+from orchestrator.roster import Member, Roster
+
+VERSIONS = (None, (TaskRange(0, 0, 4),), (TaskRange(0, 0, 4), TaskRange(1, 0, 2)))
+NAMES = ("A", "B", "C", "D")
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(NAMES),
+            st.sampled_from(("join", "leave", "say leaving", "shut down", "stay", "go")),
+            st.sampled_from(VERSIONS),
+        )
+    )
+)
+@settings(deadline=None)
+def test_versions_are_those_of_who_stays_or_else_of_everybody(steps: list[tuple[str, str, Any]]) -> None:
+    roster = Roster()
+    for number, (name, what, version) in enumerate(steps):
+        known = roster.get(name)
+        if what == "join":
+            if known is not None:
+                roster.remove(known)
+            hello = Hello(name, name, f"{name}{number}", f"{name}{number}", tasks=version)
+            roster.bind(Member(hello, None, Status(), number), number)
+        elif known is None:
+            continue
+        elif what == "go":
+            roster.remove(known)
+        elif what == "say leaving":
+            roster.report(known, Status(leaving=True))
+        else:
+            known.leaving, known.shut_down = what == "leave", what == "shut down"
+        staying = {m.hello.tasks for m in roster if not m.is_leaving and not m.shut_down}
+        assert set(roster.versions()) == (staying or {m.hello.tasks for m in roster})
+        assert len(roster.versions()) == len(set(roster.versions()))
+
+
+def calls_of_one(members: int) -> int:
+    """How many functions are called when the last but one of a group comes back to a new coordinator."""
+    made = Round(members, members * 10)
+    made.stable_start()
+    counted = 0
+
+    def count(frame: object, what: str, arg: object) -> None:
+        nonlocal counted
+        counted += what == "call"
+
+    while len(made.queue) > 1:
+        _, event = made.queue.popleft()
+        if len(made.queue) == 1:
+            sys.setprofile(count)
+        made.group.step(event, 0)  # type: ignore[arg-type]
+    sys.setprofile(None)
+    return counted
+
+
+def test_a_member_that_comes_back_costs_the_same_in_a_large_group() -> None:
+    few, many = calls_of_one(40), calls_of_one(400)
+    assert many < few + 40, f"{few} calls among 40 members, {many} among 400"
