@@ -178,7 +178,11 @@ class SparkHandle:
         patience = self._loop.time() + CANCEL_S
         while not self._done.done() or self._pid() is not None:
             if not self._done.done():
-                await asyncio.to_thread(self._context.cancelJobGroup, self._group)
+                try:
+                    await asyncio.to_thread(self._context.cancelJobGroup, self._group)
+                except Exception as error:  # noqa: BLE001 - Spark is gone, whatever it calls that; the process may not be
+                    log.warning("Spark does not cancel the job of %s: %s", self._spec.instance, error)
+                    patience = 0.0
                 await asyncio.wait([self._done], timeout=LOOK_S)
             pid = self._pid()
             if pid is not None and (self._done.done() or self._loop.time() > patience):

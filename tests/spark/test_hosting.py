@@ -199,6 +199,30 @@ async def test_killing_ends_an_instance_that_does_not_answer(
     await log.close()
 
 
+async def test_killing_ends_an_instance_whose_spark_is_gone(
+    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await open_sqlite(tmp_path / "log.db", create=True)
+    await prepare(log, app)
+    life = Life(tmp_path, log, spark)
+    handle = await host_on(spark).start(msgspec.structs.replace(life.spec, instance="i1"))
+
+    async def started() -> bool:
+        return bool(life.starts("i1"))
+
+    await life.until("i1 is there", started)
+
+    def gone_too(group: str) -> None:
+        monkeypatch.undo()  # there is no Spark without its jobs: once it could not be asked, this one ends
+        raise ConnectionError("no JVM")
+
+    monkeypatch.setattr(spark.sparkContext, "cancelJobGroup", gone_too)
+    handle.kill()
+    assert await asyncio.wait_for(handle.wait(), DEADLINE_S) < 0
+    await life.until("its processes are gone", gone([row["pid"] for row in life.starts("i1")]))
+    await log.close()
+
+
 async def test_killing_ends_an_instance_that_has_not_begun(tmp_path: Path, spark: Any) -> None:
     log = await open_sqlite(tmp_path / "log.db", create=True)
     await prepare(log, app)
