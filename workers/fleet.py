@@ -1,16 +1,19 @@
 """A fleet: the instances that one `orchestrator run` started, on a host (processes here, or Spark executors).
 
 One rule: a host gives slots, the coordinator gives tasks. The fleet starts instances, starts one that crashed again,
-adds some when `scale-up` asks for them, and lets those go that left.
+adds some when `scale-up` asks for them, and lets those go that left. The log only carries what the fleet tells and is asked:
+while it cannot be written the instances go on, and the fleet tries again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import json
 import logging
 import os
+import secrets
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,7 +31,9 @@ from workers.worker_main import FAILED_APP
 
 log = logging.getLogger("orchestrator.fleet")
 FLEET, WISH, GRANTED = "fleet", "wish-", "granted-"
-LOOK_S, RESTART_S = 0.25, 0.5
+TAKEN = "taken_by"  # in a wish: the fleet that grants it
+WITHDRAWN = json.dumps({"add": 0, TAKEN: ""}).encode()
+LOOK_S, RESTART_S, RESTART_MAX_S = 0.25, 0.5, 10.0
 SHUT_DOWN_S, LEAVE_S = 20.0, 600.0
 
 
@@ -45,7 +50,8 @@ class Handle(Protocol):
     """A started instance."""
 
     async def wait(self) -> int:
-        """Its exit code: 0 left or stopped, below 0 killed by that signal, else failed."""
+        """Its exit code: 0 left or stopped, below 0 killed by that signal, else failed. Raises OrchestratorError where
+        the host is gone."""
 
     def stop(self) -> None:
         """SIGTERM: a bounce, or with on_stop=leave it hands everything over first."""
@@ -62,7 +68,8 @@ class Host(Protocol):
 
     restarts: bool
 
-    async def start(self, spec: InstanceSpec) -> Handle: ...
+    async def start(self, spec: InstanceSpec) -> Handle:
+        """Raises OrchestratorError where the host is gone, OSError where it cannot start one now."""
 
 
 class ProcessHandle:
@@ -131,6 +138,12 @@ class Fleet:
         self._stopping = False
         self._ending: asyncio.Task[None] | None = None
         self._lock: int | None = None
+        self._id = secrets.token_hex(4)
+        self._changed = asyncio.Event()
+        self._told: list[str] | None = None  # the instances that the log knows of
+        self._added: dict[str, list[str]] = {}  # wishes that were granted, until the log has the answer
+        self._trouble = False
+        self._error: BaseException | None = None
         self.code = 0
 
     def claim(self) -> None:
@@ -169,16 +182,15 @@ class Fleet:
         await self._register()
 
     async def run(self, count: int) -> int:
-        """Start `count` instances and look after them. `claim` and `announce` come first."""
+        """Start `count` instances and look after them. `claim` and `announce` come first. Raises what the host raised
+        that is gone."""
         for _ in range(count):
-            if not self._stopping:
-                await self._add()
-        await self._register()
+            self._add()
         try:
             while any(slot.watcher is not None and not slot.watcher.done() for slot in self._slots.values()):
-                await asyncio.sleep(LOOK_S)
                 if not self._stopping:
-                    await self._look_for_wishes()
+                    await self._keep_up()
+                await self._pause()
         finally:
             if self._ending is not None:
                 self._ending.cancel()
@@ -186,7 +198,16 @@ class Fleet:
             if self._lock is not None:
                 os.close(self._lock)
                 self._lock = None
+        if self._error is not None:
+            raise self._error
         return self.code
+
+    async def _pause(self) -> None:
+        """Until an instance has ended, but not for long."""
+        self._changed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_S):
+                await self._changed.wait()
 
     async def _forget(self) -> None:
         try:
@@ -197,28 +218,29 @@ class Fleet:
     def instances(self) -> list[str]:
         return [name for name, slot in self._slots.items() if not slot.stopped]
 
-    async def _add(self) -> str:
+    def _add(self) -> str:
         name = f"i{self._next}"
         self._next += 1
         slot = Slot(msgspec.structs.replace(self._base, instance=name))
         self._slots[name] = slot
-        await self._start(slot)
         slot.watcher = asyncio.create_task(self._watch(name, slot))
+        slot.watcher.add_done_callback(lambda watcher: self._ended(slot, watcher))
         return name
 
-    async def _start(self, slot: Slot) -> None:
-        slot.handle = await self._host.start(slot.spec)
-        if self._stopping:  # told while it was being started
-            slot.handle.bounce()
+    def _ended(self, slot: Slot, watcher: asyncio.Task[None]) -> None:
+        """An instance is over. Where it could not be looked after any more (its host is gone), so is the fleet."""
+        slot.stopped = True
+        self._changed.set()
+        if not watcher.cancelled() and (error := watcher.exception()) is not None:
+            self._error = self._error or error
+            if not self._stopping:
+                self.stop()
 
     async def _watch(self, name: str, slot: Slot) -> None:
-        while True:
+        while await self._start(name, slot):
             assert slot.handle is not None
             code = await slot.handle.wait()
             if code == 0 or self._stopping:
-                slot.stopped = True
-                if not self._stopping:
-                    await self._register()
                 return
             if code > 0:
                 slot.stopped = True
@@ -227,41 +249,80 @@ class Fleet:
                 self.stop()
                 return
             self._say(f"{name} was killed by signal {-code}; it is started again")
-            if not await self._start_again(slot):
-                slot.stopped = True
-                return
+            await asyncio.sleep(RESTART_S)
+            slot.spec = msgspec.structs.replace(slot.spec, attempt=slot.spec.attempt + 1)
 
-    async def _start_again(self, slot: Slot) -> bool:
-        """After a pause, unless the fleet was told to stop during it."""
-        await asyncio.sleep(RESTART_S)
+    async def _start(self, name: str, slot: Slot) -> bool:
+        """False where the fleet was told to stop. No room for a process is a reason to wait, as a crash is."""
+        pause = RESTART_S
+        while not self._stopping:
+            try:
+                slot.handle = await self._host.start(slot.spec)
+            except OSError as error:
+                self._say(f"{name} cannot be started now ({error.strerror or error}); it is tried again in {pause:g} s")
+                await asyncio.sleep(pause)
+                pause = min(RESTART_MAX_S, pause * 2)
+            else:
+                self._told_meanwhile(slot.handle)
+                return True
+        return False
+
+    def _told_meanwhile(self, handle: Handle) -> None:
         if self._stopping:
-            return False
-        slot.spec = msgspec.structs.replace(slot.spec, attempt=slot.spec.attempt + 1)
-        await self._start(slot)
-        return True
+            handle.bounce()
 
-    # ---- scale-up
+    # ---- what the log is told, and asks for
+
+    async def _keep_up(self) -> None:
+        """What cannot be written or read now is tried again: the instances need their fleet, not its notes."""
+        try:
+            if self.instances() != self._told:
+                await self._register()
+            await self._look_for_wishes()
+            await self._answer()
+            self._trouble = False
+        except StateError as error:
+            if not self._trouble:
+                self._say(f"the fleet cannot use the log now ({error}); its instances go on, and it tries again")
+            self._trouble = True
 
     async def _register(self) -> None:
+        instances = self.instances()
         facts = {
             "pid": os.getpid(),
             "started": started(os.getpid()),
             "state_dir": self._base.state_dir,
-            "instances": self.instances(),
+            "instances": instances,
             "after_leave": self._base.after_leave,
             "at_ms": wall_ms(),
         }
         await self._log.put_note(self._base.application, FLEET, "fleet", json.dumps(facts).encode())
+        self._told = instances
 
     async def _look_for_wishes(self) -> None:
+        """A wish is taken by a word in the log before anything is started for it, so that it is withdrawn or granted and
+        never both; it is granted once, however often the log refuses the answer."""
         for key, found in (await self._log.notes(self._base.application, FLEET)).items():
-            if not key.startswith(WISH):
+            wish = key.removeprefix(WISH)
+            if wish == key or wish in self._added:
                 continue
-            await self._log.put_note(self._base.application, FLEET, key, None)
-            added = [await self._add() for _ in range(int(json.loads(found)["add"]))]
+            facts = json.loads(found)
+            if TAKEN not in facts:
+                taken = json.dumps({**facts, TAKEN: self._id}).encode()
+                if not await self._log.replace_note(self._base.application, FLEET, key, found, taken):
+                    continue  # withdrawn
+            elif facts[TAKEN] != self._id:
+                continue  # by a fleet that has ended
+            self._added[wish] = [self._add() for _ in range(int(facts["add"]))]
+
+    async def _answer(self) -> None:
+        if self._added and self.instances() != self._told:
             await self._register()
+        for wish, added in list(self._added.items()):
+            await self._log.put_note(self._base.application, FLEET, WISH + wish, None)
             answer = json.dumps({"added": added}).encode()
-            await self._log.put_note(self._base.application, FLEET, GRANTED + key.removeprefix(WISH), answer)
+            await self._log.put_note(self._base.application, FLEET, GRANTED + wish, answer)
+            del self._added[wish]
 
     # ---- the end
 

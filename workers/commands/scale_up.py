@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import secrets
 import time
 from typing import Any
@@ -12,12 +13,14 @@ from orchestrator.cli.arguments import Parser, checked
 from orchestrator.cli.settings import some_time, whole_number
 from orchestrator.errors import RefusedBySafety, TimedOut, WrongUse
 from orchestrator.shares import Amount, parse_amount, target_size
+from state.errors import StateError
 from state.log.protocol import Log
 from workers.client import Client, fleet_of, log_of
 from workers.commands.run import INSTANCES_MAX, add_place
 from workers.commands.show import show_json
-from workers.fleet import FLEET, GRANTED, WISH
+from workers.fleet import FLEET, GRANTED, WISH, WITHDRAWN
 
+logger = logging.getLogger("orchestrator.scale_up")
 POLL_S, PERCENT_MAX = 0.1, 100_000
 
 
@@ -85,20 +88,47 @@ async def _run(args: Any) -> dict[str, Any]:
 
 
 async def _ask_fleet(log: Log, application: str, count: int, deadline: float) -> list[str]:
-    wish = secrets.token_hex(4)
-    await log.put_note(application, FLEET, WISH + wish, json.dumps({"add": count}).encode())
+    """The names of what was started. However the waiting ends, a wish that no fleet has taken is withdrawn."""
+    key, wish = secrets.token_hex(4), json.dumps({"add": count}).encode()
+    await log.put_note(application, FLEET, WISH + key, wish)
     try:
-        while (found := await log.note(application, FLEET, GRANTED + wish)) is None:
-            if time.monotonic() > deadline:
-                raise TimedOut("the fleet did not answer in time; nothing was started")
+        while (found := await log.note(application, FLEET, GRANTED + key)) is None:
             if await fleet_of(log, application) is None:
                 raise RefusedBySafety(f"the fleet of '{application}' has ended; start it with `orchestrator run`")
+            if time.monotonic() > deadline:
+                break
             await asyncio.sleep(POLL_S)
     finally:
-        await log.put_note(application, FLEET, WISH + wish, None)
-    await log.put_note(application, FLEET, GRANTED + wish, None)
+        withdrawn = await _withdraw(log, application, WISH + key, wish)
+    if found is None:
+        raise TimedOut(
+            "the fleet did not answer in time; nothing was started"
+            if withdrawn
+            else f"the fleet did not answer in time, but may start them yet; look at `orchestrator status {application}`"
+        )
+    await _forget(log, application, GRANTED + key)
     added: list[str] = json.loads(found)["added"]
     return added
+
+
+async def _withdraw(log: Log, application: str, key: str, wish: bytes) -> bool:
+    """Whether nobody will grant it. The fleet takes a wish in the same way: one of both comes first."""
+    try:
+        if not await log.replace_note(application, FLEET, key, wish, WITHDRAWN):
+            return False
+    except StateError as error:
+        logger.info("the wish for more instances is not withdrawn: %s", error)
+        return False
+    await _forget(log, application, key)
+    return True
+
+
+async def _forget(log: Log, application: str, key: str) -> None:
+    """A note that stays is read by nobody: what was answered is no less true."""
+    try:
+        await log.put_note(application, FLEET, key, None)
+    except StateError as error:
+        logger.info("a note of scale-up stays: %s", error)
 
 
 async def wait_stable(client: Client, added: list[str], deadline: float) -> Any:

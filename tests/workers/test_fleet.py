@@ -1,0 +1,201 @@
+"""A fleet whose log or host fails: what it could not write or start is tried again, and healthy instances never pay."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import sqlite3
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import RefusedBySafety, TimedOut
+from state.log.sqlite import open_sqlite
+from workers.commands.scale_up import _ask_fleet
+from workers.fleet import FLEET, GRANTED, WISH, Fleet, ProcessHandle
+from workers.spec import InstanceSpec
+
+pytestmark = pytest.mark.processes
+DEADLINE_S = 30.0
+REFUSE = "create trigger refuse before insert on notes when new.key like '{}' begin select raise(abort, 'refused'); end"
+
+
+class QuietHost:
+    """Processes that do nothing until their pipe ends: a fleet asks no more of an instance."""
+
+    restarts = False
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+        self.handles: dict[str, ProcessHandle] = {}
+        self.failures: dict[str, list[Exception]] = {}
+
+    async def start(self, spec: InstanceSpec) -> ProcessHandle:
+        if waiting := self.failures.get(spec.instance):
+            raise waiting.pop(0)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", "import sys; sys.stdin.read()", stdin=asyncio.subprocess.PIPE
+        )
+        self.started.append(spec.instance)
+        self.handles[spec.instance] = ProcessHandle(process)
+        return self.handles[spec.instance]
+
+
+class Life:
+    """A fleet, its host and its log."""
+
+    def __init__(self, folder: Path, log: Any) -> None:
+        self.path = folder / "log.db"
+        self.log = log
+        self.host = QuietHost()
+        self.said: list[str] = []
+        spec = InstanceSpec("none:app", "app", "", f"sqlite:{self.path}", str(folder / "state"))
+        self.fleet = Fleet(self.host, log, spec, self.said.append)
+        self.running: asyncio.Task[int] | None = None
+
+    async def run(self, count: int) -> None:
+        self.fleet.claim()
+        await self.fleet.announce()
+        self.running = asyncio.create_task(self.fleet.run(count))
+        await self.until("all are there", lambda: len(self.host.started) == count)
+        await self.known(*self.host.started)
+
+    async def until(self, what: str, is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not is_so():
+            assert time.monotonic() < deadline, f"{what}: not after {DEADLINE_S:.0f} s; {self.said}"
+            await asyncio.sleep(0.01)
+
+    async def known(self, *instances: str) -> None:
+        """Until the log knows these instances."""
+        await self.until(f"{instances} known", lambda: self.notes()["fleet"]["instances"] == list(instances))
+
+    def notes(self) -> dict[str, Any]:
+        with closing(sqlite3.connect(self.path)) as db:
+            rows = db.execute("select key, value from notes where kind = ?", (FLEET,)).fetchall()
+        return {key: json.loads(value) for key, value in rows}
+
+    async def execute(self, statement: str) -> None:
+        with closing(sqlite3.connect(self.path, isolation_level=None)) as db:
+            db.execute(statement)
+
+    async def wish(self, count: int) -> None:
+        await self.log.put_note("app", FLEET, WISH + "w", json.dumps({"add": count}).encode())
+
+    async def end(self) -> int:
+        assert self.running is not None
+        self.fleet.stop()
+        async with asyncio.timeout(DEADLINE_S):
+            return await self.running
+
+
+@asynccontextmanager
+async def life_in(folder: Path) -> AsyncIterator[Life]:
+    log = await open_sqlite(folder / "log.db", create=True, busy_timeout_ms=50)
+    life = Life(folder, log)
+    try:
+        yield life
+    finally:
+        if life.running is not None and not life.running.done():
+            life.fleet.stop()
+            await asyncio.wait([life.running], timeout=DEADLINE_S)
+        await log.close()
+
+
+async def test_an_instance_ends_while_the_log_is_locked(tmp_path: Path) -> None:
+    async with life_in(tmp_path) as life:
+        await life.run(3)
+        with closing(sqlite3.connect(life.path, isolation_level=None)) as other:
+            other.execute("begin immediate")
+            life.host.handles["i2"].bounce()
+            await life.until("a word", lambda: bool(life.said))
+            life.host.handles["i3"].bounce()
+            await life.until("its end", lambda: life.fleet.instances() == ["i1"])
+            other.execute("rollback")
+        await life.known("i1")
+        [said] = life.said
+        assert "cannot use the log now" in said and "locked" in said and "tries again" in said
+        assert life.host.started == ["i1", "i2", "i3"]
+        assert await life.end() == 0
+        assert life.notes() == {}
+
+
+@pytest.mark.parametrize("refused", ["granted-%", "fleet"])
+async def test_a_wish_is_granted_once_however_long_the_answer_is_refused(tmp_path: Path, refused: str) -> None:
+    async with life_in(tmp_path) as life:
+        await life.run(1)
+        await life.execute(REFUSE.format(refused))
+        await life.wish(2)
+        await life.until("three", lambda: len(life.host.started) == 3)
+        await life.until("a word", lambda: bool(life.said))
+        await life.execute("drop trigger refuse")
+        await life.until("the answer", lambda: GRANTED + "w" in life.notes())
+        assert life.notes()[GRANTED + "w"] == {"added": ["i2", "i3"]} and WISH + "w" not in life.notes()
+        await life.known("i1", "i2", "i3")
+        assert sorted(life.host.started) == ["i1", "i2", "i3"] and len(life.said) == 1
+        assert await life.end() == 0
+
+
+async def test_a_wish_that_was_withdrawn_starts_nothing(tmp_path: Path) -> None:
+    async with life_in(tmp_path) as life:
+        await life.fleet.announce()  # and looks at nothing yet
+        await life.execute("create trigger keep before delete on notes begin select raise(ignore); end")
+        with pytest.raises(TimedOut, match="nothing was started"):
+            await _ask_fleet(life.log, "app", 2, time.monotonic())
+        [key] = [key for key in life.notes() if key.startswith(WISH)]  # the note itself could not be removed
+        await life.run(1)
+        await life.wish(1)
+        await life.until("the other wish", lambda: GRANTED + "w" in life.notes())
+        assert life.host.started == ["i1", "i2"] and key in life.notes()
+
+
+async def test_scale_up_does_not_deny_what_the_fleet_has_taken(tmp_path: Path) -> None:
+    async with life_in(tmp_path) as life:
+        await life.run(1)
+        await life.execute(REFUSE.format("granted-%"))
+        asking = asyncio.create_task(_ask_fleet(life.log, "app", 1, time.monotonic() + 1.5))
+        await life.until("the second", lambda: life.host.started == ["i1", "i2"])
+        with pytest.raises(TimedOut, match="may start them yet"):
+            await asking
+
+
+async def test_what_a_fleet_that_ended_had_taken_is_not_done_again(tmp_path: Path) -> None:
+    async with life_in(tmp_path) as life:
+        taken = json.dumps({"add": 5, "taken_by": "another"}).encode()
+        await life.log.put_note("app", FLEET, WISH + "old", taken)
+        await life.run(1)
+        await life.wish(1)
+        await life.until("the other wish", lambda: GRANTED + "w" in life.notes())
+        assert life.host.started == ["i1", "i2"]
+
+
+async def test_an_instance_that_cannot_be_started_now_is_started_later(tmp_path: Path) -> None:
+    async with life_in(tmp_path) as life:
+        life.host.failures["i2"] = [OSError(errno.EAGAIN, "Resource temporarily unavailable")]
+        await life.run(2)
+        assert sorted(life.host.started) == ["i1", "i2"]
+        assert life.said == ["i2 cannot be started now (Resource temporarily unavailable); it is tried again in 0.5 s"]
+        life.host.failures["i1"] = [OSError(errno.ENOMEM, "Cannot allocate memory")] * 2
+        life.host.handles["i1"].kill()
+        await life.until("i1 is back", lambda: life.host.started.count("i1") == 2)
+        assert len(life.said) == 4 and "i1 was killed by signal 9" in life.said[1]
+        assert await life.end() == 0
+
+
+async def test_a_host_that_is_gone_ends_the_fleet_with_its_error(tmp_path: Path) -> None:
+    async with life_in(tmp_path) as life:
+        await life.run(2)
+        assert life.running is not None
+        life.host.failures["i1"] = [RefusedBySafety("the host is gone")]
+        life.host.handles["i1"].kill()
+        with pytest.raises(RefusedBySafety, match="the host is gone"):
+            async with asyncio.timeout(DEADLINE_S):
+                await life.running
+        assert await life.host.handles["i2"].wait() == 0
+        assert life.notes() == {}
