@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from orchestrator.errors import WrongUse
-from pipeline.spark.session import absolute_log, spark_session, stop
+from pipeline.spark.session import SparkFailed, absolute_log, failure, is_gone, log_of, spark_session, stop
 from pipeline.spark.source import Source, ship
 from workers.commands import run as run_command
 from workers.instance import run_instance
@@ -38,6 +38,7 @@ SPARE_SLOTS = 64  # a slot of local[N] is a thread that nobody starts before it 
 FAILURES = 4  # crashes of one task before its job fails; the fleet submits it anew then
 LOOK_S = 0.1
 CANCEL_S = 10.0  # a job that Spark has not ended by then: its process is killed all the same
+ALONE_S = 20.0  # Spark's end tells the instances to stop; one that has not by then is killed
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SAID_BYTES = 4_000
 CLOCK_MS = 20  # the kernel tells when a process began in steps of 10 ms
@@ -104,6 +105,7 @@ class SparkHandle:
     """A job that hosts one instance. All methods are called on the event loop; the job runs in a thread."""
 
     def __init__(self, session: SparkSession, source: Source, spec: InstanceSpec) -> None:
+        self._session = session
         self._context = session.sparkContext
         self._source = source
         self._spec = spec
@@ -114,6 +116,7 @@ class SparkHandle:
         self._journal = Path(spec.state_dir) / spec.application / spec.instance / NAME
         self._stopping: asyncio.Task[None] | None = None
         self._killing: asyncio.Task[None] | None = None
+        self._alone = False  # Spark is gone
 
     def begin(self) -> None:
         """Submit the job."""
@@ -124,8 +127,15 @@ class SparkHandle:
     async def wait(self) -> int:
         """See workers.fleet.Handle. A job that Spark gave up counts as killed: it is submitted again."""
         code = await asyncio.shield(self._done)
+        patience = self._loop.time() + ALONE_S
+        while self._alone and self._pid() is not None:
+            if self._loop.time() > patience:
+                self.kill()
+            await asyncio.sleep(LOOK_S)
         if self._killing is not None:
             await asyncio.shield(self._killing)  # its process may outlive the job
+        if self._alone:
+            raise gone(self._session)
         return code
 
     def bounce(self) -> None:
@@ -138,23 +148,26 @@ class SparkHandle:
             self._stopping = self._loop.create_task(self._stop())
 
     def kill(self) -> None:
-        if self._killing is None and not self._done.done():
+        if self._killing is None and (self._alone or not self._done.done()):
             self._killing = self._loop.create_task(self._kill())
 
     # ---- the thread
 
     def _job(self) -> None:
-        code, said = -signal.SIGKILL, ""
+        code, said, alone = -signal.SIGKILL, "", False
         try:
             self._context.setJobGroup(self._group, f"instance {self._spec.instance}", False)
             specs = self._context.parallelize([encode_spec(self._spec)], 1)
             code, said = specs.mapPartitions(partial(host, self._source)).collect()[0]
         except Exception as error:  # noqa: BLE001 - Spark gave it up, whatever it calls the reason; the fleet decides
-            log.warning("the Spark job of %s ended: %s", self._spec.instance, str(error).partition("\n")[0])
+            alone = is_gone(self._session)
+            if not alone and self._killing is None:
+                log.warning("%s: %s", self._spec.instance, failure(self._session, error))
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(self._finish, int(code), said)
+            self._loop.call_soon_threadsafe(self._finish, int(code), said, alone)
 
-    def _finish(self, code: int, said: str) -> None:
+    def _finish(self, code: int, said: str, alone: bool) -> None:
+        self._alone = alone
         if said:
             print(said.rstrip(), file=sys.stderr, flush=True)
         if not self._done.done():
@@ -236,6 +249,13 @@ def _began_ms(pid: int) -> int | None:
     return wall_ms() - int((time.clock_gettime(time.CLOCK_BOOTTIME) - up_s) * 1000)
 
 
+def gone(session: SparkSession) -> SparkFailed:
+    return SparkFailed(
+        f"Spark is gone: its Java process has ended or stopped it, and the instances with it; its log is {log_of(session)}; "
+        "run it again, it goes on where they ended"
+    )
+
+
 class SparkHost:
     """Instances in the slots of a Spark session. A crashed one comes back as another attempt of its Spark task."""
 
@@ -246,6 +266,9 @@ class SparkHost:
         self._source = source
 
     async def start(self, spec: InstanceSpec) -> SparkHandle:
+        """Raises SparkFailed where Spark is gone."""
+        if is_gone(self._session):
+            raise gone(self._session)
         handle = SparkHandle(self._session, self._source, spec)
         handle.begin()
         return handle

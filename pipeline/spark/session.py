@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,7 +95,9 @@ def spark_session(name: str, master: str, *, settings: Mapping[str, str] | None 
         builder = builder.config(key, value)
     with _quiet(log):
         try:
-            return builder.getOrCreate()
+            session = builder.getOrCreate()
+            _folder(session)
+            return session
         except Exception as error:
             raise SparkFailed(f"Spark did not start ({type(error).__name__}); its log is {log}") from error
 
@@ -130,10 +133,24 @@ def failure(session: Any, error: BaseException) -> Exception:
         found = getattr(import_module(module), kind)
         if issubclass(found, OrchestratorError | StateError) and "__init__" not in vars(found):
             return found(said)  # type: ignore[no-any-return]
+    return SparkFailed(f"a Spark job failed: {text}; its log is {log_of(session)}")
+
+
+def log_of(session: Any) -> Path:
+    """Spark's log, for an error that names it: from then on it is kept."""
     folder = _folder(session)
     (folder / KEEP).touch()
-    log = folder / "spark.log"
-    return SparkFailed(f"a Spark job failed: {text}; its log is {log}")
+    return folder / "spark.log"
+
+
+def is_gone(session: Any) -> bool:
+    """Whether Spark ended by itself: its Java process is not there any more, or its context was stopped from outside."""
+    from py4j.protocol import Py4JError
+
+    try:
+        return bool(session.sparkContext._jsc.sc().isStopped())
+    except (Py4JError, OSError):
+        return True
 
 
 def _own_words(text: str) -> str:
@@ -154,7 +171,8 @@ def _own_words(text: str) -> str:
 def stop(session: Any) -> None:
     """Stop Spark and remove its folder, unless an error has named the log in it."""
     folder = _folder(session)
-    session.stop()
+    if not is_gone(session):
+        session.stop()
     if not (folder / KEEP).exists():
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -164,5 +182,7 @@ def forget_failure(session: Any) -> None:
     (_folder(session) / KEEP).unlink(missing_ok=True)
 
 
+@cache
 def _folder(session: Any) -> Path:
+    """Known from the start on: without its Java process Spark cannot be asked."""
     return Path(session.sparkContext.getConf().get("spark.local.dir"))

@@ -1,0 +1,44 @@
+"""`orchestrator run --on spark`, used as a user would: what ends it, what it says then, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cli.console import Console
+
+pytestmark = [pytest.mark.spark, pytest.mark.processes]
+FAST = ("--session-timeout", "3s", "--heartbeat", "300ms", "--disconnect-grace", "300ms")
+
+
+@pytest.fixture
+def on_spark(console: Console, tmp_path: Path) -> Console:
+    """What Spark writes lies where the test can look for it."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    console.environment["TMPDIR"] = str(temporary)
+    return console
+
+
+def java(console: Console) -> int:
+    [found] = [pid for pid in console.processes() if (Path("/proc") / str(pid) / "exe").readlink().name == "java"]
+    return found
+
+
+def folders(console: Console) -> list[Path]:
+    return list(Path(console.environment["TMPDIR"]).glob("stream-orchestrator-spark-*"))
+
+
+def test_spark_is_killed(on_spark: Console) -> None:
+    """One line, and the instances end with it; nobody starts them anew in a Spark that is not there."""
+    fleet = on_spark.run(*FAST, "--on", "spark", instances=2)
+    os.kill(java(on_spark), signal.SIGKILL)
+    assert on_spark.end(fleet) == 1
+    said = (on_spark.folder / "run.err").read_text()
+    assert said.count("\n") == 1 and said.startswith("error: Spark is gone"), said
+    [folder] = folders(on_spark)
+    assert str(folder / "spark.log") in said and (folder / "spark.log").exists()
+    on_spark.nothing_left()
