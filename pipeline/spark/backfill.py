@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.coordinator import monotonic_ms
 from orchestrator.election import Election, Seen
-from orchestrator.errors import RefusedBySafety
+from orchestrator.errors import RefusedBySafety, WrongUse
 from pipeline.app import App
 from pipeline.loading import load
 from pipeline.spark.engine import MEMORY_BYTES, Computed, Engine, Inputs, Say, checked_history
@@ -78,6 +78,8 @@ async def backfill(
         await _refuse_used(log, prepared)
         async with _lease_held(log, app.id) as held:
             until = await _cut(log, prepared)
+            if not chosen:
+                _refuse_empty(app, until, 0)
             inputs = Inputs(app_ref, prepared, log_url, log.log_id, until, chosen, memory_bytes)
             clock.lap("checks")
             async with spark(session, f"backfill {app.id}", master) as spark_:
@@ -135,6 +137,7 @@ class Run:
             computed = await in_thread(self._session, engine.run, self._say)
             self._clock.lap("processors")
             self._clock.seconds.update(computed.seconds)
+            _refuse_empty(self._prepared.app, self._inputs.until, computed.total("records_in"))
             await self._hand_over(computed)
         finally:
             engine.remove()
@@ -274,6 +277,15 @@ async def _refuse_used(log: Log, prepared: Prepared) -> None:
         raise RefusedBySafety(
             f"the changelog {full[0]} of '{app.id}' is not empty, though no position is committed; "
             "backfill needs empty changelogs: give the app another id, or another log"
+        )
+
+
+def _refuse_empty(app: App, until: Mapping[Partition, int], records: int) -> None:
+    """Positions are committed once: those of nothing would stand in the way of the history that was forgotten."""
+    if not records and not any(until.values()):
+        raise WrongUse(
+            f"there is nothing to read: the inputs of '{app.id}' are empty in the log and no record of history was given; "
+            "name history files as TOPIC=PATTERN"
         )
 
 

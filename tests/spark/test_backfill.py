@@ -213,6 +213,21 @@ async def test_history_files_come_before_the_log(place: Place) -> None:
     await log.close()
 
 
+async def test_nothing_to_read_commits_nothing(place: Place) -> None:
+    """Neither in the log nor in history: positions of nothing would refuse the history that was forgotten."""
+    log = await place.log()
+    await prepare(log, sample.app)
+    with pytest.raises(WrongUse, match=r"nothing to read.*TOPIC=PATTERN"):
+        await place.backfill()
+    empty = place.folder / "names.parquet"
+    text = pa.array([], pa.string())
+    pq.write_table(pa.table({"key": text, "value": text, "timestamp_ms": pa.array([], pa.int64())}), empty)
+    with pytest.raises(WrongUse, match="nothing to read"):
+        await place.backfill(history={"names": [str(empty)]})
+    assert place.nothing_left() and not await log.positions("sample")
+    await log.close()
+
+
 async def test_a_failing_processor_leaves_nothing(place: Place) -> None:
     log = await place.log()
     clicks = [(outside.clicks, f"k{n}", n if n != 7 else -1, n) for n in range(20)]
