@@ -47,6 +47,12 @@ def test_a_line() -> None:
         (b'{"value": 1, "headers": [["a", "b"]]}', "headers"),
         (b'{"value": 1, "headers": {"a": 1}}', "headers"),
         (b'{"value": ' + b"[" * 100_000, "nested too deeply"),
+        (rb'{"value": "\ud800"}', r"line 17: \ud800 is half of a pair"),
+        (rb'{"value": "\udc00x"}', r"line 17: \udc00 is half of a pair"),
+        (rb'{"value": [{"\ud83dx": 1}]}', r"line 17: \ud83d is half of a pair"),
+        (b'{"value": [1e400]}', "line 17: the number 1e400 is too large; "),
+        (b'{"value": -1e999999}', "line 17: the number -1e999999 is too large; "),
+        (b'{"value": NaN}', "malformed"),
     ],
 )
 def test_a_bad_line_is_named(line: bytes, said: str) -> None:

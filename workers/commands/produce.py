@@ -37,6 +37,7 @@ LOOK_S = 0.5
 PROGRESS = "produce"
 FIELDS = {"key", "value", "timestamp_ms", "headers"}
 IGNORED = {"partition", "offset"}  # `consume` prints them; where a record goes is decided by its key
+NUMBER_SHOWN = 20
 TIME_MAX_MS = (1 << 63) - 1
 
 
@@ -211,8 +212,30 @@ def read_line(topic: Topic[Any, Any], number: int, line: bytes) -> tuple[bytes |
         raise BadLine(f"line {number}: nested too deeply; nothing was written") from None
     except UnicodeDecodeError:
         raise BadLine(f"line {number}: not UTF-8; nothing was written") from None
+    except msgspec.DecodeError as error:
+        raise BadLine(f"line {number}: {_cause(line, error)}; nothing was written") from None
     except (ValueError, TypeError, CodecError, WrongUse, msgspec.MsgspecError) as error:
         raise BadLine(f"line {number}: {error}; nothing was written") from None
+
+
+def _cause(line: bytes, error: msgspec.DecodeError) -> str:
+    """What is wrong with a line. Where it is JSON to others, it is for one of two things that the decoder does not name."""
+    large: list[str] = []
+
+    def number(text: str) -> float:
+        value = float(text)
+        if math.isinf(value):
+            large.append(text)
+        return value
+
+    try:
+        text = json.dumps(json.loads(line, parse_float=number), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return str(error)
+    if large:
+        return f"the number {large[0][:NUMBER_SHOWN]} is too large"
+    half = next((letter for letter in text if "\ud800" <= letter <= "\udfff"), None)
+    return str(error) if half is None else f"\\u{ord(half):04x} is half of a pair that makes one character"
 
 
 def _time(given: Any) -> int | None:
