@@ -84,6 +84,8 @@ def _run(argv: Sequence[str]) -> int:
 
         print(version("stream-orchestrator"))
         return 0
+    if broken := next((word for word in argv if not is_text(word)), None):
+        return fail(f"the argument {printable(broken)} is not UTF-8; write it in UTF-8, or rename what it names", 2)
     name, rest = argv[0], list(argv[1:])
     known = COMMANDS.get(name)
     if known is None:
@@ -104,6 +106,19 @@ def _run(argv: Sequence[str]) -> int:
         if debug or _is_unwritable(error):
             raise
         return report(error)
+
+
+def is_text(word: str) -> bool:
+    """False where bytes that are no UTF-8 were given: they cannot be sent, kept or compared with a name."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def printable(word: str) -> str:
+    return word.encode(errors="backslashreplace").decode().replace("\\udc", "\\x")
 
 
 def report(error: Exception) -> int:

@@ -82,6 +82,10 @@ class Setting:
     def read(self, text: str, where: str) -> Any:
         """The value. Raises WrongUse naming where it was written."""
         try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise WrongUse(f"{where}: it is not UTF-8; write it in UTF-8, or rename what it names") from None
+        try:
             value = self.parse(text)
         except (ValueError, WrongUse) as error:
             raise WrongUse(f"{where}: {error}") from None

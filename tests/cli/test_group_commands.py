@@ -110,7 +110,7 @@ def test_nothing_to_do(group: Console, amount: list[str]) -> None:
 
 def test_refusals(group: Console) -> None:
     assert group.here("scale-down", "bank", "--to", "1", "--current", "40").code == 3
-    assert group.here("scale-down", "bank", "--to", "1", "--apply", "0123").code == 3
+    assert group.here("scale-down", "bank", "--apply", "0123").code == 3
     assert group.here("scale-down", "bank", "--instances", "i77").code == 2
     assert group.here("scale-down", "bank", "--instances", "i1,i2,i3").code == 2
     assert group.here("drain", "bank", "i77").code == 2

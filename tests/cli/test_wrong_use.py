@@ -82,6 +82,13 @@ def one_line(err: str) -> bool:
         (["run", "bank.py"], "is a file"),
         (["run", "nowhere:app"], "no module 'nowhere'"),
         (["produce", "bank", "t"], "names no app"),
+        (["scale-down", "bank", "--apply", "x", "--to", "1"], "excludes --to"),
+        (["explain", "bank", "\udcff"], r"\xff is not UTF-8"),
+        (["query", "bank", "t", "a\udcff"], r"a\xff is not UTF-8"),
+        (["scale-down", "bank", "--instances", "\udcff"], r"\xff is not UTF-8"),
+        (["run", "bank:app", "--log", "sqlite:\udcff"], r"sqlite:\xff is not UTF-8"),
+        (["produce", "bank:app", "t", "--file", "\ud800"], r"\ud800 is not UTF-8"),
+        (["\udcff"], r"\xff is not UTF-8"),
     ],
 )
 def test_wrong_use(place: Console, words: list[str], said: str) -> None:
@@ -91,6 +98,24 @@ def test_wrong_use(place: Console, words: list[str], said: str) -> None:
     assert said in done.err
     assert done.out == ""
     assert not list(place.folder.iterdir()), "a command that went wrong left something behind"
+
+
+def test_a_setting_that_is_not_utf_8(place: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(place.environment, "ORCHESTRATOR_LOG", "sqlite:\udcff")
+    done = place.here("status", "bank")
+    assert (done.code, done.out) == (2, "") and one_line(done.err) and "it is not UTF-8" in done.err, done
+
+
+def test_a_share_is_written_with_one_sign(place: Console) -> None:
+    for command in ("scale-up", "scale-down"):
+        said = place.here(command, "--help").out
+        assert "--to N|P%" in said and "%%" not in said
+
+
+def test_drain_warns_once(place: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(place.environment, "ORCHESTRATOR_HEARTBEET", "1s")
+    done = place.here("drain", "bank", "i1")
+    assert done.code == 2 and done.err.count("ORCHESTRATOR_HEARTBEET is no setting") == 1, done
 
 
 WORDS = st.one_of(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+
 from orchestrator.cli.arguments import Parser, checked
 from orchestrator.cli.settings import some_time
 from workers.commands import scale_down
@@ -17,9 +19,6 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true")
     add_place(parser)
     args = parser.parse_args(argv)
-    words = [args.app, "--instances", args.instance]
-    words += ["--wait"] if args.wait else []
-    words += ["--json"] if args.json else []
-    words += ["--log", args.log] if args.log else []
-    words += ["--timeout", f"{args.timeout}ms"] if args.timeout is not None else []
-    return scale_down.run(words)
+    not_asked = dict.fromkeys(("to", "by", "current", "apply"))
+    no = dict.fromkeys(("plan", "follow", "undo", "force"), False)
+    return scale_down.do(Namespace(instances=args.instance, **not_asked, **no, **vars(args)))

@@ -25,8 +25,8 @@ POLL_S, SHUT_DOWN_S, BAR = 0.1, 15.0, 30
 def run(argv: list[str]) -> int:
     parser = Parser("scale-down", "Let instances hand over what they run and shut themselves down.")
     parser.add_argument("app", metavar="APP")
-    parser.add_argument("--to", help="how many stay: a count, or a share such as 80%%", metavar="N|P%%")
-    parser.add_argument("--by", help="how many leave: a count, or a share", metavar="N|P%%")
+    parser.add_argument("--to", help="how many stay: a count, or a share such as 80%%", metavar="N|P%")
+    parser.add_argument("--by", help="how many leave: a count, or a share", metavar="N|P%")
     parser.add_argument("--instances", metavar="A,B", help="which leave")
     parser.add_argument("--current", type=checked(whole_number), help="refuse unless that many run now")
     parser.add_argument("--plan", action="store_true", help="show what would happen, change nothing")
@@ -40,7 +40,11 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--force", action="store_true", help="with --timeout: stop the leavers instead")
     parser.add_argument("--json", action="store_true")
     add_place(parser)
-    args = parser.parse_args(argv)
+    return do(parser.parse_args(argv))
+
+
+def do(args: Any) -> int:
+    """What the options say. Raises WrongUse."""
     _check(args)
     return asyncio.run(_run(args))
 
@@ -57,6 +61,8 @@ def _check(args: Any) -> None:
         return
     if args.plan and (args.apply or args.wait):
         raise WrongUse(f"--plan changes nothing, so it excludes --{'apply' if args.apply else 'wait'}; give one")
+    if amounts and args.apply:
+        raise WrongUse(f"--apply does exactly what its plan says, so it excludes --{amounts[0]}; leave one out")
     if not amounts and not args.apply:
         raise WrongUse("how many: give --to, --by or --instances")
     if args.force and args.timeout is None:

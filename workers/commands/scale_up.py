@@ -28,9 +28,9 @@ def run(argv: list[str]) -> int:
     parser = Parser("scale-up", "Add instances; they learn their tasks first and then take them over.")
     parser.add_argument("app", metavar="APP")
     parser.add_argument(
-        "--to", help="how many there should be: a count, or a share of what runs such as 150%%", metavar="N|P%%"
+        "--to", help="how many there should be: a count, or a share of what runs such as 150%%", metavar="N|P%"
     )
-    parser.add_argument("--by", help="how many more: a count, or a share", metavar="N|P%%")
+    parser.add_argument("--by", help="how many more: a count, or a share", metavar="N|P%")
     parser.add_argument("--current", type=checked(whole_number), help="refuse unless that many run now")
     parser.add_argument("--wait", action="store_true", help="return when the new ones have taken over")
     parser.add_argument(
