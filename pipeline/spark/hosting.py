@@ -281,11 +281,38 @@ def run_fleet(spec: InstanceSpec, count: int) -> int:
     spec = msgspec.structs.replace(
         spec, log=absolute_log(spec.log), snapshots=str(Path(spec.snapshots).absolute()) if spec.snapshots else ""
     )
-    session = spark_session(f"instances of {spec.application}", master)
+    return asyncio.run(_on_spark(spec, count, master))
+
+
+async def _on_spark(spec: InstanceSpec, count: int, master: str) -> int:
+    """Spark is started and stopped whole, in a thread (in the main one it would take the signals): one that comes
+    meanwhile is acted on after it, so that nothing of Spark stays behind."""
+    loop = asyncio.get_running_loop()
+    received: list[int] = []
+    beginning: asyncio.Task[int] | None = None
+
+    def hear(number: int) -> None:
+        received.append(number)
+        if beginning is not None:  # until the fleet hears the signals itself
+            beginning.cancel()
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, hear, number)
+    session = await asyncio.to_thread(spark_session, f"instances of {spec.application}", master)
     try:
-        return asyncio.run(run_command.run_fleet(SparkHost(session, ship(session, spec.app)), spec, count))
+        if not received:
+            host_ = SparkHost(session, ship(session, spec.app))
+            beginning = loop.create_task(run_command.run_fleet(host_, spec, count))
+            return await beginning
+    except asyncio.CancelledError:
+        if not received:
+            raise
     finally:
-        stop(session)
+        for number in SIGNALS:
+            loop.add_signal_handler(number, received.append, number)
+        await asyncio.to_thread(stop, session)
+    print("stopped before an instance was started", file=sys.stderr, flush=True)
+    return 128 + received[0]
 
 
 def _check_log(url: str, master: str) -> None:

@@ -42,3 +42,29 @@ def test_spark_is_killed(on_spark: Console) -> None:
     [folder] = folders(on_spark)
     assert str(folder / "spark.log") in said and (folder / "spark.log").exists()
     on_spark.nothing_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_spark_starts(on_spark: Console, number: int) -> None:
+    fleet = on_spark.start("run", "bank:app", "--on", "spark", name="run")
+    on_spark.until("Spark", lambda: folders(on_spark) and len(on_spark.processes()) > 1)
+    fleet.send_signal(number)
+    assert on_spark.end(fleet) == 128 + number
+    assert on_spark.said("run") == "stopped before an instance was started\n"
+    assert not folders(on_spark)
+    on_spark.nothing_left()
+
+
+def test_two_signals_to_a_fleet_that_runs(on_spark: Console) -> None:
+    """What is killed is not told as a failure of Spark, and Spark itself is stopped in order."""
+    fleet = on_spark.run(*FAST, "--on", "spark", instances=2)
+    children = [pid for pid in on_spark.processes() if pid not in (fleet.pid, java(on_spark))]
+    for pid in children:
+        os.kill(pid, signal.SIGSTOP)  # so that the second signal still finds them
+    fleet.terminate()
+    fleet.terminate()
+    fleet.terminate()
+    assert on_spark.end(fleet) == 0
+    assert (on_spark.folder / "run.err").read_text() == ""
+    assert not folders(on_spark)
+    on_spark.nothing_left()
