@@ -121,7 +121,7 @@ def tell(group: Group) -> list[Member]:
         owned = [(task, group.owners[task]) for task in group.writers.of(member.hello.writer)]
         assignment = assignment_of(group, member, owned)
         if member.sent is None or not same(member.sent, assignment):
-            member.sent = assignment
+            member.told(assignment)
             group.effects.append(ev.Send(member.session, assignment))
             if assignment.shutdown:
                 going.append(member)

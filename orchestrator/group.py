@@ -202,7 +202,7 @@ class Group:
             self.effects.append(ev.CloseSession(event.session, fenced=True))
             return
         self._take_status(member, before, now_ms)
-        if self._matters(before, event.status):
+        if self._matters(before, member.status):
             self.touched.add(member.name)
             self.dirty = True
         again = now_ms - member.told_again_ms >= self.settings.heartbeat_ms

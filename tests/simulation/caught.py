@@ -26,6 +26,7 @@ CAUGHT_BY: dict[str, int] = {
     "no_learner_budget": 0,
     "cold_before_warm": 0,
     "learner_before_warm": 97,
+    "believe_recalled": 4002629,
     "forget_resumed_operation": 11,
     "leave_with_tasks": 1,
     "stale_target": 522,
