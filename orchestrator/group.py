@@ -39,6 +39,7 @@ class Group:
         now_ms: int = 0,
         generation: int = 0,
         long_assignment: int = LONG_ASSIGNMENT,
+        gathering: bool = False,
     ) -> None:
         self.settings = settings
         self.term = term
@@ -81,6 +82,8 @@ class Group:
             self.owners[owner.task] = owner
             if owner.writer and owner.task not in self.tasks:
                 self.retiring[owner.task] = now_ms
+        # Until Gathered: a plan made before those without tasks are back would throw away what they restored.
+        self.gathering = gathering and len(self.owners) > 0
 
     # ---- the one entrance
 
@@ -109,6 +112,8 @@ class Group:
                 leaving.undo(self, "rolled back")
             case ev.TargetComputed(number, plan):
                 target_computed(self, number, plan, now_ms)
+            case ev.Gathered():
+                self.gathering, self.dirty = False, True
             case ev.Tick():
                 watch(self, now_ms)
                 growing.watch(self, now_ms)

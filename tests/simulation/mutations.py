@@ -19,7 +19,6 @@ from orchestrator import (
     placement,
     placement_standbys,
     refine,
-    roster,
     silence,
     views,
     weights,
@@ -208,11 +207,6 @@ def learner_before_warm(stack: ExitStack) -> None:
     _patch(stack, placement.Placing, "_best_copy", best)
 
 
-def believe_recalled(stack: ExitStack) -> None:
-    """A learner's announcement counts although it was told since to close what it had ready."""
-    _patch(stack, roster.Member, "believed", lambda self, status: status)
-
-
 def forget_resumed_operation(stack: ExitStack) -> None:
     """A new coordinator calls a scale-down done before its leavers could come back."""
     original = leaving.mark
@@ -380,7 +374,6 @@ MUTATIONS: dict[str, Mutation] = {
         no_learner_budget,
         cold_before_warm,
         learner_before_warm,
-        believe_recalled,
         forget_resumed_operation,
         leave_with_tasks,
         stale_target,
