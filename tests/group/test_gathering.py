@@ -62,3 +62,17 @@ async def test_a_status_that_is_asked_for_at_once_counts_everybody() -> None:
             await link.close()
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
+
+
+def test_a_scale_down_is_not_done_before_a_leaver_that_is_not_back_is_fenced() -> None:
+    """Any step may come just when the grace is over, before the tick that fences it (seed 1101)."""
+    settings = Settings()
+    owners = [OWNERS[0], Owner(TASKS[1], 1, "S2", "S2#1", 1)]
+    group = Group(settings, map(Task, TASKS), owners, term=2, gathering=True)
+    group.step(ev.Leaving("down", ("S2",), None, resumed=True), 0)
+    group.step(ev.Joined(1, hello("S1"), Status(active={TASKS[0]: 1})), 10)
+    done = ev.OperationEnded("down", "done")
+    assert done not in group.step(ev.Gathered(), settings.rejoin_grace_ms)
+    effects = group.step(ev.Tick(), settings.rejoin_grace_ms)
+    assert ev.Fence("S2#1") in effects and done not in effects
+    assert done in group.step(ev.WriterFenced("S2#1", (TASKS[1],)), settings.rejoin_grace_ms)
