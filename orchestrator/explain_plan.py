@@ -30,6 +30,9 @@ def why_not_planned(group: Group, now_ms: int, called: Callable[[TaskId], str] =
             f"nothing is planned until {some(names)} {verb} back with this coordinator or fenced, in at most {left} "
             "(rejoin_grace)"
         )
+    if group.gathering:
+        left = time_left(group.started_ms + group.settings.gathering_ms, now_ms)
+        return f"nothing is planned for another {left}: the coordinator is new, and those without tasks may still come back"
     if not group.writers and group.generation == group.inherited and group.first_join_ms is not None:
         until_ms = group.first_join_ms + group.settings.initial_delay_ms
         if now_ms < until_ms:

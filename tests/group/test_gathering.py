@@ -8,6 +8,7 @@ from benchmarks.heartbeats import KeptLedger, ask
 from orchestrator import control, messages
 from orchestrator import events as ev
 from orchestrator.coordinator import Coordinator
+from orchestrator.explain_plan import why_not_planned
 from orchestrator.group import Group
 from orchestrator.model import Copy, Hello, Owner, Role, Settings, Status, Task, TaskId
 from orchestrator.transport import Connection, connect
@@ -29,6 +30,16 @@ def test_a_learner_that_is_back_last_goes_on() -> None:
     group.step(ev.Joined(3, hello("S3"), Status(generation=4, copies={TASKS[1]: Copy(Role.LEARNER, 5, 9)})), 1_000)
     group.step(ev.Gathered(), 2_000)
     assert dict(group.learners) == {TASKS[1]: "S3"}
+
+
+def test_it_says_that_it_gathers() -> None:
+    group = Group(Settings(), map(Task, TASKS), OWNERS, term=2, gathering=True)
+    group.step(ev.Joined(1, hello("S1"), Status(active=dict.fromkeys(TASKS, 1))), 500)
+    assert why_not_planned(group, 500) == (
+        "nothing is planned for another 1.5 s: the coordinator is new, and those without tasks may still come back"
+    )
+    group.step(ev.Gathered(), 2_000)
+    assert why_not_planned(group, 2_000) is None
 
 
 def test_a_fresh_group_waits_for_nobody() -> None:
