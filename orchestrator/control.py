@@ -18,7 +18,7 @@ from orchestrator.explain import explain_task
 from orchestrator.group import Group
 from orchestrator.model import Role, TaskId
 from orchestrator.names import natural
-from orchestrator.scale import leaver_costs
+from orchestrator.scale import leaver_costs, running
 from orchestrator.shares import choose_leaving, parse_amount, target_size
 from orchestrator.stability import holder_of, is_stable
 
@@ -29,6 +29,7 @@ PLANS_KEPT = 100
 
 async def status(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
     """The whole group, as `status --json` prints it (the caller adds application and log)."""
+    await coordinator.gathered.wait()
     group = coordinator.group
     return {
         "generation": group.generation,
@@ -140,6 +141,7 @@ async def hand_overs(coordinator: Coordinator, args: Mapping[str, Any]) -> list[
 
 async def plan(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
     """Who would leave and what would move; changes nothing."""
+    await coordinator.gathered.wait()
     made = make_plan(coordinator.group, args, coordinator.host)
     coordinator.plans.pop(made["plan"], None)
     coordinator.plans[made["plan"]] = {name: args.get(name) for name in AMOUNTS}
@@ -150,7 +152,7 @@ async def plan(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, A
 
 def make_plan(group: Group, args: Mapping[str, Any], host: str | None) -> dict[str, Any]:
     """The plan of a scale-down: its id stands for the group as it is now, so an older plan does not fit later."""
-    present = {m.hello.instance for m in group.roster if not m.is_leaving and not m.fenced}
+    present = running(group)
     given = [name for name in AMOUNTS if args.get(name)]
     if len(given) != 1:
         raise WrongUse("give one of --to, --by, --instances")
@@ -211,6 +213,7 @@ def _moves(group: Group, leaving: set[str]) -> list[dict[str, Any]]:
 
 async def scale_down(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
     """Mark the leavers. The operation is written down before anybody is told."""
+    await coordinator.gathered.wait()
     group = coordinator.group
     if group.operation is not None:
         raise RefusedBySafety(

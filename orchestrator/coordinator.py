@@ -70,6 +70,7 @@ class Coordinator:
         self.aside = Aside()
         self._server: asyncio.Server | None = None
         self._started = asyncio.Event()
+        self.gathered = asyncio.Event()  # before that nobody knows how many there are
         self._ended = False
         self._asks: set[asyncio.Task[None]] = set()
 
@@ -88,11 +89,13 @@ class Coordinator:
             term=self.ledger.term,
             now_ms=monotonic_ms(),
             generation=await self.ledger.generation(),
+            gathering=True,
         )
         await self._resume_operation()
         self._started.set()
         try:
             async with asyncio.TaskGroup() as group:
+                group.create_task(self._gather())
                 group.create_task(self._renew())
                 group.create_task(self._tick())
                 group.create_task(self._write())
@@ -109,6 +112,7 @@ class Coordinator:
             self._server.close()
         self._ended = True
         self._started.set()
+        self.gathered.set()
         await asyncio.gather(*(connection.close() for connection in self._connections.values()))
 
     async def _resume_operation(self) -> None:
@@ -183,6 +187,13 @@ class Coordinator:
             connection.send(message)
 
     # ---- loops
+
+    async def _gather(self) -> None:
+        """Who was here before and is not back in time is counted with the tasks it has, or not at all."""
+        if self.group.gathering:
+            await asyncio.sleep(self.settings.gathering_ms / 1000)
+            self.event(ev.Gathered())
+        self.gathered.set()
 
     async def _renew(self) -> None:
         while True:

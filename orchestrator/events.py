@@ -85,6 +85,11 @@ class TargetComputed:
 
 
 @dataclass(frozen=True, slots=True)
+class Gathered:
+    """Whoever was here before this coordinator has had the time to come back."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
@@ -99,6 +104,7 @@ Event = (
     | Leaving
     | UndoLeaving
     | TargetComputed
+    | Gathered
     | Tick
 )
 

@@ -1,57 +1,74 @@
 """Why a task is where it is, and what it waits for, in sentences.
 
-One rule: reads the group, decides nothing; every sentence names who, and by which setting. `explain_task` asks the
-questions in the order in which the group answers them: versions, owner, hand-over, copies, balance.
+One rule: reads the group, decides nothing; every sentence is true, names who, and by which setting. `explain_task` asks
+the questions in the order in which the group answers them: versions, owner, hand-over, copies, balance. What concerns
+load is in explain_load.py, what holds up the whole group in explain_plan.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from orchestrator import growing
 from orchestrator.durations import show_duration
+from orchestrator.explain_load import Load
+from orchestrator.explain_plan import Barrier, absent_writers, is_given_up, some, time_left
+from orchestrator.explain_plan import why_not_planned as why_not_planned
+from orchestrator.grants import is_released
 from orchestrator.group import Group
-from orchestrator.model import Owner, TaskId
-from orchestrator.names import natural
+from orchestrator.model import TaskId
+from orchestrator.refine import Move
 from orchestrator.roster import Member
 from orchestrator.stability import holder_of
-from orchestrator.views import restoring
+from orchestrator.views import can_go_on_elsewhere
 
 
 def explain_task(group: Group, task: TaskId, names: Mapping[TaskId, str] | None = None) -> tuple[list[str], list[str]]:
     """(why it is there, what it waits for)."""
-    about = _About(group, task, names or {})
+    called = names or {}
     if task in group.coming:
-        return [f"{about.name} is new: a topic grew"], [
-            "it waits until all members that will have it have said so, and at most "
-            f"{show_duration(growing.HEARTBEATS * group.settings.heartbeat_ms)}"
-        ]
+        return _coming(group, task, called.get(task, str(task)))
     if task not in group.tasks:
-        return [
-            f"{about.name} is in no version of the app that runs here; it comes back with a member whose version has it"
-        ], []
+        return _unknown(group, task, called.get(task, str(task)))
+    about = _About(group, task, called)
     return [*about.owned(), *about.copies(), *about.balance()], [
         *about.handed_over(),
+        *about.begun(),
         *about.kept_for_owner(),
         *about.learned(),
-        *about.emptied(),
+        *about.load_waits(),
         *about.held_up(),
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Host:
-    """An instance that stays, with its load and room for learners."""
+def _coming(group: Group, task: TaskId, name: str) -> tuple[list[str], list[str]]:
+    left = time_left(group.coming[task] + growing.HEARTBEATS * group.settings.heartbeat_ms, group.last_step_ms)
+    reason = why_not_planned(group, group.last_step_ms)
+    return [f"{name} is new: a topic grew"], [
+        f"it waits until all members that will have it have said so, and at most {left}",
+        *([reason] if reason else []),
+    ]
 
-    name: str
-    load: int
-    capacity: int
-    restoring: int
+
+def _unknown(group: Group, task: TaskId, name: str) -> tuple[list[str], list[str]]:
+    why = [f"{name} is in no version of the app of those who stay; it comes back with a member whose version has it"]
+    owner = group.owners.get(task)
+    if task in group.recording:
+        return why, [f"the log is being told that nobody has {name} any more"]
+    if owner is None or not owner.writer:
+        return why, []
+    if owner.writer in group.fencing:
+        return why, [f"{name} waits for the log to fence {owner.member}"]
+    if owner.writer in absent_writers(group):
+        left = time_left(group.started_ms + group.settings.rejoin_grace_ms, group.last_step_ms)
+        return why, [f"{owner.member}, its last owner, is fenced if it has not come back in {left} (rejoin_grace)"]
+    since_ms = group.retiring.get(task, group.last_step_ms)
+    left = time_left(since_ms + group.settings.release_timeout_ms, group.last_step_ms)
+    return why, [f"{owner.member} is fenced if it has not given {name} up in {left} (release_timeout)"]
 
 
 class _About:
-    """The sentences about one task."""
+    """The sentences about one task of the group."""
 
     def __init__(self, group: Group, task: TaskId, names: Mapping[TaskId, str]) -> None:
         self.group = group
@@ -60,202 +77,207 @@ class _About:
         self.name = self.called(task)
         self.now_ms = group.last_step_ms
         self.owner = group.owners.get(task)
+        self.holder = holder_of(group, task)
         self.move = group.moves.get(task)
-        self.learner = group.learners.get(task)
-        self.hosts = list(self._hosts())
+        self.learner = group.roster.get(group.learners.get(task, ""))
+        self.load = Load(group, task, self.name)
+        self.fenced = self.owner is not None and self.owner.writer in group.fencing
+        self.changes = self.move is not None or task in group.recording or self.fenced
 
     def called(self, task: TaskId) -> str:
         return self.names.get(task, str(task))
 
-    def _hosts(self) -> Iterator[_Host]:
-        group = self.group
-        loads: dict[str, int] = {}
-        learners = restoring(group)
-        for task in group.tasks:
-            member = group.roster.get(group.learners.get(task) or group.effective_owner(task) or "")
-            if member is not None:
-                loads[member.hello.instance] = loads.get(member.hello.instance, 0) + group.weight(task)
-        capacity: dict[str, int] = {}
-        for member in group.roster:
-            if not member.fenced and not member.is_leaving and group.can_run(member, self.task):
-                capacity[member.hello.instance] = capacity.get(member.hello.instance, 0) + member.hello.capacity
-        for name in sorted(capacity, key=natural):
-            yield _Host(name, loads.get(name, 0), capacity[name], learners.get(name, 0))
+    def _left(self, until_ms: int) -> str:
+        return time_left(until_ms, self.now_ms)
 
     # ---- why it is there
 
     def owned(self) -> Iterator[str]:
-        name, owner = self.name, self.owner
+        name, owner, holder = self.name, self.owner, self.holder
         if owner is None:
             yield f"{name} has never had an owner"
-        elif not owner.writer and self.gone(owner):
-            yield f"{name} has no owner: {owner.member}, its last one, was fenced at epoch {owner.epoch - 1}"
         elif not owner.writer:
-            yield f"{name} has no owner: the writer of {owner.member} was fenced at epoch {owner.epoch - 1}"
+            yield f"{name} has no owner since epoch {owner.epoch}: {owner.member}, its last one, was fenced or let it go"
+        elif holder is None or self.fenced:
+            yield f"{name} belongs to {owner.member} since epoch {owner.epoch}, as the log says"
+        elif is_released(owner, holder):
+            yield f"{name} is active nowhere: {owner.member}, which had it since epoch {owner.epoch}, has given it up"
         else:
             yield f"{name} is active on {owner.member} since epoch {owner.epoch}"
 
-    def gone(self, owner: Owner) -> bool:
-        return self.group.roster.get(owner.member) is None
-
     def copies(self) -> Iterator[str]:
-        holder, standbys = holder_of(self.group, self.task), self.group.standbys.get(self.task, ())
+        group, name = self.group, self.name
         if self.learner is not None:
-            leaves = holder is not None and holder.is_leaving
-            yield f"{self.learner} is learning {self.name} {'because its owner is leaving' if leaves else 'to balance the load'}"
-        for standby in standbys:
-            yield f"{standby} keeps a standby of {self.name}"
-        wanted = self.group.settings.standbys if self.group.tasks[self.task].stateful else 0
-        if len(standbys) < wanted and len(self.hosts) <= wanted:
-            others = f"{len(self.hosts)} instance{'s' if len(self.hosts) != 1 else ''}"
-            yield f"{wanted} standbys are wanted (standbys), and {others} can hold a copy of {self.name}"
+            yield f"{self.learner.name} is learning {name}{self.load.why_learned(self._keeper(), self.learner)}"
+        standbys = group.standbys.get(self.task, ())
+        for member in filter(None, map(group.roster.get, standbys)):
+            copy = member.status.copies.get(self.task)
+            if copy is None:
+                yield f"{member.name} is to keep a standby of {name}"
+            else:
+                behind = f", {copy.lag} behind" if copy.lag > self._lag_max() else ""
+                yield f"{member.name} keeps a standby of {name}{behind}"
+        wanted = group.settings.standbys if group.tasks[self.task].stateful else 0
+        able = len(self.load.able())
+        if len(standbys) < wanted and able <= wanted:
+            others = f"{able} instance{'s' if able != 1 else ''}"
+            yield f"{wanted} standbys are wanted (standbys), and {others} can hold a copy of {name}"
+
+    def _keeper(self) -> Member | None:
+        """Whoever has the task, and keeps it while nothing is planned."""
+        known = self.holder is not None and self.load.view.active.get(self.task) == self.holder.name
+        return self.holder if known else None
+
+    def _resting(self) -> Member | None:
+        """Its owner, if nobody is to take the task over."""
+        return None if self.changes or self.learner is not None else self._keeper()
 
     def balance(self) -> Iterator[str]:
-        """A task at rest: why it does not go to a lighter instance."""
-        mine, lightest = self._lightest()
-        if mine is None or lightest is None or self._worth(mine, lightest):
-            return
-        if lightest.load < mine.load:
-            factor, weight = self.group.settings.balancing_factor, self.group.weight(self.task)
-            heavy = f" times its weight of {weight}" if weight != 1 else ""
-            yield (
-                f"{self.name} stays on {mine.name}, which carries {mine.load}; the lightest instance, {lightest.name}, carries "
-                f"{lightest.load}, and a move needs a difference of more than {factor}{heavy} (balancing_factor)"
-            )
-
-    def _lightest(self) -> tuple[_Host | None, _Host | None]:
-        """The owner's instance and the lightest other one, for a task that neither moves nor is kept or given away."""
-        holder = holder_of(self.group, self.task)
-        if holder is None or self.move is not None or self.learner is not None or holder.is_leaving:
-            return None, None
-        mine = next((h for h in self.hosts if h.name == holder.hello.instance), None)
-        others = [h for h in self.hosts if h.name != holder.hello.instance]
-        return mine, min(others, key=lambda h: (h.load + 1) / h.capacity, default=None)
-
-    def _worth(self, mine: _Host, other: _Host) -> bool:
-        least = max(1, self.group.settings.balancing_factor) * self.group.weight(self.task)
-        return mine.load * other.capacity > (other.load + least) * mine.capacity
+        holder = self._resting()
+        if holder is not None:
+            yield from self.load.at_rest(holder)
 
     # ---- what it waits for
 
     def handed_over(self) -> Iterator[str]:
-        group, name, owner = self.group, self.name, self.owner
-        if owner is not None and owner.writer in group.fencing and owner.writer:
-            yield f"{name} waits for the log to fence {owner.member}; until then nobody else may run it"
+        group, name, record = self.group, self.name, self.group.recording.get(self.task)
+        if self.fenced and self.owner is not None:
+            yield f"{name} waits for the log to fence {self.owner.member}; until then nobody else may run it"
+        elif record is not None and not record.writer:
+            yield f"the log is being told that nobody has {name} at the moment"
+        elif record is not None and record.writer in group.fencing:
+            yield f"{name} waits for the log to fence {record.member}, to which it was about to go"
+        elif record is not None:
+            yield f"{name} goes to {record.member}; its owner record is being written"
         elif self.move is not None:
-            source = group.roster.get(self.move.source)
-            if source is not None and owner is not None and owner.writer == source.hello.writer:
-                left = self._left(self.move.since_ms + group.settings.release_timeout_ms)
-                yield f"{name} goes to {self.move.target}, which waits for {self.move.source} to give it up"
-                yield f"{self.move.source} is fenced if it has not given {name} up in {left} (release_timeout)"
+            yield from self._moves(self.move)
+
+    def _moves(self, move: Move) -> Iterator[str]:
+        group, name, owner = self.group, self.name, self.owner
+        if self._is_broken(move):
+            yield f"{name} was to go to {move.target}, which cannot take it any more; it is placed with the next rebalance"
+            return
+        holds = owner if owner is not None and not is_given_up(group, self.task) else None
+        barrier = Barrier(group, self.task, holds.member if holds is not None else "", self.called)
+        awaited = barrier.awaited()
+        if holds is not None:
+            if holds.member == move.target:
+                yield f"{name} goes back to {holds.member} once that has given up what it had, like everybody"
             else:
-                yield f"{name} goes to {self.move.target} as soon as its owner record is written"
-        elif self.task in group.recording:
-            yield f"{name} goes to {group.recording[self.task].member}; its owner record is being written"
+                yield f"{name} goes to {move.target}, which waits for {holds.member} to give it up"
+            if move.asked:
+                left = self._left(move.since_ms + group.settings.release_timeout_ms)
+                yield f"{holds.member} is fenced if it has not given {name} up in {left} (release_timeout)"
+            if awaited:
+                yield f"{name} waits for {some(awaited, ' and ')}, too: all that moves now changes hands at once"
+        elif awaited:
+            yield (
+                f"{name} goes to {move.target}, which waits for {some(awaited, ' and ')}: all that moves now changes hands at once"
+            )
+        else:
+            yield f"{name} goes to {move.target} as soon as its owner record is written"
+        yield from barrier.deadlines(self.now_ms)
+
+    def _is_broken(self, move: Move) -> bool:
+        target = self.group.roster.get(move.target)
+        return target is None or target.fenced or not self.group.can_run(target, self.task)
+
+    def begun(self) -> Iterator[str]:
+        """Its owner was given it lately, and may still have to catch up."""
+        taken = self.group.hand_overs.get(self.task)
+        holder, owner = self._keeper(), self.owner
+        if taken is None or holder is None or owner is None or self.changes or taken[1] != holder.name:
+            return
+        started = holder.status.started.get(self.task)
+        if started is None or started.epoch != owner.epoch:
+            yield f"{holder.name} has not said yet that it processes {self.name}"
 
     def kept_for_owner(self) -> Iterator[str]:
         """Its owner is silent, or not yet back with this coordinator."""
         group, owner, name = self.group, self.owner, self.name
-        if owner is None or self.move is not None or owner.writer in group.fencing:
+        if owner is None or self.changes:
             return
         member = group.roster.get(owner.member)
-        if member is None:
-            if owner.writer:
-                left = self._left(group.started_ms + group.settings.rejoin_grace_ms)
-                yield (
-                    f"{owner.member} has not come back to this coordinator; {name} is kept for it for another {left} "
-                    "(rejoin_grace)"
-                )
-            return
-        silent = member.silent_for(self.now_ms)
-        left = self._left(self.now_ms - silent + group.settings.session_timeout_ms)
-        if not owner.writer and member.fenced:
-            yield f"{name} is kept for {owner.member} until its session ends in {left} (session_timeout): its disk may come back"
-        elif owner.writer and member.hello.writer == owner.writer and silent > 2 * group.settings.heartbeat_ms:
-            why = "it announced a bounce" if member.status.bounce else "it may come back"
+        if owner.writer and owner.writer in absent_writers(group):
+            left = self._left(group.started_ms + group.settings.rejoin_grace_ms)
             yield (
-                f"{name} is kept for {owner.member}, which has been silent for {show_duration(silent)}, for another {left} "
-                f"(session_timeout): {why}"
+                f"{owner.member} has not come back to this coordinator; {name} is kept for it for another {left} "
+                "(rejoin_grace)"
             )
+        elif member is not None and self.task in self.load.view.reserved:
+            left = self._left(self._silent_since(member) + group.settings.session_timeout_ms)
+            yield f"{name} is kept for {owner.member} until its session ends in {left} (session_timeout): its disk may come back"
+        elif self.holder is not None and self._is_silent(self.holder) and not is_released(owner, self.holder):
+            yield self._waited_for(self.holder)
 
-    def _left(self, until_ms: int) -> str:
-        return show_duration(max(0, until_ms - self.now_ms))
+    def _waited_for(self, holder: Member) -> str:
+        settings, silent = self.group.settings, show_duration(holder.silent_for(self.now_ms))
+        patience, setting, why = settings.session_timeout_ms, "session_timeout", "it may come back"
+        sooner = settings.disconnect_grace_ms < patience and holder.session is None
+        if holder.status.bounce:
+            why = "it announced a bounce"
+        elif sooner and can_go_on_elsewhere(self.group, holder):
+            patience, setting = settings.disconnect_grace_ms, "disconnect_grace"
+        left = self._left(self._silent_since(holder) + patience)
+        return f"{self.name} is kept for {holder.name}, which has been silent for {silent}, for another {left} ({setting}): {why}"
+
+    def _silent_since(self, member: Member) -> int:
+        return self.now_ms - member.silent_for(self.now_ms)
+
+    def _is_silent(self, member: Member) -> bool:
+        return member.session is None or member.silent_for(self.now_ms) > 2 * self.group.settings.heartbeat_ms
 
     def learned(self) -> Iterator[str]:
         """What a learner still has to do."""
         group, name, learner = self.group, self.name, self.learner
-        member = group.roster.get(learner) if learner is not None else None
-        if learner is None or member is None or self.move is not None:
+        if learner is None or self.changes:
             return
-        copy = member.status.copies.get(self.task)
-        others = [t for t, m in group.learners.items() if m == learner and t != self.task]
-        late = [t for t in others if (c := member.status.copies.get(t)) is None or c.lag > self._lag_max()]
-        if member.silent_for(self.now_ms) > 2 * group.settings.heartbeat_ms:
-            yield f"{learner} has been silent for {show_duration(member.silent_for(self.now_ms))}; {name} waits for it"
+        copy = learner.status.copies.get(self.task)
+        late = [task for task in group.learners.of(learner.name) if task != self.task and self._is_late(learner, task)]
+        if self._is_silent(learner):
+            left = self._left(self._silent_since(learner) + group.settings.session_timeout_ms)
+            silent = show_duration(learner.silent_for(self.now_ms))
+            yield f"{learner.name} has been silent for {silent}; {name} waits for it for another {left} (session_timeout)"
         if copy is None:
-            yield f"{name} moves to {learner} when {learner} has restored its state, which it has not begun"
-        elif not copy.ready and copy.lag <= self._lag_max() and late and group.settings.ready == "conservative":
-            told = ", ".join(sorted((self.called(t) for t in late), key=natural))
-            yield f"{learner} has restored {name} and takes it over when it has restored {told}, too (ready=conservative)"
+            yield f"{name} moves to {learner.name} when {learner.name} has restored its state, which it has not begun"
+        elif copy.ready:
+            yield f"{learner.name} has restored {name} and takes it over with the next rebalance"
+        elif copy.lag <= self._lag_max() and late and group.settings.ready == "conservative":
+            told = some(map(self.called, late))
+            yield f"{learner.name} has restored {name} and takes it over when it has restored {told}, too (ready=conservative)"
         else:
             lag = f", {copy.lag} behind" if copy.lag else ""
             eta = f", about {show_duration(copy.eta_ms)} to go" if copy.eta_ms else ""
-            yield f"{name} moves to {learner} when {learner} has restored its state{lag}{eta}"
+            yield f"{name} moves to {learner.name} when {learner.name} has restored its state{lag}{eta}"
+
+    def _is_late(self, learner: Member, task: TaskId) -> bool:
+        copy = learner.status.copies.get(task)
+        return copy is None or copy.lag > self._lag_max()
 
     def _lag_max(self) -> int:
         return self.group.settings.acceptable_recovery_lag
 
-    def emptied(self) -> Iterator[str]:
-        """Its owner leaves, or carries too much, and nobody learns it yet."""
-        holder, name = holder_of(self.group, self.task), self.name
-        if holder is None or self.move is not None or self.learner is not None:
-            return
-        if holder.is_leaving:
-            yield from self._leaving(holder)
-            return
-        mine, lightest = self._lightest()
-        if mine is None or lightest is None or not self._worth(mine, lightest):
-            return
-        gap = f"{mine.name} carries {mine.load} and {lightest.name} carries {lightest.load}"
-        limit = self.group.settings.max_learners_per_instance
-        if (self.task, lightest.name) in self.group.given_up:
-            yield f"{gap}, but {self._given_up(lightest.name)}"
-        elif lightest.restoring >= limit:
-            yield f"{gap}; {name} may go there when {lightest.name} restores fewer than {limit} (max_learners_per_instance)"
-        else:
-            yield f"{gap}; other tasks of {mine.name} go first"
-
-    def _leaving(self, holder: Member) -> Iterator[str]:
-        name, limit = self.name, self.group.settings.max_learners_per_instance
-        if not self.hosts:
-            yield f"{holder.name} is leaving, and so is everybody else; {name} stays until somebody joins"
-            return
-        tried = [h.name for h in self.hosts if (self.task, h.name) in self.group.given_up]
-        full = [h.name for h in self.hosts if h.restoring >= limit and h.name not in tried]
-        for host in tried:
-            yield f"{holder.name} is leaving, but {self._given_up(host)}"
-        if full:
-            restore = "restores" if len(full) == 1 else "restore"
-            yield (
-                f"{holder.name} is leaving; {name} waits until {' or '.join(full)} {restore} fewer than {limit} "
-                "(max_learners_per_instance)"
-            )
-
-    def _given_up(self, host: str) -> str:
-        timeout = self.group.settings.learner_timeout_ms
-        since = self.group.given_up[(self.task, host)]
-        return (
-            f"{host} gave up learning {self.name} after {show_duration(timeout)} without progress (learner_timeout); it is "
-            f"tried there again in {self._left(since + 5 * timeout)}"
-        )
+    def load_waits(self) -> Iterator[str]:
+        holder = self._resting()
+        if holder is not None:
+            yield from self.load.waits(holder)
 
     def held_up(self) -> Iterator[str]:
-        """What holds up the whole group."""
-        group = self.group
-        if not len(group.roster):
-            yield f"nobody is here to run {self.name}"
-        elif group.fencing and self.move is None and (self.owner is None or self.owner.writer not in group.fencing):
-            members = sorted({o.member for o in group.owners.values() if o.writer in group.fencing}, key=natural)
-            yield f"nothing is planned until the log has fenced {', '.join(members)}"
-        elif self.owner is None and self.move is None and self.task not in group.recording:
-            yield f"{self.name} is placed with the next rebalance"
+        """What holds up the whole group, and with it whatever does not change hands already."""
+        group, name, view = self.group, self.name, self.load.view
+        if not view.members:
+            yield f"nobody is here to run {name}"
+            return
+        if self.fenced or self.task in group.recording or (self.move is not None and not self._is_broken(self.move)):
+            return
+        reason = why_not_planned(group, self.now_ms, self.called)
+        if reason is not None:
+            # Its own owner is one of those that everybody waits for: that is told already.
+            if self.owner is None or self.owner.writer not in absent_writers(group):
+                yield reason
+                yield from Barrier(group, called=self.called).deadlines(self.now_ms)
+        elif self.task not in view.active and self.task not in view.reserved and self.move is None:
+            if any(self.load.placing.able(host, self.task) for host in self.load.placing.hosts):
+                yield f"{name} is placed with the next rebalance"
+            else:
+                yield f"nobody that is here has a version of the app with {name}; it waits until one joins"

@@ -76,11 +76,15 @@ def _beside(group: Group, member: Member) -> Set[TaskId]:
 
 
 def _may_go(group: Group, member: Member) -> bool:
-    """A leaver goes when nothing is left on its whole instance, and only while somebody stays."""
+    """A leaver goes when nothing is left on its whole instance, and somebody stays, or has the tasks: where everybody
+    leaves, the last one does not go."""
     instance = member.hello.instance
     if any(group.owns(other) for other in group.roster.of_instance(instance)):
         return False
-    return group.roster.somebody_stays() or not group.tasks
+    if group.roster.somebody_stays() or not group.tasks:
+        return True
+    others = (group.roster.of_writer(writer) for writer in group.writers)
+    return any(other is not None and not other.fenced for other in others)
 
 
 def lacks(member: Member) -> bool:
@@ -121,7 +125,7 @@ def tell(group: Group) -> list[Member]:
         owned = [(task, group.owners[task]) for task in group.writers.of(member.hello.writer)]
         assignment = assignment_of(group, member, owned)
         if member.sent is None or not same(member.sent, assignment):
-            member.sent = assignment
+            member.told(assignment)
             group.effects.append(ev.Send(member.session, assignment))
             if assignment.shutdown:
                 going.append(member)

@@ -39,6 +39,7 @@ class Group:
         now_ms: int = 0,
         generation: int = 0,
         long_assignment: int = LONG_ASSIGNMENT,
+        gathering: bool = False,
     ) -> None:
         self.settings = settings
         self.term = term
@@ -81,6 +82,8 @@ class Group:
             self.owners[owner.task] = owner
             if owner.writer and owner.task not in self.tasks:
                 self.retiring[owner.task] = now_ms
+        # Until Gathered: a plan made before those without tasks are back would throw away what they restored.
+        self.gathering = gathering and len(self.owners) > 0
 
     # ---- the one entrance
 
@@ -109,6 +112,8 @@ class Group:
                 leaving.undo(self, "rolled back")
             case ev.TargetComputed(number, plan):
                 target_computed(self, number, plan, now_ms)
+            case ev.Gathered():
+                self.gathering, self.dirty = False, True
             case ev.Tick():
                 watch(self, now_ms)
                 growing.watch(self, now_ms)
@@ -202,7 +207,7 @@ class Group:
             self.effects.append(ev.CloseSession(event.session, fenced=True))
             return
         self._take_status(member, before, now_ms)
-        if self._matters(before, event.status):
+        if self._matters(before, member.status):
             self.touched.add(member.name)
             self.dirty = True
         again = now_ms - member.told_again_ms >= self.settings.heartbeat_ms

@@ -89,7 +89,8 @@ def end(group: Group, now_ms: int) -> None:
     operation = group.operation
     if operation is None or any(group.roster.of_instance(instance) for instance in operation.instances):
         return
-    if operation.resumed and now_ms - group.started_ms < group.settings.rejoin_grace_ms:
-        return  # its leavers may still come back to this coordinator
+    absent = not group.writers.keys() <= group.roster.writers()
+    if operation.resumed and (absent or now_ms - group.started_ms < group.settings.rejoin_grace_ms):
+        return  # its leavers may still come back to this coordinator, or run on until they are fenced
     group.effects.append(ev.OperationEnded(operation.id, "done"))
     group.operation = None

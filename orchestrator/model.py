@@ -196,3 +196,9 @@ class Settings:
     learner_timeout_ms: int = 60_000
     initial_delay_ms: int = 0
     check_invariants: bool = False
+
+    @property
+    def gathering_ms(self) -> int:
+        """How long a new coordinator waits for those who were here before it and have no tasks: nothing is written down of
+        them. A worker finds out within a heartbeat, and is there with the next."""
+        return min(2 * self.heartbeat_ms, self.rejoin_grace_ms)

@@ -61,9 +61,9 @@ class Placing:
         self.rank = {host: index for index, host in enumerate(self.hosts)}
         self.capacity = {h: max(1, sum(max(1, view.members[m].capacity) for m in self.workers[h])) for h in self.hosts}
         leaving = {view.members[name].instance for name in view.members if view.members[name].leaving}
-        self.staying = [host for host in self.hosts if host not in leaving]
-        self.leaving = leaving if self.staying else set()
         self.silent = {h for h in self.hosts if view.silent.issuperset(self.workers[h])} if view.silent else set[str]()
+        self.staying = [host for host in self.hosts if host not in leaving] or self._last_to_leave()
+        self.leaving = leaving.difference(self.staying)
         self.load = dict.fromkeys(self.hosts, 0)
         self.worker_load = dict.fromkeys(view.members, 0)
         self.active: dict[TaskId, str] = {}
@@ -76,6 +76,15 @@ class Placing:
         self.even = len(set(self.capacity.values())) == 1
         self.mixed = any(member.knows is not None for member in view.members.values())
         self.direct = view.protocol is not Protocol.LEARNER
+
+    def _last_to_leave(self) -> list[str]:
+        """Everybody leaves, and one always stays: who has and learns the most, of those that can be told."""
+        load = dict.fromkeys(self.hosts, 0)
+        learning = ((task, learner.member) for task, learner in self.view.learners.items())
+        for task, member in (*self.view.active.items(), *learning):
+            if member in self.host_of and task in self.view.tasks:
+                load[self.host_of[member]] += self.view.tasks[task].weight
+        return self.hosts and [min(self.hosts, key=lambda h: (h in self.silent, -load[h], self.rank[h]))]
 
     # ---- active
 

@@ -38,7 +38,7 @@ class Move:
 
 def _may_plan(group: Group, now_ms: int) -> bool:
     """Not while owners from the time before this coordinator may still come back, nor in a fresh group's delay."""
-    if group.fencing:
+    if group.fencing or group.gathering:
         return False
     if not group.writers.keys() <= group.roster.writers():
         return False  # until they are back, or fenced: with the first tick after the rejoin grace

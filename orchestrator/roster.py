@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterator, KeysView
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from orchestrator.model import Assignment, Hello, Protocol, Settings, Status, TaskId, TaskRange
@@ -64,10 +64,31 @@ class Member:
     told_again_ms: int = 0
     complete: tuple[object, ...] = ()  # an assignment, and reports of which it was seen that they lack nothing of it
     number: int = 0  # its place in the roster
+    recalled: dict[TaskId, int] = field(
+        default_factory=dict
+    )  # ready copies it was told to close: with which generation
 
     @property
     def name(self) -> str:
         return self.hello.member
+
+    def told(self, assignment: Assignment) -> None:
+        """This is what it is to hold from now on. A copy that it is told to close counts as ready no more: if it is wanted
+        again a moment later, it has to be opened again first, and the member may not have heard of either yet."""
+        self.sent = assignment
+        for task, copy in self.status.copies.items():
+            if copy.ready and task not in assignment.active and task not in assignment.learners:
+                self.recalled[task] = assignment.generation
+        self.status = self.believed(self.status)
+
+    def believed(self, status: Status) -> Status:
+        """What it says, but for announcements from before it closed a copy."""
+        if not self.recalled:
+            return status
+        self.recalled = {task: since for task, since in self.recalled.items() if status.generation < since}
+        void = {task: copy for task, copy in status.copies.items() if task in self.recalled and copy.ready}
+        copies = {**status.copies, **{task: replace(copy, ready=False) for task, copy in void.items()}}
+        return replace(status, copies=copies) if void else status
 
     @property
     def is_leaving(self) -> bool:
@@ -132,7 +153,8 @@ class Roster:
 
     def report(self, member: Member, status: Status) -> None:
         """The member's status is this from now on."""
-        before, member.status = member.status, status
+        before, member.status = member.status, member.believed(status)
+        status = member.status
         if before.copies.keys() != status.copies.keys() or before.disk.keys() != status.disk.keys():
             self._forget_copies(member.name, before)
             self._note_copies(member.name, status)

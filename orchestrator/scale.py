@@ -1,7 +1,9 @@
-"""What it costs to empty an instance. One rule: reads the group; the choice itself is in shares.py."""
+"""Which instances a share is counted of, and what it costs to empty one. One rule: reads the group; the choice itself is
+in shares.py."""
 
 from __future__ import annotations
 
+from orchestrator.errors import RefusedBySafety
 from orchestrator.group import Group
 from orchestrator.model import TaskId
 
@@ -29,3 +31,19 @@ def _ready_elsewhere(group: Group, task: TaskId, instance: str) -> bool:
         if copy is not None and other.hello.instance != instance and copy.lag <= group.settings.acceptable_recovery_lag:
             return True
     return False
+
+
+def running(group: Group) -> set[str]:
+    """The instances that a share is counted of: running or joining, not leaving. Raises RefusedBySafety while owners may
+    still come back to a new coordinator: a share of those who are back already would be another number."""
+    here = group.roster.writers()
+    absent = sorted(
+        {group.owners[next(iter(group.writers.of(w)))].member for w in group.writers.keys() - here - group.fencing}
+    )
+    left = group.started_ms + group.settings.rejoin_grace_ms - group.last_step_ms
+    if absent and left > 0:
+        raise RefusedBySafety(
+            f"{', '.join(absent)} had tasks and {'is' if len(absent) == 1 else 'are'} not back with this coordinator; "
+            f"how many instances run is known in {left / 1000:.1f} s at most (rejoin_grace): try again then"
+        )
+    return {m.hello.instance for m in group.roster if not m.is_leaving and not m.fenced}

@@ -15,7 +15,7 @@ from orchestrator.explain import explain_task
 from orchestrator.grants import is_released
 from orchestrator.model import PROTOCOL_ORDER, Protocol, Settings, Task, TaskId, TaskRange
 from orchestrator.names import natural
-from orchestrator.scale import leaver_costs
+from orchestrator.scale import leaver_costs, running
 from orchestrator.scenario_files import COMMANDS, Block
 from orchestrator.scenario_files import parse as parse
 from orchestrator.scenario_words import (
@@ -243,7 +243,7 @@ class Scenario:
             return
         options = scale_down_options(words)
         group = self.world.group
-        present = {m.hello.instance for m in group.roster if not m.is_leaving and not m.fenced}
+        present = running(group)
         if "--instances" in options:
             leaving = options["--instances"].split(",")
             unknown = [name for name in leaving if name not in present]

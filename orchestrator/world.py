@@ -42,6 +42,7 @@ class World:
         self.events: list[str] = []
         self.measures: dict[TaskId, int] = {}  # bytes of state, or records a second, as the setting `weights` says
         self._sessions = 0
+        self._leaving: set[str] = set()  # instances whose process was told to leave
         self._queue: deque[Callable[[], None]] = deque()
 
     # ---- building
@@ -60,6 +61,7 @@ class World:
         self.group.paused = bool(placed)
         for node in self.nodes.values():
             self._connect(node)
+        self._gathered()
         self.settle()
         if placed:
             self._stand_by()
@@ -91,6 +93,7 @@ class World:
             term=self.term,
             now_ms=self.now_ms,
             generation=self.group.generation,
+            gathering=True,
         )
         if self.operation is not None:
             self._to_group(replace(self.operation, resumed=True))
@@ -116,6 +119,10 @@ class World:
         session = self._sessions
         node.session = session
         node.machine.step(mem.SessionOpened(self.group.term), self.now_ms)
+        if self._workers_of(node.hello.instance) == [node] and not node.machine.leaving:
+            self._leaving.discard(node.hello.instance)  # another process, that nobody told
+        if node.hello.instance in self._leaving and not node.machine.leaving:
+            node.machine.step(mem.LeaveWanted(), self.now_ms)
         hello, status = node.hello, node.machine.status()
         self._queue.append(lambda: self._to_group(ev.Joined(session, hello, status)))
 
@@ -271,11 +278,17 @@ class World:
         return sorted(t for t, h in held if h.state is mem.Held.COPYING and h.position < h.end)
 
     def leaving(self, node: Node) -> None:
-        """An instance leaves as a whole: all its workers that can hear say so."""
-        for worker in self.nodes.values():
-            if worker.hello.instance == node.hello.instance and worker.alive and not worker.stalled:
+        """An instance leaves as a whole: its parent process tells all its workers, also those it starts later."""
+        self._leaving.add(node.hello.instance)
+        for worker in self._workers_of(node.hello.instance):
+            if worker.stalled:
+                worker.inbox.append(mem.LeaveWanted())
+            else:
                 self._to_member(worker, mem.LeaveWanted())
         self.settle()
+
+    def _workers_of(self, instance: str) -> list[Node]:
+        return [n for n in self.nodes.values() if n.alive and n.hello.instance == instance]
 
     def mark_leaving(self, instances: list[str], timeout_ms: int | None = None, force: bool = False) -> None:
         deadline_ms = None if timeout_ms is None else self.now_ms + timeout_ms
@@ -346,11 +359,7 @@ class World:
     ) -> None:
         """A process that was gone starts again, with its disk, as a new incarnation; `tasks`: as another version;
         `protocols`: those it supports from now on."""
-        node.alive, node.stalled = True, False
-        node.inbox.clear()
-        for task, holding in node.machine.held.items():  # it may still run: then this is a bounce
-            node.disk[task] = max(holding.position, node.disk.get(task, 0))
-        node.machine = mem.MemberMachine(self.settings)
+        node.start_again(self.settings)
         if tasks is not None:
             node.hello = replace(node.hello, tasks=tasks)
         if protocols is not None:
@@ -368,8 +377,13 @@ class World:
                 self._connect(node)
             elif node.alive:
                 node.session = None
+        self._gathered()
         if settle:
             self.settle()
+
+    def _gathered(self) -> None:
+        """Whoever can come back has: no time passes for that here."""
+        self._queue.append(lambda: self._to_group(ev.Gathered()))
 
     def depose_coordinator(self) -> None:
         """Another one takes the lease, and the old one does not know: it still hears the members, and answers them."""
@@ -391,12 +405,7 @@ class World:
 
     def _measure(self, node: Node) -> None:
         """What its active tasks do, as a worker would tell it."""
-        facts: dict[TaskId, tuple[int, int, int, int]] = {}
-        for task in node.machine.held:
-            measured = self.measures.get(task, 0)
-            size, records = (measured, 0) if self.settings.weights == "bytes" else (0, measured * self.now_ms // 1000)
-            facts[task] = (0, size, records, 0)
-        self._to_member(node, mem.Measured(facts))
+        self._to_member(node, mem.Measured(node.facts(self.measures, self.settings.weights, self.now_ms)))
 
     def weigh(self, task: TaskId, weight: int) -> None:
         """Somebody gives the task another weight."""

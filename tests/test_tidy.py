@@ -41,7 +41,7 @@ PURE = [
     "orchestrator/durations.py",
     "orchestrator/operations.py",
     "orchestrator/invariants.py",
-    "orchestrator/explain.py",
+    "orchestrator/explain*.py",
     "orchestrator/election.py",
     "orchestrator/shares.py",
     "orchestrator/scenario*.py",

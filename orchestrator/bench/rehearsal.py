@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from orchestrator import events as ev
 from orchestrator import invariants
@@ -218,8 +219,15 @@ class Rehearsal:
 
         def elected() -> None:
             self.group = Group(
-                self.settings, self.tasks, self.log.values(), term=term, now_ms=self.now_ms, generation=kept
+                self.settings,
+                self.tasks,
+                self.log.values(),
+                term=term,
+                now_ms=self.now_ms,
+                generation=kept,
+                gathering=True,
             )
+            self.after(self.settings.gathering_ms, partial(self._gathered, self.group))
             self.coordinated = True
             if self.operation is not None:
                 self._step(self.group, replace(self.operation, resumed=True))
@@ -227,6 +235,10 @@ class Rehearsal:
                 worker.connect()
 
         self.after(self.workload.speeds.lease_ms, elected)
+
+    def _gathered(self, group: Group) -> None:
+        if group is self.group:
+            self.tell_group(ev.Gathered(), delay_ms=0)
 
     def _add(self, name: str) -> Host:
         host = self.hosts[name] = Host(self, name, self.workload.workers)

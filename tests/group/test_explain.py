@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
 from orchestrator import events as ev
-from orchestrator.explain import explain_task
+from orchestrator import refine
+from orchestrator.explain import explain_task, why_not_planned
+from orchestrator.grants import is_released
 from orchestrator.group import Group
 from orchestrator.model import Hello, Owner, Settings, Status, Task, TaskId
+from orchestrator.placement import place
+from orchestrator.placement_view import Plan
+from orchestrator.scenario import Scenario, parse
+from orchestrator.stability import holder_of
+from orchestrator.views import build_view
+
+SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios").glob("*.txt"))
 
 T0, T1 = TaskId(0, 0), TaskId(0, 1)
 
@@ -24,7 +39,7 @@ def test_a_fence_under_way() -> None:
     here = group("S1", "S2")
     here.step(ev.Expired("S1"), 100)
     why, waiting = explain_task(here, T0)
-    assert why == ["0_0 is active on S1 since epoch 1"]
+    assert why == ["0_0 belongs to S1 since epoch 1, as the log says"]
     assert waiting == ["0_0 waits for the log to fence S1; until then nobody else may run it"]
 
 
@@ -33,7 +48,7 @@ def test_a_record_under_way() -> None:
     here.step(ev.Expired("S1"), 100)
     here.step(ev.WriterFenced("S1#1", (T0, T1)), 200)
     why, waiting = explain_task(here, T0)
-    assert why == ["0_0 has no owner: S1, its last one, was fenced at epoch 1"]
+    assert why == ["0_0 has no owner since epoch 2: S1, its last one, was fenced or let it go"]
     assert waiting == ["0_0 goes to S2; its owner record is being written"]
 
 
@@ -65,3 +80,75 @@ def test_a_bounce_was_announced() -> None:
     assert waiting == [
         "0_0 is kept for S1, which has been silent for 4.0 s, for another 6.0 s (session_timeout): it announced a bounce"
     ]
+
+
+def test_silent_with_a_warm_copy_elsewhere_is_waited_for_less() -> None:
+    here = Group(Settings(disconnect_grace_ms=4_000), [Task(T0, stateful=False)], [Owner(T0, 1, "S1", "S1#1", 1)])
+    for session, name in enumerate(("S1", "S2"), 1):
+        here.step(ev.Joined(session, Hello(name, name, "1", f"{name}#1"), Status()), 0)
+    here.step(ev.SessionEnded(1), 100)
+    here.step(ev.Tick(), 1_100)
+    _, waiting = explain_task(here, T0)
+    assert waiting == [
+        "0_0 is kept for S1, which has been silent for 1.0 s, for another 3.0 s (disconnect_grace): it may come back"
+    ]
+
+
+def test_a_target_that_is_being_computed_aside() -> None:
+    here = Group(Settings(), [Task(T0)], long_assignment=0)
+    here.step(ev.Joined(1, Hello("S1", "S1", "1", "S1#1"), Status()), 0)
+    assert explain_task(here, T0)[1] == ["a new assignment is being computed"]
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_what_it_says_is_so(path: Path) -> None:
+    """After each command of each scenario, of each task, by what the group's own tables say."""
+    scenario = Scenario()
+    for block in parse(path.read_text("utf-8")):
+        scenario.run(block)
+        _judge(scenario.world.group, {task: name for name, task in scenario.names.items()})
+
+
+def _judge(group: Group, names: dict[TaskId, str]) -> None:
+    now_ms = group.last_step_ms
+    reason = why_not_planned(group, now_ms)
+    barrier = group.barrier and bool(group.moves)
+    free = refine._may_plan(group, now_ms) and not group.paused and group.computing is None and not barrier
+    assert not len(group.roster) or (reason is None) == free, reason
+    for task in group.tasks:
+        why, waiting = explain_task(group, task, names)
+        assert len({*why, *waiting}) == len(why) + len(waiting)
+        owner, holder = group.owners.get(task), holder_of(group, task)
+        runs = owner is not None and holder is not None and owner.writer not in group.fencing
+        runs = runs and not (owner and holder and is_released(owner, holder))
+        assert ("is active on" in why[0]) == runs, why
+        silent = holder is not None and holder.silent_for(now_ms) > 2 * group.settings.heartbeat_ms
+        leaves = holder is not None and any(m.is_leaving for m in group.roster.of_instance(holder.hello.instance))
+        changes = task in group.moves or task in group.recording or task in group.learners
+        assert waiting or not (silent or leaves or changes or not runs), (task, why)
+        for member in re.findall(r"(?:for|and) (\w+) to give", " ".join(waiting)):
+            assert any(_still_has(group, member, moved) for moved in group.moves), waiting
+        if reason is None:
+            _judge_promises(group, waiting)
+
+
+def _still_has(group: Group, member: str, task: TaskId) -> bool:
+    owner, holder = group.owners.get(task), holder_of(group, task)
+    return owner is not None and owner.member == member and holder is not None and not is_released(owner, holder)
+
+
+def _judge_promises(group: Group, waiting: list[str]) -> None:
+    """What is to come with the next rebalance does, and what balance waits for would be moved without that."""
+    view = build_view(group)
+    settings = replace(view.settings, max_learners_per_instance=len(view.tasks) + 1)
+    unhindered = replace(view, settings=settings, given_up=frozenset(), silent=frozenset())
+    for sentence in waiting:
+        if "next rebalance" in sentence:
+            assert _changes(group, place(view)), sentence
+        if re.match(r"\S+ carries", sentence):
+            assert _changes(group, place(unhindered)), sentence
+
+
+def _changes(group: Group, plan: Plan) -> bool:
+    active = build_view(group).active
+    return dict(plan.learners) != dict(group.learners) or any(plan.active.get(t) != active.get(t) for t in group.tasks)

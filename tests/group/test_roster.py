@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.group_rounds import Round
-from orchestrator.model import Hello, Status, TaskRange
+from orchestrator.model import Assignment, Copy, Hello, Role, Status, TaskId, TaskRange
 from orchestrator.roster import Member, Roster
 
 VERSIONS = (None, (TaskRange(0, 0, 4),), (TaskRange(0, 0, 4), TaskRange(1, 0, 2)))
@@ -46,6 +47,18 @@ def test_versions_are_those_of_who_stays_or_else_of_everybody(steps: list[tuple[
         staying = {m.hello.tasks for m in roster if not m.is_leaving and not m.shut_down}
         assert set(roster.versions()) == (staying or {m.hello.tasks for m in roster})
         assert len(roster.versions()) == len(set(roster.versions()))
+
+
+def test_what_was_ready_before_it_was_closed_is_believed_no_more() -> None:
+    task, other = TaskId(0, 0), TaskId(0, 1)
+    ready = {task: Copy(Role.LEARNER, 9, 9, ready=True), other: Copy(Role.LEARNER, 9, 9, ready=True)}
+    said = Status(generation=5, copies=ready)
+    member = Member(Hello("A", "A", "A1", "A1"), 1, said, 0)
+    member.told(Assignment(6, 1, learners=(other,)))
+    assert not member.status.copies[task].ready and member.status.copies[other].ready
+    member.told(Assignment(7, 1, learners=(task, other)))  # wanted again: it is opened anew
+    assert not member.believed(said).copies[task].ready, "said before it obeyed"
+    assert member.believed(replace(said, generation=7)).copies[task].ready
 
 
 def calls_of_one(members: int) -> int:

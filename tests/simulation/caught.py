@@ -1,7 +1,7 @@
 """Which seed notices which removed rule: found by `python -m tests.simulation.find`, kept so that the test is quick."""
 
 CAUGHT_BY: dict[str, int] = {
-    "no_owner_check": 5,
+    "no_owner_check": 8,
     "no_lease_check": 0,
     "grant_without_release": 1,
     "grant_before_record": 0,
@@ -26,9 +26,9 @@ CAUGHT_BY: dict[str, int] = {
     "no_learner_budget": 0,
     "cold_before_warm": 0,
     "learner_before_warm": 97,
-    "forget_resumed_operation": 11,
+    "forget_resumed_operation": 128,
     "leave_with_tasks": 1,
-    "stale_target": 522,
+    "stale_target": 45,
     "run_given_up_epochs": 0,
     "forget_to_ask": 0,
     "ignore_versions": 59,
@@ -36,7 +36,7 @@ CAUGHT_BY: dict[str, int] = {
     "ignore_who_tells_last": 42,
     "trust_the_clock": 0,
     "copies_beside_workers": 1142,
-    "follow_noise": 54,
+    "follow_noise": 129,
     "start_before_caught_up": 0,
     "believe_any_proof": 69,
 }

@@ -152,7 +152,9 @@ class Judges:
         known = self.targets.get(group.term, {})
         for task, move in group.moves.items():
             if known.get(task) != move.target:
-                self.warm_then[group.term, task] = self._warm(group, task)
+                # What was agreed before the last member left that cannot learn ends as it was agreed: cold.
+                learns = group.protocol is Protocol.LEARNER
+                self.warm_then[group.term, task] = self._warm(group, task) if learns else set()
         self.targets[group.term] = {task: move.target for task, move in group.moves.items()}
 
     def hand_over(self, candidate: Candidate, records: tuple[Owner, ...]) -> None:

@@ -283,7 +283,11 @@ class Candidate:
             term=taken.term,
             now_ms=self.clock(),
             long_assignment=world.plan.long_assignment,
+            gathering=True,
         )
+        term = taken.term
+        wait = world.settings.gathering_ms
+        self.later(wait, lambda _: self.hear(ev.Gathered()) if self.term == term else None, life)
         world.note(f"{self.process.name} coordinates, term {taken.term}")
         if world.log.operation is not None:
             self.hear(ev.Leaving(*world.log.operation, resumed=True))
