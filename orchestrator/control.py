@@ -28,9 +28,12 @@ PLANS_KEPT = 100
 
 
 async def status(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole group, as `status --json` prints it (the caller adds application and log)."""
+    """The whole group, as `status --json` prints it (the caller adds application and log). `counted`: refuse while it is
+    not known how many instances run."""
     await coordinator.gathered.wait()
     group = coordinator.group
+    if args.get("counted"):
+        running(group)
     return {
         "generation": group.generation,
         "protocol": group.protocol.value,

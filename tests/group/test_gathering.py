@@ -69,10 +69,32 @@ async def test_a_status_that_is_asked_for_at_once_counts_everybody() -> None:
         assert not asking.done(), "nobody knows yet how many there are"
         assert [one["id"] for one in (await asking)["instances"]] == ["S1", "S2"]
         assert (await ask(control_link, "plan", to="50%"))["from"] == 2
-        for link in (first, second, control_link):
-            await link.close()
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
+        await over(serving, first, second, control_link)
+
+
+async def over(serving: asyncio.Task[None], *links: Connection) -> None:
+    for link in links:
+        await link.close()
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+
+
+async def test_a_count_is_refused_while_owners_may_come_back() -> None:
+    settings = Settings(heartbeat_ms=20, rejoin_grace_ms=60_000)
+    owners = [OWNERS[0], Owner(TASKS[1], 1, "S2", "S2#1", 1)]
+    askers = {"status": control.status, "plan": control.plan}
+    coordinator = Coordinator("bench", settings, KeptLedger(owners), map(Task, TASKS), askers)
+    address = await coordinator.listen()
+    serving = asyncio.create_task(coordinator.serve())
+    async with asyncio.timeout(30):
+        first, control_link = await joined(address, "S1", Status(active={TASKS[0]: 1})), await connect(address)
+        assert len((await ask(control_link, "status"))["instances"]) == 1
+        for verb, args in (("status", {"counted": True}), ("plan", {"to": "1"})):
+            control_link.send(messages.Ask(7, verb, args))
+            answer = await control_link.receive_down()
+            assert isinstance(answer, messages.Answer) and answer.code == 3
+            assert answer.error.startswith("S2 had tasks and is not back")
+        await over(serving, first, control_link)
 
 
 def test_a_scale_down_is_not_done_before_a_leaver_that_is_not_back_is_fenced() -> None:

@@ -60,7 +60,7 @@ async def _run(args: Any) -> dict[str, Any]:
     async with log_of(args.app, args.log) as (application, log, _):
         client = Client(log, application)
         try:
-            before = await client.ask("status")
+            before = await client.ask("status", {"counted": True})
             current = sum(1 for i in before["instances"] if i["state"] != "leaving")
             if args.current is not None and args.current != current:
                 raise RefusedBySafety(f"{current} instances run, not {args.current}; look at `status` and decide again")
