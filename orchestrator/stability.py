@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def is_stable(group: Group) -> bool:
-    """Every task has a running owner, nothing moves, nobody learns or leaves."""
+    """Every task has a running owner, nothing moves, nobody learns or leaves: the last instance, which cannot, does not."""
     return (
         bool(group.roster.members)
         and all(_runs(group, task) for task in group.tasks)
@@ -23,7 +23,7 @@ def is_stable(group: Group) -> bool:
         and not group.fencing
         and group.computing is None
         and group.operation is None
-        and not any(m.is_leaving for m in group.roster)
+        and not (any(m.is_leaving for m in group.roster) and len({m.hello.instance for m in group.roster}) > 1)
     )
 
 

@@ -7,6 +7,7 @@ from orchestrator import events as ev
 from orchestrator.group import Group
 from orchestrator.model import Hello, Owner, Settings, Status, Task, TaskId
 from orchestrator.refine import Move
+from orchestrator.stability import is_stable
 from orchestrator.world import World
 
 TASKS = [TaskId(0, partition) for partition in range(4)]
@@ -45,6 +46,25 @@ def test_a_leaver_that_stays_away_is_replaced_after_the_session_timeout() -> Non
     assert owners(world) == ["S1", "S1", "S2", "S2"]
     world.tick(2_000)
     assert owners(world) == ["S1", "S1", "S1", "S3"]
+
+
+def test_the_last_one_that_leaves_is_at_rest() -> None:
+    world = World(Settings())
+    world.declare([Task(task) for task in TASKS], {})
+    for name in ("S1", "S2"):
+        world.join(world.new_node(name, name, 1, ""))
+    for task in TASKS:
+        world.ready(world.nodes["S2"], task)
+        world.settle()
+    assert is_stable(world.group)
+    for name in ("S1", "S2"):
+        world.leaving(world.nodes[name])
+    assert not is_stable(world.group), "S1 hands over to S2, which had begun to learn its tasks"
+    for task in TASKS:
+        world.ready(world.nodes["S2"], task)
+        world.settle()
+    assert world.nodes["S2"].alive and not world.nodes["S1"].alive
+    assert is_stable(world.group)
 
 
 def test_nobody_is_fenced_for_a_move_to_somebody_fenced() -> None:
