@@ -189,7 +189,7 @@ class Coordinator:
     # ---- loops
 
     async def _gather(self) -> None:
-        """Who was here before and is not back in time is counted with the tasks it has, or not at all."""
+        """Nothing is planned or counted before those without tasks had the time to come back (ARCHITECTURE.md, 29)."""
         if self.group.gathering:
             await asyncio.sleep(self.settings.gathering_ms / 1000)
             self.event(ev.Gathered())

@@ -22,7 +22,7 @@ import pytest
 from orchestrator.errors import WrongUse
 from orchestrator.model import Settings
 from pipeline.partitioner import partition_of
-from pipeline.spark.hosting import SparkHost, process_of, run_fleet
+from pipeline.spark.hosting import SparkHandle, SparkHost, process_of, run_fleet
 from pipeline.spark.source import ship
 from state.log.protocol import Log, NewRecord, Partition
 from state.log.sqlite import open_sqlite
@@ -81,6 +81,16 @@ class Life:
         while not await is_so():
             assert time.monotonic() < deadline, f"{what}: not after {DEADLINE_S:.0f} s; {self.said}"
             await asyncio.sleep(0.05)
+
+    async def started_alone(self, spark: Any) -> SparkHandle:
+        """i1 without its fleet, as soon as its process is known."""
+        handle = await host_on(spark).start(msgspec.structs.replace(self.spec, instance="i1"))
+
+        async def is_there() -> bool:
+            return bool(self.starts("i1"))
+
+        await self.until("i1 is there", is_there)
+        return handle
 
     def starts(self, instance: str) -> list[dict[str, Any]]:
         return [
@@ -181,12 +191,7 @@ async def test_killing_ends_an_instance_that_does_not_answer(
     log = await open_sqlite(tmp_path / "log.db", create=True)
     await prepare(log, app)
     life = Life(tmp_path, log, spark)
-    handle = await host_on(spark).start(msgspec.structs.replace(life.spec, instance="i1"))
-
-    async def started() -> bool:
-        return bool(life.starts("i1"))
-
-    await life.until("i1 is there", started)
+    handle = await life.started_alone(spark)
     pid = life.starts("i1")[-1]["pid"]
     os.kill(pid, signal.SIGSTOP)
     handle.stop()
@@ -205,12 +210,7 @@ async def test_killing_ends_an_instance_whose_spark_is_gone(
     log = await open_sqlite(tmp_path / "log.db", create=True)
     await prepare(log, app)
     life = Life(tmp_path, log, spark)
-    handle = await host_on(spark).start(msgspec.structs.replace(life.spec, instance="i1"))
-
-    async def started() -> bool:
-        return bool(life.starts("i1"))
-
-    await life.until("i1 is there", started)
+    handle = await life.started_alone(spark)
 
     def gone_too(group: str) -> None:
         monkeypatch.undo()  # there is no Spark without its jobs: once it could not be asked, this one ends
