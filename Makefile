@@ -4,14 +4,14 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-kafka check kill bench bench-assignors bench-group bench-rebalance bench-yardstick simulate clean
+.PHONY: setup demo test test-kafka check kill bench bench-assignors bench-group bench-rebalance bench-yardstick simulate simulate-process clean
 
 setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt Makefile
 	@test -n "$(PYTHON)" || { echo "error: no Python >= 3.11 found; set PYTHON=/path/to/python3.11"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,demo,dev,java,faust]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,demo,dev,java,kafka,faust]'
 	@touch $(READY)
 
 demo: $(READY)
@@ -20,11 +20,14 @@ demo: $(READY)
 # Many tests wait for processes: two at a time take little more than half of the time. A file is one process's.
 JOBS ?= 2
 test: $(READY)
-	$(BIN)/python -m pytest -m "not long and not kafka" -n $(JOBS) --dist loadfile $(TESTS)
+	$(BIN)/python -m pytest -m "not long and (not kafka or short)" -n $(JOBS) --dist loadfile $(TESTS)
 
-# Members of aiokafka and of Java in one group, on a real broker; its jars are fetched once into the user's cache.
+# The log's contract on a real broker, leases and fences under SIGSTOP, members of aiokafka and of Java in one group. The
+# broker's jars are fetched once into the user's cache. ROUNDS makes the campaigns longer, KAFKA names another version.
+ROUNDS ?= 5
+KAFKA ?= 4.3.0
 test-kafka: $(READY)
-	$(BIN)/python -m pytest -m kafka
+	ROUNDS=$(ROUNDS) KAFKA=$(KAFKA) $(BIN)/python -m pytest -m kafka
 
 check: $(READY)
 	$(BIN)/ruff format --check .
@@ -44,6 +47,11 @@ kill: $(READY)
 SEEDS ?= 300
 simulate: $(READY)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+# Whole processes: the real shell on a loop of virtual time, with the log, disks and connections in memory.
+START ?= 0
+simulate-process: $(READY)
+	$(BIN)/python -m tests.process_simulation --seeds $(SEEDS) --start $(START)
 
 # Benchmarks: ratios to rivals in the same run; tables and plots in docs/.
 bench: bench-assignors bench-group bench-rebalance bench-yardstick

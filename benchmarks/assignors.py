@@ -31,8 +31,8 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 
 from benchmarks.assignors_plot import plot
 from benchmarks.section import write_section
-from orchestrator.assignors import ASSIGNORS, Assignment, Subscription, TopicPartition
-from orchestrator.assignors.wire import encode_sticky
+from orchestrator.partition_assignors import ASSIGNORS, Assignment, Subscription, TopicPartition
+from orchestrator.partition_assignors.wire import encode_sticky
 from tests.assignors import kafka
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -205,11 +205,11 @@ def measure_aiokafka(row: Row, expected: float) -> float:
 
 def measure_java(rows: list[Row]) -> str:
     """Kafka's own, in a warm JVM; which Java it was, or why not."""
-    if kafka.tool("java") is None or kafka.tool("javac") is None:
+    if kafka.java("java") is None or kafka.java("javac") is None:
         return "no Java development kit found"
     with tempfile.TemporaryDirectory() as folder:
         classes = kafka.compiled(ROOT / "benchmarks" / "assignors_java" / "Rivals.java", Path(folder))
-        java = kafka.tool("java") or "java"
+        java = kafka.java("java") or "java"
         for row in rows:
             print(f"measuring {row.size} in Java", file=sys.stderr)
             command = [java, "-Xmx6g", "-cp", kafka.classpath(classes), "Rivals", ":".join(map(str, row.size))]
@@ -218,7 +218,7 @@ def measure_java(rows: list[Row]) -> str:
                 if len(words) == 6 and words[0].endswith("Assignor"):
                     row.java[words[0], words[4]] = float(words[5])
     version = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr.splitlines()[0]
-    return f"{version}, Kafka {kafka.KAFKA}"
+    return f"{version}, Kafka {kafka.VERSION}"
 
 
 def lines_within(command: list[str], seconds: float) -> list[str]:

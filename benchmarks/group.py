@@ -28,12 +28,12 @@ from benchmarks.assignors import in_turns, lines_within, processor
 from benchmarks.group_rounds import Round, Steps
 from benchmarks.heartbeats import Server, ask, beats_of_rival, status_of
 from benchmarks.section import write_section
-from orchestrator import messages
-from orchestrator.beats import Speaker
-from orchestrator.model import Hello, Settings, Task, TaskId
-from orchestrator.placement import place
-from orchestrator.placement_view import MemberView, View
-from orchestrator.transport import Connection, connect
+from orchestrator.coordinator import messages
+from orchestrator.coordinator.heartbeat_delta import DeltaEncoder
+from orchestrator.coordinator.transport import Connection, connect
+from orchestrator.model import JoinRequest, Settings, Task, TaskId
+from orchestrator.task_assignor.assign import assign_tasks
+from orchestrator.task_assignor.view import MemberView, View
 from tests.assignors import kafka
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -79,7 +79,7 @@ def views(clients: int, tasks: int) -> dict[str, View]:
     ids = sorted(TaskId(n % 10, n // 10) for n in range(tasks))
     members = {name: MemberView(name, name) for name in (f"stream-{n:05}" for n in range(clients))}
     first = View({task: Task(task) for task in ids}, members)
-    held = replace(first, active=place(first).active)
+    held = replace(first, active=assign_tasks(first).active)
     gone = "stream-00007"
     return {
         "first": first,
@@ -98,32 +98,32 @@ def placements(repeat: int) -> dict[tuple[int, int], dict[str, float]]:
     """Milliseconds of a placement by event, and of sorting its shuffled tasks."""
     found = {}
     for clients, tasks in PLACEMENTS:
-        print(f"placing {tasks} tasks on {clients}", file=sys.stderr)
+        print(f"assigning {tasks} tasks on {clients}", file=sys.stderr)
         shuffled = [TaskId(n % 10, n // 10) for n in range(tasks)]
         Random(3).shuffle(shuffled)
         work: dict[str, Callable[[], object]] = {"sort": partial(sorted, shuffled)}
-        work |= {event: partial(place, view) for event, view in views(clients, tasks).items()}
+        work |= {event: partial(assign_tasks, view) for event, view in views(clients, tasks).items()}
         found[clients, tasks] = in_turns(work, repeat if tasks < 100_000 else 5)
     return found
 
 
 def rivals() -> tuple[dict[tuple[str, str], float], str]:
     """Kafka Streams' assignor and the broker's at one size, in a warm JVM; and which Java, or why not."""
-    if kafka.tool("java") is None or kafka.tool("javac") is None:
+    if kafka.java("java") is None or kafka.java("javac") is None:
         return {}, "no Java development kit found"
     print("measuring in Java", file=sys.stderr)
     found = {}
     more = Path(f"{kafka.jars('kafka-streams')}/*")
     with tempfile.TemporaryDirectory() as folder:
         classes = kafka.compiled(ROOT / "benchmarks" / "placement_java" / "TaskRivals.java", Path(folder), more)
-        java = kafka.tool("java") or "java"
+        java = kafka.java("java") or "java"
         command = [java, "-Xmx4g", "-cp", kafka.classpath(classes, more), "TaskRivals", ":".join(map(str, RIVAL_SIZE))]
         for line in lines_within(command, 180):
             words = line.split()
             if len(words) == 5 and words[0].endswith("Assignor"):
                 found[words[0], words[3]] = float(words[4])
     version = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr.splitlines()[0]
-    return found, f"{version}, Kafka {kafka.KAFKA}"
+    return found, f"{version}, Kafka {kafka.VERSION}"
 
 
 @dataclass
@@ -177,12 +177,14 @@ async def beats(instances: int, tasks: int, seconds: float) -> Beats:
         other.stop()
 
 
-def made_ahead(workers: list[Talking], instances: int) -> list[tuple[Connection, messages.Beat | messages.Change]]:
+def made_ahead(
+    workers: list[Talking], instances: int
+) -> list[tuple[Connection, messages.FullStatus | messages.StatusDelta]]:
     """What the whole group says in three heartbeats, over the connections there are."""
     return [(worker.link, worker.next()) for _ in range(3 * instances // len(workers)) for worker in workers]
 
 
-async def beat_on(said: list[tuple[Connection, messages.Beat | messages.Change]], instances: int) -> None:
+async def beat_on(said: list[tuple[Connection, messages.FullStatus | messages.StatusDelta]], instances: int) -> None:
     """As many heartbeats a second as the whole group sends, one every three seconds each."""
     begin = time.monotonic()
     for number, (link, beat) in enumerate(said):
@@ -213,7 +215,7 @@ async def joined(address: str, number: int, instances: int, tasks: int) -> Conne
     name = f"stream-{number:05}"
     status = status_of(tasks_of(number, instances, tasks))
     link = await connect(address)
-    link.send(messages.Join(messages.VERSION, "bench", Hello(name, name, f"{name}#1", f"{name}#1"), status))
+    link.send(messages.Join(messages.VERSION, "bench", JoinRequest(name, name, f"{name}#1", f"{name}#1"), status))
     await link.receive_down()
     return link
 
@@ -233,10 +235,10 @@ class Talking:
 
     def __init__(self, link: Connection, tasks: list[TaskId]) -> None:
         self.link, self.tasks, self.beats = link, tasks, 0
-        self.speaker = Speaker(status_of(tasks))
+        self.speaker = DeltaEncoder(status_of(tasks))
         self.speaker.changes = True
 
-    def next(self) -> messages.Beat | messages.Change:
+    def next(self) -> messages.FullStatus | messages.StatusDelta:
         self.beats += 1
         return self.speaker.say(status_of(self.tasks, self.beats))
 
@@ -338,7 +340,7 @@ def _heard(heard: list[Beats]) -> list[str]:
         "owners again. The wait is that of a question asked every 5 ms of such a round, while as many heartbeats come as the "
         "whole group sends. The workers are busy: every end and every fact of every task is new with each heartbeat, on both "
         "sides. The rival is an aiohttp endpoint that decodes the same status, whole, as JSON (msgspec) and keeps it; "
-        "ours are told what changed (ARCHITECTURE.md, 25) and end as whole statuses in the group, too.",
+        "ours receive what changed (docs/decisions/25) and end as whole statuses in the group, too.",
         "",
         "| instances x tasks | heartbeats per CPU s | aiohttp | ratio | of a core, a beat every 3 s | pause at rest ms "
         "| pause in a round ms | p99 wait in a round ms | round s |",

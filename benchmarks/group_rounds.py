@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from orchestrator import events as ev
-from orchestrator import member as mem
-from orchestrator.group import Group
-from orchestrator.model import Hello, Owner, Role, Settings, Task, TaskId
-from orchestrator.placement_columns import Answering, Asking
-from orchestrator.placement_view import Plan, View
+from orchestrator.coordinator.assignor_codec import RequestEncoder, ResponseEncoder
+from orchestrator.group import events as ev
+from orchestrator.group.step import Group
+from orchestrator.member import events as mem
+from orchestrator.member.machine import Held, Holding, MemberMachine
+from orchestrator.model import JoinRequest, Owner, Role, Settings, Task, TaskId
+from orchestrator.task_assignor.view import TargetAssignment, View
 
 STATE = 1_000_000
 T = TypeVar("T")
@@ -43,11 +44,11 @@ class Round:
         self.settings = settings or Settings()
         ids = [TaskId(p % 10, p // 10) for p in range(tasks)]
         self.group = Group(self.settings, [Task(task) for task in sorted(ids)])
-        self.machines: dict[int, mem.MemberMachine] = {}
-        self.hellos: dict[int, Hello] = {}
+        self.machines: dict[int, MemberMachine] = {}
+        self.join_requests: dict[int, JoinRequest] = {}
         self.queue: deque[tuple[int, ev.Event | mem.MemberEvent]] = deque()
         self.learning: deque[tuple[int, TaskId]] = deque()
-        self.asking, self.answering = Asking(), Answering()
+        self.asking, self.encoder = RequestEncoder(), ResponseEncoder()
         self.steps = Steps()
         self.now = 0
         self.handed_over = 0
@@ -56,15 +57,15 @@ class Round:
 
     def join(self, number: int) -> None:
         name = f"stream-{number:05}"
-        self.machines[number] = mem.MemberMachine(self.settings)
-        self.hellos[number] = Hello(name, name, f"{name}#1", f"{name}#1")
-        self.queue.append((-1, ev.Joined(number, self.hellos[number], self.machines[number].status())))
+        self.machines[number] = MemberMachine(self.settings)
+        self.join_requests[number] = JoinRequest(name, name, f"{name}#1", f"{name}#1")
+        self.queue.append((-1, ev.Joined(number, self.join_requests[number], self.machines[number].status())))
 
     def crash(self, number: int) -> None:
         """Its connection ends, and somebody knows that it is dead."""
         del self.machines[number]
         self.queue.append((-1, ev.SessionEnded(number)))
-        self.queue.append((-1, ev.Expired(self.hellos[number].member)))
+        self.queue.append((-1, ev.Expired(self.join_requests[number].member)))
 
     def run(self) -> Steps:
         """To rest: everything delivered, every restore finished."""
@@ -96,18 +97,18 @@ class Round:
                 case ev.ComputeTarget(number, view):
                     self.queue.append((-1, ev.TargetComputed(number, self.compute(view))))
                 case ev.Fence(writer):
-                    tasks = tuple(sorted(self.group.writers.of(writer)))
-                    self.queue.append((-1, ev.WriterFenced(writer, tasks)))
+                    tasks = tuple(sorted(self.group.by_transactional_id.of(writer)))
+                    self.queue.append((-1, ev.Fenced(writer, tasks)))
                 case _:
                     pass
 
-    def compute(self, view: View) -> Plan:
-        """Aside, as the coordinator does: what its loop has of it in steps, each of which counts for itself."""
-        question = self.in_steps("packing a view, a step", self.asking.question(view))
+    def compute(self, view: View) -> TargetAssignment:
+        """AssignorProcess, as the coordinator does: what its loop has of it in steps, each of which counts for itself."""
+        request = self.in_steps("packing a view, a step", self.asking.request(view))
         start = time.process_time()
-        answer = self.answering.answer(question)
-        self.steps.add("placing, in its process", (time.process_time() - start) * 1000)
-        return self.in_steps("unpacking a plan, a step", self.asking.plan(view, answer))
+        answer = self.encoder.answer(request)
+        self.steps.add("builder, in its process", (time.process_time() - start) * 1000)
+        return self.in_steps("unpacking a plan, a step", self.asking.target(view, answer))
 
     def in_steps(self, name: str, steps: Iterator[T | None]) -> T:
         start = time.process_time()
@@ -146,6 +147,6 @@ class Round:
         names = sorted(self.machines)
         for place, task in enumerate(self.group.tasks):
             number = names[place % len(names)]
-            name = self.hellos[number].member
+            name = self.join_requests[number].member
             self.group.owners[task] = Owner(task, 1, name, f"{name}#1", 1)
-            self.machines[number].held[task] = mem.Holding(mem.Held.RUNNING, Role.ACTIVE, 1, STATE, STATE)
+            self.machines[number].held[task] = Holding(Held.RUNNING, Role.ACTIVE, 1, STATE, STATE)

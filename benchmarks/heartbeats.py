@@ -22,11 +22,11 @@ from typing import Any
 import msgspec
 
 from benchmarks.group_rounds import Round
-from orchestrator import events as ev
-from orchestrator import messages
-from orchestrator.coordinator import Coordinator
-from orchestrator.model import Owner, Settings, Status, TaskId
-from orchestrator.transport import Connection
+from orchestrator.coordinator import messages
+from orchestrator.coordinator.shell import Coordinator
+from orchestrator.coordinator.transport import Connection
+from orchestrator.group import events as ev
+from orchestrator.model import MemberStatus, Owner, Settings, TaskId
 
 HEAD = "POST /beat HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
 
@@ -90,9 +90,9 @@ class Pauses:
         return max(gaps, default=0.0)
 
 
-def status_of(tasks: Sequence[TaskId], beat: int = 0) -> Status:
+def status_of(tasks: Sequence[TaskId], beat: int = 0) -> MemberStatus:
     """What a busy worker that runs these tasks says with its nth heartbeat: every end and every fact has changed."""
-    return Status(
+    return MemberStatus(
         generation=1,
         term=1,
         active=dict.fromkeys(tasks, 1),
@@ -110,7 +110,7 @@ async def serve(instances: int, tasks: int, connections: int) -> None:
     made.stable_start()
     pauses = Pauses()
     placed = list(made.group.owners.values())
-    per_writer = {w: sorted(made.group.writers.of(w)) for w in made.group.writers}
+    per_writer = {w: sorted(made.group.by_transactional_id.of(w)) for w in made.group.by_transactional_id}
 
     async def measured(coordinator: Coordinator, args: dict[str, Any]) -> dict[str, Any]:
         return {"cpu": time.process_time(), "pause_ms": pauses.longest_ms(), "beats": counting.beats}
@@ -118,7 +118,7 @@ async def serve(instances: int, tasks: int, connections: int) -> None:
     async def settled(coordinator: Coordinator, args: dict[str, Any]) -> dict[str, Any]:
         group = coordinator.group
         work = bool(group.moves or group.recording or group.fencing or group.computing or group.dirty)
-        return {"settled": not work, "generation": group.generation, "owned": len(group.writers)}
+        return {"settled": not work, "generation": group.generation, "owned": len(group.by_transactional_id)}
 
     async def crash(coordinator: Coordinator, args: dict[str, Any]) -> None:
         coordinator.event(ev.Expired(str(args["member"])))
@@ -126,9 +126,9 @@ async def serve(instances: int, tasks: int, connections: int) -> None:
     async def watch(coordinator: Coordinator, args: dict[str, Any]) -> None:
         pauses.wanted.set()
 
-    askers = {"watch": watch, "measured": measured, "settled": settled, "crash": crash}
+    handlers = {"watch": watch, "measured": measured, "settled": settled, "crash": crash}
     settings = Settings(session_timeout_ms=3_600_000, rejoin_grace_ms=3_600_000)
-    counting = coordinator = Counting("bench", settings, KeptLedger(placed), made.group.tasks.values(), askers)
+    counting = coordinator = Counting("bench", settings, KeptLedger(placed), made.group.tasks.values(), handlers)
     print(await coordinator.listen(), flush=True)
     gc.collect()
     async with asyncio.TaskGroup() as group:
@@ -136,8 +136,8 @@ async def serve(instances: int, tasks: int, connections: int) -> None:
         group.create_task(pauses.watch())
         for number in range(connections, instances):
             await asyncio.sleep(0)
-            hello = made.hellos[number]
-            coordinator.event(ev.Joined(1_000_000 + number, hello, status_of(per_writer[hello.writer])))
+            join_request = made.join_requests[number]
+            coordinator.event(ev.Joined(1_000_000 + number, join_request, status_of(per_writer[join_request.writer])))
 
 
 async def rival() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.section import write_section
-from orchestrator.bench.command import COPIES, PROTOCOLS, heading, picture, rehearse, row
-from orchestrator.bench.workload import DEFAULT, parse_workload
+from orchestrator.cli.bench import COPIES, PROTOCOLS, heading, picture, rehearse, row
+from orchestrator.simulator.benchmark.workload import DEFAULT, parse_workload
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 

@@ -1,7 +1,7 @@
 """The group against Kafka's own yardstick: random scenarios as its refiner is fuzzed with, and moves per change.
 
 `python -m benchmarks.yardstick` writes its section of docs/benchmarks.md. One rule: every figure of ours comes from
-the real cores in the rehearsal (orchestrator/bench), and is compared with our own run without learners; Kafka's figures
+the real cores in the rehearsal (orchestrator/simulator/benchmark), and is compared with our own run without learners; Kafka's figures
 are quoted from its pinned totals and from the real HighAvailabilityTaskAssignor, and what differs is said.
 """
 
@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.section import write_section
-from orchestrator import events as ev
-from orchestrator.bench.rehearsal import Rehearsal
-from orchestrator.bench.workload import Change, Speeds, TaskLoad, Workload
+from orchestrator.group import events as ev
 from orchestrator.model import Protocol, Settings, TaskId
+from orchestrator.simulator.benchmark.rehearsal import Rehearsal
+from orchestrator.simulator.benchmark.workload import Change, Speeds, TaskLoad, Workload
 
 TICK_MS = 1_000
 SCENARIOS, SEED = 100, 1071
@@ -124,7 +124,7 @@ def happen(rehearsal: Rehearsal, chance: random.Random) -> None:
             worker = host.workers.pop()
             worker.die()
             worker.gone = True
-            rehearsal.tell_group(ev.Expired(worker.member))
+            rehearsal.send_to_group(ev.Expired(worker.member))
         case "standbys":
             rehearsal.configure(replace(rehearsal.settings, standbys=chance.choice(STANDBYS)))
         case "budget":
@@ -140,7 +140,7 @@ def stop(rehearsal: Rehearsal, name: str) -> None:
     host = rehearsal.hosts[name]
     host.crash()
     for worker in host.workers:
-        rehearsal.tell_group(ev.Expired(worker.member))
+        rehearsal.send_to_group(ev.Expired(worker.member))
 
 
 # ---- moves per change

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 from aiokafka import ConsumerRebalanceListener
 
-from orchestrator.assignors import TopicPartition
-from orchestrator.assignors.aiokafka import GroupConsumer, StickyPartitionAssignor
+from orchestrator.partition_assignors import TopicPartition
+from orchestrator.partition_assignors.aiokafka import GroupConsumer, StickyPartitionAssignor
 
 
 class Work(Protocol):

@@ -38,4 +38,4 @@ class ProtocolError(OrchestratorError):
 
 
 class InvariantBroken(OrchestratorError):
-    """A safety rule does not hold: a defect of ours."""
+    """A safety rule does not hold: an internal error."""

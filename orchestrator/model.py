@@ -106,7 +106,7 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class ProcessingStarted:
     """When an owner began with a task at an epoch, and its first record (0: none yet); wall ms."""
 
     epoch: int
@@ -115,12 +115,13 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class MemberStatus:
     """Everything a member says of itself, whole, with every heartbeat (level-triggered).
 
     `active`: task -> epoch, running or starting; `copies`: learners and standbys; `disk`: task -> position of state
     that lies there unused; `released`: proofs for releases, kept until the assignment that answers them; `facts`: input lag, state bytes, records processed in this epoch,
-    longest pause between commits in ms; `weights` of active tasks as measured, where they are not 1.
+    longest pause between commits in ms; `weights` of active tasks as measured, where they are not 1; `notice`: what an
+    operator should know of this worker, a line each: it waits for the log, a call lasts.
     """
 
     generation: int = 0
@@ -130,15 +131,16 @@ class Status:
     disk: Mapping[TaskId, int] = field(default_factory=dict)
     released: Mapping[TaskId, Released] = field(default_factory=dict)
     ends: Mapping[TaskId, int] = field(default_factory=dict)
-    started: Mapping[TaskId, Started] = field(default_factory=dict)
+    started: Mapping[TaskId, ProcessingStarted] = field(default_factory=dict)
     facts: Mapping[TaskId, tuple[int, int, int, int]] = field(default_factory=dict)
     weights: Mapping[TaskId, int] = field(default_factory=dict)
     leaving: bool = False
     bounce: bool = False
+    notice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
+class JoinRequest:
     """How a worker introduces itself. `member` = instance id + worker number; `incarnation` is new at each process
     start, and `writer` (the transactional id) is made of both and never used again. `tasks` is what its version of the
     app has; None: the same as the coordinator's own."""

@@ -90,5 +90,9 @@ def _again(kind: type[ProcessorFailed], message: str, fields: dict[str, Any]) ->
     return kind(message, **fields)
 
 
+class CallLost(PipelineError):
+    """The call of a record ended the process it ran in, or lasted longer than it may."""
+
+
 class DecodingFailed(ProcessorFailed):
     """The key or value of a record cannot be read as the declared type."""

@@ -21,7 +21,14 @@ _WAYS = 'correct the processor, or give it on_error="skip" or a topic for dead l
 
 
 def failed(
-    error: Exception, *, processor: str, task: str, topic: str, partition: int, raw: RawRecord, decoding: bool = False
+    error: BaseException,
+    *,
+    processor: str,
+    task: str,
+    topic: str,
+    partition: int,
+    raw: RawRecord,
+    decoding: bool = False,
 ) -> ProcessorFailed:
     """The error of a processor that stops, to be raised from `error`."""
     said = f"{type(error).__name__}: {error}".rstrip(": ")
@@ -56,7 +63,7 @@ def user_frames(error: BaseException) -> str:
     return "".join(summary.format())
 
 
-def without_our_head(error: Exception) -> TracebackType | None:
+def without_our_head(error: BaseException) -> TracebackType | None:
     """The traceback from the user's first frame on."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
@@ -65,7 +72,7 @@ def without_our_head(error: Exception) -> TracebackType | None:
 
 
 def dead_letter(
-    error: Exception, *, processor: str, task: str, topic: str, partition: int, raw: RawRecord
+    error: BaseException, *, processor: str, task: str, topic: str, partition: int, raw: RawRecord
 ) -> OutputRecord:
     """The record as it came, and why it is here."""
     added = {
@@ -82,7 +89,7 @@ def dead_letter(
     return OutputRecord(raw.key, raw.value, raw.timestamp_ms, (*raw.headers, *headers))
 
 
-def _where(error: Exception) -> str:
+def _where(error: BaseException) -> str:
     """The user's last frame as `bank.py:17 in settle`."""
     if isinstance(error, CodecError):
         return ""

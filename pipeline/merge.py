@@ -20,17 +20,25 @@ class Merger:
 
     def __init__(self) -> None:
         self._waiting: dict[Place, deque[RawRecord]] = {}
-        self._read_to: dict[Place, int] = {}  # where reading goes on once the buffer is empty
-        self._positions: dict[Place, int] = {}
+        self._read_to: dict[Place, int] = {}
+        self._fetched: dict[Place, deque[tuple[int, int]]] = {}  # of each fetch: where it ends, and its bytes
 
-    def add(self, topic: str, partition: int, records: Sequence[RawRecord], next_position: int | None = None) -> None:
+    def add(
+        self,
+        topic: str,
+        partition: int,
+        records: Sequence[RawRecord],
+        next_position: int | None = None,
+        size_bytes: int = 0,
+    ) -> None:
         """Records of a partition, after those added before. `next_position` is where reading goes on after them:
         offsets are not dense, so it can lie beyond the last record."""
         place = (topic, partition)
         self._waiting.setdefault(place, deque()).extend(records)
         if next_position is not None:
             self._read_to[place] = next_position
-            self._settle(place)
+            if size_bytes:
+                self._fetched.setdefault(place, deque()).append((next_position, size_bytes))
 
     def take(self, limit: int) -> list[tuple[str, RawRecord]]:
         """The next records, at most `limit`, with the topic of each."""
@@ -49,31 +57,42 @@ class Merger:
                     break
                 records.popleft()
                 taken.append((topic, record))
-                self._positions[place] = record.offset + 1
             if records:
                 heapreplace(heads, (records[0].timestamp_ms, topic, partition))
             else:
                 heappop(heads)
-                self._settle(place)
         return taken
 
-    def positions(self) -> dict[Place, int]:
-        """The next offset of each partition from which something was taken (or skipped as a gap)."""
-        return dict(self._positions)
+    def put_back(self, partition: int, records: Sequence[tuple[str, RawRecord]]) -> None:
+        """The last records of the latest take, which was of this partition of each topic, wait again."""
+        for topic, record in reversed(records):
+            self._waiting[topic, partition].appendleft(record)
 
-    def buffered(self, topic: str, partition: int) -> int:
-        """How many records of a partition wait here: what a reader holds back by."""
-        return len(self._waiting.get((topic, partition), ()))
+    def gaps(self) -> dict[Place, int]:
+        """Where reading goes on in the partitions of which nothing waits: what lies before holds no record."""
+        return {place: offset for place, offset in self._read_to.items() if not self._waiting[place]}
+
+    def read_to(self, topic: str, partition: int) -> int | None:
+        """Where reading goes on; None where nothing was added with a position yet."""
+        return self._read_to.get((topic, partition))
+
+    def size_bytes(self, topic: str, partition: int) -> int:
+        """The bytes of the fetches of which records wait here: what a reader holds back by."""
+        place = (topic, partition)
+        fetched, waiting = self._fetched.get(place), self._waiting.get(place)
+        if not fetched:
+            return 0
+        if not waiting:
+            fetched.clear()
+            return 0
+        while fetched[0][0] <= waiting[0].offset:
+            fetched.popleft()
+        return sum(size for _, size in fetched)
 
     def __len__(self) -> int:
         return sum(len(records) for records in self._waiting.values())
 
     def drop(self, topic: str, partition: int) -> None:
         """Forget a partition, its buffer and its position."""
-        for known in (self._waiting, self._read_to, self._positions):
+        for known in (self._waiting, self._read_to, self._fetched):
             known.pop((topic, partition), None)
-
-    def _settle(self, place: Place) -> None:
-        """With nothing waiting, the position is where reading goes on."""
-        if not self._waiting[place] and place in self._read_to:
-            self._positions[place] = max(self._read_to[place], self._positions.get(place, 0))

@@ -1,24 +1,27 @@
 """The one place that calls user code: records and stores in, outputs and writes out. The Driver, the workers and Spark
 all run a task through TaskProcess, which is why they give one answer.
 
-One rule: a call of a user function is atomic. It either ends well, and its writes and sends are in the next `take()`,
-or nothing of it is anywhere. Calls of one task never overlap. No clock, no group, no input or output of its own.
+One rule: a call of a user function is atomic. It either ends well, and its writes and sends count, or nothing of it is
+anywhere; and `take()` holds what completed records did, with their positions, and nothing else, also while a call is
+under way. Calls of one task never overlap. No clock, no group, no input or output of its own.
 """
 
 from __future__ import annotations
 
-import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pipeline.calls import CALL, RECORD, RUN, in_time, newest, refuse_awaitable, unit_of, without_waiting
 from pipeline.codecs import Codec
 from pipeline.definitions import TableDef
 from pipeline.describe import routing_codec
-from pipeline.errors import DefinitionError, PipelineError, WrongTask
+from pipeline.effects import Changes as Changes
+from pipeline.effects import Effects
+from pipeline.errors import PipelineError, ProcessorFailed, WrongTask
 from pipeline.failures import dead_letter, failed, without_our_head
 from pipeline.partitioner import partition_of
-from pipeline.records import OutputRecord, RawRecord, Record
+from pipeline.records import RawRecord, Record
 from pipeline.steps import Item, Step, count_of, place
 from pipeline.table_view import TableView
 from pipeline.tables import StoreView
@@ -28,19 +31,10 @@ if TYPE_CHECKING:
     from pipeline.topology import Subtopology
 
 _NOTHING: Mapping[str, Any] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What a task wants committed: records for topics, and writes of tables (last per key, None deletes)."""
-
-    outputs: dict[tuple[str, int], list[OutputRecord]]
-    writes: dict[str, dict[bytes, bytes | None]]
-    write_timestamp_ms: dict[str, int]
-    records_in: int
-    skipped: int
-    dead_lettered: int
-    stream_time_ms: int
+# What a user function may raise as a failure of its call: sys.exit() in a processor is no orderly end.
+_FAILURES = (Exception, SystemExit)
+_STANDING_STILL = float  # as a clock: float() is 0.0
+Arrived = tuple[str, RawRecord, Item | None]
 
 
 class _Source:
@@ -57,7 +51,7 @@ class TaskProcess:
     """One task: `run` (or `run_async`) records, `take` the changes, write them, `settle`.
 
     `partitions` gives the partition count of every topic that is written to. `resources` are those of the worker, by
-    name. After an error other than ProcessorFailed of the user's code (a store that cannot be read) drop the object.
+    name; `max_call_s` is the timeout of async calls that have none of their own. After an error other than ProcessorFailed of the user's code (a store that cannot be read) drop the object.
     """
 
     def __init__(
@@ -68,24 +62,33 @@ class TaskProcess:
         stores: Mapping[str, StoreView],
         partitions: Mapping[str, int],
         resources: Mapping[str, Any] = _NOTHING,
+        max_call_s: float | None = None,
     ) -> None:
         self.task = f"{subtopology.number}_{partition}"
         self.partition = partition
-        self.finished = 0  # records of the latest run that are done with; more than were committed after an error
+        self.finished = 0  # records of the latest run that are completed; read by whoever watches a long call
         self._subtopology = subtopology
         self._partitions = partitions
-        self._outputs: dict[tuple[str, int], list[OutputRecord]] = {}
-        self._records_in = self._skipped = self._dead_lettered = 0
         self._tables = {name: self._table(app, app.tables[name], stores) for name in subtopology.tables}
-        self.stream_time_ms = max((table.stream_ms for table in self._tables.values()), default=-1)
+        self._stream_time_ms = max((table.stream_ms for table in self._tables.values()), default=-1)
+        self._unit = unit_of(app, subtopology)
+        self._effects = Effects(self._tables, units=self._unit != "call", stream_time_ms=self._stream_time_ms)
         self._steps: list[Step] = []
         self._sources: dict[str, _Source] = {}
-        self._prepare(app, resources)
+        self._prepare(app, resources, max_call_s)
         self.needs_async = any(step.is_async for step in self._steps)
-        # A sync call cannot be ended from within; a supervisor may look at the longest time the app allows itself.
-        self.timeout_s = max((step.timeout_s for step in self._steps if step.timeout_s is not None), default=None)
 
-    def _prepare(self, app: App, resources: Mapping[str, Any]) -> None:
+    @property
+    def has_completed(self) -> bool:
+        """Whether the next `take` has completed records."""
+        return self._effects.has_completed
+
+    @property
+    def stream_time_ms(self) -> int:
+        """Of the completed records."""
+        return self._effects.stream_time_ms
+
+    def _prepare(self, app: App, resources: Mapping[str, Any], max_call_s: float | None) -> None:
         for name in self._subtopology.processors:
             processor = app.processors[name]
             step = Step(
@@ -95,8 +98,9 @@ class TaskProcess:
                 resources=resources,
                 partitions=self._partitions,
                 task_partition=self.partition,
-                outputs=self._outputs,
+                outputs=self._effects.outputs,
             )
+            step.timeout_s = processor.timeout_s if processor.timeout_s is not None else max_call_s
             for table in step.tables:
                 table.closed = True
             self._steps.append(step)
@@ -105,6 +109,11 @@ class TaskProcess:
                 (source.batch_steps if processor.batch else source.steps).append(step)
         self._batch_steps = [step for step in self._steps if step.processor.batch]
 
+    def processors_of(self, topic: str) -> list[str]:
+        """The names of the processors that read a topic."""
+        source = self._sources[topic]
+        return [step.name for step in (*source.steps, *source.batch_steps)]
+
     def counts_are(self, partitions: Mapping[str, int]) -> None:
         """Topics have grown: what is sent from now on goes by these counts."""
         self._partitions = partitions
@@ -112,82 +121,175 @@ class TaskProcess:
             for sink in step.sinks:
                 sink.partitions = count_of(sink.topic, partitions)
 
-    def run(self, records: Sequence[tuple[str, RawRecord]]) -> None:
-        """Process records in the order given. Raises ProcessorFailed where a processor stops; what was done before the
-        failing call stays in the next take()."""
+    def run(
+        self,
+        records: Sequence[tuple[str, RawRecord]],
+        clock: Callable[[], float] = _STANDING_STILL,
+        until: float = math.inf,
+    ) -> int:
+        """Process records in the order given, until after one of them `clock` has reached `until`; returns how many were
+        completed. Raises ProcessorFailed where a processor stops: what completed records did stays for `take`."""
         if self.needs_async:
             names = ", ".join(step.name for step in self._steps if step.is_async)
             raise PipelineError(f"task {self.task} has async processors ({names}); use run_async")
-        waiting = self._begin()
-        for topic, raw in records:
-            item = self._arrive(topic, raw, waiting)
-            if item is not None:
-                for step in self._sources[topic].steps:
-                    self._call(step, item)
-            self.finished += 1
-        for step, items in waiting:
-            if items:
-                self._call_batch(step, items)
+        if self._batch_steps or self._unit != CALL:
+            return without_waiting(self._run(records, clock, until))
+        effects, sources = self._effects, self._sources
+        self._stream_time_ms = effects.stream_time_ms
+        done = self.finished = 0
+        try:
+            for topic, raw in records:
+                item = self._arrive(topic, raw)
+                if item is not None:
+                    for step in sources[topic].steps:
+                        self._call(step, item)
+                self.finished = done = done + 1
+                if clock() >= until:
+                    break
+        except BaseException:
+            for topic, raw in records[:done]:
+                effects.completed(topic, raw)
+            raise
+        self._all_completed(records[:done] if done < len(records) else records)
+        return done
 
-    async def run_async(self, records: Sequence[tuple[str, RawRecord]]) -> None:
-        """The same for every app. A cancelled run has undone the call it was in; `finished` says how far it came."""
-        waiting = self._begin()
-        for topic, raw in records:
-            item = self._arrive(topic, raw, waiting)
+    async def run_async(
+        self,
+        records: Sequence[tuple[str, RawRecord]],
+        clock: Callable[[], float] = _STANDING_STILL,
+        until: float = math.inf,
+    ) -> int:
+        """The same for every app. A cancelled run has undone the call it was in; `take` may come at any moment."""
+        return await self._run(records, clock, until)
+
+    async def _run(self, records: Sequence[tuple[str, RawRecord]], clock: Callable[[], float], until: float) -> int:
+        """Any app's calls. Waits only where a processor does."""
+        if len(self._steps) == len(self._batch_steps) == 1:
+            return await self._run_batch(self._steps[0], records)
+        effects = self._effects
+        self._stream_time_ms = effects.stream_time_ms
+        self.finished = 0
+        waiting: list[tuple[Step, list[Arrived]]] = [(step, []) for step in self._batch_steps]
+        if self._unit == RUN:
+            effects.begin()
+        failure: ProcessorFailed | None = None
+        try:
+            try:
+                for topic, raw in records:
+                    await self._one(topic, raw, waiting)
+                    self.finished += 1
+                    if clock() >= until:
+                        break
+            except ProcessorFailed as error:
+                if self._unit == RUN:
+                    raise
+                failure = error  # the records before it are completed by the batches that wait for them
+            for step, arrived in waiting:
+                await self._batch(step, arrived)
+        except BaseException:
+            if self._unit == RUN:
+                effects.undo()
+            raise
+        if failure is not None:
+            raise failure
+        if self._unit == RUN:
+            effects.end()
+            for topic, raw in records[: self.finished]:
+                effects.completed(topic, raw)
+        return self.finished
+
+    async def _run_batch(self, step: Step, records: Sequence[tuple[str, RawRecord]]) -> int:
+        """The same where one batch step is all there is: nothing is done per record but reading it."""
+        self._stream_time_ms = self._effects.stream_time_ms
+        self.finished = 0
+        items: list[Item | None] = []
+        failure: ProcessorFailed | None = None
+        try:
+            for topic, raw in records:
+                items.append(self._arrive(topic, raw))
+        except ProcessorFailed as error:
+            failure = error  # the records before it are completed first
+        read = [item for item in items if item is not None]
+        self.finished = len(items)
+        if failure is None and (not read or await self._call_batch(step, read)):
+            self._all_completed(records)
+            return self.finished
+        arrived = [(topic, raw, item) for (topic, raw), item in zip(records, items, strict=False)]
+        await self._batch(step, arrived)
+        if failure is not None:
+            raise failure
+        return self.finished
+
+    def _all_completed(self, records: Sequence[tuple[str, RawRecord]]) -> None:
+        """These records, with which the stream time is what it is now, are completed."""
+        if records:
+            last = records[-1:] if len(self._sources) == 1 else records
+            self._effects.all_completed(last, len(records), self._stream_time_ms)
+
+    def skip(self, topic: str, raw: RawRecord) -> None:
+        """Complete a record without calling anything."""
+        self._effects.skipped_one()
+        self._effects.completed(topic, raw)
+
+    def refuse(self, topic: str, raw: RawRecord, error: Exception) -> None:
+        """Complete a record without calling anything, as if each of its processors had raised `error`. Raises
+        ProcessorFailed where one of them stops."""
+        if self._unit != CALL:
+            self._effects.begin()
+        try:
+            for step in (*self._sources[topic].steps, *self._sources[topic].batch_steps):
+                self._failed(step, topic, raw, error)
+        except ProcessorFailed:
+            if self._unit != CALL:
+                self._effects.undo()
+            raise
+        if self._unit != CALL:
+            self._effects.end()
+        self._effects.completed(topic, raw)
+
+    def take(self) -> Changes:
+        """Everything that completed records did since the last take. Writes stay visible to reads until `settle`."""
+        return self._effects.take()
+
+    def settle(self) -> None:
+        """The stores have what the oldest take that was not settled gave."""
+        self._effects.settle()
+
+    # one record
+
+    async def _one(self, topic: str, raw: RawRecord, waiting: list[tuple[Step, list[Arrived]]]) -> None:
+        """The calls of one record; what reads it in batches gets it later, and completes it."""
+        effects = self._effects
+        if self._unit == RECORD:
+            effects.begin()
+        try:
+            item = self._arrive(topic, raw)
+            source = self._sources[topic]
             if item is not None:
-                for step in self._sources[topic].steps:
+                for step in source.steps:
                     if step.is_async:
                         await self._await(step, item)
                     else:
                         self._call(step, item)
-            self.finished += 1
-        for step, items in waiting:
-            if not items:
-                continue
-            if step.is_async:
-                await self._await_batch(step, items)
-            else:
-                self._call_batch(step, items)
+        except BaseException:
+            if self._unit == RECORD:
+                effects.undo()
+            raise
+        if self._unit == RECORD:
+            effects.end()
+        for step, arrived in waiting:
+            if step in source.batch_steps:
+                arrived.append((topic, raw, item))
+        if self._unit != RUN and not source.batch_steps:
+            effects.completed(topic, raw)
 
-    def take(self) -> Changes:
-        """Everything since the last take. Writes stay visible to reads until `settle`."""
-        for table in self._tables.values():
-            table.stream_ms = self.stream_time_ms
-        writes = {name: table.take() for name, table in self._tables.items()}
-        changes = Changes(
-            outputs=dict(self._outputs),
-            writes={name: changed for name, changed in writes.items() if changed},
-            write_timestamp_ms={
-                name: max(self._tables[name].write_timestamp_ms, 0) for name, changed in writes.items() if changed
-            },
-            records_in=self._records_in,
-            skipped=self._skipped,
-            dead_lettered=self._dead_lettered,
-            stream_time_ms=self.stream_time_ms,
-        )
-        self._outputs.clear()
-        self._records_in = self._skipped = self._dead_lettered = 0
-        return changes
-
-    def settle(self) -> None:
-        """The stores have what the oldest take that was not settled gave."""
-        for table in self._tables.values():
-            table.settle()
-
-    # one record
-
-    def _begin(self) -> list[tuple[Step, list[Item]]]:
-        self.finished = 0
-        return [(step, []) for step in self._batch_steps]
-
-    def _arrive(self, topic: str, raw: RawRecord, waiting: list[tuple[Step, list[Item]]]) -> Item | None:
-        """Decode; put into the batches that wait for it. None where it cannot be read and nobody stops for that."""
+    def _arrive(self, topic: str, raw: RawRecord) -> Item | None:
+        """Decode. None where it cannot be read and the policy does not stop for that."""
         source = self._sources.get(topic)
         if source is None:
             raise PipelineError(f"task {self.task} reads {', '.join(sorted(self._sources))}, not {topic!r}")
-        self._records_in += 1
-        if raw.timestamp_ms > self.stream_time_ms:
-            self.stream_time_ms = raw.timestamp_ms
+        if raw.timestamp_ms > self._stream_time_ms:
+            self._stream_time_ms = raw.timestamp_ms
         key, value = raw.key, raw.value
         try:
             record: Record[Any, Any] = Record(
@@ -203,12 +305,7 @@ class TaskProcess:
             for step in (*source.steps, *source.batch_steps):
                 self._failed(step, topic, raw, error, decoding=True)
             return None
-        item = Item(record, raw, topic, self.stream_time_ms)
-        if source.batch_steps:
-            for step, items in waiting:
-                if step in source.batch_steps:
-                    items.append(item)
-        return item
+        return Item(record, raw, topic, self._stream_time_ms)
 
     def _call(self, step: Step, item: Item) -> None:
         try:
@@ -218,8 +315,8 @@ class TaskProcess:
                 else:
                     result = step.function(item.record, *step.arguments)
                     if result is not None:
-                        _refuse_awaitable(step.name, result)
-        except Exception as error:
+                        refuse_awaitable(step.name, result)
+        except _FAILURES as error:
             if error is step.fault:
                 raise
             self._failed(step, item.topic, item.raw, error)
@@ -227,47 +324,45 @@ class TaskProcess:
     async def _await(self, step: Step, item: Item) -> None:
         try:
             with step.open(item.raw.timestamp_ms, item.stream_ms):
-                await _in_time(step, item.record)
-        except Exception as error:
+                await in_time(step, item.record)
+        except _FAILURES as error:
             if error is step.fault:
                 raise
             self._failed(step, item.topic, item.raw, error)
 
     # a batch: one that fails is run again one by one, so the others' effects stay and the culprit is found
 
-    def _call_batch(self, step: Step, items: Sequence[Item]) -> None:
-        try:
-            with step.open(_newest(items), items[-1].stream_ms):
-                result = step.function(step.batch(items), *step.arguments)
-                if result is not None:
-                    _refuse_awaitable(step.name, result)
-            return
-        except Exception as error:
-            if error is step.fault:
-                raise
-            if len(items) == 1:
-                self._failed(step, items[0].topic, items[0].raw, error)
-                return
-        for item in items:
-            self._call_batch(step, [item])
+    async def _batch(self, step: Step, arrived: Sequence[Arrived]) -> None:
+        """The call of a batch step, which completes its records."""
+        items = [item for _, _, item in arrived if item is not None]
+        whole = not items or await self._call_batch(step, items)
+        for topic, raw, item in arrived:
+            if not whole and item is not None and not await self._call_batch(step, [item]):
+                raise PipelineError(f"task {self.task}: a batch of one is neither done nor failed")
+            if self._unit != RUN:
+                self._effects.completed(topic, raw)
 
-    async def _await_batch(self, step: Step, items: Sequence[Item]) -> None:
+    async def _call_batch(self, step: Step, items: Sequence[Item]) -> bool:
+        """False where a batch of several failed: nothing of it counts."""
         try:
-            with step.open(_newest(items), items[-1].stream_ms):
-                await _in_time(step, step.batch(items))
-            return
-        except Exception as error:
+            with step.open(newest(items), items[-1].stream_ms):
+                if step.is_async:
+                    await in_time(step, step.batch(items))
+                else:
+                    result = step.function(step.batch(items), *step.arguments)
+                    if result is not None:
+                        refuse_awaitable(step.name, result)
+        except _FAILURES as error:
             if error is step.fault:
                 raise
-            if len(items) == 1:
-                self._failed(step, items[0].topic, items[0].raw, error)
-                return
-        for item in items:
-            await self._await_batch(step, [item])
+            if len(items) > 1:
+                return False
+            self._failed(step, items[0].topic, items[0].raw, error)
+        return True
 
     # what went wrong
 
-    def _failed(self, step: Step, topic: str, raw: RawRecord, error: Exception, decoding: bool = False) -> None:
+    def _failed(self, step: Step, topic: str, raw: RawRecord, error: BaseException, decoding: bool = False) -> None:
         where: dict[str, Any] = {
             "processor": step.name,
             "task": self.task,
@@ -276,11 +371,11 @@ class TaskProcess:
             "raw": raw,
         }
         if step.policy == "skip":
-            self._skipped += 1
+            self._effects.skipped += 1
         elif not isinstance(step.policy, str):
-            self._dead_lettered += 1
+            self._effects.dead_lettered += 1
             target = place(raw, step.policy.topic, self._partitions, self.partition)
-            self._outputs.setdefault(target, []).append(dead_letter(error, **where))
+            self._effects.outputs.setdefault(target, []).append(dead_letter(error, **where))
         else:
             raise failed(error, decoding=decoding, **where) from error.with_traceback(without_our_head(error))
 
@@ -304,27 +399,3 @@ class TaskProcess:
                 raise WrongTask(f"table {definition.name!r}: {told}")
 
         return check
-
-
-async def _in_time(step: Step, argument: Any) -> None:
-    """Await the user's function, for at most its timeout."""
-    try:
-        async with asyncio.timeout(step.timeout_s) as limit:
-            await step.function(argument, *step.arguments)
-    except TimeoutError as error:
-        if not limit.expired():
-            raise
-        raise TimeoutError(f"{step.name} did not end within its timeout of {step.timeout_s:g} s") from error
-
-
-def _newest(items: Sequence[Item]) -> int:
-    """The time that what a batch sends carries."""
-    return max(item.raw.timestamp_ms for item in items)
-
-
-def _refuse_awaitable(name: str, result: Any) -> None:
-    """A sync function that returns a coroutine would have done nothing at all."""
-    if hasattr(result, "__await__"):
-        if hasattr(result, "close"):
-            result.close()
-        raise DefinitionError(f"{name} returned something to await; declare it with async def")

@@ -1,8 +1,8 @@
 """The one implementation of Table: a store, what was written since, and what one call has in its hands.
 
 One rule: nothing of a call counts before the call has ended well; `changes()` says what it would write (and may
-raise), `apply()` makes it count, `forget()` drops it. Between the store and the call lie the writes of earlier calls:
-`take()` hands them out, and they stay visible until `settle()` says that the store has them.
+raise), `apply()` makes it count, `forget()` drops it. Between the store and the call lie the writes of earlier calls
+(`pipeline.write_layers`): `take()` hands them out, and they stay visible until `settle()` says that the store has them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, ItemsView, Iterator, ValuesView
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from itertools import chain
 from typing import Any, Final, TypeVar, cast
 
 from pipeline.errors import PipelineError
@@ -21,6 +22,7 @@ from pipeline.tables import (
     TableSpec,
     stored_stream_time,
 )
+from pipeline.write_layers import WriteLayers
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -29,7 +31,7 @@ _MISSING: Final[Any] = object()
 _DELETED: Final[Any] = object()
 # Values that cannot change in place; everything else is encoded again at the end of the call.
 _IMMUTABLE = frozenset({int, float, str, bytes, bool, type(None), datetime, date, time, timedelta, Decimal})
-_CACHED_KEYS = 10_000
+_OWNED_KEYS = 10_000
 _SWEPT_PER_TAKE = 500
 
 
@@ -42,16 +44,14 @@ class TableView(Table[K, V]):
         self.spec = spec
         self.closed = False  # True between calls: a task left behind by one call must not write in the next
         self.fault: Exception | None = None  # the store failed: never the user's fault, whatever they catch
-        self.write_timestamp_ms = -1
         self.stream_ms = -1
         self._store = store
         self._check_owner = check_owner
         self._live: dict[bytes, Any] = {}  # handed out or set in this call
         self._set: dict[bytes, bytes | None] = {}  # set or deleted in this call; bytes where already encoded
         self._defaults: dict[bytes, tuple[K, bytes]] = {}  # mutable defaults handed out, and how they were
-        self._known: dict[bytes, bytes | None] = {}  # stored bytes: all of pending and taken, and some of the store
-        self._pending: dict[bytes, bytes | None] = {}
-        self._taken: list[dict[bytes, bytes | None]] = []
+        self.layers = WriteLayers()
+        self._known = self.layers.known
         self._owned: dict[bytes, None] = {}
         self._last_key: Any = _MISSING
         self._last_bytes = b""
@@ -192,9 +192,7 @@ class TableView(Table[K, V]):
     def apply(self, changes: dict[bytes, bytes | None], timestamp_ms: int) -> None:
         """The call has ended well: its changes count."""
         if changes:
-            self._pending.update(changes)
-            self._known.update(changes)
-            self.write_timestamp_ms = max(self.write_timestamp_ms, timestamp_ms)
+            self.layers.put(changes, timestamp_ms)
         self.forget()
 
     def forget(self) -> None:
@@ -206,22 +204,19 @@ class TableView(Table[K, V]):
 
     # between calls
 
-    def take(self) -> dict[bytes, bytes | None]:
-        """Writes since the last take, last per key. They stay visible until `settle`."""
-        if self.spec.expire_ms is not None and self.stream_ms > self._kept_stream_ms:
-            self._sweep()
-            self._kept_stream_ms = self.stream_ms
-            self._remember(STREAM_TIME_KEY, self.stream_ms.to_bytes(TIME_BYTES, "big", signed=True))
-        taken, self._pending = self._pending, {}
-        self._taken.append(taken)
-        return taken
+    def take(self, stream_ms: int) -> tuple[dict[bytes, bytes | None], int]:
+        """The writes since the last take (see WriteLayers), and the time they carry. `stream_ms` is the stream time of
+        the completed records: what it expires goes."""
+        if self.spec.expire_ms is not None and stream_ms > self._kept_stream_ms:
+            self._sweep(stream_ms)
+            self._kept_stream_ms = stream_ms
+            self.layers.remember(STREAM_TIME_KEY, stream_ms.to_bytes(TIME_BYTES, "big", signed=True))
+        return self.layers.take()
 
     def settle(self) -> None:
         """The store has the writes of the oldest take that was not settled yet."""
-        self._taken.pop(0)
-        if len(self._known) > _CACHED_KEYS:
-            self._known = {k: v for layer in (*self._taken, self._pending) for k, v in layer.items()}
-        if len(self._owned) > _CACHED_KEYS:
+        self.layers.settle()
+        if len(self._owned) > _OWNED_KEYS:
             self._owned.clear()
 
     # inside
@@ -330,10 +325,9 @@ class TableView(Table[K, V]):
     def _merged(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
         """Store and later writes, each key once, in order."""
         later: dict[bytes, bytes | None] = {}
-        for layer in (*self._taken, self._pending, self._live):
-            for k in layer:
-                if (start is None or k >= start) and (stop is None or k < stop):
-                    later[k] = self._known.get(k)
+        for k in chain(self.layers.keys(), self._live):
+            if (start is None or k >= start) and (stop is None or k < stop):
+                later[k] = self._known.get(k)
         waiting = sorted(later)
         waiting.reverse()
         try:
@@ -353,10 +347,7 @@ class TableView(Table[K, V]):
             first = waiting.pop()
             yield first, later[first]
 
-    def _remember(self, k: bytes, raw: bytes | None) -> None:
-        self._pending[k] = self._known[k] = raw
-
-    def _sweep(self) -> None:
+    def _sweep(self, stream_ms: int) -> None:
         """Write tombstones for what has expired, some keys at a time, so that the state does not grow for ever.
 
         Nobody can see when: an expired key is absent for readers at once.
@@ -365,14 +356,14 @@ class TableView(Table[K, V]):
         last: bytes | None = None
         for k, raw in self._merged(self._sweep_from, None):
             last = k
-            if k != STREAM_TIME_KEY and raw is not None and self.spec.live_value(raw, self.stream_ms) is None:
+            if k != STREAM_TIME_KEY and raw is not None and self.spec.live_value(raw, stream_ms) is None:
                 expired.append(k)
             seen += 1
             if seen == _SWEPT_PER_TAKE:
                 break
         self._sweep_from = last + b"\x00" if last is not None and seen == _SWEPT_PER_TAKE else None
         for k in expired:
-            self._remember(k, None)
+            self.layers.remember(k, None)
 
 
 class _Items(ItemsView[K, V]):

@@ -3,7 +3,7 @@
 One rule: what a base says is written in the transaction that makes its changelogs need it, and from then on nobody
 reads such a changelog from its beginning: the entries before it are in the snapshot and nowhere else. So the snapshot
 is never pruned, and compaction never forgets a deletion, which may be of an entry of the snapshot.
-Kept in the log as a note of kind NOTE under the name of the topic. A marker stands in the changelog in place of the
+Kept as metadata of kind BASE under the name of the topic. A marker stands in the changelog in place of the
 entries, so that a store that has none of them (position 0) is told from one that has them all.
 """
 
@@ -14,9 +14,10 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from state.errors import BaseMissing, StateError
+from state.log.group_store import MetadataKind
 from state.log.protocol import NewRecord, TopicInfo
 
-NOTE = "changelog-base"
+BASE = MetadataKind("changelog-base", under_lease=True)
 OFFSET = 1  # where a changelog goes on: behind its marker
 FOR_EVER_MS = 1 << 62
 
@@ -39,23 +40,23 @@ def encode(base: Base) -> bytes:
 
 
 def decode(data: bytes) -> Base:
-    """Raises StateError for a note that is none."""
+    """Raises StateError for metadata that cannot be read."""
     try:
         return msgspec.json.decode(data, type=Base)
     except msgspec.MsgspecError as error:
-        raise StateError(f"the log's note of a base is damaged ({error}): restore the log from a backup") from error
+        raise StateError(f"the log's metadata of a base is damaged ({error}): restore the log from a backup") from error
 
 
-def of_topic(notes: Mapping[str, bytes], topic: TopicInfo) -> Base | None:
+def of_topic(metadata: Mapping[str, bytes], topic: TopicInfo) -> Base | None:
     """The base of a topic; None also where the topic was deleted and made again since."""
-    data = notes.get(topic.name)
+    data = metadata.get(topic.name)
     found = None if data is None else decode(data)
     return found if found is not None and found.topic_id == topic.topic_id else None
 
 
-def stands_on_one(notes: Iterable[bytes], topic: TopicInfo) -> bool:
-    """Whether any of these notes under the name of a topic is of this topic."""
-    return any(of_topic({topic.name: note}, topic) is not None for note in notes)
+def stands_on_one(values: Iterable[bytes], topic: TopicInfo) -> bool:
+    """Whether any of these values, kept under the name of a topic, is of this topic."""
+    return any(of_topic({topic.name: value}, topic) is not None for value in values)
 
 
 def needed(offset: int, base: Base | None) -> str | None:

@@ -32,8 +32,22 @@ class LogUnusable(StateError):
     """The log cannot be opened or written: not a log, no space, no permission, a newer format."""
 
 
-class LogBusy(StateError):
-    """Another process holds the log locked for longer than we wait; nothing was written, trying again is safe."""
+class LogUnavailable(StateError):
+    """The log cannot be used now; nothing was written, and trying again is safe."""
+
+
+class LogBusy(LogUnavailable):
+    """Another process holds the log locked for longer than we wait."""
+
+
+class LogFull(LogUnavailable):
+    """There is no space left for the log to grow."""
+
+
+class LogTimedOut(StateError):
+    """The log could not be used for longer than `--log-timeout`."""
+
+    exit_code = 6
 
 
 class LogDamaged(StateError):
@@ -41,7 +55,32 @@ class LogDamaged(StateError):
 
 
 class PositionOutOfRange(StateError):
-    """A position past the end of its partition: it was meant for another log or an earlier topic of that name."""
+    """A position past the end of its partition (meant for another log or an earlier topic of that name), or before its
+    start (the records were removed). `partition` is (topic, number); it can be read from `start` to `end`."""
+
+    def __init__(self, message: str, partition: tuple[str, int], start: int, end: int) -> None:
+        super().__init__(message)
+        self.partition, self.start, self.end = partition, start, end
+
+
+class RecordTooLarge(StateError):
+    """A record that the log does not take because of its size; nothing was written, and the writer may go on.
+
+    `partition` is (topic, number), `index` its place among the records given for that partition; in a commit `scope`
+    and the place among the records of that scope.
+    """
+
+    def __init__(self, message: str, partition: tuple[str, int], index: int, scope: str | None = None) -> None:
+        super().__init__(message)
+        self.partition, self.index, self.scope = partition, index, scope
+
+
+class InvalidRecord(StateError):
+    """A record that its topic cannot hold: one without a key in a changelog; nothing was written."""
+
+
+class MetadataChanged(StateError):
+    """Metadata is not what the caller had seen: another process wrote it; nothing was written."""
 
 
 class LeaseLost(StateError):
@@ -60,7 +99,11 @@ class Refused(StateError):
 
 
 class Fenced(StateError):
-    """This writer id was fenced for good: every scope it had is lost. Nothing was written."""
+    """This transactional id was fenced for good: every scope it had is lost. Nothing was written."""
+
+
+class NotOpened(StateError):
+    """A commit by a transactional id that this process has not opened; nothing was written."""
 
 
 class OutcomeUnknown(StateError):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.scenario import Scenario, parse
+from orchestrator.simulator.scenario import Scenario, parse
 
 FILES = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 

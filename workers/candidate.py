@@ -9,31 +9,38 @@ import asyncio
 import logging
 from dataclasses import replace
 
-from orchestrator.control import ASKERS
-from orchestrator.coordinator import Coordinator, monotonic_ms
-from orchestrator.election import Election, Seen
+from orchestrator.clocks import monotonic_ms
+from orchestrator.coordinator.admin import HANDLERS
+from orchestrator.coordinator.election import Election, Seen
+from orchestrator.coordinator.shell import Coordinator
 from orchestrator.model import Task
+from state import history
 from state.errors import StateError
-from state.log.protocol import Lease, Log
+from state.log.group_store import Lease, MetadataKind
+from state.log.protocol import GroupLog
 from workers.growth import seen_again
 from workers.ledger import LogLedger
 from workers.prepare import Prepared
 from workers.spec import InstanceSpec
+from workers.surroundings import REAL, Surroundings
 
 log = logging.getLogger("orchestrator.candidate")
-LOOK_S = 0.3
-LEASE, GIVEN_BACK = "lease", "given back"
+LOOK_S, GIVE_BACK_S = 0.3, 1.0
+LEASE, GIVEN_BACK = MetadataKind("lease", under_lease=True), "given back"
 FIRST_DELAY_MS = 700  # a fresh group waits this long for its members before it deals the tasks
 
 
 class Candidate:
     """Runs in each instance's parent process."""
 
-    def __init__(self, log_: Log, prepared: Prepared, spec: InstanceSpec) -> None:
+    def __init__(
+        self, log_: GroupLog, prepared: Prepared, spec: InstanceSpec, surroundings: Surroundings = REAL
+    ) -> None:
         self._log = log_
         self._prepared = prepared
         self._app = prepared.app
         self._spec = spec
+        self._surroundings = surroundings
         self._election = Election()
 
     async def run(self) -> None:
@@ -44,21 +51,25 @@ class Candidate:
                 seen = None if lease is None else Seen(lease.term, lease.beat)
                 if self._election.look(seen, monotonic_ms()) or await self._is_given_back(lease):
                     await self._serve(lease)
-            except StateError as error:
-                log.warning("%s", error)
+            except* StateError as errors:  # a coordinator's loops end together, with a group of errors
+                log.warning("no coordinator from here for now: %s", errors.exceptions[0])
+            except* Exception:
+                log.exception("an internal error ended the coordinator here; a candidate takes over")
             await asyncio.sleep(LOOK_S)
 
     async def _is_given_back(self, lease: Lease | None) -> bool:
         """Whether the holder ended in order: nobody has to wait for a beat that will not come."""
         if lease is None:
             return False
-        return await self._log.note(self._app.id, LEASE, GIVEN_BACK) == str(lease.term).encode()
+        return await self._log.metadata(self._app.id, LEASE, GIVEN_BACK) == str(lease.term).encode()
 
     async def _give_back(self, lease: Lease) -> None:
-        """After the coordinator's last write: the log's writes are made one after the other."""
+        """After the coordinator's last write: the log's writes are made one after the other. A log that is away is not
+        waited for: neither the end of this process nor its next term is to wait for a word that only saves time."""
         try:
-            await self._log.put_note(self._app.id, LEASE, GIVEN_BACK, str(lease.term).encode())
-        except StateError as error:  # the others will notice that the beat stands still
+            async with asyncio.timeout(GIVE_BACK_S):
+                await self._log.put_metadata(self._app.id, LEASE, GIVEN_BACK, str(lease.term).encode(), lease=lease)
+        except (StateError, TimeoutError) as error:  # the others will notice that the beat stands still
             log.info("the lease of term %d is not given back: %s", lease.term, error)
 
     async def _serve(self, seen: Lease | None) -> None:
@@ -66,10 +77,18 @@ class Candidate:
             self._spec.settings, initial_delay_ms=max(FIRST_DELAY_MS, self._spec.settings.initial_delay_ms)
         )
         # Not prepared again: that refuses a topic with state that somebody grew, and tasks that run need a coordinator.
-        tasks: list[Task] = seen_again(self._prepared, await self._log.topics()).tasks()
+        tasks: list[Task] = seen_again(self._prepared, await self._log.topics(list(self._prepared.topics))).tasks()
         term = 1 if seen is None else seen.term + 1
         ledger = LogLedger(self._log, Lease(self._app.id, term, self._spec.instance, "", 0))
-        coordinator = Coordinator(self._app.id, settings, ledger, tasks, ASKERS, host=self._spec.instance)
+        coordinator = Coordinator(
+            self._app.id,
+            settings,
+            ledger,
+            tasks,
+            HANDLERS,
+            host=self._spec.instance,
+            wall_ms=self._surroundings.wall_ms,
+        )
         address = await coordinator.listen()
         taken: Lease | None = None
         try:
@@ -78,6 +97,12 @@ class Candidate:
                 return
             log.info("%s is the coordinator of %s, term %d", self._spec.instance, self._app.id, taken.term)
             coordinator.ledger = LogLedger(self._log, taken)
+            changelogs = [
+                self._prepared.changelog(task.id, table)
+                for task in tasks
+                for table in self._prepared.subtopology(task.id).tables
+            ]
+            await history.begin(self._log, taken, changelogs, self._surroundings.new_id())
             await coordinator.serve()
         finally:
             await coordinator.close()

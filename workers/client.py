@@ -13,10 +13,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from orchestrator import messages
+from orchestrator.coordinator import messages
+from orchestrator.coordinator.transport import Connection, ConnectionEnded, connect
 from orchestrator.errors import NotThere, OrchestratorError, RefusedBySafety, TimedOut, WrongUse
-from orchestrator.transport import Connection, ConnectionEnded, connect
-from state.log.protocol import Log
+from state.log.group_store import GroupStore
+from state.log.protocol import GroupLog
 from workers.fleet import FLEET, started
 from workers.logs import default_log, open_log
 from workers.prepare import DESCRIPTION
@@ -34,7 +35,7 @@ def application_of(app: str) -> str:
 
 
 @asynccontextmanager
-async def log_of(app: str, url: str | None) -> AsyncIterator[tuple[str, Log, str]]:
+async def log_of(app: str, url: str | None) -> AsyncIterator[tuple[str, GroupLog, str]]:
     """(application id, its log, the log's URL). Raises WrongUse where there is none."""
     application = application_of(app)
     found = url or default_log(application, Path.cwd(), existing=True)
@@ -45,9 +46,9 @@ async def log_of(app: str, url: str | None) -> AsyncIterator[tuple[str, Log, str
         await log.close()
 
 
-async def description(log: Log, application: str) -> dict[str, Any]:
+async def description(log: GroupStore, application: str) -> dict[str, Any]:
     """What the log knows of the application. Raises WrongUse for one it does not know."""
-    found = await log.note(application, DESCRIPTION, "app")
+    found = await log.metadata(application, DESCRIPTION, "app")
     if found is None:
         raise WrongUse(f"the log knows no application '{application}'; start it with `orchestrator run MODULE:APP`")
     facts: dict[str, Any] = json.loads(found)
@@ -57,7 +58,7 @@ async def description(log: Log, application: str) -> dict[str, Any]:
 class Client:
     """Questions to the coordinator; finds it again when it moves."""
 
-    def __init__(self, log: Log, application: str) -> None:
+    def __init__(self, log: GroupStore, application: str) -> None:
         self._log = log
         self._application = application
         self._connection: Connection | None = None
@@ -111,9 +112,9 @@ def _raised(answer: messages.Answer) -> OrchestratorError:
     return kinds.get(answer.code, OrchestratorError)(answer.error)
 
 
-async def fleet_of(log: Log, application: str) -> dict[str, Any] | None:
+async def fleet_of(log: GroupStore, application: str) -> dict[str, Any] | None:
     """The fleet that runs the application, if `orchestrator run` started one and its process is there."""
-    found = await log.note(application, FLEET, "fleet")
+    found = await log.metadata(application, FLEET, "fleet")
     if found is None:
         return None
     facts: dict[str, Any] = json.loads(found)

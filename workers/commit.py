@@ -1,18 +1,19 @@
 """The commit of a worker: outputs, changelogs and positions of all its tasks in one log transaction, then the stores.
 
 One rule (safety page, Commits): a store batch is written only after its transaction is known to be in the log; if the
-outcome is unknown, or a store fails, the task is closed and restored from the log.
+outcome is unknown, or a store fails, the task is closed and restored from the log. What is committed of a task is what
+its completed records did, with the positions after them; when that happens, CommitMachine decides.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from pipeline.process import Changes
-from state.errors import Fenced, OutcomeUnknown, Refused, StateError
-from state.log.protocol import Log, NewRecord, Part, Partition
+from pipeline.process import Changes, TaskProcess
+from state.errors import Fenced, NotOpened, OutcomeUnknown, Refused, StateError
+from state.log.protocol import Log, NewRecord, Partition, TaskCommit
 from workers.task import TaskRun
 
 log = logging.getLogger("orchestrator.commit")
@@ -20,11 +21,12 @@ log = logging.getLogger("orchestrator.commit")
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What one task adds to a commit."""
+    """What one task adds to a commit; `process` made it, and is told when the store has it."""
 
     run: TaskRun
+    process: TaskProcess
     changes: Changes
-    part: Part
+    part: TaskCommit
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +38,24 @@ class Outcome:
     fenced: bool = False
 
 
-def take(runs: Sequence[TaskRun]) -> list[Taken]:
-    """Everything the tasks have to commit; tasks with nothing new are left out."""
-    taken: list[Taken] = []
-    for run in runs:
-        if run.process is None:
-            continue
-        positions = {Partition(*place): offset for place, offset in run.merger.positions().items()}
-        moved = {p: o for p, o in positions.items() if run.committed.get(p) != o}
-        if not moved:
-            continue
-        changes = run.process.take()
-        taken.append(Taken(run, changes, Part(run.scope, run.epoch, _records(run, changes), moved)))
-    return taken
+def take(run: TaskRun, *, with_gaps: bool) -> Taken | None:
+    """Everything that the completed records of a task did; None where there is nothing. `with_gaps`: offsets of which
+    nothing waits and nothing is under way hold no record, so they count as read."""
+    if run.process is None:
+        return None
+    changes = run.process.take()
+    number = run.id.partition
+    positions = {Partition(topic, number): offset for topic, offset in changes.positions.items()}
+    if with_gaps:
+        for place, offset in run.merger.gaps().items():
+            partition = Partition(*place)
+            positions[partition] = max(offset, positions.get(partition, 0))
+    moved = {partition: offset for partition, offset in positions.items() if run.committed.get(partition) != offset}
+    part = TaskCommit(run.scope, run.epoch, _records(run, changes), moved)
+    if not moved and not part.records:
+        run.process.settle()
+        return None
+    return Taken(run, run.process, changes, part)
 
 
 def _records(run: TaskRun, changes: Changes) -> dict[Partition, list[NewRecord]]:
@@ -75,6 +82,9 @@ async def commit(
         except Fenced as error:
             log.warning("fenced: %s", error)
             return Outcome((), (*lost, *(t.run for t in taken)), fenced=True)
+        except NotOpened as error:  # back under another id, which has not joined yet: what the old one had is lost
+            log.warning("not opened: %s", error)
+            return Outcome((), (*lost, *(t.run for t in taken)))
         except Refused as error:
             log.warning("refused: %s", error)
             lost += [t.run for t in taken if t.run.scope in error.scopes]
@@ -89,8 +99,11 @@ async def commit(
 
 
 def _apply(taken: Taken, ends: dict[Partition, int]) -> bool:
-    """Give the stores what the log has; False where one fails."""
+    """Give the stores what the log has; False where one fails. A task that was given up meanwhile has no stores here:
+    the next one to open them reads this commit from the changelog."""
     run = taken.run
+    if run.process is not taken.process:
+        return True
     try:
         for table, writes in taken.changes.writes.items():
             opened = run.stores[table]
@@ -98,7 +111,6 @@ def _apply(taken: Taken, ends: dict[Partition, int]) -> bool:
     except StateError as error:
         log.error("%s: %s; it is restored from the log", run.id, error)
         return False
-    if run.process is not None:
-        run.process.settle()
+    taken.process.settle()
     run.committed.update(taken.part.positions)
     return True

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from state.log.protocol import NewRecord, Part, Partition
+from state.log.protocol import NewRecord, Partition, TaskCommit
 from state.log.sqlite import SqliteLog
 from workers.commit import Taken
 from workers.journal import wall_ms
+from workers.patient_log import PatientLog
 
 if TYPE_CHECKING:
     from workers.worker import Worker
@@ -83,7 +84,7 @@ class Failpoint:
         draft = self._path.with_suffix(".draft")
         draft.write_bytes(msgspec.msgpack.encode(late))
         draft.rename(self._path.with_suffix(".late"))
-        log = self._worker.log
+        log = self._worker.log.inner if isinstance(self._worker.log, PatientLog) else self._worker.log
         if isinstance(log, SqliteLog):
             log.fail_before_commit(_die)
         else:
@@ -96,11 +97,11 @@ def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def read_late(path: Path) -> tuple[LateWrite, list[Part]]:
+def read_late(path: Path) -> tuple[LateWrite, list[TaskCommit]]:
     """The commit that a failpoint prevented, ready to be tried."""
     late = msgspec.msgpack.decode(path.read_bytes(), type=LateWrite)
     parts = [
-        Part(
+        TaskCommit(
             part.scope,
             part.epoch,
             {Partition(t, n): [NewRecord(*record) for record in records] for t, n, records in part.records},

@@ -18,19 +18,18 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from orchestrator.errors import RefusedBySafety
 from state.errors import DirectoryUnusable, StateError
-from state.log.protocol import Log
+from state.log.group_store import GroupStore, MetadataKind
 from workers.journal import wall_ms
-from workers.spec import InstanceSpec, encode_spec
-from workers.worker_main import FAILED_APP
+from workers.spec import FAILED_APP, InstanceSpec, encode_spec
 
 log = logging.getLogger("orchestrator.fleet")
-FLEET, WISH, GRANTED = "fleet", "wish-", "granted-"
+FLEET, WISH, GRANTED = MetadataKind("fleet"), "wish-", "granted-"
 TAKEN = "taken_by"  # in a wish: the fleet that grants it
 WITHDRAWN = json.dumps({"add": 0, TAKEN: ""}).encode()
 LOOK_S, RESTART_S, RESTART_MAX_S = 0.25, 0.5, 10.0
@@ -128,7 +127,7 @@ class Slot:
 class Fleet:
     """Runs until every instance has ended, or `stop`."""
 
-    def __init__(self, host: Host, log_: Log, base: InstanceSpec, say: Callable[[str], None]) -> None:
+    def __init__(self, host: Host, log_: GroupStore, base: InstanceSpec, say: Callable[[str], None]) -> None:
         self._host = host
         self._log = log_
         self._base = base
@@ -170,16 +169,22 @@ class Fleet:
 
     async def announce(self) -> None:
         """Tell in the log that this fleet runs the application. Raises RefusedBySafety where another one does, with
-        state elsewhere: both would have an instance i1."""
-        found = await self._log.note(self._base.application, FLEET, "fleet")
-        other = json.loads(found) if found else {}
+        state elsewhere: both would have an instance i1. Of two that start at one moment one is refused."""
+        while True:
+            found = await self._log.metadata(self._base.application, FLEET, "fleet")
+            self._refuse_another(json.loads(found) if found else {})
+            facts = self._facts([])
+            if await self._log.replace_metadata(self._base.application, FLEET, "fleet", found, facts):
+                self._told = []
+                return
+
+    def _refuse_another(self, other: dict[str, Any]) -> None:
         if other and other["pid"] != os.getpid() and other.get("started") and started(other["pid"]) == other["started"]:
             raise RefusedBySafety(
                 f"'{self._base.application}' is run already by process {other['pid']}, with state in "
                 f"{other['state_dir']}; add instances with `orchestrator scale-up {self._base.application} --by N`, or "
                 "stop that one first"
             )
-        await self._register()
 
     async def run(self, count: int) -> int:
         """Start `count` instances and look after them. `claim` and `announce` come first. Raises what the host raised
@@ -211,7 +216,7 @@ class Fleet:
 
     async def _forget(self) -> None:
         try:
-            await self._log.put_note(self._base.application, FLEET, "fleet", None)
+            await self._log.put_metadata(self._base.application, FLEET, "fleet", None)
         except StateError as error:  # the log may be what failed; its reader looks whether the process lives
             log.info("the fleet's note stays: %s", error)
 
@@ -288,6 +293,10 @@ class Fleet:
 
     async def _register(self) -> None:
         instances = self.instances()
+        await self._log.put_metadata(self._base.application, FLEET, "fleet", self._facts(instances))
+        self._told = instances
+
+    def _facts(self, instances: list[str]) -> bytes:
         facts = {
             "pid": os.getpid(),
             "started": started(os.getpid()),
@@ -296,20 +305,19 @@ class Fleet:
             "after_leave": self._base.after_leave,
             "at_ms": wall_ms(),
         }
-        await self._log.put_note(self._base.application, FLEET, "fleet", json.dumps(facts).encode())
-        self._told = instances
+        return json.dumps(facts).encode()
 
     async def _look_for_wishes(self) -> None:
         """A wish is taken by a word in the log before anything is started for it, so that it is withdrawn or granted and
         never both; it is granted once, however often the log refuses the answer."""
-        for key, found in (await self._log.notes(self._base.application, FLEET)).items():
+        for key, found in (await self._log.metadata_of(self._base.application, FLEET)).items():
             wish = key.removeprefix(WISH)
             if wish == key or wish in self._added:
                 continue
             facts = json.loads(found)
             if TAKEN not in facts:
                 taken = json.dumps({**facts, TAKEN: self._id}).encode()
-                if not await self._log.replace_note(self._base.application, FLEET, key, found, taken):
+                if not await self._log.replace_metadata(self._base.application, FLEET, key, found, taken):
                     continue  # withdrawn
             elif facts[TAKEN] != self._id:
                 continue  # by a fleet that has ended
@@ -319,9 +327,9 @@ class Fleet:
         if self._added and self.instances() != self._told:
             await self._register()
         for wish, added in list(self._added.items()):
-            await self._log.put_note(self._base.application, FLEET, WISH + wish, None)
+            await self._log.put_metadata(self._base.application, FLEET, WISH + wish, None)
             answer = json.dumps({"added": added}).encode()
-            await self._log.put_note(self._base.application, FLEET, GRANTED + wish, answer)
+            await self._log.put_metadata(self._base.application, FLEET, GRANTED + wish, answer)
             del self._added[wish]
 
     # ---- the end
@@ -349,7 +357,7 @@ class Fleet:
             owners = (await self._log.owners(self._base.application)).values()
         except StateError:
             return False
-        return any(o.writer and o.member.partition(".")[0] not in self._slots for o in owners)
+        return any(o.transactional_id and o.member.partition(".")[0] not in self._slots for o in owners)
 
     def kill(self) -> None:
         for slot in self._slots.values():

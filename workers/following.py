@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from orchestrator.coordinator import monotonic_ms
-from orchestrator.member_events import Progress
+from orchestrator.clocks import monotonic_ms
+from orchestrator.member.events import Progress
 from state.changelog import replay
-from state.errors import StateError, StoreDamaged
+from state.errors import LogDamaged, StateError, StoreDamaged
 from state.log.protocol import Partition, Reader
 from workers.throttle import TokenBucket
+from workers.unreadable import Unreadable
 
 if TYPE_CHECKING:
     from workers.task import TaskRun
@@ -39,16 +40,19 @@ class Following:
         share = -(-instance.restore_rate_limit // instance.workers)
         self._bucket = TokenBucket(share)
         self._paused: set[Partition] = set()
+        self.unreadable = Unreadable(worker.surroundings.clock)
         self._round = 0
 
     def add(self, run: TaskRun, partition: Partition, position: int) -> None:
         self._runs[partition] = run
         self._paused.discard(partition)
+        self.unreadable.forget(partition)
         self._reader.add(partition, position)
 
     def drop(self, partition: Partition) -> None:
         if self._runs.pop(partition, None) is not None:
             self._paused.discard(partition)
+            self.unreadable.forget(partition)
             self._reader.drop(partition)
 
     async def run(self) -> None:
@@ -58,6 +62,10 @@ class Following:
                 await asyncio.sleep(WAIT_MS / 1000)
                 continue
             size = self._choose()
+            for partition, _ in self.unreadable.due():
+                one = self._runs[partition].by_changelog.get(partition) if partition in self._runs else None
+                if one is not None:
+                    self._reader.add(partition, one.store.offset)
             fetched = await self._reader.poll(max_bytes_per_partition=size, wait_ms=WAIT_MS)
             self._bucket.step(monotonic_ms(), sum(len(p.data) for p in fetched if self._is_copy(p.partition)))
             touched: dict[TaskRun, None] = {}
@@ -72,9 +80,12 @@ class Following:
                     continue
                 try:
                     await replay(opened.store, part)
+                except LogDamaged as error:
+                    self.unreadable.hold(part.partition, part.position, error)
+                    self._reader.drop(part.partition)
+                    continue
                 except StoreDamaged as error:
                     self._worker.failed(run, error)
-                    run.close()
                     continue
                 except StateError as error:
                     if self._runs.get(part.partition) is run:

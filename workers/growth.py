@@ -30,7 +30,7 @@ async def run(worker: Worker) -> None:
     while True:
         await asyncio.sleep(pause)
         try:
-            found = await worker.log.topics()
+            found = await worker.log.topics(list(worker.prepared.topics))
         except StateError as error:  # those who read and write it say so louder
             log.debug("topics: %s", error)
             continue

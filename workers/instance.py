@@ -10,27 +10,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import secrets
 import signal
 import sys
 from pathlib import Path
 
-from orchestrator.cli.main import report
+from orchestrator.error_report import report
 from orchestrator.errors import OrchestratorError
 from pipeline.errors import PipelineError
 from pipeline.loading import load
-from state.directory import StateDirectory
-from state.errors import StateError
-from state.log.protocol import Log
+from state.errors import LogTimedOut, StateError
+from state.log.protocol import GroupLog
+from workers import halts
+from workers.blame import Blame, CallNote, note_path
 from workers.candidate import Candidate
-from workers.journal import Journal
-from workers.logs import open_log
+from workers.patient_log import open_patiently
 from workers.prepare import Prepared, prepare
-from workers.spec import InstanceSpec, WorkerSpec, decode_instance, encode_spec, first_line
-from workers.worker_main import FAILED_APP
+from workers.spec import FAILED_APP, REPORTED, InstanceSpec, WorkerSpec, decode_instance, first_line
+from workers.surroundings import REAL, Surroundings, WorkerProcess
 
 log = logging.getLogger("orchestrator.instance")
 RESTART_S, RESTART_MAX_S, STOP_S, WATCH_S = 0.2, 5.0, 15.0, 1.0
+ENDS = (0, 1, 2, 3, LogTimedOut.exit_code, FAILED_APP)  # reports of a worker that is not started again
 
 
 def run_instance(spec: InstanceSpec, *, leash: bool = False) -> int:
@@ -44,23 +44,28 @@ def run_instance(spec: InstanceSpec, *, leash: bool = False) -> int:
 class Instance:
     """One instance's parent process."""
 
-    def __init__(self, spec: InstanceSpec, leash: bool = False) -> None:
+    def __init__(self, spec: InstanceSpec, leash: bool = False, surroundings: Surroundings = REAL) -> None:
         self.spec = spec
+        self._surroundings = surroundings
         self._leash = leash
-        self._workers: dict[int, asyncio.subprocess.Process] = {}
+        self._workers: dict[int, WorkerProcess] = {}
         self._wish: bytes | None = None  # what every worker is told, also one that is started later
         self._stop = asyncio.Event()
         self._signals = 0
+        self._careful: set[int] = set()
+        self._blamed: dict[int, list[Blame]] = {}
 
     async def run(self) -> int:
         """See run_instance. Signals are heard before the journal tells which process to send them to."""
         app = load(self.spec.app, Path(self.spec.folder))
-        directory = StateDirectory(Path(self.spec.state_dir), app.id, self.spec.instance)
-        journal = Journal(directory.path / "journal.jsonl", instance=self.spec.instance)
+        directory = self._surroundings.open_directory(Path(self.spec.state_dir), app.id, self.spec.instance)
+        self._app, self._directory = app, directory
+        journal = self._surroundings.open_journal(directory.path / "journal.jsonl", {"instance": self.spec.instance})
         self._listen()
         journal.write("instance", pid=os.getpid(), attempt=self.spec.attempt)
         try:
-            log_ = await open_log(self.spec.log, create=False, synchronous=self.spec.synchronous)
+            around, limit_s = self._surroundings, self.spec.log_timeout_ms / 1000
+            log_ = await open_patiently(lambda: around.open_log(self.spec), limit_s, around.clock)
             try:
                 return await self._supervise(await prepare(log_, app), log_)
             finally:
@@ -68,8 +73,9 @@ class Instance:
         finally:
             journal.write("instance ended", pid=os.getpid(), attempt=self.spec.attempt)
 
-    async def _supervise(self, prepared: Prepared, log_: Log) -> int:
-        candidate = Candidate(log_, prepared, self.spec)
+    async def _supervise(self, prepared: Prepared, log_: GroupLog) -> int:
+        self._log = log_
+        candidate = Candidate(log_, prepared, self.spec, self._surroundings)
         coordinating = asyncio.create_task(candidate.run()) if self.spec.coordinate else None
         watching = asyncio.create_task(self._watch())
         try:
@@ -93,12 +99,26 @@ class Instance:
         while True:
             process = await self._start(number)
             code = await process.wait()
-            if code == 0 or self._stop.is_set():
-                return 0 if code in (0, -signal.SIGTERM) else max(0, code)
-            if code in (1, 2, 3, FAILED_APP):
+            reported = code - REPORTED if code >= REPORTED else None
+            if (
+                self._stop.is_set()
+            ):  # another end than those is no failure of the instance: nothing is to be started again
+                return reported if reported is not None and reported in ENDS else 0
+            if reported in ENDS:
+                if reported:
+                    self._stop_all()
+                return reported
+            blame = self._note(number).read(code)
+            if blame is not None and blame.stops(self._app) and self.spec.on_halt == "continue":
+                halt = halts.of_failure(blame.error(), self._surroundings.wall_ms())
+                await halts.write(self._log, self.spec.application, blame.task, halt)
+                log.error("%s is halted: %s", blame.task, blame.error())
+                blame = None
+            elif blame is not None and blame.stops(self._app):
+                report(blame.error())
                 self._stop_all()
-                return code
-            log.warning("worker %d of %s ended with %d; it is started again", number, self.spec.instance, code)
+                return FAILED_APP
+            self._crashed(number, code, blame)
             try:
                 async with asyncio.timeout(pause):
                     await self._stop.wait()
@@ -107,28 +127,37 @@ class Instance:
                 pass
             pause = min(RESTART_MAX_S, pause * 2)
 
-    async def _start(self, number: int) -> asyncio.subprocess.Process:
-        spec = WorkerSpec(self.spec, number, secrets.token_hex(4))
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "workers.worker_main", stdin=asyncio.subprocess.PIPE, env=self._environment()
-        )
-        self._workers[number] = process
-        assert process.stdin is not None
-        process.stdin.write(encode_spec(spec).encode() + b"\n")
-        if self._wish is not None:
-            process.stdin.write(self._wish + b"\n")
-        return process
+    def _note(self, number: int) -> CallNote:
+        return self._surroundings.open_note(note_path(self._directory.path, number))
 
-    def _environment(self) -> dict[str, str]:
-        home = str(Path(__file__).resolve().parent.parent)
-        paths = [home, *filter(None, [self.spec.folder, os.environ.get("PYTHONPATH")])]
-        return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    def _crashed(self, number: int, code: int, blame: Blame | None) -> None:
+        """A worker ended without a report: the next one is careful, and leaves out the record that was found."""
+        self._careful.add(number)
+        why = ""
+        if blame is not None:
+            self._blamed.setdefault(number, []).append(blame)
+            why = f" ({blame.error()})"
+        log.warning("worker %d of %s ended with %d%s; it is started again", number, self.spec.instance, code, why)
+
+    async def _start(self, number: int) -> WorkerProcess:
+        self._note(number).clear()  # of a worker whose parent died before it: it says nothing about this one
+        spec = WorkerSpec(
+            self.spec,
+            number,
+            self._surroundings.new_id(),
+            careful=number in self._careful,
+            blamed=tuple(self._blamed.get(number, ())),
+        )
+        process = await self._surroundings.start_worker(spec)
+        self._workers[number] = process
+        if self._wish is not None:
+            process.send(self._wish)
+        return process
 
     def _say(self, wish: bytes) -> None:
         self._wish = wish
         for process in self._workers.values():
-            if process.returncode is None and process.stdin is not None and not process.stdin.is_closing():
-                process.stdin.write(wish + b"\n")
+            process.send(wish)
 
     async def _watch(self) -> None:
         """A worker that was stopped (SIGSTOP) for longer than a session must not come back as a zombie."""
@@ -137,7 +166,7 @@ class Instance:
         while True:
             await asyncio.sleep(WATCH_S)
             for number, process in self._workers.items():
-                if process.returncode is None and _is_stopped(process.pid):
+                if process.returncode is None and process.is_stopped():
                     stopped[number] = stopped.get(number, 0) + 1
                     if stopped[number] * WATCH_S >= limit:
                         log.warning("worker %d of %s was stopped for a session: killed", number, self.spec.instance)
@@ -181,17 +210,7 @@ class Instance:
 
     def _kill_all(self) -> None:
         for process in self._workers.values():
-            if process.returncode is None:
-                process.kill()
-
-
-def _is_stopped(pid: int) -> bool:
-    """Whether the kernel says that a process is stopped; False where there is no /proc."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return text.rpartition(")")[2].split()[0] in ("T", "t")
+            process.kill()
 
 
 def main() -> int:

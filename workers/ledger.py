@@ -8,18 +8,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from orchestrator.ledger import Deposed
+from orchestrator.coordinator.ledger import NotCoordinator
 from orchestrator.model import Owner, TaskId
 from state.errors import LeaseLost
-from state.log.protocol import Lease, Log, OwnerRecord
+from state.log.group_store import Lease, MetadataKind, OwnerRecord
+from state.log.protocol import GroupLog
 
-OPERATION, GENERATION = "operation", "generation"
+OPERATION, GENERATION = (MetadataKind(name, under_lease=True) for name in ("operation", "generation"))
 
 
 class LogLedger:
     """Owner records, fences and operations of one application under one lease."""
 
-    def __init__(self, log: Log, lease: Lease) -> None:
+    def __init__(self, log: GroupLog, lease: Lease) -> None:
         self._log = log
         self._lease = lease
         self.term = lease.term
@@ -28,40 +29,42 @@ class LogLedger:
         try:
             self._lease = await self._log.renew(self._lease)
         except LeaseLost as error:
-            raise Deposed(str(error)) from error
+            raise NotCoordinator(str(error)) from error
 
     async def owners(self) -> Sequence[Owner]:
         found = await self._log.owners(self._lease.application)
-        return [Owner(TaskId.parse(o.scope), o.epoch, o.member, o.writer, o.term) for o in found.values()]
+        return [Owner(TaskId.parse(o.scope), o.epoch, o.member, o.transactional_id, o.term) for o in found.values()]
 
     async def record_owners(self, records: Sequence[Owner]) -> None:
         rows = [OwnerRecord(str(r.task), r.epoch, r.member, r.writer, r.term) for r in records]
         try:
             await self._log.record_owners(self._lease, rows)
         except LeaseLost as error:
-            raise Deposed(str(error)) from error
+            raise NotCoordinator(str(error)) from error
 
     async def fence(self, writer: str) -> tuple[TaskId, ...]:
         try:
-            return tuple(sorted(TaskId.parse(scope) for scope in await self._log.fence(self._lease, writer)))
+            return tuple(
+                sorted(TaskId.parse(scope) for scope in (await self._log.fence(self._lease, [writer]))[writer])
+            )
         except LeaseLost as error:
-            raise Deposed(str(error)) from error
+            raise NotCoordinator(str(error)) from error
 
     async def generation(self) -> int:
-        return int(await self._log.note(self._lease.application, GENERATION, GENERATION) or 0)
+        return int(await self._log.metadata(self._lease.application, GENERATION, GENERATION.name) or 0)
 
     async def put_generation(self, generation: int) -> None:
-        await self._put(GENERATION, GENERATION, b"%d" % generation)
+        await self._put(GENERATION, GENERATION.name, b"%d" % generation)
 
     async def operation(self) -> Mapping[str, object] | None:
-        found = await self._log.note(self._lease.application, OPERATION, "scale-down")
+        found = await self._log.metadata(self._lease.application, OPERATION, "scale-down")
         return json.loads(found) if found else None
 
     async def put_operation(self, facts: Mapping[str, object] | None) -> None:
         await self._put(OPERATION, "scale-down", None if facts is None else json.dumps(facts).encode())
 
-    async def _put(self, kind: str, key: str, value: bytes | None) -> None:
+    async def _put(self, kind: MetadataKind, key: str, value: bytes | None) -> None:
         try:
-            await self._log.put_note(self._lease.application, kind, key, value, lease=self._lease)
+            await self._log.put_metadata(self._lease.application, kind, key, value, lease=self._lease)
         except LeaseLost as error:
-            raise Deposed(str(error)) from error
+            raise NotCoordinator(str(error)) from error

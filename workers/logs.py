@@ -1,11 +1,14 @@
-"""Log URLs: `sqlite:PATH`, `memory:`. One rule: a command that only reads never creates a log."""
+"""Log URLs: `sqlite:PATH`, `kafka://HOST:PORT`, `memory:`. One rule: a command that only reads never creates a log.
+
+What opens a kind of log is imported with the first log of that kind.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from orchestrator.errors import WrongUse
-from state.log.protocol import Log
+from state.log.protocol import GroupLog
 
 FOLDER = ".orchestrator"
 
@@ -33,8 +36,9 @@ def log_path(url: str) -> Path | None:
     return Path(url.removeprefix("sqlite:")) if url.startswith("sqlite:") else None
 
 
-async def open_log(url: str, *, create: bool, synchronous: str = "NORMAL") -> Log:
-    """Open the log that a URL names. Raises WrongUse for an unknown kind, StateError for an unusable one."""
+async def open_log(url: str, *, create: bool, synchronous: str = "NORMAL", busy_timeout_ms: int = 10_000) -> GroupLog:
+    """Open the log that a URL names. Calls wait for a locked log for `busy_timeout_ms`, then raise LogBusy. Raises
+    WrongUse for an unknown kind, StateError for an unusable one."""
     if url.startswith("sqlite:"):
         from state.log.sqlite import open_sqlite
 
@@ -48,20 +52,29 @@ async def open_log(url: str, *, create: bool, synchronous: str = "NORMAL") -> Lo
                 raise WrongUse(
                     f"--log {url}: the folder {path.parent} cannot be made ({error.strerror}); name another path"
                 ) from None
-        return await open_sqlite(path, create=create, synchronous="FULL" if synchronous == "FULL" else "NORMAL")
+        return await open_sqlite(
+            path,
+            create=create,
+            synchronous="FULL" if synchronous == "FULL" else "NORMAL",
+            busy_timeout_ms=busy_timeout_ms,
+        )
     if url == "memory:":
         raise WrongUse("--log memory: lives in one process; it is for tests and for app.run()")
     if url.startswith("kafka://"):
-        raise WrongUse(f"--log {url}: Kafka logs are not supported by this version yet; use sqlite:PATH")
-    raise WrongUse(f"--log {url}: unknown kind of log; write sqlite:PATH")
+        from state.log.kafka.log import open_kafka
+        from state.log.kafka.url import parse
+
+        return await open_kafka(parse(url))
+    raise WrongUse(f"--log {url}: unknown kind of log; write sqlite:PATH or kafka://HOST:PORT")
 
 
 def show_log(url: str) -> str:
-    """The log as the console names it: a path below the current folder is shown relative."""
+    """The log as the console names it: a path below the current folder is shown relative, a cluster without options."""
     path = log_path(url)
     if path is None:
-        return url
+        return f"log {url.partition('?')[0]}"
     try:
-        return str(path.resolve().relative_to(Path.cwd()))
+        shown = path.resolve().relative_to(Path.cwd())
     except ValueError:
-        return str(path)
+        shown = path
+    return f"embedded log {shown}, no broker"

@@ -13,10 +13,11 @@ from orchestrator.model import Task, TaskId
 from pipeline.app import App
 from pipeline.errors import PipelineError
 from pipeline.topology import Subtopology, Topology
-from state.log.protocol import Log, Partition, TopicInfo, TopicSpec
+from state.log.group_store import GroupStore, MetadataKind
+from state.log.protocol import GroupLog, Partition, TopicInfo, TopicSpec
 from workers.errors import AppRefused
 
-NUMBERING, DESCRIPTION, BEGUN = "numbering", "description", "begun"
+NUMBERING, DESCRIPTION, BEGUN = (MetadataKind(name) for name in ("numbering", "description", "begun"))
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,15 @@ class Prepared:
         return Partition(self.app.tables[table].changelog, task.partition)
 
 
-async def prepare(log: Log, app: App) -> Prepared:
+async def prepare(log: GroupLog, app: App) -> Prepared:
     """Create what is missing, keep the numbering and a description for tools. Raises AppRefused, TopicMismatch."""
     try:
         topology = await _numbered(log, app)
-        existing = await log.topics()
+        existing = await log.topics(list(topology.topics))
         counts = {name: existing[name].partitions for name in topology.topics if name in existing}
         if counts:
             topology = topology.with_partitions(counts)
-        described = await log.note(app.id, DESCRIPTION, "app")
+        described = await log.metadata(app.id, DESCRIPTION, "app")
         if described:
             app.check_schema(json.loads(described))
     except PipelineError as error:
@@ -69,40 +70,39 @@ async def prepare(log: Log, app: App) -> Prepared:
     for name, topic in sorted(topology.topics.items()):
         if name not in existing:
             await log.create_topic(TopicSpec(name, topic.partitions, topic.kind))
-    found = await log.topics()
-    topics = {name: found[name] for name in topology.topics}
+    topics = await log.topics(list(topology.topics))
     prepared = Prepared(app, topology, topics, await _begun(log, app, topology, topics))
     await _described(log, app, topology)
     return prepared
 
 
-async def _numbered(log: Log, app: App) -> Topology:
+async def _numbered(log: GroupStore, app: App) -> Topology:
     """The topology with the numbers that the log keeps; new ones are in the log before anybody goes by them. Of two
     versions that start at the same moment one is first, and the other numbers what is its own after it."""
     while True:
-        kept = await log.note(app.id, NUMBERING, "app")
+        kept = await log.metadata(app.id, NUMBERING, "app")
         topology = app.topology(json.loads(kept) if kept else None)
         numbering = json.dumps(topology.numbering(), sort_keys=True).encode()
-        if numbering == kept or await log.replace_note(app.id, NUMBERING, "app", kept, numbering):
+        if numbering == kept or await log.replace_metadata(app.id, NUMBERING, "app", kept, numbering):
             return topology
 
 
-async def _described(log: Log, app: App, topology: Topology) -> None:
+async def _described(log: GroupStore, app: App, topology: Topology) -> None:
     """What tools without the code need, of this version and of those before it."""
     while True:
-        kept = await log.note(app.id, DESCRIPTION, "app")
+        kept = await log.metadata(app.id, DESCRIPTION, "app")
         description = json.dumps(app.describe(topology, json.loads(kept) if kept else None), sort_keys=True).encode()
-        if description == kept or await log.replace_note(app.id, DESCRIPTION, "app", kept, description):
+        if description == kept or await log.replace_metadata(app.id, DESCRIPTION, "app", kept, description):
             return
 
 
-async def _begun(log: Log, app: App, topology: Topology, topics: Mapping[str, TopicInfo]) -> dict[str, int]:
+async def _begun(log: GroupStore, app: App, topology: Topology, topics: Mapping[str, TopicInfo]) -> dict[str, int]:
     """How many partitions a topic had when the app first saw it: "from the end on" is said of those. One that comes later
     begins within the app's life, and what was written to it before its task ran is not to be lost."""
     found: dict[str, int] = {}
     for name, info in topics.items():
         if topology.topics[name].start == "end":
-            await log.replace_note(app.id, BEGUN, info.topic_id, None, str(info.partitions).encode())
-            kept = await log.note(app.id, BEGUN, info.topic_id)
+            await log.replace_metadata(app.id, BEGUN, info.topic_id, None, str(info.partitions).encode())
+            kept = await log.metadata(app.id, BEGUN, info.topic_id)
             found[name] = int(kept) if kept else info.partitions
     return found

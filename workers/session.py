@@ -6,22 +6,22 @@ One rule: no coordinator is no reason to stop. Tasks go on as long as their comm
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
-import secrets
 import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from orchestrator import messages
-from orchestrator.beats import Speaker
+from orchestrator.coordinator import messages
+from orchestrator.coordinator.transport import ConnectionEnded
 from orchestrator.errors import ProtocolError
-from orchestrator.member_events import Assigned, Measured, Progress, SessionOpened, WriterLost
-from orchestrator.model import Hello, TaskId, TaskRange
-from orchestrator.transport import Connection, ConnectionEnded, connect
-from orchestrator.versions import ranges
+from orchestrator.group.topology_versions import ranges
+from orchestrator.member.events import Assigned, Measured, Noticed, Progress, SessionOpened, WriterLost
+from orchestrator.model import JoinRequest, TaskId, TaskRange
 from orchestrator.weights import with_given
-from state.errors import StateError
+from state.errors import Fenced, StateError
+from workers.uplink import Line, Uplink
 
 if TYPE_CHECKING:
     from workers.worker import Worker
@@ -37,15 +37,18 @@ class Session:
     def __init__(self, worker: Worker) -> None:
         spec = worker.spec
         self._worker = worker
-        self._connection: Connection | None = None
-        self._speaker: Speaker | None = None  # of that connection
+        self._line: Line = worker.surroundings.new_line()
+        self._uplink: Uplink | None = None
+        self._ending: set[asyncio.Task[None]] = set()
         self._wanted = asyncio.Event()
+        self._opened = ""  # the transactional id that the log knows as ours
         member = f"{spec.instance.instance}.{spec.number}" if spec.instance.workers > 1 else spec.instance.instance
-        self.hello = Hello(
+        self.hello = JoinRequest(
             member=member,
             instance=spec.instance.instance,
             incarnation=spec.incarnation,
             writer=f"{spec.instance.application}-{member}-{spec.incarnation}",
+            capacity=spec.instance.capacity,
             zone=spec.instance.zone,
             host=socket.gethostname(),
             pid=os.getpid(),
@@ -63,33 +66,39 @@ class Session:
         self._wanted.set()
 
     def send_now(self) -> None:
-        if self._connection is not None and self._speaker is not None:
-            self._connection.send(self._speaker.say(self._worker.machine.status()))
+        if self._uplink is not None:
+            self._uplink.publish(self._worker.machine.status())
 
     async def beat(self) -> None:
-        """A heartbeat every interval, and at once when something changed."""
+        """A heartbeat every interval, and at once when something changed. It waits for nothing else, not for the log."""
         interval = self._worker.spec.instance.settings.heartbeat_ms / 1000
         while True:
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(interval):  # wait_for swallows a cancellation that comes with the event
                     await self._wanted.wait()
-            except TimeoutError:
-                await self._measure()
+            self._worker.tell(Noticed(self._worker.notice()))
             self._wanted.clear()
             self.send_now()
+
+    async def measure(self) -> None:
+        """Look every interval at what the active tasks do; the heartbeats carry it."""
+        interval = self._worker.spec.instance.settings.heartbeat_ms / 1000
+        while True:
+            await asyncio.sleep(interval)
+            await self._measure()
 
     async def _measure(self) -> None:
         """Positions of running tasks, for those who compare copies with them."""
         worker = self._worker
-        lags = await worker.processing.input_lags()
-        for run in worker.processing.active():
+        lags = await worker.records.input_lags()
+        for run in worker.records.active():
             position = run.position()
             worker.tell(Progress(run.id, position, position))
         worker.tell(
             Measured(
                 {
                     run.id: (lags.get(run.scope, 0), run.state_bytes(), run.records, run.pause_ms)
-                    for run in worker.processing.active()
+                    for run in worker.records.active()
                 }
             )
         )
@@ -104,9 +113,9 @@ class Session:
             except (ConnectionEnded, ProtocolError) as error:
                 log.debug("session: %s", error)
             finally:
-                if self._connection is not None:
-                    await self._connection.close()
-                    self._connection = None
+                if self._uplink is not None:
+                    await self._uplink.close()
+                    self._uplink = None
             await asyncio.sleep(RETRY_S)
 
     async def _once(self) -> None:
@@ -114,16 +123,37 @@ class Session:
         lease = await worker.log.lease(worker.application)
         if lease is None or not lease.address:
             return
-        connection = await connect(lease.address)
-        self._connection, writer = connection, self.hello.writer
-        self._join(connection)
-        looking = asyncio.create_task(self._look_for_another(lease.term, connection))
+        if not await self._open_writer():
+            return
+        heartbeat_s = worker.spec.instance.settings.heartbeat_ms / 1000
+        uplink = await self._line.open(lease.address, heartbeat_s, worker.records.long_call)
+        if self._opened != self.hello.writer:  # fenced meanwhile: the log does not know the new id yet
+            await uplink.close()
+            return
+        self._uplink, writer = uplink, self.hello.writer
+        self._join(uplink)
+        looking = asyncio.create_task(self._look_for_another(lease.term, uplink))
         try:
-            await self._listen(connection, writer)
+            await self._listen(uplink, writer)
         finally:
             looking.cancel()
 
-    async def _look_for_another(self, term: int, connection: Connection) -> None:
+    async def _open_writer(self) -> bool:
+        """Have the log know the transactional id that joins, also where a fence gave the worker another one while the log
+        was waited for; False where that id is fenced already."""
+        worker = self._worker
+        while self._opened != self.hello.writer:
+            writer = self.hello.writer
+            try:
+                await worker.log.open_writer(worker.application, writer)
+            except Fenced:  # silent since it was made: come back under another
+                if writer == self.hello.writer:
+                    self.rejoin()
+                return False
+            self._opened = writer
+        return True
+
+    async def _look_for_another(self, term: int, uplink: Uplink) -> None:
         """A coordinator that hangs keeps its connections: nothing but the lease says that there is another by now."""
         while True:
             await asyncio.sleep(LOOK_S)
@@ -138,21 +168,21 @@ class Session:
                     term,
                     lease.term,
                 )
-                await connection.close()
+                await uplink.close()
                 return
 
-    async def _listen(self, connection: Connection, writer: str) -> None:
+    async def _listen(self, uplink: Uplink, writer: str) -> None:
         """Until the connection ends."""
         worker = self._worker
         while True:
-            message = await connection.receive_down()
-            if self._connection is not connection:
+            message = await uplink.receive()
+            if self._uplink is not uplink:
                 return
             match message:
                 case messages.Welcome(term, changes):
-                    if self._speaker is not None:
-                        self._speaker.changes = changes
+                    uplink.understands_changes(changes)
                     worker.tell(SessionOpened(term))
+                    worker.term_began(term)
                 case messages.Assign(assignment):
                     worker.tell(Assigned(assignment))
                 case messages.Closed(fenced, reason):
@@ -161,36 +191,36 @@ class Session:
                         worker.tell(WriterLost())
                     return
                 case messages.Lookup():
-                    connection.send(self._look_up(message))
+                    uplink.answer(self._look_up(message))
                 case messages.Answer():
                     pass
 
-    def _join(self, connection: Connection) -> None:
-        status = self._worker.machine.status()
-        self._speaker = Speaker(status)
-        connection.send(messages.Join(messages.VERSION, self._worker.application, self.hello, status))
+    def _join(self, uplink: Uplink) -> None:
+        uplink.join(self._worker.application, self.hello, self._worker.machine.status())
 
     def say_hello_again(self) -> None:
         """There are other tasks now. The same incarnation says so over the same connection, so that nobody takes it for
         silent in between, and nothing it runs is touched."""
         self.hello = replace(self.hello, tasks=self._tasks())
-        if self._connection is not None:
-            self._join(self._connection)
+        if self._uplink is not None:
+            self._join(self._uplink)
 
     def rejoin(self) -> None:
         """Come back as a new incarnation: the old writer id is never used again."""
-        incarnation = secrets.token_hex(4)
+        incarnation = self._worker.surroundings.new_id()
         self.hello = replace(
             self.hello, incarnation=incarnation, writer=f"{self._worker.application}-{self.hello.member}-{incarnation}"
         )
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            task = asyncio.get_running_loop().create_task(connection.close())
-            task.add_done_callback(lambda _: None)
+        uplink, self._uplink = self._uplink, None
+        if uplink is not None:
+            task = asyncio.get_running_loop().create_task(uplink.close())
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
 
     async def close(self) -> None:
-        if self._connection is not None:
-            await self._connection.close()
+        if self._uplink is not None:
+            await self._uplink.close()
+        self._line.close()
 
     # ---- queries
 

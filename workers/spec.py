@@ -10,6 +10,11 @@ import os
 import msgspec
 
 from orchestrator.model import Settings
+from workers.blame import Blame
+
+FAILED_APP = 70  # the user's code failed: another instance would fail on the same record
+REPORTED = 80  # a worker process ends with this and the exit code that it reports; any other end is a crash
+OVERDUE = 9  # reported by a worker whose call lasted longer than --max-call; its note names the record
 
 
 class InstanceSpec(msgspec.Struct, frozen=True):
@@ -26,14 +31,18 @@ class InstanceSpec(msgspec.Struct, frozen=True):
     state_dir: str
     workers: int = 1
     zone: str = ""
+    capacity: int = 1
     folder: str = ""
     settings: Settings = msgspec.field(default_factory=Settings)
     task_weights: tuple[tuple[str, int], ...] = ()
     restore_rate_limit: int = 0
     commit_ms: int = 100
+    log_timeout_ms: int = 300_000
+    max_call_ms: int = 300_000
     synchronous: str = "NORMAL"
     snapshots: str = ""
     on_stop: str = "bounce"
+    on_halt: str = "exit"
     after_leave: str = "exit"
     coordinate: bool = True
     attempt: int = 0
@@ -41,11 +50,13 @@ class InstanceSpec(msgspec.Struct, frozen=True):
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
-    """One worker process of an instance."""
+    """One worker process of an instance. `careful` and `blamed`: see blame.py."""
 
     instance: InstanceSpec
     number: int
     incarnation: str
+    careful: bool = False
+    blamed: tuple[Blame, ...] = ()
 
 
 def first_line(descriptor: int = 0) -> str:

@@ -14,16 +14,18 @@ from pathlib import Path
 
 from orchestrator.model import TaskId
 from pipeline.errors import PipelineError
-from state import base, manifest, snapshot
+from state import base, history, manifest, snapshot
 from state.base import Base
 from state.changelog import usable
 from state.directory import StateDirectory
 from state.errors import SnapshotUnusable, StoreDamaged
-from state.log.protocol import Log, Partition
+from state.history import History
+from state.log.protocol import GroupLog, Partition
 from state.manifest import SnapshotManifest
+from state.store.protocol import Store
 from state.store.rocksdb import Budget, RocksDbStore
-from workers.journal import wall_ms
 from workers.prepare import Prepared
+from workers.surroundings import REAL, Surroundings
 
 log = logging.getLogger("orchestrator.stores")
 Told = Callable[[int, int], None]  # of a piece of a snapshot: its bytes, and the position that they lead to
@@ -34,7 +36,7 @@ DELETE_RETENTION_MS = 7 * 24 * 3_600_000
 class Opened:
     """An open store: where it came from ("disk", "snapshot", "empty") and at which position."""
 
-    store: RocksDbStore
+    store: Store
     partition: Partition
     source: str
     position: int
@@ -58,12 +60,29 @@ class _Changelog:
 class StoreOpener:
     """Opens the stores of an instance's tasks; blocking work runs in threads."""
 
-    def __init__(self, log: Log, prepared: Prepared, directory: StateDirectory, snapshots: str) -> None:
+    def __init__(
+        self,
+        log: GroupLog,
+        prepared: Prepared,
+        directory: StateDirectory,
+        snapshots: str,
+        surroundings: Surroundings = REAL,
+    ) -> None:
         self._log = log
         self._prepared = prepared
         self._directory = directory
         self._snapshots = Path(snapshots) if snapshots else None
+        self._surroundings = surroundings
         self._budget = Budget()
+        self._past = History()
+        self._learned_term = -1  # of the coordinator under whose term the history was read
+
+    async def learn(self, term: int) -> str:
+        """Read the log's history again where `term` is newer than what was read; returns the id for stamps."""
+        if term > self._learned_term:
+            self._past = await history.read(self._log, self._prepared.app.id)
+            self._learned_term = term
+        return self._past.id
 
     async def open(self, task: TaskId, read: Told | None = None) -> dict[str, Opened]:
         """All tables of a task. The caller holds the task's lock. `read` hears, in the thread that reads a snapshot, of
@@ -71,12 +90,13 @@ class StoreOpener:
         behind."""
         tables = self._prepared.subtopology(task).tables
         partitions = [self._prepared.changelog(task, table) for table in tables]
-        starts, ends = await self._log.starts(partitions), await self._log.ends(partitions)
-        notes = await self._log.notes(self._prepared.app.id, base.NOTE)
+        await self.learn(0)
+        starts, ends = await self._log.starts(partitions), await self._log.ends(partitions, settled=True)
+        bases = await self._log.metadata_of(self._prepared.app.id, base.BASE)
         opened: dict[str, Opened] = {}
         try:
             for table, partition in zip(tables, partitions, strict=True):
-                based = base.of_topic(notes, self._prepared.topics[partition.topic])
+                based = base.of_topic(bases, self._prepared.topics[partition.topic])
                 change = _Changelog(task, table, partition, starts[partition], ends[partition], based)
                 opened[table] = await asyncio.to_thread(self._open_table, change, _behind(opened, read))
         except BaseException:
@@ -89,10 +109,10 @@ class StoreOpener:
         task, table, partition = change.task, change.table, change.partition
         path = self._directory.table(str(task), table)
         info = self._prepared.topics[partition.topic]
-        stamp = {"log_id": self._log.log_id, "topic_id": info.topic_id}
-        store: RocksDbStore | None = None
+        stamp = {"log_id": self._log.log_id, "topic_id": info.topic_id, history.STAMP: self._past.id}
+        store: Store | None = None
         try:
-            store = RocksDbStore(path, stamp=stamp, cache=self._budget)
+            store = self._surroundings.open_store(path, stamp, self._budget)
             reason = usable(
                 store.offset,
                 store.stamp(),
@@ -101,8 +121,9 @@ class StoreOpener:
                 start=change.start,
                 end=change.end,
                 delete_retention_ms=change.delete_retention_ms(),
-                now_ms=wall_ms(),
+                now_ms=self._surroundings.wall_ms(),
             )
+            reason = reason or self._past.problem(store.stamp().get(history.STAMP, ""), partition, store.offset)
             if reason is None and store.offset:
                 reason = base.needed(store.offset, change.base)
         except StoreDamaged as error:
@@ -112,14 +133,16 @@ class StoreOpener:
             if store is not None:
                 store.close()
             self._directory.wipe(str(task), table)
-            store = RocksDbStore(path, stamp=stamp, cache=self._budget)
+            store = self._surroundings.open_store(path, stamp, self._budget)
         assert store is not None
+        store.mark(history.STAMP, self._past.id)
         if store.offset > 0:
             return Opened(store, partition, "disk", store.offset)
         why = "no folder of snapshots is named" if self._snapshots is None else f"it is not in {self._snapshots}"
         for found in self._candidates(change):
             problem = self._ingest(store, change, found, read)
             if problem is None:
+                store.mark(history.STAMP, self._past.id)
                 return Opened(store, partition, "snapshot", store.offset)
             log.warning("%s, table %s: snapshot %s is not used: %s", task, table, found.snapshot, problem)
             why = problem
@@ -141,11 +164,11 @@ class StoreOpener:
             found += [one for one in manifest.listing(self._snapshots)[0] if one.snapshot == name]
         return [one for one in found if str(change.task) in one.scopes]
 
-    def _ingest(
-        self, store: RocksDbStore, change: _Changelog, found: SnapshotManifest, read: Told | None
-    ) -> str | None:
+    def _ingest(self, store: Store, change: _Changelog, found: SnapshotManifest, read: Told | None) -> str | None:
         """Fill an empty store from a snapshot; what is wrong with it where it cannot be used."""
         assert self._snapshots is not None
+        if not isinstance(store, RocksDbStore):
+            return "only a store on disk takes files"
         try:
             scope = manifest.load_scope(self._snapshots, found, str(change.task))
             reason = snapshot.problem(
@@ -156,7 +179,7 @@ class StoreOpener:
                 start=change.start,
                 end=change.end,
                 delete_retention_ms=change.delete_retention_ms(),
-                now_ms=wall_ms(),
+                now_ms=self._surroundings.wall_ms(),
             )
             described = scope.table(change.table)
             if reason is None and described is not None:

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.member_events import Progress, Reading, ReleaseDone, Started
+from orchestrator.clocks import monotonic_ms
+from orchestrator.member.events import Progress, Reading, ReleaseDone, Started
 from orchestrator.model import Role, TaskId
+from pipeline.errors import ProcessorFailed
 from pipeline.merge import Merger
 from pipeline.process import TaskProcess
 from state.directory import TaskLock
 from state.errors import BaseMissing, DirectoryLocked, StateError
 from state.log.protocol import Partition
-from workers.journal import wall_ms
+from workers import halts
+from workers.halts import Halt
 from workers.stores import Opened
 
 if TYPE_CHECKING:
@@ -50,11 +52,16 @@ class TaskRun:
         self.catching_up = False
         self.release_wanted = False
         self.closing = False
+        self.halt: Halt | None = None
+        self.halt_is_written = True  # one that is not in the log yet cannot have been taken back there
+        self.failure: ProcessorFailed | None = None  # of its processor, until what was completed before is committed
         self.first_done = False
         self.last_ms = 0
         self.pause_ms = 0
         self.records = 0
-        self.opened_ns = 0
+        self.turn_records = 32  # grows to what a turn has time for
+        self.is_damaged = False  # its stores are wiped when they are closed, so that the next one restores them
+        self.opened_ms = 0
         self.restored_from = 0
         self._lock: TaskLock | None = None
         self._queue: asyncio.Queue[Callable[[], Coroutine[Any, Any, None]] | None] = asyncio.Queue()
@@ -65,14 +72,14 @@ class TaskRun:
 
     async def _run(self) -> None:
         while (step := await self._queue.get()) is not None:
+            if self.closing and step != self._shut:
+                continue
             try:
                 await step()
             except BaseMissing as error:  # of the whole instance: no other task would find it either
                 await self._shut()
                 self.worker.crashed(error)
             except StateError as error:
-                log.error("%s: %s", self.id, error)
-                await self._shut()
                 self.worker.failed(self, error)
             except Exception as error:  # noqa: BLE001 - a task of the loop: whatever it is ends the worker with it
                 await self._shut()
@@ -104,7 +111,7 @@ class TaskRun:
     # ---- steps
 
     async def _open(self) -> None:
-        self.opened_ns = time.monotonic_ns()
+        self.opened_ms = monotonic_ms()
         while self._lock is None:
             try:
                 self._lock = self.worker.directory.lock(self.scope)
@@ -132,7 +139,7 @@ class TaskRun:
         return read
 
     async def _become(self) -> None:
-        self.ends = await self.worker.log.ends(list(self.by_changelog))
+        self.ends = await self.worker.log.ends(list(self.by_changelog), settled=self.role is Role.ACTIVE)
         if self.role is Role.ACTIVE:
             if self.begun_epoch == self.epoch:
                 return  # granted while it was still opening, which saw the grant: it must not begin twice
@@ -152,20 +159,60 @@ class TaskRun:
         self.catching_up = False
         for partition in self.by_changelog:
             self.worker.unfollow(partition)
-        positions = await self.worker.start_positions(self, self.inputs)
-        prepared = self.worker.prepared
+        await self._begin()
+
+    async def _begin(self) -> None:
+        """Process from the committed positions on; hold the task and process nothing where it is halted."""
+        epoch, prepared = self.epoch, self.worker.prepared
+        self.halt = (
+            None  # who looks whether a halt was taken back must not take a task that begins for one that is held
+        )
+        halt = await halts.read(self.worker.log, prepared.app.id, self.scope)
+        committed = await self.worker.start_positions(self, self.inputs)
+        if self.closing or self.role is not Role.ACTIVE or self.epoch != epoch:
+            return  # given up meanwhile
+        self.halt, self.halt_is_written = halt, True
+        if halt is not None and not halt.skip:
+            self._report_started()
+            return
+        if halt is not None:
+            self.worker.caution.leave_out(self.scope, halt.topic, halt.partition, halt.offset)
         stores = {table: opened.store for table, opened in self.stores.items()}
         self.process = TaskProcess(
-            prepared.app, self.subtopology, self.id.partition, stores, prepared.counts(), self.worker.resources
+            prepared.app,
+            self.subtopology,
+            self.id.partition,
+            stores,
+            prepared.counts(),
+            self.worker.resources,
+            self.worker.spec.instance.max_call_ms / 1000,
         )
         self.merger = Merger()
-        self.committed = dict(positions)
+        self.committed = dict(committed)
         self.first_done, self.last_ms, self.pause_ms = False, 0, 0
-        for partition, position in positions.items():
-            self.worker.read(self, partition, position)
+        self.worker.records.start(self)
+        for partition, position in committed.items():
+            self.worker.records.add(self, partition, position)
+        self._report_started()
+
+    def _report_started(self) -> None:
         self._journal_start()
         self.worker.tell(Progress(self.id, self.position(), self.position()))
-        self.worker.tell(Started(self.id, wall_ms()))
+        self.worker.tell(Started(self.id, self.worker.surroundings.wall_ms()))
+
+    def halted(self, halt: Halt) -> None:
+        """A processor stopped: what was completed is committed; the task is held, and processes nothing."""
+        self.stop_processing()
+        self.halt, self.halt_is_written = halt, False
+
+    def resume(self, halt: Halt | None) -> None:
+        """The halt was taken back; `halt` says where a record is to be skipped."""
+        self.halt = halt
+        self._then(self._resume)
+
+    async def _resume(self) -> None:
+        if self.process is None and self.role is Role.ACTIVE and not self.catching_up:
+            await self._begin()
 
     def topics_grew(self) -> None:
         """What it sends goes by the new counts from now on; what it reads may have a partition more."""
@@ -183,7 +230,7 @@ class TaskRun:
         if self.process is process:
             self.committed.update(positions)
             for partition, position in positions.items():
-                self.worker.read(self, partition, position)
+                self.worker.records.add(self, partition, position)
 
     def _journal_start(self) -> None:
         sources = sorted({opened.source for opened in self.stores.values()}) or ["stateless"]
@@ -194,7 +241,7 @@ class TaskRun:
             source="+".join(sources),
             restored_from=self.restored_from,
             position=self.position(),
-            opened_ms=(time.monotonic_ns() - self.opened_ns) // 1_000_000,
+            opened_ms=monotonic_ms() - self.opened_ms,
         )
 
     async def _shut(self) -> None:
@@ -202,8 +249,10 @@ class TaskRun:
             self.worker.unfollow(partition)
         self.stop_processing()
         stores, self.stores, self.by_changelog = self.stores, {}, {}
-        for opened in stores.values():
+        for table, opened in stores.items():
             await asyncio.to_thread(opened.store.close)
+            if self.is_damaged:
+                await asyncio.to_thread(self.worker.directory.wipe, self.scope, table)
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -212,20 +261,26 @@ class TaskRun:
 
     def stop_processing(self) -> None:
         """No more input; what is in memory and not committed is forgotten."""
-        for partition in self.inputs:
-            self.worker.unread(partition)
+        self.worker.records.drop(self)
         self.catching_up = False
         self.process = None
 
     def release(self) -> None:
-        """Asked to hand over: the worker commits after its current batch and then calls `released`."""
+        """Asked to hand over: the record loop commits what the task has, and then calls `released`."""
         self.release_wanted = True
-        self._then(self._release_unstarted)
+        if self.process is not None:
+            self.worker.records.release(self.id)
+        else:
+            self._then(self._release_unstarted)
 
     async def _release_unstarted(self) -> None:
-        """A task that had not started yet has nothing to commit."""
-        if self.process is None and self.release_wanted:
+        """A task that had not started yet has nothing to commit; one that has started since is released like any."""
+        if not self.release_wanted:
+            return
+        if self.process is None:
             self.released()
+        else:
+            self.worker.records.release(self.id)
 
     def released(self) -> None:
         """All that was processed is committed: give up the task, with the proof."""
@@ -234,7 +289,7 @@ class TaskRun:
         self.worker.journal.write(
             "released", task=self.scope, epoch=self.epoch, last_ms=self.last_ms, pause_ms=self.pause_ms
         )
-        self.worker.tell(ReleaseDone(self.id, self.last_ms, self.position(), wall_ms()))
+        self.worker.tell(ReleaseDone(self.id, self.last_ms, self.position(), self.worker.surroundings.wall_ms()))
 
     def processed(self, now_ms: int, records: int) -> None:
         """A commit with `records` of this task is through."""
@@ -242,6 +297,25 @@ class TaskRun:
         if self.last_ms:
             self.pause_ms = max(self.pause_ms, now_ms - self.last_ms)
         self.last_ms = now_ms
+
+    def has_moved(self, *, with_gaps: bool) -> bool:
+        """Whether there is something to commit: completed records, or positions after gaps."""
+        if self.process is None:
+            return False
+        if self.process.has_completed:
+            return True
+        number = self.id.partition
+        return with_gaps and any(
+            self.committed.get(Partition(topic, number), 0) < offset
+            for (topic, _), offset in self.merger.gaps().items()
+        )
+
+    def adapt_turn(self, took_s: float, turn_s: float, most: int) -> None:
+        """How many records the next turn takes: a batch is one call, which nothing but its size keeps short."""
+        if took_s > turn_s:
+            self.turn_records = max(1, int(self.turn_records * turn_s / took_s))
+        elif took_s < turn_s / 2:
+            self.turn_records = min(most, self.turn_records * 2)
 
     def is_copy(self) -> bool:
         """Whether it is restored for later, and may wait."""

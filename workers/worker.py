@@ -9,29 +9,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator import member_events as mem
-from orchestrator.coordinator import monotonic_ms
+from orchestrator.clocks import monotonic_ms
 from orchestrator.errors import OrchestratorError
-from orchestrator.member import MemberMachine
+from orchestrator.member import events as mem
+from orchestrator.member.machine import MemberMachine
 from orchestrator.model import Role, TaskId
-from pipeline.errors import ProcessorFailed
-from state.directory import StateDirectory
-from state.errors import StateError
-from state.log.protocol import Log, Partition
-from workers import growth
+from state import history
+from state.errors import StateError, StoreDamaged
+from state.log.protocol import GroupLog, Partition
+from workers import growth, halts
+from workers.blame import Caution, note_path
+from workers.call_watch import Turn, blame, is_of_one_record
 from workers.commit import Taken
 from workers.failpoint import Failpoint
 from workers.following import Following
-from workers.journal import Journal, wall_ms
+from workers.halts import Halt
+from workers.patient_log import PatientLog
 from workers.prepare import Prepared
-from workers.processing import Processing
+from workers.record_loop import RecordLoop
 from workers.session import Session
-from workers.spec import WorkerSpec
+from workers.spec import OVERDUE, REPORTED, WorkerSpec
 from workers.stores import StoreOpener, disk_positions
+from workers.surroundings import REAL, Surroundings
 from workers.task import TaskRun
 
 log = logging.getLogger("orchestrator.worker")
@@ -41,46 +44,66 @@ CLEAN_UP_S, CLEAN_UP_DELAY_MS, DRAIN_S = 60.0, 600_000, 10.0
 class Worker:
     """Everything one worker process holds."""
 
-    def __init__(self, spec: WorkerSpec, log_: Log, prepared: Prepared, resources: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        log_: GroupLog,
+        prepared: Prepared,
+        resources: Mapping[str, Any],
+        surroundings: Surroundings = REAL,
+    ) -> None:
         instance = spec.instance
         self.spec = spec
         self.log = log_
         self.prepared = prepared
         self.resources = resources
+        self.surroundings = surroundings
         self.application = prepared.app.id
-        self.directory = StateDirectory(Path(instance.state_dir), self.application, instance.instance)
-        self.opener = StoreOpener(log_, prepared, self.directory, instance.snapshots)
+        self.directory = surroundings.open_directory(Path(instance.state_dir), self.application, instance.instance)
+        self.opener = StoreOpener(log_, prepared, self.directory, instance.snapshots, surroundings)
         self.machine = MemberMachine(instance.settings)
         self.session = Session(self)
-        self.journal = Journal(
-            self.directory.path / "journal.jsonl", instance=instance.instance, incarnation=spec.incarnation
+        self.journal = surroundings.open_journal(
+            self.directory.path / "journal.jsonl",
+            {"instance": instance.instance, "incarnation": spec.incarnation},
         )
         self.failpoint = Failpoint(instance.failpoint, self)
+        self.caution = Caution(
+            surroundings.open_note(note_path(self.directory.path, spec.number)),
+            careful=spec.careful,
+            blamed=spec.blamed,
+        )
         self.runs: dict[TaskId, TaskRun] = {}
         self.following = Following(self)
-        self.processing = Processing(self)
+        self.records = RecordLoop(self)
         self.failure: BaseException | None = None
         self.stopping = asyncio.Event()
+        self._term = 0
+        self.halting = asyncio.Lock()  # writes of halts: one that is over is not taken for the next one
         self._closing: set[asyncio.Task[None]] = set()
 
     # ---- life
 
     async def run(self) -> int:
-        """Until told to leave (0), stopped (0), or something fails (raises)."""
+        """Until asked to leave (0), stopped (0), or something fails (raises)."""
         self.scan_disk()
         loops = [
             asyncio.create_task(loop, name=name)
             for name, loop in (
                 ("session", self.session.run()),
                 ("heartbeat", self.session.beat()),
-                ("processing", self.processing.run()),
+                ("measure", self.session.measure()),
                 ("following", self.following.run()),
                 ("upkeep", self._upkeep()),
                 ("growth", growth.run(self)),
+                ("halts", halts.run(self)),
+                ("records", self.records.run()),
             )
         ]
         stop = asyncio.create_task(self.stopping.wait(), name="stop")
         await asyncio.wait([*loops, stop], return_when=asyncio.FIRST_COMPLETED)
+        self.stopping.set()
+        await self._stop_records()
         for loop in loops:
             loop.cancel()
         results = await asyncio.gather(*loops, return_exceptions=True)
@@ -89,24 +112,32 @@ class Worker:
             self.failure = next(
                 (r for r in results if isinstance(r, BaseException) and not isinstance(r, asyncio.CancelledError)), None
             )
-        await self._finish()
+        await self._close_all()
         if self.failure is not None:
             raise self.failure
         return 0
 
-    async def _finish(self) -> None:
-        """Commit what is done (unless something failed), close everything, say good-bye."""
+    async def _stop_records(self) -> None:
+        """End the calls and commit what is whole. Nothing is lost where there is no time for it: what no commit has, the
+        next owner reads again."""
         try:
             async with asyncio.timeout(DRAIN_S):
-                if self.failure is None or isinstance(self.failure, ProcessorFailed):
-                    await self.processing.commit()
+                await self.records.stop()
+        except TimeoutError:
+            log.warning("the last commit did not end within %.0f s; what it leaves out is processed again", DRAIN_S)
+
+    async def _close_all(self) -> None:
+        try:
+            async with asyncio.timeout(DRAIN_S):
                 for run in list(self.runs.values()):
                     run.close()
                 for run in list(self.runs.values()):
                     await run.closed()
                 await asyncio.gather(*self._closing)
-        except (TimeoutError, StateError) as error:
-            log.warning("closing: %s", error or "took too long")
+        except TimeoutError:
+            log.warning(
+                "the stores were not closed within %.0f s; they are checked when they are opened again", DRAIN_S
+            )
         await self.session.close()
 
     def stop(self) -> None:
@@ -120,9 +151,39 @@ class Worker:
         self.tell(mem.LeaveWanted())
 
     def failed(self, run: TaskRun, error: StateError) -> None:
-        """A task's state failed: give it up and say so; somebody with better luck takes it."""
-        self.runs.pop(run.id, None)
-        self.tell(mem.Dropped(frozenset({run.id})))
+        """A task's state failed: it is given up, and restored where the group places it; a damaged store is wiped."""
+        log.error("%s: %s", run.id, error)
+        run.is_damaged = run.is_damaged or isinstance(error, StoreDamaged)
+        self.given_up(run)
+
+    def given_up(self, run: TaskRun) -> None:
+        """What a task has in memory is not to be committed: it is restored from the log."""
+        if self.runs.get(run.id) is run:
+            self.tell(mem.Dropped(frozenset({run.id})))
+            self._close(run.id)
+
+    def halted(self, run: TaskRun) -> None:
+        """A call of the task failed, or was undone by a stop; what was completed before is committed. Where others are to
+        go on, the halt is written down; else the worker ends with the error."""
+        error, run.failure = run.failure, None
+        if error is None:
+            return
+        if self.spec.instance.on_halt == "exit":
+            self.crashed(error)
+            return
+        log.error("%s is halted: %s", run.id, error)
+        halt = halts.of_failure(error, self.surroundings.wall_ms())
+        run.halted(halt)
+        self._soon(self._write_halt(run, halt))
+
+    async def _write_halt(self, run: TaskRun, halt: Halt) -> None:
+        try:
+            async with self.halting:
+                await halts.write(self.log, self.application, run.scope, halt)
+        except StateError as error:
+            self.crashed(error)
+        else:
+            run.halt_is_written = True
 
     def crashed(self, error: BaseException) -> None:
         """Something that must not happen: stop the worker with it."""
@@ -130,12 +191,48 @@ class Worker:
             self.failure = error
         self.stopping.set()
 
+    def overdue(self, turn: Turn) -> None:
+        """A sync call lasts longer than `--max-call`: nothing in this process can end it but its end. Called from the
+        thread that keeps the connection alive; the parent reads the note. A batch leaves none: the next worker is careful,
+        takes its records one at a time, and so finds the one."""
+        limit_s = self.spec.instance.max_call_ms / 1000
+        if is_of_one_record(turn):
+            self.caution.begin(blame(turn, f"lasted longer than --max-call of {limit_s:g} s"))
+        self.surroundings.exit(REPORTED + OVERDUE)
+
+    def notice(self) -> str:
+        """What an operator should know of this worker now, a line each."""
+        waiting = self.log.waiting if isinstance(self.log, PatientLog) else ""
+        lines = [f"waits for the log: {waiting}"] if waiting else []
+        lines += self.records.long_calls()
+        lines += [*self.records.unreadable.notices(), *self.following.unreadable.notices()]
+        for run in self.runs.values():
+            if run.halt is not None and run.process is None:
+                lines.append(f"{run.id} is halted at {run.halt.record}: {run.halt.error}")
+        return "\n".join(lines)
+
     # ---- the machine
 
     def tell(self, event: mem.MemberEvent) -> None:
         """Give the machine an event and perform what it wants."""
         for effect in self.machine.step(event, monotonic_ms()):
             self._perform(effect)
+
+    def term_began(self, term: int) -> None:
+        """Another coordinator, another entry in the log's history: what is written from now on is stamped with it."""
+        if term > self._term:
+            self._term = term
+            self._soon(self._mark_stores(term))
+
+    async def _mark_stores(self, term: int) -> None:
+        try:
+            stamp = await self.opener.learn(term)
+        except StateError as error:
+            self.crashed(error)
+            return
+        for run in self.runs.values():
+            for opened in run.stores.values():
+                opened.store.mark(history.STAMP, stamp)
 
     def _perform(self, effect: mem.MemberEffect) -> None:
         match effect:
@@ -171,9 +268,13 @@ class Worker:
         if run is None:
             return
         run.close()
-        closing = asyncio.get_running_loop().create_task(self._closed(run))
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+        self._soon(self._closed(run))
+
+    def _soon(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it beside the loops; the worker does not end before it has ended."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     async def _closed(self, run: TaskRun) -> None:
         await run.closed()
@@ -193,15 +294,9 @@ class Worker:
     def unfollow(self, partition: Partition) -> None:
         self.following.drop(partition)
 
-    def read(self, run: TaskRun, partition: Partition, position: int) -> None:
-        self.processing.add(run, partition, position)
-
-    def unread(self, partition: Partition) -> None:
-        self.processing.drop(partition)
-
     async def start_positions(self, run: TaskRun, inputs: Sequence[Partition]) -> dict[Partition, int]:
         """Where these inputs of a task go on: what is committed, else what the topic says of its start."""
-        committed = await self.log.positions(self.application)
+        committed = await self.log.positions(self.application, inputs)
         positions: dict[Partition, int] = {}
         missing = [p for p in inputs if p not in committed]
         starts = await self.log.starts(inputs)
@@ -230,12 +325,12 @@ class Worker:
         """The log refused these tasks, or the whole writer."""
         if fenced:
             self.tell(mem.WriterLost())
-        elif runs:
-            self.tell(mem.Dropped(frozenset(run.id for run in runs)))
+        for run in runs:
+            self.given_up(run)
 
     def committed(self, taken: Taken) -> None:
         """A task's commit is through: time it, and tell of the first one of this epoch."""
-        now = wall_ms()
+        now = self.surroundings.wall_ms()
         run = taken.run
         if taken.changes.records_in:
             run.processed(now, taken.changes.records_in)
@@ -249,9 +344,11 @@ class Worker:
         while True:
             await asyncio.sleep(CLEAN_UP_S)
             keep = [str(task) for task in self.machine.held]
-            await asyncio.to_thread(self.directory.clean, keep, delay_ms=CLEAN_UP_DELAY_MS, now_ms=wall_ms())
+            await asyncio.to_thread(
+                self.directory.clean, keep, delay_ms=CLEAN_UP_DELAY_MS, now_ms=self.surroundings.wall_ms()
+            )
             self.scan_disk()
-            await self.processing.trim()
+            await self.records.trim()
             for run in list(self.runs.values()):
                 if run.process is not None and run.id.partition == 0:
                     for opened in list(run.stores.values()):

@@ -1,7 +1,8 @@
 """The entry of a worker process: `python -m workers.worker_main`, spec on the first line of standard input.
 
 One rule: the pipe is the parent. Lines on it are wishes (`stop`, `leave`); its end is the parent's death, and the
-worker's. Exit codes: 0 left or stopped, 1 failed (the reason is on standard error, one line), 3 refused.
+worker's. What it reports of its end is an exit code (0 left or stopped, 1 failed, 3 refused, ...; the reason is on
+standard error, one line) above REPORTED: a process that ends with any other code has crashed, whatever called exit.
 """
 
 from __future__ import annotations
@@ -12,18 +13,17 @@ import os
 import sys
 from pathlib import Path
 
-from orchestrator.cli.main import report
+from orchestrator.error_report import report
 from orchestrator.errors import OrchestratorError
 from pipeline.errors import PipelineError, ProcessorFailed
 from pipeline.loading import load
 from pipeline.resources import Resources
 from state.errors import StateError
-from workers.logs import open_log
+from workers.patient_log import open_patiently
 from workers.prepare import prepare
-from workers.spec import WorkerSpec, decode_worker, first_line
+from workers.spec import FAILED_APP, REPORTED, WorkerSpec, decode_worker, first_line
+from workers.surroundings import REAL, Surroundings
 from workers.worker import Worker
-
-FAILED_APP = 70  # the user's code failed: another instance would fail on the same record
 
 
 def main() -> int:
@@ -37,23 +37,30 @@ def main() -> int:
         stream=sys.stderr,
     )
     try:
-        return asyncio.run(_run(spec))
-    except ProcessorFailed as error:
-        report(error)
-        return FAILED_APP
-    except (OrchestratorError, StateError, PipelineError) as error:
-        return report(error)
+        return asyncio.run(run_worker(spec))
     except KeyboardInterrupt:
         return 130
 
 
-async def _run(spec: WorkerSpec) -> int:
+async def run_worker(spec: WorkerSpec, surroundings: Surroundings = REAL) -> int:
+    """Runs a worker to its end; returns what its process ends with, with the reason on standard error."""
+    try:
+        return REPORTED + await _run(spec, surroundings)
+    except ProcessorFailed as error:
+        report(error)
+        return REPORTED + FAILED_APP
+    except (OrchestratorError, StateError, PipelineError) as error:
+        return REPORTED + report(error)
+
+
+async def _run(spec: WorkerSpec, surroundings: Surroundings) -> int:
     app = load(spec.instance.app, Path(spec.instance.folder))
-    log = await open_log(spec.instance.log, create=False, synchronous=spec.instance.synchronous)
+    limit_s = spec.instance.log_timeout_ms / 1000
+    log = await open_patiently(lambda: surroundings.open_log(spec.instance), limit_s, surroundings.clock)
     try:
         prepared = await prepare(log, app)
         async with Resources(app) as resources:
-            worker = Worker(spec, log, prepared, resources)
+            worker = Worker(spec, log, prepared, resources, surroundings)
             listening = asyncio.create_task(_listen(worker))
             try:
                 return await worker.run()
@@ -75,7 +82,7 @@ async def _listen(worker: Worker) -> None:
         elif wish == b"leave":
             worker.leave()
     if not worker.stopping.is_set():
-        os._exit(1)
+        worker.surroundings.exit(1)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from examples import flights, flights_data
 from examples.flights_data import Event
 from pipeline.definitions import Topic
 from pipeline.partitioner import partition_of
+from state.log.group_store import AppMetadata
 from state.log.protocol import Log, NewRecord, Partition
 
 BATCH = 20_000
@@ -21,8 +22,10 @@ def events(first: int, last: int) -> list[Event]:
     return sorted(inside, key=lambda event: event.timestamp_ms)
 
 
-async def append(log: Log, batch: Sequence[Event], note: tuple[str, str, str, bytes] | None = None) -> None:
-    """One transaction."""
+async def append(
+    log: Log, batch: Sequence[Event], progress: AppMetadata | None = None, seen: bytes | None = None
+) -> None:
+    """One transaction, with how far the producer came."""
     topics: dict[str, Topic[Any, Any]] = {"flights": flights.flights, "weather": flights.weather}
     records: dict[Partition, list[NewRecord]] = {}
     for event in batch:
@@ -31,7 +34,7 @@ async def append(log: Log, batch: Sequence[Event], note: tuple[str, str, str, by
         value = topic.value_codec.encode(event.value)
         partition = Partition(topic.topic, partition_of(key, flights.PARTITIONS))
         records.setdefault(partition, []).append(NewRecord(key, value, event.timestamp_ms))
-    await log.append(records, note=note)
+    await log.append(records, metadata=progress, seen=seen)
 
 
 async def append_all(log: Log, found: Sequence[Event]) -> None:

@@ -39,7 +39,7 @@ async def kill(tour: Tour) -> None:
     tour.show.note(f"{killed['id']} died with an open transaction of tasks {', '.join(p.scope for p in parts)}")
 
     async def fenced() -> bool:
-        return not any(o.writer == late.writer for o in (await tour.log.owners(app.id)).values())
+        return not any(o.transactional_id == late.writer for o in (await tour.log.owners(app.id)).values())
 
     await tour.until("the killed writer to be fenced", fenced, 30)
     await _late_write(tour, late, parts)
@@ -84,6 +84,7 @@ async def _victim(tour: Tour, status: dict[str, Any]) -> str:
 async def _late_write(tour: Tour, late: Any, parts: Any) -> None:
     """Try what the killed had written, as a zombie would."""
     try:
+        await tour.log.open_writer(late.application, late.writer)
         await tour.log.commit(late.application, late.writer, parts)
         refused = "accepted"
     except (Refused, Fenced) as error:

@@ -10,7 +10,7 @@ from typing import Any
 from examples.flights import app
 from state import manifest, snapshot
 from state.changelog import replay
-from state.log.protocol import Log, Partition
+from state.log.protocol import GroupLog, Log, Partition
 from state.store.rocksdb import RocksDbStore
 from workers.prepare import Prepared, prepare
 
@@ -30,7 +30,7 @@ def silence(rows: list[dict[str, Any]], status: dict[str, Any], moved: set[str])
     return longest
 
 
-async def restore(log: Log, snapshots: Path, scratch: Path) -> dict[str, Any]:
+async def restore(log: GroupLog, snapshots: Path, scratch: Path) -> dict[str, Any]:
     """Restore every task twice, one after the other: from the snapshot and its tail, and by replay alone."""
     prepared = await prepare(log, app)
     newest = manifest.newest(snapshots, app.id, log.log_id, prepared.counts())

@@ -12,10 +12,11 @@ import time
 from pathlib import Path
 
 from examples.demo.events import append, events
+from state.log.group_store import AppMetadata, MetadataKind
 from state.log.sqlite import open_sqlite
 
 TICK_S = 0.05
-PROGRESS = ("flights", "produce", "demo")
+PROGRESS = ("flights", MetadataKind("produce"), "demo")
 
 
 async def produce(log_path: Path, first: int, last: int, rate: int, hurry: Path) -> int:
@@ -23,15 +24,17 @@ async def produce(log_path: Path, first: int, last: int, rate: int, hurry: Path)
     found = events(first, last)
     log = await open_sqlite(log_path, create=False)
     try:
-        done = int(await log.note(*PROGRESS) or b"0")
+        seen = await log.metadata(*PROGRESS)
+        done = int(seen or b"0")
         started, begun = time.monotonic(), done
         while done < len(found):
             due = min(len(found), begun + int((time.monotonic() - started) * rate) + 1)
             if hurry.exists():
                 due = min(len(found), max(due, done + 1_000))
             if due > done:
-                await append(log, found[done:due], note=(*PROGRESS, str(due).encode()))
-                done = due
+                progress = AppMetadata(*PROGRESS, str(due).encode())
+                await append(log, found[done:due], progress, seen)
+                done, seen = due, progress.value
             await asyncio.sleep(TICK_S)
     finally:
         await log.close()

@@ -102,7 +102,8 @@ class Tour:
     async def produce(self) -> None:
         options = self.options
         self.show.step(1, f"months 1 to {options.history} of 2013 go into the embedded log {options.log}")
-        await prepare(self.log, app)
+        prepared = await prepare(self.log, app)
+        self.inputs = [p for task in prepared.tasks() for p in prepared.inputs(task.id)]
         history = await _aside(lambda: events(1, options.history))
         await append_all(self.log, history)
         self.show.note(f"{len(history)} records (flights and weather) in {app.partitions} partitions of each topic")
@@ -127,7 +128,7 @@ class Tour:
         )
         facts = json.loads(self.processes.last_line("backfill"))
         self.backfilled = facts
-        positions = await self.log.positions(app.id)
+        positions = await self.log.positions(app.id, self.inputs)
         seam = {str(p): o for p, o in positions.items()}
         reached = sum(o for p, o in positions.items() if p.topic in ("flights", "weather"))
         self.show.note(
@@ -183,7 +184,7 @@ class Tour:
         await self.until(f"{records} more live records", enough, 60)
 
     async def processed(self) -> int:
-        positions = await self.log.positions(app.id)
+        positions = await self.log.positions(app.id, self.inputs)
         return sum(offset for p, offset in positions.items() if p.topic in ("flights", "weather"))
 
     # ---- 4
@@ -262,11 +263,10 @@ class Tour:
         live = options.live * 31 * 86_400 / options.rate
         if await asyncio.wait_for(self.producer.wait(), max(600.0, live)) != 0:
             raise OrchestratorError(f"the producer failed: {self.processes.last_line('producer')}")
-        prepared = await prepare(self.log, app)
-        inputs = [p for task in prepared.tasks() for p in prepared.inputs(task.id)]
 
         async def done() -> bool:
-            positions, ends = await self.log.positions(app.id), await self.log.ends(inputs)
+            positions = await self.log.positions(app.id, self.inputs)
+            ends = await self.log.ends(self.inputs)
             return all(positions.get(p, 0) >= end for p, end in ends.items())
 
         await self.until("all input to be processed", done, 120)

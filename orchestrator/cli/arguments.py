@@ -10,8 +10,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from orchestrator.cli.settings import TABLE, Setting, Sources, current
+from orchestrator.cli.settings import TABLE, Sources, current
 from orchestrator.errors import WrongUse
+from orchestrator.settings import Setting
 
 
 class Parser(argparse.ArgumentParser):

@@ -1,6 +1,6 @@
 """`orchestrator assign`: what an assignor makes of a group that is written down. One rule: it changes nothing.
 
-Reads the text or JSON form of `orchestrator.assignors.description`, assigns, and prints who gets what, what moved and
+Reads the text or JSON form of `orchestrator.partition_assignors.description`, assigns, and prints who gets what, what moved and
 how even it is.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from orchestrator.assignors import (
+from orchestrator.partition_assignors import (
     ASSIGNORS,
     Assignment,
     Assignor,
@@ -24,7 +24,7 @@ from orchestrator.assignors import (
     TopicPartition,
     balance_score,
 )
-from orchestrator.assignors.description import Description, read_description
+from orchestrator.partition_assignors.description import Description, read_description
 
 DONE, WRONG_USE = 0, 2
 

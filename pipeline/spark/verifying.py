@@ -24,6 +24,7 @@ from pipeline.topology import Subtopology
 from state import base, manifest
 from state.base import Base
 from state.errors import SnapshotUnusable
+from state.log.group_store import GroupStore
 from state.log.protocol import Log, Partition
 from workers.client import description
 from workers.journal import wall_ms
@@ -102,9 +103,9 @@ class Bases:
     by_topic: Mapping[str, Base]
 
 
-async def _bases(log: Log, prepared: Prepared, snapshots: Path | None) -> Bases:
-    notes = await log.notes(prepared.app.id, base.NOTE)
-    kept = {topic: base.of_topic(notes, info) for topic, info in prepared.topics.items()}
+async def _bases(log: GroupStore, prepared: Prepared, snapshots: Path | None) -> Bases:
+    kept_bases = await log.metadata_of(prepared.app.id, base.BASE)
+    kept = {topic: base.of_topic(kept_bases, info) for topic, info in prepared.topics.items()}
     found = {topic: one for topic, one in kept.items() if one is not None}
     for topic, one in found.items():
         if snapshots is None:
@@ -131,9 +132,9 @@ async def _moment(log: Log, prepared: Prepared) -> Moment:
     starts = await log.starts(sources)
     deadline = time.monotonic() + QUIET_S
     while True:
-        before = await log.positions(prepared.app.id)
+        before = await log.positions(prepared.app.id, sources)
         ends = await log.ends(everything)
-        if before == await log.positions(prepared.app.id):
+        if before == await log.positions(prepared.app.id, sources):
             rekeyed = [p for p in sources if p.topic not in read]
             under_way = sum(max(0, ends[p] - before.get(p, starts[p])) for p in rekeyed)
             if not under_way or time.monotonic() > deadline:

@@ -18,12 +18,14 @@ from aiokafka.errors import CorruptRecordException, UnsupportedCodecError
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 
-from state.errors import LogDamaged
-from state.log.protocol import Headers, NewRecord, Partition, StoredRecord
+from state.errors import LogDamaged, LogUnusable, RecordTooLarge
+from state.log import checks
+from state.log.protocol import Headers, NewRecord, Partition, StoredRecord, TaskCommit
 
 HEADER_BYTES = 61
 BATCH_RECORDS_MAX = 1_000
 BATCH_BYTES_MAX = 256 * 1024
+MESSAGE_BYTES_MAX = 512 << 20  # of logs without a limit of their own: SQLite takes rows of 1,000,000,000 bytes
 
 _MAGIC = 2
 _CONTROL = 0x20
@@ -58,15 +60,23 @@ class Header(NamedTuple):
 # ------------------------------------------------------------------ writing
 
 
-def build(records: Sequence[NewRecord]) -> list[Batch]:
-    """Batches for `records` with base offset 0 each, none larger than the limits unless one record alone is."""
+def build(
+    records: Sequence[NewRecord],
+    max_bytes: int = BATCH_BYTES_MAX,
+    *,
+    cut_bytes: int = BATCH_BYTES_MAX,
+    cut_records: int = BATCH_RECORDS_MAX,
+) -> list[Batch]:
+    """Batches for `records` with base offset 0 each, none larger than the limits unless one record alone is. A log that
+    rewrites batches keeps to small ones (`cut_bytes`, `cut_records`); a broker takes any below its own limit."""
+    max_bytes = min(max_bytes, cut_bytes)
     batches: list[Batch] = []
     count = len(records)
     at = 0
     while at < count:
-        builder = DefaultRecordBatchBuilder(_MAGIC, 0, 0, -1, -1, -1, BATCH_BYTES_MAX)
+        builder = DefaultRecordBatchBuilder(_MAGIC, 0, 0, -1, -1, -1, max_bytes)
         append = builder.append
-        chosen = records[at : at + BATCH_RECORDS_MAX]
+        chosen = records[at : at + cut_records]
         shift = _shift(chosen[0].timestamp_ms)
         delta = 0
         for key, value, timestamp_ms, headers in chosen:
@@ -78,9 +88,29 @@ def build(records: Sequence[NewRecord]) -> list[Batch]:
     return batches
 
 
-def build_all(records: Mapping[Partition, Sequence[NewRecord]]) -> dict[Partition, list[Batch]]:
-    """`build` for each partition that has any records."""
-    return {partition: build(listed) for partition, listed in records.items() if listed}
+def build_all(records: Mapping[Partition, Sequence[NewRecord]], max_bytes: int) -> dict[Partition, list[Batch]]:
+    """`build` for each partition that has any records. Raises RecordTooLarge for one that alone exceeds `max_bytes`."""
+    built = {partition: build(listed, max_bytes) for partition, listed in records.items() if listed}
+    for partition, listed in built.items():
+        check_sizes(partition, listed, max_bytes)
+    return built
+
+
+def check_sizes(partition: Partition, built: Sequence[Batch], max_bytes: int) -> None:
+    """Raises RecordTooLarge for a batch of one record that exceeds `max_bytes`."""
+    index = 0
+    for batch in built:
+        if len(batch.data) > max_bytes:
+            raise checks.too_large(partition, index, len(batch.data), max_bytes)
+        index += batch.span
+
+
+def build_commit(tasks: Sequence[TaskCommit], max_bytes: int) -> dict[Partition, list[Batch]]:
+    """The records of all tasks as batches. Raises RecordTooLarge, which names the scope."""
+    try:
+        return build_all(checks.merged(tasks), max_bytes)
+    except RecordTooLarge as error:
+        raise checks.of_scope(error, tasks) from None
 
 
 def build_sparse(records: Sequence[StoredRecord], base: int, next_offset: int) -> Batch:
@@ -165,6 +195,12 @@ def headers(data: bytes) -> Iterator[Header]:
         at = stop
 
 
+def _unread_codec(error: Exception) -> LogUnusable:
+    return LogUnusable(
+        f"a record batch is compressed, and what reads it is not installed ({error}): install the extra 'kafka'"
+    )
+
+
 _ADVICE = "the bytes are not what was written; restore from another copy"
 
 
@@ -192,7 +228,9 @@ def decode(data: bytes, from_position: int) -> list[StoredRecord]:
                 for record in batch
             ]
             found += records if base >= from_position else [one for one in records if one.offset >= from_position]
-    except (CorruptRecordException, UnsupportedCodecError) as error:
+    except UnsupportedCodecError as error:
+        raise _unread_codec(error) from error
+    except CorruptRecordException as error:
         raise LogDamaged(f"record batch cannot be read ({error}): {_ADVICE}") from error
     return found
 
@@ -210,7 +248,9 @@ def pairs(data: bytes, from_position: int) -> list[tuple[bytes | None, bytes | N
                 found += [(record.key, record.value) for record in batch]
             else:
                 found += [(record.key, record.value) for record in batch if record.offset >= from_position]
-    except (CorruptRecordException, UnsupportedCodecError) as error:
+    except UnsupportedCodecError as error:
+        raise _unread_codec(error) from error
+    except CorruptRecordException as error:
         raise LogDamaged(f"record batch cannot be read ({error}): {_ADVICE}") from error
     return found
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from state.errors import PositionOutOfRange, StateError, TopicMismatch, UnknownTopic
-from state.log.protocol import Lease, NewRecord, Part, Partition, TopicInfo, TopicSpec
+from state.errors import InvalidRecord, PositionOutOfRange, RecordTooLarge, StateError, TopicMismatch, UnknownTopic
+from state.log.group_store import AppMetadata, Lease, MetadataKind
+from state.log.protocol import NewRecord, Partition, TaskCommit, TopicInfo, TopicSpec
 
 KINDS = ("plain", "changelog", "repartition")
 
@@ -47,37 +48,108 @@ def unknown(partition: Partition, partitions: int | None) -> UnknownTopic:
     )
 
 
-def out_of_range(partition: Partition, position: int, end: int) -> PositionOutOfRange:
-    return PositionOutOfRange(
-        f"position {position} of {partition} lies past its end {end}: "
-        "it comes from another log or an earlier topic of that name; start again from the log's own positions"
+def out_of_range(partition: Partition, position: int, start: int, end: int) -> PositionOutOfRange:
+    if position < start:
+        text = (
+            f"position {position} of {partition} lies before its start {start}: the records between were removed "
+            "(retention, or a trim); go on from its start, or restore what was read before"
+        )
+    else:
+        text = (
+            f"position {position} of {partition} lies past its end {end}: "
+            "it comes from another log or an earlier topic of that name; start again from the log's own positions"
+        )
+    return PositionOutOfRange(text, partition, start, end)
+
+
+def too_large(partition: Partition, index: int, size: int, limit: int) -> RecordTooLarge:
+    text = (
+        f"a record of {size} bytes is too large for {partition}, which takes {limit}: "
+        "nothing was written; make it smaller, or raise the log's limit"
     )
+    return RecordTooLarge(text, partition, index)
 
 
-def merged(parts: Sequence[Part]) -> Mapping[Partition, Sequence[NewRecord]]:
-    """The records of all parts by partition, in the order of the parts."""
-    if len(parts) == 1:
-        return parts[0].records
+def keys(topic: TopicInfo, partition: Partition, records: Sequence[NewRecord]) -> None:
+    """Raises InvalidRecord for a record that compaction could not keep."""
+    if topic.kind == "changelog" and any(record.key is None for record in records):
+        raise InvalidRecord(
+            f"a record without a key cannot go into {partition}: a changelog keeps the last record of each key; "
+            "nothing was written; give it a key, or write to another topic"
+        )
+
+
+def of_scope(error: RecordTooLarge, tasks: Sequence[TaskCommit]) -> RecordTooLarge:
+    """The same for a commit: the index counts the records of its scope."""
+    index = error.index
+    for task in tasks:
+        count = len(task.records.get(Partition(*error.partition), ()))
+        if index < count:
+            return RecordTooLarge(f"{task.scope}: {error}", error.partition, index, task.scope)
+        index -= count
+    raise AssertionError(f"{error}: none of the {len(tasks)} tasks has record {error.index}")
+
+
+def merged(tasks: Sequence[TaskCommit]) -> Mapping[Partition, Sequence[NewRecord]]:
+    """The records of all tasks by partition, in the order of the tasks."""
+    if len(tasks) == 1:
+        return tasks[0].records
     found: dict[Partition, list[NewRecord]] = {}
-    for part in parts:
-        for partition, records in part.records.items():
+    for task in tasks:
+        for partition, records in task.records.items():
             found.setdefault(partition, []).extend(records)
     return found
 
 
 def lease_lost(lease: Lease, found: Lease | None) -> str:
     if found is None:
-        return f"{lease.holder} coordinates {lease.application} no more (term {lease.term}): nobody has the lease"
+        return f"{lease.holder} coordinates {lease.application} no more (term {lease.term}): the lease has no holder"
     return (
         f"{lease.holder} coordinates {lease.application} no more (term {lease.term}): "
         f"{found.holder} does, at term {found.term}; nothing was written"
     )
 
 
-def fenced(writer: str) -> str:
-    return f"writer {writer} was fenced: all it owned belongs to others now; drop it and join again"
+def author(kind: MetadataKind, lease: Lease | None) -> None:
+    """Raises StateError where a kind of metadata is written by the wrong author."""
+    if kind.under_lease and lease is None:
+        raise StateError(f"metadata of kind {kind.name!r} is the coordinator's: write it under its lease")
+    if lease is not None and not kind.under_lease:
+        raise StateError(f"metadata of kind {kind.name!r} is everybody's: write it without a lease")
 
 
-def refused(writer: str, scopes: Iterable[str]) -> str:
+def metadata_changed(metadata: AppMetadata) -> str:
+    return (
+        f"{metadata.kind.name} {metadata.key!r} of {metadata.application} was written by another process meanwhile; "
+        "nothing was written; stop one of the two, and start again from what the log has"
+    )
+
+
+def held_open(partition: Partition, waited_s: float) -> str:
+    return (
+        f"a transaction has held {partition} open for {waited_s:.0f} s, and nothing behind it can be read: "
+        "try again once its writer is fenced"
+    )
+
+
+def transactional_id(name: str) -> None:
+    if not name:
+        raise StateError("a transactional id needs a name")
+
+
+def ids_to_fence(transactional_ids: Collection[str]) -> None:
+    if "" in transactional_ids:
+        raise StateError("a transactional id to fence is empty: an owner record without one needs no fence")
+
+
+def fenced(transactional_id: str) -> str:
+    return f"transactional id {transactional_id} was fenced: all it owned belongs to others now; drop it and join again"
+
+
+def not_opened(transactional_id: str) -> str:
+    return f"transactional id {transactional_id or '(none)'} was not opened by this process: open it before a commit"
+
+
+def refused(transactional_id: str, scopes: Iterable[str]) -> str:
     listed = ", ".join(sorted(set(scopes)))
-    return f"writer {writer or '(none)'} does not own {listed} at the epoch it names; nothing was written"
+    return f"transactional id {transactional_id} does not own {listed} at the epoch it names; nothing was written"

@@ -12,29 +12,20 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from state.base import NOTE, stands_on_one
-from state.errors import Fenced, LeaseLost, Refused, StateError, TopicMismatch
+from state.base import BASE, stands_on_one
+from state.errors import Fenced, LeaseLost, LogBusy, MetadataChanged, NotOpened, Refused, TopicMismatch
 from state.log import batches, checks, compaction
-from state.log.batches import Batch
+from state.log.batches import MESSAGE_BYTES_MAX, Batch
+from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
 from state.log.memory_parts import Entries
-from state.log.protocol import (
-    Fetched,
-    Lease,
-    NewRecord,
-    Note,
-    OwnerRecord,
-    Part,
-    Partition,
-    Reader,
-    TopicInfo,
-    TopicSpec,
-)
+from state.log.protocol import Fetched, NewRecord, Partition, Reader, TaskCommit, TopicInfo, TopicSpec
 
 Built = Mapping[Partition, Sequence[Batch]]
+TRANSACTION_TIMEOUT_S = 10.0
 
 
 class MemoryLog:
-    """See `state.log.protocol.Log`. All instances of a simulation share one object; `close` is for symmetry."""
+    """See `state.log.protocol.GroupLog`. All instances of a simulation share one object; `close` is for symmetry."""
 
     def __init__(
         self,
@@ -43,18 +34,21 @@ class MemoryLog:
         markers: bool = True,
         clock_ms: Callable[[], int] = lambda: 0,
         delete_retention_ms: int = compaction.DELETE_RETENTION_MS,
+        max_message_bytes: int = MESSAGE_BYTES_MAX,
     ) -> None:
         self.log_id = log_id
         self._markers = markers
         self.now_ms = clock_ms
         self._delete_retention_ms = delete_retention_ms
+        self._max_message_bytes = max_message_bytes
         self._topics: dict[str, TopicInfo] = {}
         self._parts: dict[Partition, Entries] = {}
         self._positions: dict[str, dict[Partition, int]] = {}
         self._owners: dict[str, dict[str, OwnerRecord]] = {}
+        self._opened: set[tuple[str, str]] = set()
         self._fenced: set[tuple[str, str]] = set()
         self._leases: dict[str, Lease] = {}
-        self._notes: dict[tuple[str, str], dict[str, bytes]] = {}
+        self._metadata: dict[tuple[str, str], dict[str, bytes]] = {}
         self._waiting: set[asyncio.Future[None]] = set()
         self._made = 0
 
@@ -85,7 +79,6 @@ class MemoryLog:
         return self._topics[name]
 
     async def delete_topic(self, name: str) -> None:
-        """Remove a topic, its records and every application's positions in it. Raises UnknownTopic."""
         if self._topics.pop(name, None) is None:
             raise checks.unknown(Partition(name, 0), None)
         self._parts = {partition: entries for partition, entries in self._parts.items() if partition.topic != name}
@@ -93,11 +86,25 @@ class MemoryLog:
             self._positions[application] = {at: where for at, where in positions.items() if at.topic != name}
         self.wake()
 
-    async def topics(self) -> dict[str, TopicInfo]:
-        return dict(sorted(self._topics.items()))
+    async def topics(self, names: Collection[str]) -> dict[str, TopicInfo]:
+        return {name: self._topics[name] for name in names if name in self._topics}
 
-    async def ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+    async def ends(self, partitions: Collection[Partition], *, settled: bool = False) -> dict[Partition, int]:
+        if settled:
+            await self._settled({partition: self.part(partition).end for partition in partitions})
         return {partition: self.part(partition).readable_end for partition in partitions}
+
+    async def written(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return {partition: self.part(partition).end for partition in partitions}
+
+    async def _settled(self, written: Mapping[Partition, int]) -> None:
+        """Wait until all that was written can be read. Raises LogBusy."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + TRANSACTION_TIMEOUT_S
+        while held := [partition for partition, end in written.items() if self.part(partition).readable_end < end]:
+            if loop.time() >= deadline:
+                raise LogBusy(checks.held_open(held[0], TRANSACTION_TIMEOUT_S))
+            await self.changed(deadline)
 
     async def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         return {partition: self.part(partition).start for partition in partitions}
@@ -139,71 +146,95 @@ class MemoryLog:
         self,
         records: Mapping[Partition, Sequence[NewRecord]],
         *,
-        note: Note | None = None,
+        metadata: AppMetadata | None = None,
+        seen: bytes | None = None,
     ) -> dict[Partition, int]:
-        ends = self._write(self._build(records), committed=True)
-        if note is not None:
-            self._put_note(*note)
-        return ends
+        built = self._build(records)
+        if metadata is not None:
+            checks.author(metadata.kind, None)
+            if self._kept(metadata.application, metadata.kind).get(metadata.key) != seen:
+                raise MetadataChanged(checks.metadata_changed(metadata))
+            self._put_metadata(*metadata)
+        return self._write(built, committed=True)
 
-    async def commit(self, application: str, writer: str, parts: Sequence[Part]) -> dict[Partition, int]:
-        built = self._build(checks.merged(parts))
-        if (application, writer) in self._fenced:
-            raise Fenced(checks.fenced(writer))
+    async def open_writer(self, application: str, transactional_id: str) -> None:
+        checks.transactional_id(transactional_id)
+        if (application, transactional_id) in self._fenced:
+            raise Fenced(checks.fenced(transactional_id))
+        self._opened.add((application, transactional_id))
+
+    async def commit(
+        self, application: str, transactional_id: str, tasks: Sequence[TaskCommit]
+    ) -> dict[Partition, int]:
+        if (application, transactional_id) not in self._opened:
+            raise NotOpened(checks.not_opened(transactional_id))
+        built = self._build(checks.merged(tasks), tasks)
+        if (application, transactional_id) in self._fenced:
+            raise Fenced(checks.fenced(transactional_id))
         owners = self._owners.get(application, {})
-        refused = [part.scope for part in parts if not _owns(owners.get(part.scope), part, writer)]
+        refused = [task.scope for task in tasks if not _owns(owners.get(task.scope), task, transactional_id)]
         if refused:
             self._write(built, committed=False)
-            raise Refused(frozenset(refused), checks.refused(writer, refused))
-        ends = self._write(built, committed=True)
-        for part in parts:
-            self._positions.setdefault(application, {}).update(part.positions)
-        return ends
+            raise Refused(frozenset(refused), checks.refused(transactional_id, refused))
+        for task in tasks:
+            self._positions.setdefault(application, {}).update(task.positions)
+        return self._write(built, committed=True)
 
     def open_transaction(self, records: Mapping[Partition, Sequence[NewRecord]]) -> OpenTransaction:
         """Records that are written and neither committed nor aborted yet, as a slow or dead producer leaves them."""
         return OpenTransaction(self, self._build(records))
 
-    async def positions(self, application: str) -> dict[Partition, int]:
-        return dict(sorted(self._positions.get(application, {}).items()))
+    async def positions(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        kept = self._positions.get(application, {})
+        return {partition: kept[partition] for partition in partitions if partition in kept}
 
     async def seed_positions(
         self,
-        application: str,
+        lease: Lease,
         positions: Mapping[Partition, int],
         records: Mapping[Partition, Sequence[NewRecord]],
         *,
-        notes: Sequence[Note] = (),
+        metadata: Sequence[AppMetadata] = (),
     ) -> bool:
+        for one in metadata:
+            checks.author(one.kind, lease)
         built = self._build(records)
-        if self._positions.get(application):
+        self._check_lease(lease)
+        kept = self._positions.setdefault(lease.application, {})
+        if any(partition in kept for partition in positions):
             return False
+        kept.update(positions)
+        for one in metadata:
+            self._put_metadata(*one)
         self._write(built, committed=True)
-        self._positions[application] = dict(positions)
-        for note in notes:
-            self._put_note(*note)
         return True
 
-    def _build(self, records: Mapping[Partition, Sequence[NewRecord]]) -> dict[Partition, list[Batch]]:
-        built = batches.build_all(records)
+    def _build(
+        self, records: Mapping[Partition, Sequence[NewRecord]], tasks: Sequence[TaskCommit] | None = None
+    ) -> dict[Partition, list[Batch]]:
+        """Batches of records that the log takes; all that is refused is refused here."""
+        limit = self._max_message_bytes
+        built = batches.build_all(records, limit) if tasks is None else batches.build_commit(tasks, limit)
         for partition in built:
             self.part(partition)
+            checks.keys(self._topics[partition.topic], partition, records[partition])
         return built
 
     def _write(self, built: Built, *, committed: bool) -> dict[Partition, int]:
-        """Append a finished transaction; an aborted one only takes offsets, and those only with `markers`."""
+        """Append a finished transaction; an aborted one only takes offsets, and those only with `markers`. Returns the
+        offsets after the last records, which lie before the markers."""
         if not committed and not self._markers:
             return {}
-        ends: dict[Partition, int] = {}
+        behind: dict[Partition, int] = {}
         for partition, listed in built.items():
             part = self.part(partition)
             base = part.take(listed)
+            behind[partition] = part.end
             if committed:
                 part.show(listed, base, self.now_ms())
             self.mark(part, committed)
-            ends[partition] = part.readable_end
         self.wake()
-        return ends
+        return behind
 
     def mark(self, part: Entries, committed: bool) -> None:
         if self._markers:
@@ -241,46 +272,57 @@ class MemoryLog:
         self._check_lease(lease)
         self._owners.setdefault(lease.application, {}).update({record.scope: record for record in records})
 
-    async def fence(self, lease: Lease, writer: str) -> frozenset[str]:
-        if not writer:
-            raise StateError("the writer to fence has no name: an owner record with no writer needs no fence")
+    async def fence(self, lease: Lease, transactional_ids: Collection[str]) -> dict[str, frozenset[str]]:
+        checks.ids_to_fence(transactional_ids)
         self._check_lease(lease)
-        self._fenced.add((lease.application, writer))
         owners = self._owners.get(lease.application, {})
-        mine = [scope for scope, record in owners.items() if record.writer == writer]
-        for scope in mine:
-            owners[scope] = replace(owners[scope], epoch=owners[scope].epoch + 1, writer="", term=lease.term)
-        return frozenset(mine)
+        had: dict[str, frozenset[str]] = {}
+        for fenced in transactional_ids:
+            self._fenced.add((lease.application, fenced))
+            scopes = [scope for scope, record in owners.items() if record.transactional_id == fenced]
+            for scope in scopes:
+                owners[scope] = replace(
+                    owners[scope], epoch=owners[scope].epoch + 1, transactional_id="", term=lease.term
+                )
+            had[fenced] = frozenset(scopes)
+        return had
 
-    # ------------------------------------------------------------------ notes
+    # ------------------------------------------------------------------ metadata
 
-    async def note(self, application: str, kind: str, key: str) -> bytes | None:
-        return self._notes.get((application, kind), {}).get(key)
+    async def metadata(self, application: str, kind: MetadataKind, key: str) -> bytes | None:
+        return self._kept(application, kind).get(key)
 
-    async def notes(self, application: str, kind: str) -> dict[str, bytes]:
-        return dict(sorted(self._notes.get((application, kind), {}).items()))
+    async def metadata_of(self, application: str, kind: MetadataKind) -> dict[str, bytes]:
+        return dict(sorted(self._kept(application, kind).items()))
 
-    async def notes_of_all(self, kind: str, key: str) -> dict[str, bytes]:
-        found = {app: kept[key] for (app, noted), kept in self._notes.items() if noted == kind and key in kept}
+    async def metadata_of_all(self, kind: MetadataKind, key: str) -> dict[str, bytes]:
+        found = {app: kept[key] for (app, name), kept in self._metadata.items() if name == kind.name and key in kept}
         return dict(sorted(found.items()))
 
-    async def put_note(
-        self, application: str, kind: str, key: str, value: bytes | None, *, lease: Lease | None = None
+    async def put_metadata(
+        self, application: str, kind: MetadataKind, key: str, value: bytes | None, *, lease: Lease | None = None
     ) -> None:
+        checks.author(kind, lease)
         if lease is not None:
             self._check_lease(lease)
-        self._put_note(application, kind, key, value)
+        self._put_metadata(application, kind, key, value)
         self.wake()
 
-    async def replace_note(self, application: str, kind: str, key: str, before: bytes | None, value: bytes) -> bool:
-        if self._notes.get((application, kind), {}).get(key) != before:
+    async def replace_metadata(
+        self, application: str, kind: MetadataKind, key: str, seen: bytes | None, value: bytes
+    ) -> bool:
+        checks.author(kind, None)
+        if self._kept(application, kind).get(key) != seen:
             return False
-        self._put_note(application, kind, key, value)
+        self._put_metadata(application, kind, key, value)
         self.wake()
         return True
 
-    def _put_note(self, application: str, kind: str, key: str, value: bytes | None) -> None:
-        kept = self._notes.setdefault((application, kind), {})
+    def _kept(self, application: str, kind: MetadataKind) -> dict[str, bytes]:
+        return self._metadata.get((application, kind.name), {})
+
+    def _put_metadata(self, application: str, kind: MetadataKind, key: str, value: bytes | None) -> None:
+        kept = self._metadata.setdefault((application, kind.name), {})
         if value is None:
             kept.pop(key, None)
         else:
@@ -292,8 +334,8 @@ class MemoryLog:
         if (found := self._topics.get(topic)) is None:
             raise checks.unknown(Partition(topic, 0), None)
         compaction.require_changelog(found)
-        kept = [notes[topic] for (_, kind), notes in self._notes.items() if kind == NOTE and topic in notes]
-        horizon_ms = 0 if stands_on_one(kept, found) else self.now_ms() - self._delete_retention_ms
+        bases = await self.metadata_of_all(BASE, topic)
+        horizon_ms = 0 if stands_on_one(bases.values(), found) else self.now_ms() - self._delete_retention_ms
         merge_ms = max(self._delete_retention_ms // 8, 1)
         return sum(
             self.part(Partition(topic, number)).compact(horizon_ms, merge_ms) for number in range(found.partitions)
@@ -367,8 +409,8 @@ class MemoryReader:
         self._positions.clear()
 
 
-def _owns(record: OwnerRecord | None, part: Part, writer: str) -> bool:
-    return record is not None and bool(writer) and (record.epoch, record.writer) == (part.epoch, writer)
+def _owns(record: OwnerRecord | None, task: TaskCommit, transactional_id: str) -> bool:
+    return record is not None and (record.epoch, record.transactional_id) == (task.epoch, transactional_id)
 
 
 def _finish(future: asyncio.Future[None]) -> None:

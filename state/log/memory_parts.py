@@ -33,8 +33,8 @@ class Entries:
     def fetch(self, partition: Partition, position: int, max_bytes: int) -> Fetched | None:
         """What a reader gets from `position` on; None where there is nothing yet."""
         end = self.readable_end
-        if position > self.end:
-            raise checks.out_of_range(partition, position, self.end)
+        if not self.start <= position <= self.end:
+            raise checks.out_of_range(partition, position, self.start, self.end)
         if position >= end:
             return None
         pieces: list[bytes] = []

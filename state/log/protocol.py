@@ -1,7 +1,8 @@
-"""The Log port: where topics live. SQLite (embedded default), memory (simulation, tests), Kafka (production).
+"""The Log port: topics, records, positions, transactions. SQLite (embedded default), memory (simulation, tests), Kafka.
 
-One rule: whatever is written for a scope (a task, to its users) is checked against the owner record of that scope in
-the same transaction. The log knows scopes as opaque text; who owns what is decided elsewhere.
+One rule: whatever is written for a scope (a task, to its users) is written by the owner of that scope alone. The log
+knows scopes as opaque text; who owns what is decided elsewhere, and kept in `state.log.group_store`. Both ports meet in
+`GroupLog`, which every implementation is, since one transaction spans both; a caller names the port that it needs.
 Every implementation keeps records as Kafka v2 record batches (`state.log.batches`), so there is one decoder, and every
 implementation passes the one contract suite in tests/contracts.
 """
@@ -12,8 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from state.log.group_store import AppMetadata, GroupStore, Lease
+
 Headers = tuple[tuple[str, bytes], ...]
-Note = tuple[str, str, str, bytes]  # application, kind, key, value
 
 
 class Partition(NamedTuple):
@@ -78,39 +80,13 @@ class TopicInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TaskCommit:
     """What one scope adds to a commit: records per partition, and the positions it has read its inputs up to."""
 
     scope: str
     epoch: int
     records: Mapping[Partition, Sequence[NewRecord]] = field(default_factory=dict)
     positions: Mapping[Partition, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class OwnerRecord:
-    """Who may write for a scope. `writer` is the transactional id, never used again by another process;
-    "" means nobody may (fenced, or given up)."""
-
-    scope: str
-    epoch: int
-    member: str
-    writer: str
-    term: int
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """The coordinator's lease of an application. `term` grows with every holder, `beat` with every renewal.
-
-    Candidates judge a lease by whether `beat` stood still on their own monotonic clock: no wall clock is compared.
-    """
-
-    application: str
-    term: int
-    holder: str
-    address: str
-    beat: int
 
 
 class Reader(Protocol):
@@ -125,14 +101,19 @@ class Reader(Protocol):
     async def poll(self, *, max_bytes_per_partition: int = 1 << 20, wait_ms: int = 0) -> list[Fetched]:
         """What is there now for the added partitions, in the order they were added; positions move past it.
 
-        With nothing there, waits up to `wait_ms` for anything to arrive. Raises UnknownTopic for a deleted topic.
+        With nothing there, waits up to `wait_ms` for anything to arrive. Raises UnknownTopic for a deleted topic, and
+        PositionOutOfRange for a position past the end or before the start (its records are gone: begin at `starts`).
         """
 
     async def close(self) -> None: ...
 
 
 class Log(Protocol):
-    """See the module text. All calls may be made from one event loop; none blocks it for long."""
+    """See the module text. All calls may be made from one event loop; none blocks it for long.
+
+    A call that names a partition raises UnknownTopic where it is not there. Offsets are not dense: transactions leave
+    markers and aborted records behind, so positions are compared and never counted.
+    """
 
     log_id: str
 
@@ -146,10 +127,24 @@ class Log(Protocol):
         """Give the topic that many partitions; those it has keep their records, and everybody who reads `topics` from
         then on sees the new ones. The same count: nothing to do. Raises UnknownTopic, TopicMismatch for fewer."""
 
-    async def topics(self) -> dict[str, TopicInfo]: ...
+    async def delete_topic(self, name: str) -> None:
+        """Remove a topic and its records, and soon every application's positions in it. Raises UnknownTopic."""
 
-    async def ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """The position after the last committed record of each (0 for an empty one). Raises UnknownTopic."""
+    async def topics(self, names: Collection[str]) -> dict[str, TopicInfo]:
+        """Those of the named topics that exist, by name."""
+
+    async def ends(self, partitions: Collection[Partition], *, settled: bool = False) -> dict[Partition, int]:
+        """The position up to which each can be read now: all before it is committed or aborted (0 for an empty one).
+
+        A commit is answered before its markers are written, so this end may lie before a commit that its writer knows
+        of. With `settled` it lies behind all that was written before the call, and transactions that are open are
+        waited for: whoever takes a changelog over, or judges a store by its end, asks so. Raises LogBusy where a
+        transaction stays open for longer than the log lets it.
+        """
+
+    async def written(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """The end of all that is written, open transactions included, which nobody is waited for: no store, and no commit
+        that was answered before this call, lies behind it. Some of it may be aborted yet."""
 
     async def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The first position that can still be read."""
@@ -161,69 +156,65 @@ class Log(Protocol):
         self,
         records: Mapping[Partition, Sequence[NewRecord]],
         *,
-        note: Note | None = None,
+        metadata: AppMetadata | None = None,
+        seen: bytes | None = None,
     ) -> dict[Partition, int]:
-        """Write records of nobody in particular (a producer), all or nothing, with an optional note in the same
-        transaction. Returns the new ends."""
+        """Write records of a producer, all or nothing. With `metadata` its progress is written in the same transaction,
+        and only where the stored value still is what was `seen` (None: not there): of two producers that go on from one
+        place, one is refused.
 
-    async def commit(self, application: str, writer: str, parts: Sequence[Part]) -> dict[Partition, int]:
-        """Write records and positions of all parts in one transaction, if `writer` owns each part's scope at its epoch.
-
-        Returns the new end of every partition written. Raises Refused (names the scopes), Fenced, OutcomeUnknown.
+        Returns for each partition the offset after the last record written. Raises MetadataChanged, RecordTooLarge,
+        InvalidRecord (a changelog keeps the last record of each key, so each has one); then nothing was written.
         """
 
-    async def positions(self, application: str) -> dict[Partition, int]:
-        """Where the application's inputs have been read up to."""
+    async def open_writer(self, application: str, transactional_id: str) -> None:
+        """Make the transactional id this process's own; once for each incarnation of a member, before it joins.
+
+        A transaction that a commit of it left open is settled: it is in the log, or will never be. Raises Fenced for an
+        id that was fenced before.
+        """
+
+    async def commit(
+        self, application: str, transactional_id: str, tasks: Sequence[TaskCommit]
+    ) -> dict[Partition, int]:
+        """Write records and positions of all tasks in one transaction.
+
+        Returns for each partition written the offset after its last record; markers are not counted, so it is at most
+        the settled end. Raises Fenced: the id was fenced, all of its scopes are lost; this is the promise. Refused: the
+        owner records that this process has seen name another owner or epoch of some scopes; the others can be committed
+        again. RecordTooLarge, InvalidRecord: as `append`, and the writer may go on. NotOpened, OutcomeUnknown.
+        """
+
+    async def fence(self, lease: Lease, transactional_ids: Collection[str]) -> dict[str, frozenset[str]]:
+        """From now on these ids can commit nothing, also those that are opened later: their owner records get the next
+        epoch and no transactional id. Returns the scopes that each had. Raises LeaseLost."""
+
+    # positions
+    async def positions(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Where these inputs of the application have been read up to; those without a position are left out. A commit
+        that is answered counts (Kafka: stable offsets, of named partitions only)."""
 
     async def seed_positions(
         self,
-        application: str,
+        lease: Lease,
         positions: Mapping[Partition, int],
         records: Mapping[Partition, Sequence[NewRecord]],
         *,
-        notes: Sequence[Note] = (),
+        metadata: Sequence[AppMetadata] = (),
     ) -> bool:
-        """Commit starting positions, records and notes (a backfill's) in one transaction, only if the application has
-        no positions at all; False, and nothing written, where it has."""
-
-    # the coordinator's
-    async def lease(self, application: str) -> Lease | None: ...
-
-    async def acquire(self, application: str, holder: str, address: str, seen: Lease | None) -> Lease | None:
-        """Take the lease at the next term, if it is still exactly what was `seen`; None where somebody was faster."""
-
-    async def renew(self, lease: Lease) -> Lease:
-        """Another beat. Raises LeaseLost."""
-
-    async def owners(self, application: str) -> dict[str, OwnerRecord]: ...
-
-    async def record_owners(self, lease: Lease, records: Sequence[OwnerRecord]) -> None:
-        """Write owner records under the lease, all or nothing. Raises LeaseLost."""
-
-    async def fence(self, lease: Lease, writer: str) -> frozenset[str]:
-        """From now on `writer` can commit nothing: its owner records get the next epoch and no writer.
-        Returns the scopes it had. Raises LeaseLost."""
-
-    # small durable facts: subtopology numbers, value schemas, operations, the progress of a producer
-    async def note(self, application: str, kind: str, key: str) -> bytes | None: ...
-
-    async def notes(self, application: str, kind: str) -> dict[str, bytes]: ...
-
-    async def notes_of_all(self, kind: str, key: str) -> dict[str, bytes]:
-        """One note of every application that has it, by application."""
-
-    async def put_note(
-        self, application: str, kind: str, key: str, value: bytes | None, *, lease: Lease | None = None
-    ) -> None:
-        """Write (or with None remove) a note; with `lease`, only under it (LeaseLost)."""
-
-    async def replace_note(self, application: str, kind: str, key: str, before: bytes | None, value: bytes) -> bool:
-        """Write a note only where it still is `before` (None: not there); whether it was written."""
+        """Commit starting positions, records and metadata of kinds that are written under the lease (a backfill's) in
+        one transaction, only if the lease's application has no position in any of the partitions; False, and nothing
+        written, where it has. Raises LeaseLost, RecordTooLarge, InvalidRecord."""
 
     # upkeep
     async def compact(self, topic: str) -> int:
         """Changelogs keep the last record of each key, and tombstones for a while (with a base, `state.base`: for
-        ever); returns records removed."""
+        ever). Returns how many records this call removed: 0 where a broker does it in its own time."""
 
     async def trim(self, positions: Mapping[Partition, int]) -> int:
-        """Remove whole batches before these positions (consumed records of a repartition topic)."""
+        """Remove batches before these positions (consumed records of a repartition topic); a position past the end
+        means the end. Returns how many records this call is known to have removed."""
+
+
+class GroupLog(Log, GroupStore, Protocol):
+    """Both ports in one object, as every implementation gives them: for callers that need both."""

@@ -17,23 +17,15 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from state.base import NOTE, stands_on_one
-from state.errors import LogUnusable
+from state.base import BASE, stands_on_one
+from state.errors import Fenced, LogUnusable, NotOpened
 from state.log import checks, compaction, sqlite_reader
-from state.log.protocol import (
-    Lease,
-    NewRecord,
-    Note,
-    OwnerRecord,
-    Part,
-    Partition,
-    Reader,
-    TopicInfo,
-    TopicSpec,
-)
+from state.log.batches import MESSAGE_BYTES_MAX
+from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
+from state.log.protocol import NewRecord, Partition, Reader, TaskCommit, TopicInfo, TopicSpec
 from state.log.sqlite_file import Synchronous, connect, explain, prepare
 from state.log.sqlite_reader import SqliteReader
-from state.log.sqlite_writer import FileIdentity, Writer, find_part, read_lease
+from state.log.sqlite_writer import FileIdentity, Writer, find_part, is_fenced, read_lease, read_metadata
 
 T = TypeVar("T")
 
@@ -48,12 +40,15 @@ async def open_sqlite(
     synchronous: Synchronous = "NORMAL",
     busy_timeout_ms: int = 10_000,
     delete_retention_ms: int = compaction.DELETE_RETENTION_MS,
+    max_message_bytes: int = MESSAGE_BYTES_MAX,
 ) -> SqliteLog:
     """Open the log at `path`. Raises LogMissing (and `create` is not set), LogUnusable."""
     loop = asyncio.get_running_loop()
     opened = partial(_open, path, create=create, synchronous=synchronous, busy_timeout_ms=busy_timeout_ms)
     connections, log_id = await loop.run_in_executor(None, opened)
-    return SqliteLog(path, log_id, connections, busy_timeout_ms, delete_retention_ms)
+    identity = FileIdentity(path)
+    writer = Writer(connections[0], identity, busy_timeout_ms, max_message_bytes)
+    return SqliteLog(identity, log_id, writer, connections[1:], delete_retention_ms)
 
 
 def _open(
@@ -75,21 +70,22 @@ def _open(
 
 
 class SqliteLog:
-    """See `state.log.protocol.Log`. A call that is cancelled may still take effect: its thread finishes it."""
+    """See `state.log.protocol.GroupLog`. A call that is cancelled may still take effect: its thread finishes it."""
 
     def __init__(
         self,
-        path: Path,
+        identity: FileIdentity,
         log_id: str,
+        writer: Writer,
         connections: Sequence[sqlite3.Connection],
-        busy_timeout_ms: int,
         delete_retention_ms: int,
     ) -> None:
-        self.path = path
+        self.path = identity.path
         self.log_id = log_id
-        self._identity = FileIdentity(path)
-        writing, self._reading, self._watching = connections
-        self._writer = Writer(writing, self._identity, busy_timeout_ms)
+        self._identity = identity
+        self._writer = writer
+        self._reading, self._watching = connections
+        self._opened: set[tuple[str, str]] = set()  # transactional ids of this process
         self._write_thread = ThreadPoolExecutor(1, "log-write")
         self._read_thread = ThreadPoolExecutor(1, "log-read")
         self._delete_retention_ms = delete_retention_ms
@@ -179,14 +175,17 @@ class SqliteLog:
         return await self._write(partial(self._writer.grow_topic, name, partitions))
 
     async def delete_topic(self, name: str) -> None:
-        """Remove a topic, its records and every application's positions in it. Raises UnknownTopic."""
         await self._write(partial(self._writer.delete_topic, name))
 
-    async def topics(self) -> dict[str, TopicInfo]:
-        return await self.read(sqlite_reader.topics)
+    async def topics(self, names: Collection[str]) -> dict[str, TopicInfo]:
+        return await self.read(lambda db: sqlite_reader.topics(db, names))
 
-    async def ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+    async def ends(self, partitions: Collection[Partition], *, settled: bool = False) -> dict[Partition, int]:
+        """Always settled: a transaction is in the file whole, or not at all."""
         return await self.read(lambda db: sqlite_reader.ends(db, partitions))
+
+    async def written(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return await self.ends(partitions)
 
     async def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self.read(lambda db: sqlite_reader.starts(db, partitions))
@@ -197,25 +196,39 @@ class SqliteLog:
     # ------------------------------------------------------------------ writing
 
     async def append(
-        self, records: Mapping[Partition, Sequence[NewRecord]], *, note: Note | None = None
+        self,
+        records: Mapping[Partition, Sequence[NewRecord]],
+        *,
+        metadata: AppMetadata | None = None,
+        seen: bytes | None = None,
     ) -> dict[Partition, int]:
-        return await self._write(partial(self._writer.append, records, note))
+        return await self._write(partial(self._writer.append, records, metadata, seen))
 
-    async def commit(self, application: str, writer: str, parts: Sequence[Part]) -> dict[Partition, int]:
-        return await self._write(partial(self._writer.commit, application, writer, parts))
+    async def open_writer(self, application: str, transactional_id: str) -> None:
+        checks.transactional_id(transactional_id)
+        if await self.read(lambda db: is_fenced(db, application, transactional_id)):
+            raise Fenced(checks.fenced(transactional_id))
+        self._opened.add((application, transactional_id))
 
-    async def positions(self, application: str) -> dict[Partition, int]:
-        return await self.read(lambda db: sqlite_reader.positions(db, application))
+    async def commit(
+        self, application: str, transactional_id: str, tasks: Sequence[TaskCommit]
+    ) -> dict[Partition, int]:
+        if (application, transactional_id) not in self._opened:
+            raise NotOpened(checks.not_opened(transactional_id))
+        return await self._write(partial(self._writer.commit, application, transactional_id, tasks))
+
+    async def positions(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return await self.read(lambda db: sqlite_reader.positions(db, application, partitions))
 
     async def seed_positions(
         self,
-        application: str,
+        lease: Lease,
         positions: Mapping[Partition, int],
         records: Mapping[Partition, Sequence[NewRecord]],
         *,
-        notes: Sequence[Note] = (),
+        metadata: Sequence[AppMetadata] = (),
     ) -> bool:
-        return await self._write(partial(self._writer.seed_positions, application, positions, records, notes))
+        return await self._write(partial(self._writer.seed_positions, lease, positions, records, metadata))
 
     # ------------------------------------------------------------------ lease and owners
 
@@ -234,39 +247,41 @@ class SqliteLog:
     async def record_owners(self, lease: Lease, records: Sequence[OwnerRecord]) -> None:
         await self._write(partial(self._writer.record_owners, lease, records))
 
-    async def fence(self, lease: Lease, writer: str) -> frozenset[str]:
-        return await self._write(partial(self._writer.fence, lease, writer))
+    async def fence(self, lease: Lease, transactional_ids: Collection[str]) -> dict[str, frozenset[str]]:
+        return await self._write(partial(self._writer.fence, lease, transactional_ids))
 
-    # ------------------------------------------------------------------ notes
+    # ------------------------------------------------------------------ metadata
 
-    async def note(self, application: str, kind: str, key: str) -> bytes | None:
-        return await self.read(lambda db: sqlite_reader.note(db, application, kind, key))
+    async def metadata(self, application: str, kind: MetadataKind, key: str) -> bytes | None:
+        return await self.read(lambda db: read_metadata(db, application, kind, key))
 
-    async def notes(self, application: str, kind: str) -> dict[str, bytes]:
-        return await self.read(lambda db: sqlite_reader.notes(db, application, kind))
+    async def metadata_of(self, application: str, kind: MetadataKind) -> dict[str, bytes]:
+        return await self.read(lambda db: sqlite_reader.metadata_of(db, application, kind))
 
-    async def notes_of_all(self, kind: str, key: str) -> dict[str, bytes]:
-        return await self.read(lambda db: sqlite_reader.notes_of(db, kind, key))
+    async def metadata_of_all(self, kind: MetadataKind, key: str) -> dict[str, bytes]:
+        return await self.read(lambda db: sqlite_reader.metadata_of_all(db, kind, key))
 
-    async def put_note(
-        self, application: str, kind: str, key: str, value: bytes | None, *, lease: Lease | None = None
+    async def put_metadata(
+        self, application: str, kind: MetadataKind, key: str, value: bytes | None, *, lease: Lease | None = None
     ) -> None:
-        await self._write(partial(self._writer.put_note, application, kind, key, value, lease))
+        await self._write(partial(self._writer.put_metadata, application, kind, key, value, lease))
 
-    async def replace_note(self, application: str, kind: str, key: str, before: bytes | None, value: bytes) -> bool:
-        return await self._write(partial(self._writer.replace_note, application, kind, key, before, value))
+    async def replace_metadata(
+        self, application: str, kind: MetadataKind, key: str, seen: bytes | None, value: bytes
+    ) -> bool:
+        return await self._write(partial(self._writer.replace_metadata, application, kind, key, seen, value))
 
     # ------------------------------------------------------------------ upkeep
 
     async def compact(self, topic: str) -> int:
         """Partition by partition, in short transactions and off the loop: commits and polls go on between them."""
-        found = (await self.topics()).get(topic)
+        found = (await self.topics([topic])).get(topic)
         if found is None:
             raise checks.unknown(Partition(topic, 0), None)
         compaction.require_changelog(found)
-        kept = await self.notes_of_all(NOTE, topic)
+        bases = await self.metadata_of_all(BASE, topic)
         horizon_ms = (
-            0 if stands_on_one(list(kept.values()), found) else time.time_ns() // 1_000_000 - self._delete_retention_ms
+            0 if stands_on_one(bases.values(), found) else time.time_ns() // 1_000_000 - self._delete_retention_ms
         )
         removed = 0
         for number in range(found.partitions):
@@ -275,7 +290,7 @@ class SqliteLog:
         return removed
 
     async def _compact_partition(self, partition: Partition, horizon_ms: int) -> int:
-        part, _ = await self.read(lambda db: find_part(db, partition))
+        part = (await self.read(lambda db: find_part(db, partition))).id
         last: dict[bytes, int] = {}
         position = 0
         while rows := await self.read(partial(sqlite_reader.rows, part=part, from_base=position)):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
-from state.errors import LogBusy, LogMissing, LogUnusable, StateError
+from state.errors import LogBusy, LogFull, LogMissing, LogUnusable, StateError
 
 Synchronous = Literal["NORMAL", "FULL"]
 
@@ -46,8 +46,9 @@ def explain(error: sqlite3.Error, path: Path) -> StateError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return LogBusy(f"another process holds the log {path} locked; nothing was written. Is one of them stopped?")
+    if code == sqlite3.SQLITE_FULL:
+        return LogFull(f"the log {path} has no space left to grow: free some space on its disk ({error})")
     text = {
-        sqlite3.SQLITE_FULL: "has no space left to grow: free some space on its disk",
         sqlite3.SQLITE_READONLY: "may not be written: check its permissions and those of its folder",
         sqlite3.SQLITE_PERM: "may not be opened: check its permissions",
         sqlite3.SQLITE_CANTOPEN: "cannot be opened: check that its folder exists and may be written",

@@ -13,8 +13,9 @@ from typing import Protocol, TypeVar
 
 from state.log import checks
 from state.log.compaction import Row
-from state.log.protocol import Fetched, OwnerRecord, Partition, TopicInfo
-from state.log.sqlite_writer import find_part
+from state.log.group_store import MetadataKind, OwnerRecord
+from state.log.protocol import Fetched, Partition, TopicInfo
+from state.log.sqlite_writer import find_part, find_topic, read_positions
 
 T = TypeVar("T")
 
@@ -38,9 +39,9 @@ def fetch(db: sqlite3.Connection, wanted: Sequence[tuple[Partition, int]], max_b
     found: list[Fetched] = []
     with snapshot(db):
         for partition, position in wanted:
-            part, end = find_part(db, partition)
-            if position > end:
-                raise checks.out_of_range(partition, position, end)
+            part, start, end = find_part(db, partition)
+            if not start <= position <= end:
+                raise checks.out_of_range(partition, position, start, end)
             if position < end:
                 found.append(_fetch_one(db, partition, part, position, end, max_bytes))
     return found
@@ -67,28 +68,23 @@ def _fetch_one(
 
 def ends(db: sqlite3.Connection, partitions: Collection[Partition]) -> dict[Partition, int]:
     with snapshot(db):
-        return {partition: find_part(db, partition)[1] for partition in partitions}
+        return {partition: find_part(db, partition).end for partition in partitions}
 
 
 def starts(db: sqlite3.Connection, partitions: Collection[Partition]) -> dict[Partition, int]:
     with snapshot(db):
-        parts = {partition: find_part(db, partition)[0] for partition in partitions}
-        return {
-            partition: db.execute("select start from parts where id = ?", (part,)).fetchone()[0]
-            for partition, part in parts.items()
-        }
+        return {partition: find_part(db, partition).start for partition in partitions}
 
 
-def topics(db: sqlite3.Connection) -> dict[str, TopicInfo]:
-    rows = db.execute("select name, topic_id, partitions, kind from topics order by name")
-    return {row[0]: TopicInfo(*row) for row in rows}
+def topics(db: sqlite3.Connection, names: Collection[str]) -> dict[str, TopicInfo]:
+    with snapshot(db):
+        found = ((name, find_topic(db, name)) for name in names)
+        return {name: info for name, info in found if info is not None}
 
 
-def positions(db: sqlite3.Connection, application: str) -> dict[Partition, int]:
-    rows = db.execute(
-        "select topic, number, position from positions where application = ? order by topic, number", (application,)
-    )
-    return {Partition(topic, number): position for topic, number, position in rows}
+def positions(db: sqlite3.Connection, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+    kept = read_positions(db, application)
+    return {partition: kept[partition] for partition in partitions if partition in kept}
 
 
 def owners(db: sqlite3.Connection, application: str) -> dict[str, OwnerRecord]:
@@ -98,26 +94,14 @@ def owners(db: sqlite3.Connection, application: str) -> dict[str, OwnerRecord]:
     return {row[0]: OwnerRecord(*row) for row in rows}
 
 
-def note(db: sqlite3.Connection, application: str, kind: str, key: str) -> bytes | None:
-    row = db.execute(
-        "select value from notes where application = ? and kind = ? and key = ?", (application, kind, key)
-    ).fetchone()
-    return row[0] if row else None
+def metadata_of(db: sqlite3.Connection, application: str, kind: MetadataKind) -> dict[str, bytes]:
+    query = "select key, value from notes where application = ? and kind = ? order by key"
+    return dict(db.execute(query, (application, kind.name)).fetchall())
 
 
-def notes(db: sqlite3.Connection, application: str, kind: str) -> dict[str, bytes]:
-    rows = db.execute(
-        "select key, value from notes where application = ? and kind = ? order by key", (application, kind)
-    )
-    return dict(rows.fetchall())
-
-
-def notes_of(db: sqlite3.Connection, kind: str, key: str) -> dict[str, bytes]:
-    """Of every application."""
-    rows = db.execute(
-        "select application, value from notes where kind = ? and key = ? order by application", (kind, key)
-    )
-    return dict(rows.fetchall())
+def metadata_of_all(db: sqlite3.Connection, kind: MetadataKind, key: str) -> dict[str, bytes]:
+    query = "select application, value from notes where kind = ? and key = ? order by application"
+    return dict(db.execute(query, (kind.name, key)).fetchall())
 
 
 def rows(db: sqlite3.Connection, part: int, from_base: int) -> list[Row]:

@@ -13,12 +13,14 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
-from state.errors import Fenced, LeaseLost, LogUnusable, OutcomeUnknown, Refused, StateError, TopicMismatch
+from state.errors import Fenced, LeaseLost, LogUnusable, MetadataChanged, OutcomeUnknown, Refused, TopicMismatch
 from state.log import batches, checks
 from state.log.batches import Batch
 from state.log.compaction import Rewrite
-from state.log.protocol import Lease, NewRecord, Note, OwnerRecord, Part, Partition, TopicInfo, TopicSpec
+from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
+from state.log.protocol import NewRecord, Partition, TaskCommit, TopicInfo, TopicSpec
 from state.log.sqlite_file import begin, explain
 
 
@@ -46,11 +48,14 @@ class FileIdentity:
 class Writer:
     """Not safe for two threads at once."""
 
-    def __init__(self, connection: sqlite3.Connection, identity: FileIdentity, busy_timeout_ms: int) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, identity: FileIdentity, busy_timeout_ms: int, max_message_bytes: int
+    ) -> None:
         self._db = connection
         self._identity = identity
         self._path = identity.path
         self._busy_timeout_ms = busy_timeout_ms
+        self._max_message_bytes = max_message_bytes
         self.before_commit: Callable[[], None] | None = None  # a failpoint: all is written, nothing is committed
 
     def close(self) -> None:
@@ -89,9 +94,8 @@ class Writer:
     def create_topic(self, spec: TopicSpec) -> TopicInfo:
         checks.topic_spec(spec)
         with self.transaction() as db:
-            row = db.execute("select topic_id, partitions, kind from topics where name = ?", (spec.name,)).fetchone()
-            if row is not None:
-                found = TopicInfo(spec.name, *row)
+            found = find_topic(db, spec.name)
+            if found is not None:
                 if found.partitions != spec.partitions:
                     raise TopicMismatch(checks.mismatch(found, spec))
                 return found
@@ -105,8 +109,7 @@ class Writer:
 
     def grow_topic(self, name: str, partitions: int) -> TopicInfo:
         with self.transaction() as db:
-            row = db.execute("select topic_id, partitions, kind from topics where name = ?", (name,)).fetchone()
-            found = checks.growth(TopicInfo(name, *row) if row else None, name, partitions)
+            found = checks.growth(find_topic(db, name), name, partitions)
             db.execute("update topics set partitions = ? where name = ?", (partitions, name))
             new = [(name, number) for number in range(found.partitions, partitions)]
             db.executemany("insert into parts (topic, number) values (?, ?)", new)
@@ -122,40 +125,50 @@ class Writer:
 
     # ------------------------------------------------------------------ records
 
-    def append(self, records: Mapping[Partition, Sequence[NewRecord]], note: Note | None) -> dict[Partition, int]:
-        built = batches.build_all(records)
+    def append(
+        self,
+        records: Mapping[Partition, Sequence[NewRecord]],
+        metadata: AppMetadata | None,
+        seen: bytes | None,
+    ) -> dict[Partition, int]:
+        if metadata is not None:
+            checks.author(metadata.kind, None)
+        built = batches.build_all(records, self._max_message_bytes)
         with self.transaction() as db:
-            ends = _insert(db, built)
-            if note is not None:
-                _put_note(db, *note)
-        return ends
+            behind = _insert(db, built, records)
+            if metadata is not None and not _replace_metadata(db, *metadata[:3], seen, metadata.value):
+                raise MetadataChanged(checks.metadata_changed(metadata))
+        return behind
 
-    def commit(self, application: str, writer: str, parts: Sequence[Part]) -> dict[Partition, int]:
-        built = batches.build_all(checks.merged(parts))
+    def commit(self, application: str, transactional_id: str, tasks: Sequence[TaskCommit]) -> dict[Partition, int]:
+        built = batches.build_commit(tasks, self._max_message_bytes)
         with self.transaction() as db:
-            _check_owner(db, application, writer, parts)
-            ends = _insert(db, built)
-            for part in parts:
-                _put_positions(db, application, part.positions)
+            _check_owner(db, application, transactional_id, tasks)
+            behind = _insert(db, built, checks.merged(tasks))
+            for task in tasks:
+                _put_positions(db, application, task.positions)
             if self.before_commit is not None:
                 self.before_commit()
-        return ends
+        return behind
 
     def seed_positions(
         self,
-        application: str,
+        lease: Lease,
         positions: Mapping[Partition, int],
         records: Mapping[Partition, Sequence[NewRecord]],
-        notes: Sequence[Note],
+        metadata: Sequence[AppMetadata],
     ) -> bool:
-        built = batches.build_all(records)
+        for one in metadata:
+            checks.author(one.kind, lease)
+        built = batches.build_all(records, self._max_message_bytes)
         with self.transaction() as db:
-            if db.execute("select 1 from positions where application = ? limit 1", (application,)).fetchone():
+            _check_lease(db, lease)
+            if read_positions(db, lease.application).keys() & positions.keys():
                 return False
-            _insert(db, built)
-            _put_positions(db, application, positions)
-            for note in notes:
-                _put_note(db, *note)
+            _insert(db, built, records)
+            _put_positions(db, lease.application, positions)
+            for one in metadata:
+                _put_metadata(db, *one)
         return True
 
     # ------------------------------------------------------------------ lease and owners
@@ -184,38 +197,43 @@ class Writer:
             _check_lease(db, lease)
             db.executemany(
                 "insert or replace into owners values (?, ?, ?, ?, ?, ?)",
-                [(lease.application, one.scope, one.epoch, one.member, one.writer, one.term) for one in records],
+                [
+                    (lease.application, one.scope, one.epoch, one.member, one.transactional_id, one.term)
+                    for one in records
+                ],
             )
 
-    def fence(self, lease: Lease, writer: str) -> frozenset[str]:
-        if not writer:
-            raise StateError("the writer to fence has no name: an owner record with no writer needs no fence")
+    def fence(self, lease: Lease, transactional_ids: Collection[str]) -> dict[str, frozenset[str]]:
+        checks.ids_to_fence(transactional_ids)
+        had: dict[str, frozenset[str]] = {}
         with self.transaction() as db:
             _check_lease(db, lease)
-            db.execute("insert or ignore into fenced values (?, ?)", (lease.application, writer))
-            mine = (lease.application, writer)
-            rows = db.execute("select scope from owners where application = ? and writer = ?", mine).fetchall()
-            db.execute(
-                "update owners set epoch = epoch + 1, writer = '', term = ? where application = ? and writer = ?",
-                (lease.term, *mine),
-            )
-        return frozenset(row[0] for row in rows)
+            for fenced in transactional_ids:
+                mine = (lease.application, fenced)
+                db.execute("insert or ignore into fenced values (?, ?)", mine)
+                rows = db.execute("select scope from owners where application = ? and writer = ?", mine).fetchall()
+                db.execute(
+                    "update owners set epoch = epoch + 1, writer = '', term = ? where application = ? and writer = ?",
+                    (lease.term, *mine),
+                )
+                had[fenced] = frozenset(row[0] for row in rows)
+        return had
 
-    def put_note(self, application: str, kind: str, key: str, value: bytes | None, lease: Lease | None) -> None:
+    def put_metadata(
+        self, application: str, kind: MetadataKind, key: str, value: bytes | None, lease: Lease | None
+    ) -> None:
+        checks.author(kind, lease)
         with self.transaction() as db:
             if lease is not None:
                 _check_lease(db, lease)
-            _put_note(db, application, kind, key, value)
+            _put_metadata(db, application, kind, key, value)
 
-    def replace_note(self, application: str, kind: str, key: str, before: bytes | None, value: bytes) -> bool:
+    def replace_metadata(
+        self, application: str, kind: MetadataKind, key: str, seen: bytes | None, value: bytes
+    ) -> bool:
+        checks.author(kind, None)
         with self.transaction() as db:
-            found = db.execute(
-                "select value from notes where application = ? and kind = ? and key = ?", (application, kind, key)
-            ).fetchone()
-            if (found[0] if found else None) != before:
-                return False
-            _put_note(db, application, kind, key, value)
-            return True
+            return _replace_metadata(db, application, kind, key, seen, value)
 
     # ------------------------------------------------------------------ upkeep
 
@@ -233,15 +251,15 @@ class Writer:
         removed = 0
         with self.transaction() as db:
             for partition, position in positions.items():
-                part, end = find_part(db, partition)
-                gone = (part, position)
+                part = find_part(db, partition)
+                gone = (part.id, position)
                 removed += (
                     db.execute("select sum(records) from batches where part = ? and next <= ?", gone).fetchone()[0] or 0
                 )
                 db.execute("delete from batches where part = ? and next <= ?", gone)
-                first = db.execute("select min(base) from batches where part = ?", (part,)).fetchone()[0]
-                start = min(position, end) if first is None else min(first, position)
-                db.execute("update parts set start = max(start, ?) where id = ?", (start, part))
+                first = db.execute("select min(base) from batches where part = ?", (part.id,)).fetchone()[0]
+                start = min(position, part.end) if first is None else min(first, position)
+                db.execute("update parts set start = max(start, ?) where id = ?", (start, part.id))
         return removed
 
     def shrink(self, pages: int) -> None:
@@ -270,15 +288,39 @@ def _replace(db: sqlite3.Connection, part: int, rewrite: Rewrite) -> None:
 _INSERT = "insert into batches (part, base, next, time_ms, records, data) values (?, ?, ?, ?, ?, ?)"
 
 
-def find_part(db: sqlite3.Connection, partition: Partition) -> tuple[int, int]:
-    """The row id and the end of a partition. Raises UnknownTopic."""
-    row: tuple[int, int] | None = db.execute(
-        "select id, next from parts where topic = ? and number = ?", partition
+class PartRow(NamedTuple):
+    """A partition as its row has it: it can be read from `start` to `end`."""
+
+    id: int
+    start: int
+    end: int
+
+
+def find_part(db: sqlite3.Connection, partition: Partition) -> PartRow:
+    """Raises UnknownTopic."""
+    row: tuple[int, int, int] | None = db.execute(
+        "select id, start, next from parts where topic = ? and number = ?", partition
     ).fetchone()
     if row is None:
-        found = db.execute("select partitions from topics where name = ?", (partition.topic,)).fetchone()
-        raise checks.unknown(partition, found[0] if found else None)
-    return row
+        found = find_topic(db, partition.topic)
+        raise checks.unknown(partition, found.partitions if found else None)
+    return PartRow(*row)
+
+
+def find_topic(db: sqlite3.Connection, name: str) -> TopicInfo | None:
+    row = db.execute("select name, topic_id, partitions, kind from topics where name = ?", (name,)).fetchone()
+    return TopicInfo(*row) if row else None
+
+
+def read_positions(db: sqlite3.Connection, application: str) -> dict[Partition, int]:
+    """All of an application."""
+    rows = db.execute("select topic, number, position from positions where application = ?", (application,))
+    return {Partition(topic, number): position for topic, number, position in rows}
+
+
+def is_fenced(db: sqlite3.Connection, application: str, transactional_id: str) -> bool:
+    query = "select 1 from fenced where application = ? and writer = ?"
+    return db.execute(query, (application, transactional_id)).fetchone() is not None
 
 
 def read_lease(db: sqlite3.Connection, application: str) -> Lease | None:
@@ -293,25 +335,34 @@ def _check_lease(db: sqlite3.Connection, lease: Lease) -> Lease:
     return found
 
 
-def _check_owner(db: sqlite3.Connection, application: str, writer: str, parts: Sequence[Part]) -> None:
-    if db.execute("select 1 from fenced where application = ? and writer = ?", (application, writer)).fetchone():
-        raise Fenced(checks.fenced(writer))
+def _check_owner(db: sqlite3.Connection, application: str, transactional_id: str, tasks: Sequence[TaskCommit]) -> None:
+    if is_fenced(db, application, transactional_id):
+        raise Fenced(checks.fenced(transactional_id))
     refused: list[str] = []
-    for part in parts:
+    for task in tasks:
         row = db.execute(
-            "select epoch, writer from owners where application = ? and scope = ?", (application, part.scope)
+            "select epoch, writer from owners where application = ? and scope = ?", (application, task.scope)
         ).fetchone()
-        if not writer or row != (part.epoch, writer):
-            refused.append(part.scope)
+        if row != (task.epoch, transactional_id):
+            refused.append(task.scope)
     if refused:
-        raise Refused(frozenset(refused), checks.refused(writer, refused))
+        raise Refused(frozenset(refused), checks.refused(transactional_id, refused))
 
 
-def _insert(db: sqlite3.Connection, built: Mapping[Partition, Collection[Batch]]) -> dict[Partition, int]:
+def _insert(
+    db: sqlite3.Connection,
+    built: Mapping[Partition, Collection[Batch]],
+    records: Mapping[Partition, Sequence[NewRecord]],
+) -> dict[Partition, int]:
+    """Write batches, built of `records`, at the ends of their partitions; returns the new ends."""
     now_ms = time.time_ns() // 1_000_000
     ends: dict[Partition, int] = {}
     for partition, listed in built.items():
-        part, end = find_part(db, partition)
+        part, _, end = find_part(db, partition)
+        if any(record.key is None for record in records[partition]):
+            topic = find_topic(db, partition.topic)
+            assert topic is not None
+            checks.keys(topic, partition, records[partition])
         for batch in listed:
             row = (part, end, end + batch.span, now_ms, batch.records, batches.place(batch.data, end))
             db.execute(_INSERT, row)
@@ -328,8 +379,24 @@ def _put_positions(db: sqlite3.Connection, application: str, positions: Mapping[
     )
 
 
-def _put_note(db: sqlite3.Connection, application: str, kind: str, key: str, value: bytes | None) -> None:
+def _put_metadata(db: sqlite3.Connection, application: str, kind: MetadataKind, key: str, value: bytes | None) -> None:
+    at = (application, kind.name, key)
     if value is None:
-        db.execute("delete from notes where application = ? and kind = ? and key = ?", (application, kind, key))
+        db.execute("delete from notes where application = ? and kind = ? and key = ?", at)
     else:
-        db.execute("insert or replace into notes values (?, ?, ?, ?)", (application, kind, key, value))
+        db.execute("insert or replace into notes values (?, ?, ?, ?)", (*at, value))
+
+
+def read_metadata(db: sqlite3.Connection, application: str, kind: MetadataKind, key: str) -> bytes | None:
+    query = "select value from notes where application = ? and kind = ? and key = ?"
+    row = db.execute(query, (application, kind.name, key)).fetchone()
+    return row[0] if row else None
+
+
+def _replace_metadata(
+    db: sqlite3.Connection, application: str, kind: MetadataKind, key: str, seen: bytes | None, value: bytes
+) -> bool:
+    if read_metadata(db, application, kind, key) != seen:
+        return False
+    _put_metadata(db, application, kind, key, value)
+    return True

@@ -73,6 +73,9 @@ class MemoryStore:
     def stamp(self) -> Mapping[str, str]:
         return {**self._stamp, "time_ms": str(self._time_ms)}
 
+    def mark(self, name: str, value: str) -> None:
+        self._stamp = {**self._stamp, name: value}
+
     def size_bytes(self) -> int:
         return sum(len(key) + len(value) for key, value in self._values.items())
 

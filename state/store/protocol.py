@@ -29,6 +29,9 @@ class Store(Protocol):
     def stamp(self) -> Mapping[str, str]:
         """What the store says of its origin: `log_id`, `topic_id`, `time_ms`, as given when it was opened."""
 
+    def mark(self, name: str, value: str) -> None:
+        """Changes one entry of the stamp; it is written with the next write."""
+
     def size_bytes(self) -> int:
         """About how much it holds on disk and in memory."""
 

@@ -117,6 +117,7 @@ class RocksDbStore:
     ) -> None:
         self.path = path
         self._clock_ms = clock_ms
+        self._is_marked = False  # the stamp changed and is to be written
         self._ranges: weakref.WeakSet[_Range] = weakref.WeakSet()
         self._without_wal = cast(Any, WriteOptions())
         self._without_wal.disable_wal = True  # a property, whatever the binding's stubs say
@@ -179,6 +180,11 @@ class RocksDbStore:
         """What was given when the store was first made; `time_ms` is when it was last written, "0" for never."""
         return {**self._stamp, "time_ms": str(self._time_ms)}
 
+    def mark(self, name: str, value: str) -> None:
+        if self._stamp.get(name) != value:
+            self._stamp = {**self._stamp, name: value}
+            self._is_marked = True
+
     def size_bytes(self) -> int:
         try:
             return sum(self._db.property_int_value(name) or 0 for name in _SIZES)
@@ -192,6 +198,8 @@ class RocksDbStore:
         put, delete = batch.put, batch.delete
         time_ms = self._clock_ms()
         put(OFFSET_KEY, pack_offset(offset, time_ms))
+        if self._is_marked:
+            put(STAMP_KEY, pack_stamp(self._stamp))
         for key in sorted(changes):
             value = changes[key]
             if value is None:
@@ -199,7 +207,7 @@ class RocksDbStore:
             else:
                 put(DATA + key, value)
         self._apply(batch)
-        self._offset, self._time_ms = offset, time_ms
+        self._offset, self._time_ms, self._is_marked = offset, time_ms, False
 
     def _apply(self, batch: Any) -> None:
         try:

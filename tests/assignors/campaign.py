@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from random import Random
 
-from orchestrator.assignors import ASSIGNORS, Assignment
+from orchestrator.partition_assignors import ASSIGNORS, Assignment
 from tests.assignors import oracle
 from tests.assignors.lives import Life, reporting
 
@@ -80,6 +80,9 @@ def live(seed: int) -> Counter[str]:
         counts[f"cooperative, {taken} rounds"] += 1
         life.settle(result)
         counts[f"event {life.happen()}"] += 1
+        if seed % 7 == 0:
+            life.miss_rebalances()
+            counts["groups with reports of several generations"] += 1
     return counts
 
 

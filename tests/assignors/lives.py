@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from orchestrator.assignors import Assignment, Subscription, TopicPartition
+from orchestrator.partition_assignors import Assignment, Subscription, TopicPartition
 
 RACKS = ("a", "b", "c")
 
@@ -26,6 +26,7 @@ class Life:
     racks: dict[TopicPartition, tuple[str, ...]] | None = None
     generation: int = 0
     born: int = 0
+    history: list[dict[str, Subscription]] = field(default_factory=list)  # what members reported, oldest first
 
     def __post_init__(self) -> None:
         for number in range(self.random.randint(4, 10) if self.wide else self.random.randint(1, 4)):
@@ -108,6 +109,16 @@ class Life:
         """Members hold what they were given, and say so next time."""
         self.generation += 1
         self.members = reporting(self.members, assignment, self.generation)
+        self.history.append(self.members)
+
+    def miss_rebalances(self) -> None:
+        """Some members missed the last rebalances: they still report what they held before them."""
+        for member in sorted(self.members):
+            reports = [earlier[member] for earlier in self.history if member in earlier]
+            if reports and self.random.random() < 0.5:
+                report = self.random.choice(reports)
+                owned, generation = report.owned, report.generation
+                self.members[member] = replace(self.members[member], owned=owned, generation=generation)
 
     def shuffled(self) -> tuple[dict[str, int], dict[str, Subscription]]:
         """The same input in another order of arrival."""

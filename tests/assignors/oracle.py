@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from orchestrator.assignors import Assignment, Subscription, TopicPartition
+from orchestrator.partition_assignors import Assignment, Subscription, TopicPartition
 
 Racks = Mapping[TopicPartition, tuple[str, ...]]
 
@@ -67,16 +67,14 @@ def universe(topics: Mapping[str, int], members: Mapping[str, Subscription]) -> 
 
 
 def valid_claims(topics: Mapping[str, int], members: Mapping[str, Subscription]) -> dict[TopicPartition, str]:
-    """Who may keep what: newest generation only, claimed once, existing, subscribed."""
-    readers = universe(topics, members)
-    newest = max((s.generation for s in members.values() if s.owned), default=-1)
-    claims: dict[TopicPartition, set[str]] = {}
-    for member, subscription in members.items():
-        if subscription.generation == newest:
-            for partition in subscription.owned:
-                if member in readers.get(partition, ()):
-                    claims.setdefault(partition, set()).add(member)
-    return {partition: next(iter(owners)) for partition, owners in claims.items() if len(owners) == 1}
+    """Who may keep what: it claims it in a later generation than everybody else, and subscribes to it."""
+    found: dict[TopicPartition, str] = {}
+    for partition, readers in universe(topics, members).items():
+        claims = [(s.generation, member) for member, s in members.items() if partition in s.owned]
+        newest = [member for generation, member in claims if generation == max(claims)[0]]
+        if len(newest) == 1 and newest[0] in readers:
+            found[partition] = newest[0]
+    return found
 
 
 def best(

@@ -12,8 +12,8 @@ from aiokafka.protocol.group import JoinGroupRequest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.assignors import AssignorError, TopicPartition, wire
-from orchestrator.assignors.aiokafka import (
+from orchestrator.partition_assignors import AssignorError, TopicPartition, wire
+from orchestrator.partition_assignors.aiokafka import (
     CooperativeStickyPartitionAssignor,
     GroupConsumer,
     RangePartitionAssignor,
@@ -170,7 +170,7 @@ async def test_a_group_consumer_has_assignors_of_its_own() -> None:
 
 def test_faust_apps_without_tables_get_the_sticky_rule() -> None:
     faust = pytest.importorskip("faust")
-    from orchestrator.assignors.faust import FaustStickyAssignor
+    from orchestrator.partition_assignors.faust import FaustStickyAssignor
 
     app = faust.App("orders", PartitionAssignor=FaustStickyAssignor, web_enabled=False)
     assignor = app.assignor

@@ -8,8 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.assignors import ASSIGNORS, Assignment, Assignor, AssignorError, StickyAssignor, Subscription
-from orchestrator.assignors.description import Description, parse_partition, read_lines
+from orchestrator.partition_assignors import (
+    ASSIGNORS,
+    Assignment,
+    Assignor,
+    AssignorError,
+    StickyAssignor,
+    Subscription,
+)
+from orchestrator.partition_assignors.description import Description, parse_partition, read_lines
 
 TABLE = Path(__file__).with_name("examples.txt")
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer, ConsumerRebalanceListener
 
-from orchestrator.assignors.aiokafka import GroupConsumer, RangePartitionAssignor, StickyPartitionAssignor
+from orchestrator.partition_assignors.aiokafka import GroupConsumer, RangePartitionAssignor, StickyPartitionAssignor
 from tests.assignors import kafka
 from tests.assignors.kafka import TOPICS, until
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.assignors import (
+from orchestrator.partition_assignors import (
     ASSIGNORS,
     Assignment,
     AssignorError,
@@ -22,10 +22,10 @@ from orchestrator.assignors import (
     TopicPartition,
     balance_score,
 )
-from orchestrator.assignors.claims import read_claims
-from orchestrator.assignors.racks import assign_beside
-from orchestrator.assignors.reading import read
-from orchestrator.assignors.score import improves
+from orchestrator.partition_assignors.claims import read_claims
+from orchestrator.partition_assignors.racks import assign_beside
+from orchestrator.partition_assignors.reading import read
+from orchestrator.partition_assignors.score import improves
 from tests.assignors import campaign, oracle
 from tests.assignors.lives import Life, reporting
 
@@ -39,6 +39,8 @@ def lives(draw: st.DrawFn, equal: bool = False, racked: bool = False) -> Life:
     for _ in range(draw(st.integers(0, 4))):
         life.settle(ASSIGNORS["sticky"].assign(life.topics, life.members, life.racks))
         life.happen()
+    if draw(st.booleans()):
+        life.miss_rebalances()
     return life
 
 
@@ -228,7 +230,7 @@ def test_readers_are_listed_in_member_order_whatever_else_they_read() -> None:
 
 SHOW = """
 from random import Random
-from orchestrator.assignors import ASSIGNORS
+from orchestrator.partition_assignors import ASSIGNORS
 from tests.assignors.lives import Life
 for seed in range(12):
     for equal in (True, False):

@@ -8,8 +8,8 @@ import pytest
 from aiokafka import TopicPartition as Foreign
 
 from examples.rebalance_listener import KeepWhatStays, Listener, Printing, Work
-from orchestrator.assignors import ASSIGNORS, Subscription, TopicPartition
-from orchestrator.assignors.aiokafka import GroupConsumer, StickyPartitionAssignor
+from orchestrator.partition_assignors import ASSIGNORS, Subscription, TopicPartition
+from orchestrator.partition_assignors.aiokafka import GroupConsumer, StickyPartitionAssignor
 from tests.assignors.kafka import until
 
 

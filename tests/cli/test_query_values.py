@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
+from orchestrator.coordinator.transport import Connection, listen
 from orchestrator.errors import WrongUse
-from orchestrator.transport import Connection, listen
 from tests.cli.console import ROOT, Console
 
 EXPIRING = """

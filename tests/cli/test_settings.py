@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from orchestrator.cli.arguments import Parser
-from orchestrator.cli.settings import DEEDS, TABLE, Sources
+from orchestrator.cli.settings import COMMAND_LINE_ONLY, TABLE, Sources
+from orchestrator.errors import WrongUse
+from orchestrator.model import Protocol, Settings
+from orchestrator.settings import BY_KEY, GROUP, Setting, group_settings, group_settings_of
+from orchestrator.simulator.scenario_words import parse_settings
 from tests.cli.console import Console
 
 
@@ -114,7 +121,66 @@ def test_a_warning_goes_to_stderr_and_stops_nothing(tmp_path: Path) -> None:
 
 
 def test_no_deed_is_a_setting() -> None:
-    assert not DEEDS & set(TABLE)
+    assert not COMMAND_LINE_ONLY & set(TABLE)
     for setting in TABLE.values():
         if setting.default:
             setting.read(setting.default, setting.name)
+
+
+# ---- settings of the group: one row each
+
+FREE = {"check_invariants"}  # for tests and scenarios: no flag
+EXPLAIN = Path(__file__).resolve().parent.parent.parent / "orchestrator" / "explain"
+EXAMPLES = {"protocol": "eager", "ready": "conservative", "weights": "rate"}
+
+
+def test_every_field_of_the_group_is_one_row_with_its_default() -> None:
+    assert sorted(row.field for row in GROUP) == sorted({f.name for f in fields(Settings)} - FREE)
+    defaults = {row.field: row.read(row.default, row.name) for row in GROUP}
+    assert group_settings(defaults) == Settings()
+    assert all(TABLE[row.name] is row for row in GROUP)
+
+
+@pytest.mark.parametrize("row", GROUP, ids=lambda row: row.name)
+def test_flag_file_and_scenario_give_the_group_the_same(
+    row: Setting, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = EXAMPLES.get(row.name, "7s" if row.field.endswith("_ms") else "7")
+    words = ["--session-timeout", "9s"] if row.name == "heartbeat" else []
+
+    def parsed(*more: str) -> Settings:
+        parser = Parser("test", "")
+        for each in GROUP:
+            parser.setting(f"--{each.name}")
+        return group_settings_of(parser.parse_args([*words, *more]))
+
+    by_flag = parsed(f"--{row.name}", text)
+    assert getattr(by_flag, row.field) != getattr(Settings(), row.field)
+    monkeypatch.setenv(row.variable, text)
+    assert parsed() == by_flag
+    monkeypatch.delenv(row.variable)
+    (folder / "orchestrator.toml").write_text(f'{row.name} = "{text}"\n')
+    assert parsed() == by_flag
+    base = Settings(session_timeout_ms=9_000) if words else Settings()
+    assert parse_settings(base, [f"{row.key}={text}"]) == by_flag
+    assert parse_settings(base, [f"{row.name}={text}"]) == by_flag
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    assert group_settings({"protocol": "eager"}).protocol is Protocol.EAGER
+    with pytest.raises(WrongUse, match="session-timeout is not longer than heartbeat"):
+        group_settings({"heartbeat_ms": 10_000})
+
+
+def test_what_explain_names_can_be_set() -> None:
+    """Each `(release_timeout)` in a sentence is a setting by its key."""
+    trees = [ast.parse(path.read_text()) for path in EXPLAIN.glob("*.py")]
+    texts = [
+        node.value
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and type(node.value) is str
+    ]
+    named = set(re.findall(r"\(([a-z]+(?:_[a-z]+)+)\)", " ".join(texts)))
+    assert {"release_timeout", "rejoin_grace", "initial_delay", "balancing_factor"} <= named
+    assert named <= set(BY_KEY), named - set(BY_KEY)

@@ -163,3 +163,25 @@ def test_a_store_is_a_sorted_dict(
     finally:
         store.close()
         shutil.rmtree(folder)
+
+
+def test_a_mark_is_of_the_stamp_from_the_next_write_on(tmp_path: Path) -> None:
+    store = open_rocksdb(tmp_path / "store")
+    store.write({b"a": b"1"}, 1)
+    store.mark("history", "one")
+    assert store.stamp()["history"] == "one"
+    store.close()
+    store = open_rocksdb(tmp_path / "store")
+    assert "history" not in store.stamp(), "nothing was written under it"
+    store.mark("history", "two")
+    store.write({}, 2)
+    store.close()
+    store = open_rocksdb(tmp_path / "store")
+    assert (store.stamp()["history"], store.offset, everything(store)) == ("two", 2, {b"a": b"1"})
+    store.close()
+
+
+def test_a_marked_store_says_so(store: Any) -> None:
+    store.mark("history", "one")
+    store.write({b"a": b"1"}, 1)
+    assert dict(store.stamp()) == {**STAMP, "history": "one", "time_ms": "5000"}

@@ -9,13 +9,14 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from orchestrator.member import LIFE_CYCLE
-from orchestrator.roster import MEMBER_LIFE
+from orchestrator.group.members import MEMBER_LIFE
+from orchestrator.group.phases import IN_ORDER
+from orchestrator.member.machine import LIFE_CYCLE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-DOCUMENT = ROOT / "ARCHITECTURE.md"
+DOCUMENTS = (ROOT / "ARCHITECTURE.md", ROOT / "docs" / "life-cycles.md")
 Table = Mapping[tuple[str | None, str], str | None]
-TABLES: dict[str, Table] = {"LIFE_CYCLE": LIFE_CYCLE, "MEMBER_LIFE": MEMBER_LIFE}
+TABLES: Mapping[str, Table] = {"LIFE_CYCLE": LIFE_CYCLE, "MEMBER_LIFE": MEMBER_LIFE, "IN_ORDER": IN_ORDER}
 
 
 def drawn(table: Table) -> str:
@@ -31,9 +32,10 @@ def drawn(table: Table) -> str:
 
 def rewritten(text: str) -> str:
     """The document with its diagrams drawn anew. Raises KeyError for marks of a table that is not there."""
-    marks = re.compile(r"(<!-- drawn from (\w+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
-    return marks.sub(lambda found: found[1] + drawn(TABLES[found[2]]) + found[3], text)
+    marks = re.compile(r"(<!-- drawn from (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+    return marks.sub(lambda found: f"{found[1]}{drawn(TABLES[found[2]])}\n{found[3]}", text)
 
 
 if __name__ == "__main__":
-    DOCUMENT.write_text(rewritten(DOCUMENT.read_text()))
+    for document in DOCUMENTS:
+        document.write_text(rewritten(document.read_text()))

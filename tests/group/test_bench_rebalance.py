@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.bench import rehearsal as rehearsal_module
-from orchestrator.bench.changelog import Changelog
-from orchestrator.bench.history import Doing, Span, double_work_ms, silences
-from orchestrator.bench.rehearsal import Rehearsal
-from orchestrator.bench.workload import DEFAULT, Workload, parse_workload
 from orchestrator.cli.main import main
 from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.model import Protocol, Settings, TaskId
+from orchestrator.simulator.benchmark import rehearsal as rehearsal_module
+from orchestrator.simulator.benchmark.changelog import Changelog
+from orchestrator.simulator.benchmark.history import Doing, Span, double_work_ms, silences
+from orchestrator.simulator.benchmark.rehearsal import Rehearsal
+from orchestrator.simulator.benchmark.workload import DEFAULT, Workload, parse_workload
 
 T = TaskId(0, 0)
 SMALL = """

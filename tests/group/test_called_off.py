@@ -3,19 +3,22 @@ nobody is fenced for a release that nobody waits for any more."""
 
 from __future__ import annotations
 
-from orchestrator import events as ev
-from orchestrator.group import Group
-from orchestrator.model import Hello, Owner, Settings, Status, Task, TaskId
-from orchestrator.refine import Move
-from orchestrator.stability import is_stable
-from orchestrator.world import World
+import pytest
+
+from orchestrator.group import events as ev
+from orchestrator.group import timeouts
+from orchestrator.group.convergence import is_stable
+from orchestrator.group.state import Move
+from orchestrator.group.step import Group
+from orchestrator.model import JoinRequest, MemberStatus, Owner, Released, Settings, Task, TaskId
+from orchestrator.simulator.cluster import Cluster
 
 TASKS = [TaskId(0, partition) for partition in range(4)]
 
 
-def leaving_and_cut_off() -> World:
+def leaving_and_cut_off() -> Cluster:
     """S2 leaves, S1 and S3 have begun to learn its tasks, and its connection ends."""
-    world = World(Settings())
+    world = Cluster(Settings())
     world.declare([Task(task) for task in TASKS], {"S1": TASKS[:2], "S2": TASKS[2:]})
     world.join(world.new_node("S3", "S3", 1, ""))
     leaver = world.nodes["S2"]
@@ -27,7 +30,7 @@ def leaving_and_cut_off() -> World:
     return world
 
 
-def owners(world: World) -> list[str]:
+def owners(world: Cluster) -> list[str]:
     return [world.group.owners[task].member for task in TASKS]
 
 
@@ -49,7 +52,7 @@ def test_a_leaver_that_stays_away_is_replaced_after_the_session_timeout() -> Non
 
 
 def test_the_last_one_that_leaves_is_at_rest() -> None:
-    world = World(Settings())
+    world = Cluster(Settings())
     world.declare([Task(task) for task in TASKS], {})
     for name in ("S1", "S2"):
         world.join(world.new_node(name, name, 1, ""))
@@ -71,24 +74,57 @@ def test_nobody_is_fenced_for_a_move_to_somebody_fenced() -> None:
     """S2 owes S3 a task and S1 owes S2 one, both for too long: with S2 fenced nobody waits for S1."""
     names, tasks = ("S1", "S2", "S3"), TASKS[:2]
     owners = [Owner(tasks[0], 1, "S2", "S2#1", 1), Owner(tasks[1], 1, "S1", "S1#1", 1)]
-    group = Group(Settings(), [Task(task) for task in tasks], owners)
-    group.paused = True
-    held = {o.member: Status(term=1, active={o.task: o.epoch}) for o in owners}
+    group = Group(Settings(session_timeout_ms=60_000), [Task(task) for task in tasks], owners)
+    group.hold(True)
+    held = {o.member: MemberStatus(term=1, active={o.task: o.epoch}) for o in owners}
     for session, name in enumerate(names, 1):
-        group.step(ev.Joined(session, Hello(name, name, "1", f"{name}#1"), held.get(name, Status(term=1))), 0)
+        group.step(
+            ev.Joined(session, JoinRequest(name, name, "1", f"{name}#1"), held.get(name, MemberStatus(term=1))), 0
+        )
     group.moves[tasks[0]] = Move("S3", 0, "S2", True)
     group.moves[tasks[1]] = Move("S2", 0, "S1", True)
     fenced: list[str] = []
     for now_ms in range(500, 10_500, 500):
-        for session, name in enumerate(names, 1):
-            group.step(ev.Heartbeat(session, held.get(name, Status(term=1))), now_ms)
-        fenced += [e.writer for e in group.step(ev.Tick(), now_ms) if isinstance(e, ev.Fence)]
+        group.step(ev.Heartbeat(3, MemberStatus(term=1)), now_ms)
+        fenced += [e.transactional_id for e in group.step(ev.Tick(), now_ms) if isinstance(e, ev.Fence)]
     assert fenced == ["S2#1"]
     assert not group.moves.of("S2")
 
 
+@pytest.mark.parametrize("speaks", [True, False])
+def test_an_owner_in_a_long_call_is_not_fenced_for_its_release(speaks: bool) -> None:
+    """Its heartbeats come beside the call; only one that is silent as well is fenced."""
+    [task] = tasks = TASKS[:1]
+    group = Group(Settings(session_timeout_ms=60_000), [Task(task)], [Owner(task, 1, "S1", "S1#1", 1)])
+    group.hold(True)
+    held = MemberStatus(term=1, active={task: 1})
+    group.step(ev.Joined(1, JoinRequest("S1", "S1", "1", "S1#1"), held), 0)
+    group.step(ev.Joined(2, JoinRequest("S2", "S2", "1", "S2#1"), MemberStatus(term=1)), 0)
+    group.moves[task] = Move("S2", 0, "S1", True)
+    fenced: list[str] = []
+    for now_ms in range(500, 40_000, 500):
+        if speaks:
+            group.step(ev.Heartbeat(1, held), now_ms)
+        group.step(ev.Heartbeat(2, MemberStatus(term=1)), now_ms)
+        fenced += [e.transactional_id for e in group.step(ev.Tick(), now_ms) if isinstance(e, ev.Fence)]
+    assert fenced == ([] if speaks else ["S1#1"])
+    assert group.moves[task].target == "S2" and tasks, "it still goes there once it is released"
+
+
+def test_an_owner_that_has_given_the_task_up_is_not_fenced_for_it() -> None:
+    """Behind a barrier it waits for others, silent or not."""
+    [task] = TASKS[:1]
+    group = Group(Settings(session_timeout_ms=60_000), [Task(task)], [Owner(task, 1, "S1", "S1#1", 1)])
+    group.hold(True)
+    held = MemberStatus(term=1, active={task: 1})
+    group.step(ev.Joined(1, JoinRequest("S1", "S1", "1", "S1#1"), held), 0)
+    assert list(timeouts._fence_holder(group, task, 50_000)), "it is silent, and has the task"
+    group.members.get("S1").status = MemberStatus(term=1, released={task: Released(1)})  # type: ignore[union-attr]
+    assert not list(timeouts._fence_holder(group, task, 50_000))
+
+
 def test_a_learner_that_stands_still_is_given_up_however_often_it_reconnects() -> None:
-    world = World(Settings(learner_timeout_ms=20_000))
+    world = Cluster(Settings(learner_timeout_ms=20_000))
     world.declare([Task(task) for task in TASKS], {"S1": TASKS})
     world.join(world.new_node("S2", "S2", 1, ""))
     assert set(world.group.learners) == {TASKS[0], TASKS[1]}
@@ -103,8 +139,8 @@ def test_between_the_grace_and_the_tick_that_fences_nothing_is_planned() -> None
     """A new coordinator's rejoin grace is over, and the absent owner not yet fenced: its tasks are still its own."""
     settings = Settings(rejoin_grace_ms=2_000)
     group = Group(settings, map(Task, TASKS), [Owner(task, 1, "S1", "S1#1", 1) for task in TASKS], term=2)
-    group.step(ev.Joined(1, Hello("S2", "S2", "1", "S2#1"), Status()), 100)
-    group.step(ev.Heartbeat(1, Status(term=2, disk={TASKS[0]: 5})), 2_050)
+    group.step(ev.Joined(1, JoinRequest("S2", "S2", "1", "S2#1"), MemberStatus()), 100)
+    group.step(ev.Heartbeat(1, MemberStatus(term=2, disk={TASKS[0]: 5})), 2_050)
     assert not group.moves
     effects = group.step(ev.Tick(), 2_100)
     assert ev.Fence("S1#1") in effects

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import pytest
 
 from benchmarks.heartbeats import KeptLedger
-from orchestrator import messages
-from orchestrator.coordinator import Coordinator
+from orchestrator.coordinator import messages
+from orchestrator.coordinator.shell import Coordinator
+from orchestrator.coordinator.transport import ConnectionEnded, connect
 from orchestrator.errors import OrchestratorError
-from orchestrator.model import Hello, Owner, Settings, Status, Task, TaskId
-from orchestrator.transport import ConnectionEnded, connect
+from orchestrator.model import JoinRequest, MemberStatus, Owner, Settings, Task, TaskId
 
 
 class Unreadable(KeptLedger):
@@ -35,7 +35,7 @@ async def test_a_coordinator_that_never_began_ends_its_sessions_too() -> None:
     serving = asyncio.create_task(coordinator.serve())
     async with asyncio.timeout(30):
         link = await connect(address)
-        link.send(messages.Join(messages.VERSION, "bench", Hello("S1", "S1", "S1#1", "S1#1"), Status()))
+        link.send(messages.Join(messages.VERSION, "bench", JoinRequest("S1", "S1", "S1#1", "S1#1"), MemberStatus()))
         while len(asyncio.all_tasks()) < 3:  # noqa: ASYNC110 - until its session waits, too
             await asyncio.sleep(0)
         ledger.fails.set()

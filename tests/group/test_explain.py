@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import events as ev
-from orchestrator import refine
-from orchestrator.explain import explain_task, why_not_planned
-from orchestrator.grants import is_released
-from orchestrator.group import Group
-from orchestrator.model import Hello, Owner, Settings, Status, Task, TaskId
-from orchestrator.placement import place
-from orchestrator.placement_view import Plan
-from orchestrator.scenario import Scenario, parse
-from orchestrator.stability import holder_of
-from orchestrator.views import build_view
+from orchestrator.explain.task import explain_task, why_not_planned
+from orchestrator.group import events as ev
+from orchestrator.group.assignor_view import build_view
+from orchestrator.group.convergence import holder_of
+from orchestrator.group.members import is_released
+from orchestrator.group.phases import REBALANCE, turn_of
+from orchestrator.group.state import Phase
+from orchestrator.group.step import Group
+from orchestrator.model import JoinRequest, MemberStatus, Owner, Settings, Task, TaskId
+from orchestrator.simulator.scenario import Scenario, parse
+from orchestrator.task_assignor.assign import assign_tasks
+from orchestrator.task_assignor.view import TargetAssignment
 
 SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios").glob("*.txt"))
 
@@ -31,7 +32,7 @@ def group(*members: str) -> Group:
     found = Group(Settings(balancing_factor=9), [Task(T0), Task(T1)], owners)
     for session, name in enumerate(members, 1):
         active = {T0: 1, T1: 1} if name == "S1" else {}
-        found.step(ev.Joined(session, Hello(name, name, "1", f"{name}#1"), Status(active=active)), 0)
+        found.step(ev.Joined(session, JoinRequest(name, name, "1", f"{name}#1"), MemberStatus(active=active)), 0)
     return found
 
 
@@ -46,7 +47,7 @@ def test_a_fence_under_way() -> None:
 def test_a_record_under_way() -> None:
     here = group("S1", "S2")
     here.step(ev.Expired("S1"), 100)
-    here.step(ev.WriterFenced("S1#1", (T0, T1)), 200)
+    here.step(ev.Fenced("S1#1", (T0, T1)), 200)
     why, waiting = explain_task(here, T0)
     assert why == ["0_0 has no owner since epoch 2: S1, its last one, was fenced or let it go"]
     assert waiting == ["0_0 goes to S2; its owner record is being written"]
@@ -63,7 +64,7 @@ def test_nobody_is_here() -> None:
 def test_another_s_fence_holds_up_the_plan() -> None:
     here = Group(Settings(), [Task(T0), Task(T1)], [Owner(T0, 1, "S1", "S1#1", 1), Owner(T1, 1, "S2", "S2#1", 1)])
     for session, (name, task) in enumerate((("S1", T0), ("S2", T1)), 1):
-        here.step(ev.Joined(session, Hello(name, name, "1", f"{name}#1"), Status(active={task: 1})), 0)
+        here.step(ev.Joined(session, JoinRequest(name, name, "1", f"{name}#1"), MemberStatus(active={task: 1})), 0)
     here.step(ev.Expired("S1"), 100)
     _, waiting = explain_task(here, T1)
     assert waiting == ["nothing is planned until the log has fenced S1"]
@@ -71,11 +72,11 @@ def test_another_s_fence_holds_up_the_plan() -> None:
 
 def test_a_bounce_was_announced() -> None:
     here = group("S1", "S2")
-    here.step(ev.Heartbeat(1, Status(active={T0: 1, T1: 1}, term=1, bounce=True)), 500)
+    here.step(ev.Heartbeat(1, MemberStatus(active={T0: 1, T1: 1}, term=1, bounce=True)), 500)
     here.step(ev.SessionEnded(1), 600)
     for now in range(1_000, 4_601, 100):
         here.step(ev.Tick(), now)
-        here.step(ev.Heartbeat(2, Status(term=1)), now)
+        here.step(ev.Heartbeat(2, MemberStatus(term=1)), now)
     _, waiting = explain_task(here, T0)
     assert waiting == [
         "0_0 is kept for S1, which has been silent for 4.0 s, for another 6.0 s (session_timeout): it announced a bounce"
@@ -85,7 +86,7 @@ def test_a_bounce_was_announced() -> None:
 def test_silent_with_a_warm_copy_elsewhere_is_waited_for_less() -> None:
     here = Group(Settings(disconnect_grace_ms=4_000), [Task(T0, stateful=False)], [Owner(T0, 1, "S1", "S1#1", 1)])
     for session, name in enumerate(("S1", "S2"), 1):
-        here.step(ev.Joined(session, Hello(name, name, "1", f"{name}#1"), Status()), 0)
+        here.step(ev.Joined(session, JoinRequest(name, name, "1", f"{name}#1"), MemberStatus()), 0)
     here.step(ev.SessionEnded(1), 100)
     here.step(ev.Tick(), 1_100)
     _, waiting = explain_task(here, T0)
@@ -96,7 +97,7 @@ def test_silent_with_a_warm_copy_elsewhere_is_waited_for_less() -> None:
 
 def test_a_target_that_is_being_computed_aside() -> None:
     here = Group(Settings(), [Task(T0)], long_assignment=0)
-    here.step(ev.Joined(1, Hello("S1", "S1", "1", "S1#1"), Status()), 0)
+    here.step(ev.Joined(1, JoinRequest("S1", "S1", "1", "S1#1"), MemberStatus()), 0)
     assert explain_task(here, T0)[1] == ["a new assignment is being computed"]
 
 
@@ -106,15 +107,15 @@ def test_what_it_says_is_so(path: Path) -> None:
     scenario = Scenario()
     for block in parse(path.read_text("utf-8")):
         scenario.run(block)
-        _judge(scenario.world.group, {task: name for name, task in scenario.names.items()})
+        _judge(scenario.cluster.group, {task: name for name, task in scenario.names.items()})
 
 
 def _judge(group: Group, names: dict[TaskId, str]) -> None:
     now_ms = group.last_step_ms
     reason = why_not_planned(group, now_ms)
-    barrier = group.barrier and bool(group.moves)
-    free = refine._may_plan(group, now_ms) and not group.paused and group.computing is None and not barrier
-    assert not len(group.roster) or (reason is None) == free, reason
+    assert REBALANCE[group.phase, turn_of(group, now_ms)] is group.phase or not len(group.members), "the phase is old"
+    free = group.phase in (Phase.PLANNING, Phase.MOVING, Phase.STABLE)
+    assert not len(group.members) or (reason is None) == free, reason
     for task in group.tasks:
         why, waiting = explain_task(group, task, names)
         assert len({*why, *waiting}) == len(why) + len(waiting)
@@ -123,7 +124,9 @@ def _judge(group: Group, names: dict[TaskId, str]) -> None:
         runs = runs and not (owner and holder and is_released(owner, holder))
         assert ("is active on" in why[0]) == runs, why
         silent = holder is not None and holder.silent_for(now_ms) > 2 * group.settings.heartbeat_ms
-        leaves = holder is not None and any(m.is_leaving for m in group.roster.of_instance(holder.hello.instance))
+        leaves = holder is not None and any(
+            m.is_leaving for m in group.members.of_instance(holder.join_request.instance)
+        )
         changes = task in group.moves or task in group.recording or task in group.learners
         assert waiting or not (silent or leaves or changes or not runs), (task, why)
         for member in re.findall(r"(?:for|and) (\w+) to give", " ".join(waiting)):
@@ -144,11 +147,11 @@ def _judge_promises(group: Group, waiting: list[str]) -> None:
     unhindered = replace(view, settings=settings, given_up=frozenset(), silent=frozenset())
     for sentence in waiting:
         if "next rebalance" in sentence:
-            assert _changes(group, place(view)), sentence
+            assert _changes(group, assign_tasks(view)), sentence
         if re.match(r"\S+ carries", sentence):
-            assert _changes(group, place(unhindered)), sentence
+            assert _changes(group, assign_tasks(unhindered)), sentence
 
 
-def _changes(group: Group, plan: Plan) -> bool:
+def _changes(group: Group, plan: TargetAssignment) -> bool:
     active = build_view(group).active
     return dict(plan.learners) != dict(group.learners) or any(plan.active.get(t) != active.get(t) for t in group.tasks)

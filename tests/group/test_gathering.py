@@ -5,36 +5,38 @@ from __future__ import annotations
 import asyncio
 
 from benchmarks.heartbeats import KeptLedger, ask
-from orchestrator import control, messages
-from orchestrator import events as ev
-from orchestrator.coordinator import Coordinator
-from orchestrator.explain_plan import why_not_planned
-from orchestrator.group import Group
-from orchestrator.model import Copy, Hello, Owner, Role, Settings, Status, Task, TaskId
-from orchestrator.transport import Connection, connect
+from orchestrator.coordinator import admin, messages
+from orchestrator.coordinator.shell import Coordinator
+from orchestrator.coordinator.transport import Connection, connect
+from orchestrator.explain.planning import why_not_planned
+from orchestrator.group import events as ev
+from orchestrator.group.step import Group
+from orchestrator.model import Copy, JoinRequest, MemberStatus, Owner, Role, Settings, Task, TaskId
 
 TASKS = [TaskId(0, 0), TaskId(0, 1)]
 OWNERS = [Owner(task, 1, "S1", "S1#1", 1) for task in TASKS]
 
 
-def hello(name: str) -> Hello:
-    return Hello(name, name, f"{name}#1", f"{name}#1")
+def join_request(name: str) -> JoinRequest:
+    return JoinRequest(name, name, f"{name}#1", f"{name}#1")
 
 
 def test_a_learner_that_is_back_last_goes_on() -> None:
     group = Group(Settings(), map(Task, TASKS), OWNERS, term=2, gathering=True)
-    group.step(ev.Joined(1, hello("S1"), Status(generation=4, active=dict.fromkeys(TASKS, 1))), 0)
-    group.step(ev.Joined(2, hello("S2"), Status(generation=4)), 10)
+    group.step(ev.Joined(1, join_request("S1"), MemberStatus(generation=4, active=dict.fromkeys(TASKS, 1))), 0)
+    group.step(ev.Joined(2, join_request("S2"), MemberStatus(generation=4)), 10)
     group.step(ev.Tick(), 900)
     assert not group.learners, "S2 would learn from nothing what S3 has half of"
-    group.step(ev.Joined(3, hello("S3"), Status(generation=4, copies={TASKS[1]: Copy(Role.LEARNER, 5, 9)})), 1_000)
+    group.step(
+        ev.Joined(3, join_request("S3"), MemberStatus(generation=4, copies={TASKS[1]: Copy(Role.LEARNER, 5, 9)})), 1_000
+    )
     group.step(ev.Gathered(), 2_000)
     assert dict(group.learners) == {TASKS[1]: "S3"}
 
 
 def test_it_says_that_it_gathers() -> None:
     group = Group(Settings(), map(Task, TASKS), OWNERS, term=2, gathering=True)
-    group.step(ev.Joined(1, hello("S1"), Status(active=dict.fromkeys(TASKS, 1))), 500)
+    group.step(ev.Joined(1, join_request("S1"), MemberStatus(active=dict.fromkeys(TASKS, 1))), 500)
     assert why_not_planned(group, 500) == (
         "nothing is planned for another 1.5 s: the coordinator is new, and those without tasks may still come back"
     )
@@ -44,28 +46,28 @@ def test_it_says_that_it_gathers() -> None:
 
 def test_a_fresh_group_waits_for_nobody() -> None:
     group = Group(Settings(), map(Task, TASKS), gathering=True)
-    group.step(ev.Joined(1, hello("S1"), Status()), 0)
+    group.step(ev.Joined(1, join_request("S1"), MemberStatus()), 0)
     assert set(group.recording) == set(TASKS)
 
 
-async def joined(address: str, name: str, status: Status) -> Connection:
+async def joined(address: str, name: str, status: MemberStatus) -> Connection:
     link = await connect(address)
-    link.send(messages.Join(messages.VERSION, "bench", hello(name), status))
+    link.send(messages.Join(messages.VERSION, "bench", join_request(name), status))
     await link.receive_down()
     return link
 
 
 async def test_a_status_that_is_asked_for_at_once_counts_everybody() -> None:
     settings = Settings(heartbeat_ms=250)
-    askers = {"status": control.status, "plan": control.plan}
-    coordinator = Coordinator("bench", settings, KeptLedger(OWNERS), map(Task, TASKS), askers)
+    handlers = {"status": admin.status, "plan": admin.plan}
+    coordinator = Coordinator("bench", settings, KeptLedger(OWNERS), map(Task, TASKS), handlers)
     address = await coordinator.listen()
     serving = asyncio.create_task(coordinator.serve())
     async with asyncio.timeout(30):
-        first = await joined(address, "S1", Status(active=dict.fromkeys(TASKS, 1)))
+        first = await joined(address, "S1", MemberStatus(active=dict.fromkeys(TASKS, 1)))
         control_link = await connect(address)
         asking = asyncio.create_task(ask(control_link, "status"))
-        second = await joined(address, "S2", Status())
+        second = await joined(address, "S2", MemberStatus())
         assert not asking.done(), "nobody knows yet how many there are"
         assert [one["id"] for one in (await asking)["instances"]] == ["S1", "S2"]
         assert (await ask(control_link, "plan", to="50%"))["from"] == 2
@@ -82,12 +84,12 @@ async def over(serving: asyncio.Task[None], *links: Connection) -> None:
 async def test_a_count_is_refused_while_owners_may_come_back() -> None:
     settings = Settings(heartbeat_ms=20, rejoin_grace_ms=60_000)
     owners = [OWNERS[0], Owner(TASKS[1], 1, "S2", "S2#1", 1)]
-    askers = {"status": control.status, "plan": control.plan}
-    coordinator = Coordinator("bench", settings, KeptLedger(owners), map(Task, TASKS), askers)
+    handlers = {"status": admin.status, "plan": admin.plan}
+    coordinator = Coordinator("bench", settings, KeptLedger(owners), map(Task, TASKS), handlers)
     address = await coordinator.listen()
     serving = asyncio.create_task(coordinator.serve())
     async with asyncio.timeout(30):
-        first, control_link = await joined(address, "S1", Status(active={TASKS[0]: 1})), await connect(address)
+        first, control_link = await joined(address, "S1", MemberStatus(active={TASKS[0]: 1})), await connect(address)
         assert len((await ask(control_link, "status"))["instances"]) == 1
         for verb, args in (("status", {"counted": True}), ("plan", {"to": "1"})):
             control_link.send(messages.Ask(7, verb, args))
@@ -103,9 +105,9 @@ def test_a_scale_down_is_not_done_before_a_leaver_that_is_not_back_is_fenced() -
     owners = [OWNERS[0], Owner(TASKS[1], 1, "S2", "S2#1", 1)]
     group = Group(settings, map(Task, TASKS), owners, term=2, gathering=True)
     group.step(ev.Leaving("down", ("S2",), None, resumed=True), 0)
-    group.step(ev.Joined(1, hello("S1"), Status(active={TASKS[0]: 1})), 10)
+    group.step(ev.Joined(1, join_request("S1"), MemberStatus(active={TASKS[0]: 1})), 10)
     done = ev.OperationEnded("down", "done")
     assert done not in group.step(ev.Gathered(), settings.rejoin_grace_ms)
     effects = group.step(ev.Tick(), settings.rejoin_grace_ms)
     assert ev.Fence("S2#1") in effects and done not in effects
-    assert done in group.step(ev.WriterFenced("S2#1", (TASKS[1],)), settings.rejoin_grace_ms)
+    assert done in group.step(ev.Fenced("S2#1", (TASKS[1],)), settings.rejoin_grace_ms)

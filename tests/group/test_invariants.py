@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator import events as ev
 from orchestrator.errors import InvariantBroken
-from orchestrator.group import Group
-from orchestrator.invariants import breaches, check
-from orchestrator.model import Copy, Hello, Owner, Released, Role, Settings, Status, Task, TaskId, TaskRange
+from orchestrator.group import events as ev
+from orchestrator.group.invariants import breaches, check
+from orchestrator.group.step import Group
+from orchestrator.model import Copy, JoinRequest, MemberStatus, Owner, Released, Role, Settings, Task, TaskId, TaskRange
 
 A, B, OTHER = TaskId(0, 0), TaskId(0, 1), TaskId(7, 0)
 
@@ -22,14 +22,14 @@ def sound() -> Group:
     owners = [Owner(t, 1, "S1", "S1#1", 1) for t in (A, B)]
     group = Group(settings, [Task(A), Task(B)], owners)
     for session, name in enumerate(("S1", "S2", "S3"), 1):
-        status = Status(active={A: 1, B: 1}) if name == "S1" else Status()
-        group.step(ev.Joined(session, Hello(name, name, "1", f"{name}#1"), status), 0)
+        status = MemberStatus(active={A: 1, B: 1}) if name == "S1" else MemberStatus()
+        group.step(ev.Joined(session, JoinRequest(name, name, "1", f"{name}#1"), status), 0)
     assert len(group.learners) == 1 and not breaches(group)
     return group
 
 
 def sent(group: Group, name: str, **changed: object) -> None:
-    member = group.roster.members[name]
+    member = group.members.by_name[name]
     assert member.sent is not None
     member.sent = replace(member.sent, **changed)  # type: ignore[arg-type]
 
@@ -43,8 +43,8 @@ def granted_without_record(group: Group) -> None:
 
 
 def two_copies(group: Group) -> None:
-    member = group.roster.members["S3"]
-    member.hello = replace(member.hello, instance="S1")
+    member = group.members.by_name["S3"]
+    member.join_request = replace(member.join_request, instance="S1")
     group.standbys[A] = ("S3",)
 
 
@@ -58,8 +58,8 @@ def too_many_learners(group: Group) -> None:
 
 
 def unknown_task(group: Group) -> None:
-    hello = group.roster.members["S3"].hello
-    group.roster.members["S3"].hello = replace(hello, tasks=(TaskRange(7, 0, 1),))
+    join_request = group.members.by_name["S3"].join_request
+    group.members.by_name["S3"].join_request = replace(join_request, tasks=(TaskRange(7, 0, 1),))
     sent(group, "S3", standbys=(A,))
 
 
@@ -76,7 +76,7 @@ def epochs_do_not_follow(group: Group) -> None:
 
 
 def given_up(group: Group) -> None:
-    member = group.roster.members["S1"]
+    member = group.members.by_name["S1"]
     member.status = replace(member.status, released={A: Released(1)})
 
 
@@ -85,7 +85,7 @@ def gone_task(group: Group) -> None:
 
 
 def told_twice(group: Group) -> None:
-    group.roster.members["S3"].hello = replace(group.roster.members["S3"].hello, instance="S1")
+    group.members.by_name["S3"].join_request = replace(group.members.by_name["S3"].join_request, instance="S1")
     sent(group, "S3", standbys=(A,))
 
 
@@ -126,5 +126,5 @@ def test_learners_from_before_a_change_of_settings_are_finished() -> None:
     group.reconsider()
     assert not [b for b in breaches(group) if "learners" in b]
     copies = dict.fromkeys((A, B), Copy(Role.LEARNER, 0, 5))
-    group.roster.members[host].status = Status(copies=copies)
+    group.members.by_name[host].status = MemberStatus(copies=copies)
     assert not [b for b in breaches(group) if "learners" in b]

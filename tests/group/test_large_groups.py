@@ -1,4 +1,4 @@
-"""What makes large groups quick, and must not change what they decide: indexes, plans computed aside, stale plans."""
+"""What makes large groups quick, and must not change what they decide: indexes, plans computed by the assignor process, stale plans."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.group_rounds import Round
-from orchestrator import events as ev
-from orchestrator.group import Group
-from orchestrator.group_tables import Index, TaskTable
-from orchestrator.invariants import check
-from orchestrator.model import Hello, Settings, Status, Task, TaskId, TaskRange
-from orchestrator.placement import place
-from orchestrator.placement_view import LearnerView, MemberView, View
-from orchestrator.staleness import what_holds
-from orchestrator.views import build_view
-from tests.group.test_placement import views
+from orchestrator.group import events as ev
+from orchestrator.group.assignor_view import build_view
+from orchestrator.group.invariants import check
+from orchestrator.group.step import Group
+from orchestrator.group.tables import Index, TaskTable
+from orchestrator.model import JoinRequest, MemberStatus, Settings, Task, TaskId, TaskRange
+from orchestrator.task_assignor.assign import assign_tasks
+from orchestrator.task_assignor.staleness import still_valid
+from orchestrator.task_assignor.view import LearnerView, MemberView, View
+from tests.group.test_task_assignor import views
 
 TASKS = [TaskId(0, n) for n in range(6)]
 NAMES = ["A", "B", "C"]
@@ -53,12 +53,12 @@ def view() -> View:
 
 
 def test_a_plan_holds_as_long_as_nothing_changes() -> None:
-    plan = place(view())
-    assert what_holds(plan, view(), view()) is plan
+    plan = assign_tasks(view())
+    assert still_valid(plan, view(), view()) is plan
 
 
 def test_nothing_holds_when_a_member_is_gone_or_leaves_or_settings_change() -> None:
-    plan, asked = place(view()), view()
+    plan, asked = assign_tasks(view()), view()
     gone = {name: member for name, member in asked.members.items() if name != "C"}
     leaves = {**asked.members, "C": replace(asked.members["C"], leaving=True)}
     for now in (
@@ -67,24 +67,24 @@ def test_nothing_holds_when_a_member_is_gone_or_leaves_or_settings_change() -> N
         replace(asked, settings=Settings(standbys=1)),
         replace(asked, given_up=frozenset({(TASKS[0], "B")})),
     ):
-        assert what_holds(plan, asked, now) is None
+        assert still_valid(plan, asked, now) is None
 
 
 def test_weights_may_change_but_tasks_may_not() -> None:
-    plan, asked = place(view()), view()
+    plan, asked = assign_tasks(view()), view()
     heavier = {t: replace(task, weight=5) for t, task in asked.tasks.items()}
-    assert what_holds(plan, asked, replace(asked, tasks=heavier)) is plan
+    assert still_valid(plan, asked, replace(asked, tasks=heavier)) is plan
     fewer = {t: task for t, task in asked.tasks.items() if t != TASKS[2]}
     stateless = {t: replace(task, stateful=False) for t, task in asked.tasks.items()}
     for tasks in (fewer, stateless):
-        assert what_holds(plan, asked, replace(asked, tasks=tasks)) is None
+        assert still_valid(plan, asked, replace(asked, tasks=tasks)) is None
 
 
 def test_a_task_that_changed_keeps_what_it_has() -> None:
     asked = view()
-    plan = replace(place(asked), standbys={TASKS[1]: ("C",)})
+    plan = replace(assign_tasks(asked), standbys={TASKS[1]: ("C",)})
     now = replace(asked, active={**asked.active, TASKS[1]: "C"}, learners={TASKS[0]: LearnerView("B", True)})
-    holds = what_holds(plan, asked, now)
+    holds = still_valid(plan, asked, now)
     assert holds is not None
     assert holds.active[TASKS[1]] == "C" and TASKS[1] not in holds.standbys, "a standby beside the new owner"
     assert holds.active[TASKS[0]] == "A" and holds.learners[TASKS[0]] == "B", "made ready after the plan"
@@ -93,20 +93,20 @@ def test_a_task_that_changed_keeps_what_it_has() -> None:
 def test_nothing_goes_to_whom_nobody_could_reach_any_more() -> None:
     """It fell silent while the plan was made: what was to go there stays, what it has it keeps."""
     asked = view()
-    made = place(asked)
+    made = assign_tasks(asked)
     moved = {**made.active, TASKS[4]: "C"}
-    plan = replace(made, active=moved, learners={**made.learners, TASKS[3]: "C"}, placed=frozenset(TASKS[3:]))
-    assert what_holds(plan, asked, asked) is plan
-    holds = what_holds(plan, asked, replace(asked, silent=frozenset({"C"})))
+    plan = replace(made, active=moved, learners={**made.learners, TASKS[3]: "C"}, reassigned=frozenset(TASKS[3:]))
+    assert still_valid(plan, asked, asked) is plan
+    holds = still_valid(plan, asked, replace(asked, silent=frozenset({"C"})))
     assert holds is not None
     assert holds.active == made.active and holds.learners == made.learners
 
 
 def test_a_stale_plan_never_restores_more_than_the_budget() -> None:
     asked = replace(view(), settings=Settings(max_learners_per_instance=1), learners={})
-    plan = replace(place(asked), learners={TASKS[0]: "B", TASKS[3]: "B"})
+    plan = replace(assign_tasks(asked), learners={TASKS[0]: "B", TASKS[3]: "B"})
     now = replace(asked, learners={TASKS[5]: LearnerView("B")})
-    holds = what_holds(plan, asked, now)
+    holds = still_valid(plan, asked, now)
     assert holds is not None and holds.learners == {TASKS[5]: "B"}
 
 
@@ -121,12 +121,12 @@ def test_what_differs_keeps_what_it_has_and_the_rest_follows_the_plan(one: View,
         active={**{t: o for t, o in one.active.items() if t not in differ}, **dict(zip(differ, owners, strict=True))},
         learners={t: it for t, it in one.learners.items() if t not in differ},
     )
-    plan = place(asked)
-    holds = what_holds(plan, asked, now)
-    assert holds is not None and holds.placed == plan.placed
+    plan = assign_tasks(asked)
+    holds = still_valid(plan, asked, now)
+    assert holds is not None and holds.reassigned == plan.reassigned
     changed = {t for t in differ if asked.active.get(t) != now.active.get(t) or t in asked.learners}
     assert (holds is plan) == (not changed)
-    for task in plan.placed:
+    for task in plan.reassigned:
         assert holds.active.get(task) == (now if task in changed else plan).active.get(task)
     for task in one.tasks:
         learner = now.learners.get(task)
@@ -151,10 +151,10 @@ class Watched(Round):
 def test_a_view_says_of_all_owners_what_each_task_says() -> None:
     made = Watched(6, 24)
     made.run()  # nobody has anything
-    made.group.paused = True
+    made.group.hold(True)
     made.crash(2)
     made.run()  # fenced, and given to nobody yet
-    made.group.paused = False
+    made.group.hold(False)
     made.group.reconsider()
     made.join(7)
     made.run()
@@ -163,11 +163,11 @@ def test_a_view_says_of_all_owners_what_each_task_says() -> None:
         made.join(number)
         joined = made.queue.pop()[1]
         assert isinstance(joined, ev.Joined)
-        made.queue.append((-1, replace(joined, hello=replace(joined.hello, tasks=version))))
+        made.queue.append((-1, replace(joined, join_request=replace(joined.join_request, tasks=version))))
     made.run()
     made.crash(0)
     made.run()
-    old = tuple(made.hellos[number].instance for number in (1, 3, 4, 5, 7))
+    old = tuple(made.join_requests[number].instance for number in (1, 3, 4, 5, 7))
     made.queue.append((-1, ev.Leaving("down", old, None)))  # what only they have is gone, and they have it still
     made.run()
     assert made.group.tasks.keys() == {TaskId(0, 0), TaskId(0, 1), TaskId(11, 0), TaskId(11, 1), TaskId(11, 2)}
@@ -176,19 +176,19 @@ def test_a_view_says_of_all_owners_what_each_task_says() -> None:
 
 def test_a_round_is_the_same_computed_aside_or_at_once() -> None:
     ends = []
-    for aside in (False, True):
+    for in_process in (False, True):
         made = Round(12, 120)
-        made.group.long_assignment = 0 if aside else 1_000
+        made.group.long_assignment = 0 if in_process else 1_000
         made.stable_start()
         made.run()
         made.crash(7)
         made.run()
         made.join(12)
         steps = made.run()
-        assert ("TargetComputed" in steps.took) is aside
+        assert ("TargetComputed" in steps.took) is in_process
         check(made.group)
         assert not made.group.moves and not made.group.learners and made.group.computing is None
-        loads = sorted(len(made.group.writers.of(writer)) for writer in made.group.writers)
+        loads = sorted(len(made.group.by_transactional_id.of(writer)) for writer in made.group.by_transactional_id)
         ends.append((made.handed_over, loads))
     assert ends[0] == ends[1] == (20, [10] * 12)
 
@@ -207,10 +207,10 @@ def test_heartbeats_with_nothing_new_touch_nothing() -> None:
 
 def test_an_answer_that_nobody_waits_for_any_more_is_dropped() -> None:
     group = Group(Settings(), [Task(task) for task in TASKS], long_assignment=0)
-    hello = Hello("A", "A", "A#1", "A#1")
-    asked = [e for e in group.step(ev.Joined(1, hello, Status()), 0) if isinstance(e, ev.ComputeTarget)]
+    join_request = JoinRequest("A", "A", "A#1", "A#1")
+    asked = [e for e in group.step(ev.Joined(1, join_request, MemberStatus()), 0) if isinstance(e, ev.ComputeTarget)]
     assert [target.number for target in asked] == [1]
-    plan = place(asked[0].view)
+    plan = assign_tasks(asked[0].view)
     assert group.step(ev.TargetComputed(7, plan), 1) == []
     recorded = [e for e in group.step(ev.TargetComputed(1, plan), 2) if isinstance(e, ev.RecordOwners)]
     assert len(recorded[0].records) == len(TASKS)
@@ -220,16 +220,17 @@ def test_an_answer_that_nobody_waits_for_any_more_is_dropped() -> None:
 def test_plans_that_go_stale_again_and_again_are_made_at_once_in_the_end() -> None:
     group = Group(Settings(), [Task(task) for task in TASKS], long_assignment=0)
     for number in range(1, 10):
-        hello = Hello(f"S{number}", f"S{number}", f"S{number}#1", f"S{number}#1")
-        effects = group.step(ev.Joined(number, hello, Status()), number)
+        join_request = JoinRequest(f"S{number}", f"S{number}", f"S{number}#1", f"S{number}#1")
+        effects = group.step(ev.Joined(number, join_request, MemberStatus()), number)
         if any(isinstance(e, ev.RecordOwners) for e in effects):
             break
         stale = group.computing
         assert stale is not None
         group.step(
-            ev.Joined(100 + number, replace(hello, member=f"T{number}", writer=f"T{number}#1"), Status()), number
+            ev.Joined(100 + number, replace(join_request, member=f"T{number}", writer=f"T{number}#1"), MemberStatus()),
+            number,
         )
-        effects = group.step(ev.TargetComputed(group.targets_asked, place(stale)), number)
+        effects = group.step(ev.TargetComputed(group.targets_asked, assign_tasks(stale)), number)
         if any(isinstance(e, ev.RecordOwners) for e in effects):
             break
     else:
@@ -259,7 +260,7 @@ def test_most_of_what_could_be_balanced_on_warm_hosts_is(seed: int) -> None:
     hosts, count = 40, 400
     members = {name: MemberView(name, name) for name in (f"S{n}" for n in range(hosts))}
     tasks = {TaskId(0, n): Task(TaskId(0, n)) for n in range(count)}
-    start = place(View(tasks, members, settings=Settings(standbys=1)))
+    start = assign_tasks(View(tasks, members, settings=Settings(standbys=1)))
     lost = {f"S{(seed * 7 + n * 13) % hosts}" for n in range(hosts // 20)}
     now = {name: m for name, m in members.items() if name not in lost}
     now |= {name: MemberView(name, name) for name in (f"T{n}" for n in range(hosts // 10))}
@@ -270,7 +271,7 @@ def test_most_of_what_could_be_balanced_on_warm_hosts_is(seed: int) -> None:
         standbys={t: {m: 0 for m in ms if m not in lost} for t, ms in start.standbys.items()},
         settings=Settings(standbys=1, max_learners_per_instance=count),
     )
-    plan = place(after)
+    plan = assign_tasks(after)
     quota = -(-count // len(now))
     warm: dict[str, int] = {}
     for task, owner in plan.active.items():

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from orchestrator import events as ev
-from orchestrator import member as mem
-from orchestrator.group import Group
-from orchestrator.model import Assignment, Hello, Owner, Released, Settings, Status, Task, TaskId
+from orchestrator.group import events as ev
+from orchestrator.group.step import Group
+from orchestrator.member import events as mem
+from orchestrator.member.machine import MemberMachine
+from orchestrator.model import Assignment, JoinRequest, MemberStatus, Owner, Released, Settings, Task, TaskId
 
 T = TaskId(0, 0)
 
 
-def machine() -> mem.MemberMachine:
+def machine() -> MemberMachine:
     """It ran T at epoch 1 and lost it."""
-    found = mem.MemberMachine(Settings())
+    found = MemberMachine(Settings())
     found.step(mem.Assigned(Assignment(1, 1, active={T: 1})), 0)
     found.step(mem.Started(T), 0)
     found.step(mem.Dropped(frozenset({T})), 0)
@@ -40,12 +41,12 @@ def test_a_proof_is_asked_for_until_the_log_has_another_owner() -> None:
     group = Group(Settings(), [Task(T)], [Owner(T, 1, "S1", "S1#1", 1), Owner(TaskId(9, 9), 1, "S3", "S3#1", 1)])
     for session, name in enumerate(("S1", "S2", "S3"), 1):
         active = {T: 1} if name == "S1" else {}
-        group.step(ev.Joined(session, Hello(name, name, "1", f"{name}#1"), Status(active=active)), 0)
+        group.step(ev.Joined(session, JoinRequest(name, name, "1", f"{name}#1"), MemberStatus(active=active)), 0)
     group.step(ev.Expired("S3"), 100)
-    effects = group.step(ev.Heartbeat(1, Status(term=1, released={T: Released(1)})), 200)
+    effects = group.step(ev.Heartbeat(1, MemberStatus(term=1, released={T: Released(1)})), 200)
     asked = [e.assignment.release for e in effects if isinstance(e, ev.Send) and e.session == 1]
     assert asked == [{T: 1}], "nothing is planned until S3 is fenced"
-    effects = group.step(ev.WriterFenced("S3#1", (TaskId(9, 9),)), 300)
+    effects = group.step(ev.Fenced("S3#1", (TaskId(9, 9),)), 300)
     assert any(isinstance(e, ev.RecordOwners) for e in effects)
-    sent = group.roster.members["S1"].sent
+    sent = group.members.by_name["S1"].sent
     assert sent is not None and sent.release == {T: 1}, "the record is not in the log yet"

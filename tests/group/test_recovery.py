@@ -5,9 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import member as mem
+from orchestrator.member import events as mem
+from orchestrator.member.machine import MemberMachine
+from orchestrator.member.recovery import Recovery
 from orchestrator.model import Assignment, Role, Settings, TaskId
-from orchestrator.recovery import Recovery
 
 T = TaskId(0, 0)
 
@@ -78,7 +79,7 @@ def test_settled_is_a_lag_that_shrinks_no_more(restore: int, write: int, lag: in
 
 def learner(restore: int, write: int, settings: Settings, start: int = 100_000) -> bool:
     """Whether a learner at these rates announces itself within six seconds, far from level."""
-    machine = mem.MemberMachine(settings)
+    machine = MemberMachine(settings)
     machine.step(mem.Assigned(Assignment(1, 1, learners=(T,))), 0)
     for tenth in range(60):
         machine.step(mem.Progress(T, restore * tenth // 10, start + write * tenth // 10), tenth * 100)
@@ -98,7 +99,7 @@ def test_ready_by_time() -> None:
 
 def test_a_snapshot_that_is_read_is_progress_and_never_close() -> None:
     """It is not given up meanwhile, and neither it nor the group takes it for a copy that could go on at once."""
-    machine = mem.MemberMachine(Settings(acceptable_recovery_lag=100))
+    machine = MemberMachine(Settings(acceptable_recovery_lag=100))
     machine.step(mem.Assigned(Assignment(1, 1, learners=(T,))), 0)
     seen: list[int] = []
     for now, position in enumerate((100, 500, 900, 950, 990)):

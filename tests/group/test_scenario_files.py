@@ -6,8 +6,8 @@ import pytest
 
 from orchestrator.errors import WrongUse
 from orchestrator.names import natural
-from orchestrator.scenario import Scenario
-from orchestrator.scenario_files import Block, parse
+from orchestrator.simulator.scenario import Scenario
+from orchestrator.simulator.scenario_files import Block, parse
 
 
 def test_a_comment_is_no_blank_line() -> None:

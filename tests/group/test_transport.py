@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import messages
+from orchestrator.coordinator import messages
+from orchestrator.coordinator.transport import UNREAD_BYTES_MAX, Connection, ConnectionEnded, connect, listen
 from orchestrator.errors import ProtocolError
-from orchestrator.transport import UNREAD_BYTES_MAX, Connection, ConnectionEnded, connect, listen
 
 
 @given(st.lists(st.binary(max_size=9), max_size=6), st.lists(st.integers(1, 9), min_size=1))

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import WrongUse
+from orchestrator.member.load_meter import RateMeter, weigh
 from orchestrator.model import Task, TaskId
-from orchestrator.weights import RateMeter, parse_given, strange, weigh, with_given
+from orchestrator.weights import parse_given, strange, with_given
 
 UNIT = 100
 MEASURES = st.floats(1, 1e6)

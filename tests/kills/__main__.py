@@ -1,4 +1,5 @@
-"""`python -m tests.kills --moments 20 [--seed 7] [--kinds instance,both]`: many lives, each with one kill."""
+"""`python -m tests.kills --moments 20 [--seed 7] [--kinds instance,both] [--log kafka://HOST:PORT]`: many lives, each
+with one kill; on Kafka each under a prefix of its own."""
 
 from __future__ import annotations
 
@@ -8,12 +9,13 @@ import random
 import shutil
 import sys
 import tempfile
+import uuid
 from pathlib import Path
 
 from tests.kills.harness import KINDS, life
 
 
-async def campaign(moments: int, seed: int, kinds: list[str], records: int) -> int:
+async def campaign(moments: int, seed: int, kinds: list[str], records: int, log: str | None) -> int:
     choice = random.Random(seed)
     failed = 0
     for kind in kinds:
@@ -21,7 +23,8 @@ async def campaign(moments: int, seed: int, kinds: list[str], records: int) -> i
         for number in range(moments):
             moment = choice.uniform(0.05, 0.95)
             folder = Path(tempfile.mkdtemp(prefix=f"kill-{kind}-"))
-            report = await life(folder, kind, moment, records)
+            url = None if log is None else f"{log}?prefix={uuid.uuid4().hex[:10]}-"
+            report = await life(folder, kind, moment, records, url)
             if report.ok:
                 fine += 1
                 shutil.rmtree(folder)
@@ -38,9 +41,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--records", type=int, default=4_000)
     parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--log", metavar="kafka://HOST:PORT", help="a broker; without it, a file for each life")
     args = parser.parse_args()
     print(f"seed {args.seed}", flush=True)
-    return 1 if asyncio.run(campaign(args.moments, args.seed, args.kinds.split(","), args.records)) else 0
+    return 1 if asyncio.run(campaign(args.moments, args.seed, args.kinds.split(","), args.records, args.log)) else 0
 
 
 if __name__ == "__main__":

@@ -14,15 +14,21 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from state.log.batches import decode
 from state.log.protocol import Log, Partition
-from state.log.sqlite import open_sqlite
+from workers.logs import open_log
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-APP = "tests.kills.receipts:app"
+SHAPES = {
+    "sync": "tests.kills.receipts:app",
+    "async": "tests.kills.receipts_async:app",
+    "batch": "tests.kills.receipts_batch:app",
+}
+INPUTS = [Partition("payments", number) for number in range(8)]
 DEADLINE_S = 90.0
 ACCOUNTS = 97
 
@@ -47,11 +53,15 @@ class Report:
 class Bank:
     """One life: a folder, a fleet, a producer."""
 
-    def __init__(self, folder: Path, records: int, instances: int = 3) -> None:
+    def __init__(
+        self, folder: Path, records: int, instances: int = 3, shape: str = "sync", url: str | None = None
+    ) -> None:
+        self.app = SHAPES[shape]
         self.folder = folder
         self.records = records
         self.instances = instances
-        self.log_path = folder / "receipts.db"
+        self.runs = 0
+        self.url = url or f"sqlite:{folder / 'receipts.db'}"
         self.input = folder / "payments.jsonl"
         self.fleet: subprocess.Popen[bytes] | None = None
         self.producer: subprocess.Popen[bytes] | None = None
@@ -61,7 +71,7 @@ class Bank:
 
     def orchestrator(self, *words: str, name: str) -> subprocess.Popen[bytes]:
         output = (self.folder / f"{name}.log").open("ab")
-        place = ["--log", f"sqlite:{self.log_path}", "--state-dir", str(self.folder / "state")]
+        place = ["--log", self.url, "--state-dir", str(self.folder / "state")]
         return subprocess.Popen(
             [sys.executable, "-m", "orchestrator.cli.main", *words, *place],
             cwd=ROOT,
@@ -76,15 +86,28 @@ class Bank:
             for number in range(self.records):
                 key = f"a{number % ACCOUNTS}"
                 out.write(json.dumps({"key": key, "value": {"id": number, "amount": number % 7 - 3}}) + "\n")
-        self.log = await open_sqlite(self.log_path, create=True)
-        times = ["--session-timeout", "3s", "--disconnect-grace", "300ms", "--heartbeat", "300ms"]
-        self.fleet = self.orchestrator("run", APP, "--instances", str(self.instances), *times, name="fleet")
+        self.log = await open_log(self.url, create=True)
+        self.run()
         self.produce()
+
+    def run(self) -> None:
+        times = ["--session-timeout", "3s", "--disconnect-grace", "300ms", "--heartbeat", "300ms"]
+        self.runs += 1
+        self.fleet = self.orchestrator("run", self.app, "--instances", str(self.instances), *times, name="fleet")
+
+    async def bounce(self, number: int) -> None:
+        """Stop the whole fleet in order, and start it again."""
+        assert self.fleet is not None
+        await self.announced()
+        self.fleet.send_signal(number)
+        code = await asyncio.to_thread(self.fleet.wait, DEADLINE_S)
+        assert code == (130 if number == signal.SIGINT else 0), (code, (self.folder / "fleet.log").read_text())
+        self.run()
 
     def produce(self) -> None:
         rate = str(self.records / 2.5)
         self.producer = self.orchestrator(
-            "produce", APP, "payments", "--file", str(self.input), "--rate", rate, name="produce"
+            "produce", self.app, "payments", "--file", str(self.input), "--rate", rate, name="produce"
         )
 
     async def stop(self) -> None:
@@ -102,10 +125,27 @@ class Bank:
 
     # ---- looking
 
+    async def announced(self) -> None:
+        """Wait until the fleet that was started last hears signals."""
+        deadline = time.monotonic() + DEADLINE_S
+        while (self.folder / "fleet.log").read_text().count(" tasks, ") < self.runs:
+            assert time.monotonic() < deadline, (self.folder / "fleet.log").read_text()
+            await asyncio.sleep(0.02)
+
     async def processed(self) -> int:
+        """About how many payments: on Kafka positions count markers, too."""
         assert self.log is not None
-        found = await self.log.positions("receipts")
-        return sum(offset for partition, offset in found.items() if partition.topic == "payments")
+        return sum((await self.log.positions("receipts", INPUTS)).values())
+
+    async def finished(self) -> None:
+        """Wait until everything is written and processed."""
+        assert self.producer is not None and self.log is not None
+        assert await asyncio.to_thread(self.producer.wait, DEADLINE_S) == 0, (self.folder / "produce.log").read_text()
+        ends = await self.log.ends(INPUTS, settled=True)
+        deadline = time.monotonic() + DEADLINE_S
+        while left := _behind(await self.log.positions("receipts", INPUTS), ends):
+            assert time.monotonic() < deadline, f"{left} of {ends} after {DEADLINE_S:.0f} s; see {self.folder}"
+            await asyncio.sleep(0.02)
 
     async def until(self, records: int) -> None:
         """Wait until so many payments are processed."""
@@ -168,21 +208,43 @@ class Bank:
         return report
 
 
+def _behind(positions: dict[Partition, int], ends: dict[Partition, int]) -> dict[Partition, int]:
+    return {one: positions.get(one, 0) for one, end in ends.items() if positions.get(one, 0) < end}
+
+
 async def read_topic(log: Log, topic: str) -> list[tuple[Partition, object]]:
     from workers.commands.consume import read_all
 
+    info = (await log.topics([topic]))[topic]
+    await log.ends([Partition(topic, number) for number in range(info.partitions)], settled=True)
     return await read_all(log, topic)  # type: ignore[return-value]
 
 
-async def life(folder: Path, what: str, moment: float, records: int = 4_000) -> Report:
+async def life(folder: Path, what: str, moment: float, records: int = 4_000, url: str | None = None) -> Report:
     """One life in which `what` is killed when the share `moment` of the input is processed."""
-    bank = Bank(folder, records)
+    bank = Bank(folder, records, url=url)
     await bank.start()
     try:
         await bank.until(int(records * moment))
         await strike(bank, what, random.Random(moment))
-        await bank.until(records)
+        await bank.finished()
         return await bank.check(what, moment)
+    finally:
+        await bank.stop()
+
+
+async def stops(
+    folder: Path, shape: str, moments: Sequence[float], records: int = 4_000, url: str | None = None
+) -> Report:
+    """One life in which the fleet is stopped in order, by SIGTERM and Ctrl-C in turn, at these shares of the input."""
+    bank = Bank(folder, records, instances=2, shape=shape, url=url)
+    await bank.start()
+    try:
+        for turn, moment in enumerate(moments):
+            await bank.until(max(int(records * moment), min(await bank.processed() + 50, records)))
+            await bank.bounce(signal.SIGINT if turn % 2 else signal.SIGTERM)
+        await bank.finished()
+        return await bank.check(f"stops of {shape}", moments[0])
     finally:
         await bank.stop()
 
@@ -220,7 +282,7 @@ async def fenced(bank: Bank, instance: str) -> None:
     """Until no owner record names the instance's writer any more."""
     assert bank.log is not None
     deadline = time.monotonic() + DEADLINE_S
-    while any(o.writer and o.member == instance for o in (await bank.log.owners("receipts")).values()):
+    while any(o.transactional_id and o.member == instance for o in (await bank.log.owners("receipts")).values()):
         if time.monotonic() > deadline:
             raise AssertionError(f"{instance} was stopped and never fenced")
         await asyncio.sleep(0.05)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kills.harness import KINDS, life
+from tests.kills.harness import KINDS, SHAPES, life, stops
 
 pytestmark = pytest.mark.processes
 CHOICE = random.Random(20131)
@@ -17,4 +17,11 @@ MOMENTS = [(kind, round(CHOICE.uniform(0.05, 0.95), 3)) for kind in KINDS for _ 
 @pytest.mark.parametrize(("kind", "moment"), MOMENTS, ids=lambda value: str(value))
 async def test_nothing_is_lost_or_doubled(kind: str, moment: float, tmp_path: Path) -> None:
     report = await life(tmp_path, kind, moment)
+    assert report.ok, report
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_orderly_stops_lose_and_double_nothing(shape: str, tmp_path: Path) -> None:
+    records = 4_000 if shape == "async" else 12_000
+    report = await stops(tmp_path, shape, [round(CHOICE.uniform(n / 4, (n + 1) / 4), 3) for n in range(3)], records)
     assert report.ok, report

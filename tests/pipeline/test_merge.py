@@ -49,33 +49,50 @@ def test_cuts_change_nothing(times: Times, cuts: list[int]) -> None:
     assert len(made) == 0
 
 
-@given(TIMES, st.integers(0, 20))
-def test_positions_are_after_what_was_taken(times: Times, limit: int) -> None:
+@given(TIMES, st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=20))
+def test_what_is_put_back_comes_again(times: Times, cuts: list[tuple[int, int]]) -> None:
+    times = {(topic, 0): stamps for (topic, partition), stamps in times.items() if partition == 0}
     made = merger(times)
-    expected: dict[tuple[str, int], int] = {}
-    for topic, record in made.take(limit):
-        assert record.key is not None
-        expected[topic, int(record.key.decode()[-1])] = record.offset + 1
-    assert made.positions() == expected
-    assert len(made) == sum(map(len, times.values())) - sum(expected.values())
+    taken: list[tuple[str, SourceRecord]] = []
+    for limit, kept in cuts:
+        records = made.take(limit)
+        made.put_back(0, records[kept:])
+        taken += records[:kept]
+    assert taken + made.take(1000) == by_definition(times)
 
 
-def test_positions_pass_gaps_once_all_before_them_is_taken() -> None:
+def test_a_gap_is_one_once_all_before_it_is_taken() -> None:
     made = Merger()
     made.add("a", 0, [SourceRecord(3, 0, None, None)], next_position=9)
-    assert made.positions() == {}
+    assert made.gaps() == {}
+    record = made.take(1)
+    assert made.gaps() == {("a", 0): 9}
+    made.put_back(0, record)
+    assert made.gaps() == {} and made.read_to("a", 0) == 9
     made.take(1)
-    assert made.positions() == {("a", 0): 9}
     made.add("a", 0, [], next_position=12)
-    assert made.positions() == {("a", 0): 12}
+    assert made.gaps() == {("a", 0): 12}
     made.add("a", 0, [SourceRecord(12, 0, None, None), SourceRecord(14, 0, None, None)], next_position=20)
     made.take(1)
-    assert made.positions() == {("a", 0): 13}
+    assert made.gaps() == {}
+
+
+def test_bytes_are_those_of_fetches_that_still_have_records_waiting() -> None:
+    made = Merger()
+    made.add("a", 0, [SourceRecord(0, 0, None, None), SourceRecord(1, 1, None, None)], 2, 100)
+    made.add("a", 0, [SourceRecord(2, 2, None, None)], 3, 50)
+    assert made.size_bytes("a", 0) == 150
+    made.take(1)
+    assert made.size_bytes("a", 0) == 150
+    made.take(1)
+    assert made.size_bytes("a", 0) == 50
+    made.take(1)
+    assert made.size_bytes("a", 0) == 0 == made.size_bytes("b", 0)
 
 
 def test_dropping_one_touches_no_other() -> None:
     made = merger({("a", 0): [1, 2], ("b", 0): [1]})
     made.take(1)
     made.drop("a", 0)
-    assert made.positions() == {} and made.buffered("a", 0) == 0 and made.buffered("b", 0) == 1
+    assert made.gaps() == {} and len(made) == 1
     assert made.take(10) == [("b", SourceRecord(0, 1, b"b0", None))]

@@ -151,7 +151,7 @@ class TableModel(RuleBasedStateMachine):
     @rule()
     def take(self) -> None:
         self.end_of_call()
-        self.untaken.append(self.table.take())
+        self.untaken.append(self.table.take(self.table.stream_ms)[0])
 
     @precondition(lambda self: self.untaken)
     @rule()
@@ -179,7 +179,7 @@ class TableModel(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "table"):
             self.end_of_call()
-            for changes in (*self.untaken, self.table.take()):
+            for changes in (*self.untaken, self.table.take(self.table.stream_ms)[0]):
                 self.store.write(changes)
             fresh: TableView[str, list[int]] = TableView(spec(), self.store)
             assert fresh == self.model
@@ -462,7 +462,7 @@ def test_upgrade_reads_what_the_type_cannot() -> None:
     view: TableView[str, New] = TableView(table.spec, store)
     assert view == {"a": New(5, "USD"), "b": New(6, "EUR")}
     view.apply(view.changes(), 0)
-    assert view.take() == {}  # having been read is no write
+    assert view.take(view.stream_ms)[0] == {}  # having been read is no write
 
 
 def test_default_options_are_checked() -> None:

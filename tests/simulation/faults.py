@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from orchestrator import events as ev
+from orchestrator.group import events as ev
 from orchestrator.names import natural
 from tests.simulation.plan import Fault
 
@@ -168,7 +168,9 @@ def _leave(world: World, fault: Fault) -> None:
     holder = world.holder()
     if holder is None or holder.group is None or world.log.operation is not None:
         return
-    present = sorted({m.hello.instance for m in holder.group.roster if not m.is_leaving and not m.fenced}, key=natural)
+    present = sorted(
+        {m.join_request.instance for m in holder.group.members if not m.is_leaving and not m.fenced}, key=natural
+    )
     count = min(int(fault.way), len(present) - 1)
     if count < 1:
         return

@@ -7,11 +7,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from orchestrator import member as mem
-from orchestrator.group import LONG_ASSIGNMENT, Group
+from orchestrator.group.members import MEMBER_LIFE, Member, Presence
+from orchestrator.group.phases import REBALANCE, turn_of
+from orchestrator.group.state import LONG_ASSIGNMENT
+from orchestrator.group.step import Group
+from orchestrator.group.topology_versions import expand
+from orchestrator.member import events as mem
 from orchestrator.model import Assignment, Owner, Protocol, TaskId
-from orchestrator.roster import MEMBER_LIFE, Member, Presence
-from orchestrator.versions import expand
 from tests.simulation.simlog import Broken
 
 if TYPE_CHECKING:
@@ -55,21 +57,21 @@ class Judges:
         for task in tasks:
             holding = worker.machine.held.get(task)
             if holding is not None and holding.epoch:
-                self.given_up.add((worker.hello.writer, task, holding.epoch))
+                self.given_up.add((worker.join_request.writer, task, holding.epoch))
 
     def grant(self, worker: Worker, task: TaskId, epoch: int) -> None:
         """Owner record before grant; no epoch twice; nobody else still runs it but a fenced zombie."""
         log = self.world.log
-        if log.granted.get((task, epoch)) != worker.hello.writer:
+        if log.granted.get((task, epoch)) != worker.join_request.writer:
             raise Broken(f"{worker.member} runs {task} at epoch {epoch} without an owner record")
-        if (worker.hello.writer, task, epoch) in self.given_up:
+        if (worker.join_request.writer, task, epoch) in self.given_up:
             raise Broken(f"{worker.member} runs {task} at epoch {epoch} again, which it had given up")
-        if worker.hello.tasks is None or task not in expand(worker.hello.tasks):
+        if worker.join_request.tasks is None or task not in expand(worker.join_request.tasks):
             raise Broken(f"{worker.member} was given {task}, which it never said that it has")
         if log.owners[task].epoch != epoch:
             return  # it is late: the log refuses what it writes
         for other in self.world.workers:
-            if other is worker or not other.process.alive or other.gone or other.hello.writer in self.fenced:
+            if other is worker or not other.process.alive or other.gone or other.join_request.writer in self.fenced:
                 continue
             holding = other.machine.held.get(task)
             if holding is not None and holding.epoch and task in other.position:
@@ -78,7 +80,7 @@ class Judges:
     def shutdown(self, worker: Worker, event: mem.Assigned) -> None:
         """Nobody who runs something is told to go."""
         told = event.assignment.shutdown and event.assignment.term >= worker.highest
-        if told and worker.position and worker.hello.writer not in self.fenced:
+        if told and worker.position and worker.join_request.writer not in self.fenced:
             raise Broken(f"{worker.member} is told to shut down while it runs {sorted(worker.position)}")
 
     # ---- of coordinators
@@ -89,17 +91,27 @@ class Judges:
         if outcome != "done" or running is None:
             return
         for worker in self.world.workers:
-            there = worker.process.alive and not worker.gone and worker.hello.writer not in self.fenced
+            there = worker.process.alive and not worker.gone and worker.join_request.writer not in self.fenced
             if worker.instance in running[1] and there and worker.position:
                 raise Broken(f"the scale-down of {running[1]} is called done, and {worker.member} still runs tasks")
 
-    def lives(self, before: dict[str, Presence], group: Group) -> None:
-        """Every step of every member is one of the table."""
-        after = {m.name: m.presence for m in group.roster}
+    def lives(self, before: dict[str, Presence | None], group: Group) -> None:
+        """Every step of every member is one of the table, and it is where its connection and its mark say."""
+        after = {m.name: m.presence for m in group.members}
+        for m in group.members:
+            leads = Presence.LEAVING if m.is_leaving else Presence.RUNNING
+            if not m.fenced and m.presence is not (Presence.SILENT if m.session is None else leads):
+                raise Broken(f"{m.name} is {m.presence}, with session {m.session}, to leave: {m.is_leaving}")
         for name in sorted(before.keys() | after.keys()):
             step = before.get(name), after.get(name)
             if step[0] is not step[1] and step not in STEPS:
                 raise Broken(f"{name} went from {step[0]} to {step[1]}, which is no step of a member's life")
+
+    def phase(self, group: Group) -> None:
+        """The phase of the rebalance is what the group's own tables say."""
+        turn = turn_of(group, group.last_step_ms)
+        if REBALANCE[group.phase, turn] is not group.phase and len(group.members):
+            raise Broken(f"the rebalance is {group.phase}, and what there is to say is: {turn}")
 
     def before(self, group: Group) -> None:
         """What was asked for before a step: a fence in it may call off what another fence of the same step was for."""
@@ -118,11 +130,11 @@ class Judges:
         """Nobody is fenced who spoke lately, whatever a clock says; but for a twin, and for a release not given."""
         self.fenced.add(writer)
         self.refused.add((candidate.term, writer))
-        world, group, worker = self.world, candidate.group, self.world.writers[writer]
+        world, group, worker = self.world, candidate.group, self.world.by_transactional_id[writer]
         assert group is not None
         settings, local = group.settings, candidate.clock()
         heard = self.heard.get((candidate.term, writer))
-        if worker.hello.writer != writer:
+        if worker.join_request.writer != writer:
             return  # another incarnation of it is there
         if heard is None:
             if local - group.started_ms < settings.rejoin_grace_ms:
@@ -143,7 +155,7 @@ class Judges:
 
     @staticmethod
     def _has_released(group: Group, owner: Owner) -> bool:
-        member = group.roster.get(owner.member)
+        member = group.members.get(owner.member)
         proof = member.status.released.get(owner.task) if member is not None else None
         return proof is not None and proof.epoch == owner.epoch
 
@@ -169,38 +181,38 @@ class Judges:
             return
         stateful = {task.id for task in self.world.tasks if task.stateful}
         for record in records:
-            target = group.roster.get(record.member)
+            target = group.members.get(record.member)
             if record.task not in stateful or target is None or not record.writer:
                 continue
             before = group.owners.get(record.task)
-            former = group.roster.get(before.member) if before is not None else None
+            former = group.members.get(before.member) if before is not None else None
             if before is not None and before.member == record.member:
                 continue  # it comes back to where its disk is
-            if former is not None and former.hello.instance == target.hello.instance:
+            if former is not None and former.join_request.instance == target.join_request.instance:
                 continue
             warm = self._warm(group, record.task)
             if record.task in self.targets.get(group.term, {}):
                 warm &= self.warm_then[group.term, record.task]
             if self.world.plan.long_assignment < LONG_ASSIGNMENT:  # it was computed from how far copies were before
                 warm &= self._announced(group, record.task)
-            beside = group.roster.of_instance(target.hello.instance)
+            beside = group.members.of_instance(target.join_request.instance)
             if warm and not any(self._is_close(group, m, record.task) for m in beside):
                 raise Broken(f"{record.task} went cold to {record.member} while {min(warm)} was close enough")
 
     @staticmethod
     def _announced(group: Group, task: TaskId) -> set[str]:
         """The instances that have said that they are ready for the task."""
-        copies = ((m, m.status.copies.get(task)) for m in group.roster)
-        return {m.hello.instance for m, copy in copies if copy is not None and copy.ready}
+        copies = ((m, m.status.copies.get(task)) for m in group.members)
+        return {m.join_request.instance for m, copy in copies if copy is not None and copy.ready}
 
     def _warm(self, group: Group, task: TaskId) -> set[str]:
         """The instances that could have gone on at once, and could be told to."""
         found: set[str] = set()
-        for m in group.roster:
+        for m in group.members:
             if m.session is None or m.fenced or m.is_leaving or m.shut_down or not group.can_run(m, task):
                 continue
             if self._is_close(group, m, task):
-                found.add(m.hello.instance)
+                found.add(m.join_request.instance)
         return found
 
     @staticmethod
@@ -209,7 +221,7 @@ class Judges:
         copy, at = m.status.copies.get(task), m.status.disk.get(task)
         if copy is not None and copy.ready:
             return True
-        end = max(group.ends.of(task, 0), copy.end if copy is not None else 0)
+        end = max(group.end_offsets.of(task, 0), copy.end if copy is not None else 0)
         position = copy.position if copy is not None else at
         return position is not None and end > 0 and end - position <= group.settings.acceptable_recovery_lag
 
@@ -217,19 +229,19 @@ class Judges:
         """Nobody is asked to let go of a task that it runs, for somebody who has yet to restore it."""
         group = candidate.group
         assert group is not None
-        owner = group.roster.of_session(session)
+        owner = group.members.of_session(session)
         if owner is None or group.protocol is not Protocol.LEARNER or group.barrier:
             return
         stateful = {task.id for task in self.world.tasks if task.stateful}
         for task, epoch in assignment.release.items():
             move = group.moves.get(task)
-            target = group.roster.get(move.target) if move is not None else None
+            target = group.members.get(move.target) if move is not None else None
             if target is None or task not in stateful or owner.status.active.get(task) != epoch:
                 continue
-            if owner.hello.instance == target.hello.instance:
+            if owner.join_request.instance == target.join_request.instance:
                 continue
-            key = candidate.term, task, epoch, target.hello.writer
-            beside = group.roster.of_instance(target.hello.instance)  # workers of an instance share its disk
+            key = candidate.term, task, epoch, target.join_request.writer
+            beside = group.members.of_instance(target.join_request.instance)  # workers of an instance share its disk
             ready = any((copy := m.status.copies.get(task)) is not None and copy.ready for m in beside)
             if key not in self.asked_for and not ready:
                 raise Broken(f"{owner.name} was asked to let {task} go, and {target.name} is not ready for it")
@@ -240,10 +252,10 @@ class Judges:
         held: dict[tuple[str, TaskId], str] = {}
         standbys: dict[TaskId, int] = {}
         restoring: dict[str, int] = {}
-        for member in group.roster:
+        for member in group.members:
             if member.sent is None or member.fenced or member.session is None:
                 continue  # what a silent one holds is its own
-            host = member.hello.instance
+            host = member.join_request.instance
             for task in {*member.sent.active, *member.sent.learners, *member.sent.standbys}:
                 other = held.setdefault((host, task), member.name)
                 if other != member.name:
@@ -273,12 +285,14 @@ class Judges:
         if not world.log_up() or group.fencing or now - group.started_ms < settings.rejoin_grace_ms + SLACK_MS:
             return
         for task, move in group.moves.items():
-            source = group.roster.get(move.source)
+            source = group.members.get(move.source)
             waits = move.asked and source is not None and not source.fenced
             waits = waits and not self._has_released(group, group.owners[task])
+            # An owner that speaks is in a call, which ends; nobody but a silent one is fenced for it.
+            waits = waits and source.silent_for(now) > 3 * settings.heartbeat_ms + SLACK_MS
             if waits and now - move.since_ms > settings.release_timeout_ms + SLACK_MS:
                 raise Broken(f"the release of {task} by {move.source} is waited for too long")
-        for member in group.roster:
+        for member in group.members:
             if member.silent_for(now) > settings.session_timeout_ms + SLACK_MS:
                 raise Broken(f"{member.name} is silent for too long")
         self._learners(group, now)
@@ -288,10 +302,10 @@ class Judges:
         learning: dict[tuple[TaskId, str, str], tuple[int, int]] = {}
         ready: dict[tuple[TaskId, str, str], int] = {}
         for task, name in group.learners.items():
-            holder = group.roster.get(name)
+            holder = group.members.get(name)
             if holder is None or holder.session is None:
                 continue
-            key, copy = (task, name, holder.hello.writer), holder.status.copies.get(task)
+            key, copy = (task, name, holder.join_request.writer), holder.status.copies.get(task)
             at = -1 if copy is None else copy.position
             before, since = self.learning.get(key, (-2, now))
             if at != before or (copy is not None and copy.ready):

@@ -10,20 +10,26 @@ from contextlib import ExitStack
 from dataclasses import replace
 from unittest.mock import patch
 
-from orchestrator import (
-    grants,
-    group,
-    growing,
-    leaving,
-    member,
-    placement,
-    placement_standbys,
-    refine,
-    silence,
-    views,
-    weights,
+from orchestrator.group import (
+    assignments,
+    assignor_view,
+    fencing,
+    membership,
+    partition_growth,
+    reconcile,
+    scale_down,
+    state,
+    step,
+    timeouts,
 )
-from orchestrator.model import Released, Role, TaskId
+from orchestrator.group import changes as ch
+from orchestrator.group.state import GroupState
+from orchestrator.group.step import Group
+from orchestrator.member import load_meter, machine
+from orchestrator.member.machine import Held, MemberMachine
+from orchestrator.model import Owner, Released, Role, TaskId
+from orchestrator.task_assignor import assign, standbys
+from orchestrator.task_assignor.builder import AssignmentBuilder
 from tests.simulation import simlog
 
 Mutation = Callable[[ExitStack], None]
@@ -57,180 +63,170 @@ def no_lease_check(stack: ExitStack) -> None:
 
 def grant_without_release(stack: ExitStack) -> None:
     """An owner record changes although the owner before did not prove its release."""
-    _patch(stack, refine, "_proven", lambda group, owner: True)
+    _patch(stack, reconcile, "_proven", lambda group, owner: True)
 
 
 def grant_before_record(stack: ExitStack) -> None:
     """Grants go out before the owner record is in the log."""
-    original = grants.assignment_of
+    original = assignments.assignment_of
 
-    def early(the_group: group.Group, who: object, owned: object) -> object:
+    def early(the_group: Group, who: object, owned: object) -> object:
         given = original(the_group, who, owned)  # type: ignore[arg-type]
         coming = {t: o.epoch for t, o in the_group.recording.items() if o.member == who.name}  # type: ignore[attr-defined]
         return replace(given, active={**given.active, **coming})
 
-    _patch(stack, grants, "assignment_of", early)
+    _patch(stack, assignments, "assignment_of", early)
 
 
 def no_fence(stack: ExitStack) -> None:
     """Tasks of a dead member are given away without fencing its writer."""
 
-    def fence_writer(self: group.Group, writer: str) -> None:
-        for task, owner in list(self.owners.items()):
-            if owner.writer == writer:
-                self.owners[task] = group.Owner(task, owner.epoch, owner.member, "", self.term)
-        self.dirty = True
+    def fence(group: GroupState, transactional_id: str) -> ch.Decisions:
+        for task, owner in list(group.owners.items()):
+            if owner.writer == transactional_id:
+                yield ch.OwnerRecorded(Owner(task, owner.epoch, owner.member, "", group.term))
+        yield ch.TargetOutdated()
 
-    _patch(stack, group.Group, "fence_writer", fence_writer)
+    _patch(stack, fencing, "fence", fence)
 
 
 def obey_any_term(stack: ExitStack) -> None:
     """A member obeys a coordinator of a lower term."""
-    original = member.MemberMachine._assigned
+    original = MemberMachine._assigned
 
-    def assigned(self: member.MemberMachine, assignment: object) -> object:
+    def assigned(self: MemberMachine, assignment: object) -> object:
         self.term = 0
         return original(self, assignment)  # type: ignore[arg-type]
 
-    _patch(stack, member.MemberMachine, "_assigned", assigned)
+    _patch(stack, MemberMachine, "_assigned", assigned)
 
 
 def forget_release_proof(stack: ExitStack) -> None:
     """A member does not repeat the proof of a release."""
-    original = member.MemberMachine.status
+    original = MemberMachine.status
 
-    def status(self: member.MemberMachine) -> object:
+    def status(self: MemberMachine) -> object:
         return replace(original(self), released={})
 
-    _patch(stack, member.MemberMachine, "status", status)
+    _patch(stack, MemberMachine, "status", status)
 
 
 def ignore_status_changes(stack: ExitStack) -> None:
     """A change in a heartbeat does not make the group think again."""
-    _patch(stack, group.Group, "_matters", staticmethod(lambda before, after: False))
+    _patch(stack, membership, "matters", lambda before, after: False)
 
 
 def no_rejoin_grace(stack: ExitStack) -> None:
     """A new coordinator fences silent owners at once."""
-    original = silence.watch
+    original = timeouts.watch
 
-    def watch(the_group: group.Group, now_ms: int) -> None:
-        original(the_group, now_ms)
-        silence._fence_absent(the_group)
+    def watch(the_group: Group, now_ms: int) -> ch.Decisions:
+        yield from original(the_group, now_ms)
+        yield from timeouts._fence_absent(the_group)
 
-    _patch(stack, group, "watch", watch)
-
-
-def no_release_timeout(stack: ExitStack) -> None:
-    """An owner that does not answer a release is waited for."""
-    _patch(stack, silence, "_watch_releases", lambda group, now_ms: None)
-
-
-def fence_who_released(stack: ExitStack) -> None:
-    """Whoever is asked for a release is fenced after the timeout, also when it gave the task up and waits for others."""
-    _patch(stack, silence, "is_released", lambda owner, member: False)
+    _patch(stack, step, "watch", watch)
 
 
 def welcome_fenced_writers(stack: ExitStack) -> None:
     """Whoever comes back under a writer that was fenced, and is no member any more, may go on with it."""
 
-    def refused(self: group.Group, writer: str, name: str) -> bool:
-        known = self.roster.get(name)
-        return known is not None and known.fenced and known.hello.writer == writer
+    def refused(group: GroupState, writer: str, name: str) -> bool:
+        known = group.members.get(name)
+        return known is not None and known.fenced and known.join_request.writer == writer
 
-    _patch(stack, group.Group, "_refused", refused)
+    _patch(stack, membership, "refused", refused)
 
 
 def no_session_timeout(stack: ExitStack) -> None:
     """A silent member is waited for."""
-    _patch(stack, silence, "_watch_members", lambda group, now_ms: None)
+    _patch(stack, timeouts, "_watch_members", lambda group, now_ms: iter(()))
 
 
 def never_give_up_learners(stack: ExitStack) -> None:
     """A learner without progress keeps its place."""
-    _patch(stack, silence, "_give_up_learners", lambda group, member, now_ms: None)
+    _patch(stack, timeouts, "_give_up_learners", lambda group, member, now_ms: iter(()))
 
 
 def no_balance(stack: ExitStack) -> None:
     """Loads are not balanced."""
-    _patch(stack, placement, "balance_hosts", lambda placing: iter(()))
+    _patch(stack, assign, "balance_hosts", lambda builder: iter(()))
 
 
 def no_emptying(stack: ExitStack) -> None:
     """Leaving instances keep their tasks."""
-    _patch(stack, placement.Placing, "empty_leavers", lambda self: iter(()))
+    _patch(stack, AssignmentBuilder, "empty_leavers", lambda self: iter(()))
 
 
 def bounce_learners(stack: ExitStack) -> None:
     """Current learners are not kept until finished."""
-    _patch(stack, placement.Placing, "keep_learners", lambda self: None)
+    _patch(stack, AssignmentBuilder, "keep_learners", lambda self: None)
 
 
 def ignore_ready(stack: ExitStack) -> None:
     """A ready learner does not take over."""
-    _patch(stack, views, "_ready", lambda group, member, task: False)
+    _patch(stack, assignor_view, "_ready", lambda group, member, task: False)
 
 
 def forget_standbys(stack: ExitStack) -> None:
     """No standbys are placed."""
-    _patch(stack, placement, "place_standbys", lambda placing: iter(()))
+    _patch(stack, assign, "assign_standbys", lambda builder: iter(()))
 
 
 def standby_beside_copy(stack: ExitStack) -> None:
     """A standby may sit beside another copy in one instance."""
-    _patch(stack, placement_standbys, "_taken", lambda placing, task: set())
+    _patch(stack, standbys, "_taken", lambda builder, task: set())
 
 
 def no_learner_budget(stack: ExitStack) -> None:
     """An instance restores as many learners as come."""
-    _patch(stack, placement.Placing, "funded", lambda self, task, host: True)
+    _patch(stack, AssignmentBuilder, "funded", lambda self, task, host: True)
 
 
 def cold_before_warm(stack: ExitStack) -> None:
     """A task whose owner is gone goes to anybody, not to its best copy."""
-    original = placement.Placing.place_actives
+    original = AssignmentBuilder.assign_actives
 
-    def place(self: placement.Placing) -> Iterator[None]:
+    def place(self: AssignmentBuilder) -> Iterator[None]:
         self.view = replace(self.view, learners={}, standbys={}, disk={}, former={})
         return original(self)
 
-    _patch(stack, placement.Placing, "place_actives", place)
+    _patch(stack, AssignmentBuilder, "assign_actives", place)
 
 
 def learner_before_warm(stack: ExitStack) -> None:
     """A task that nobody runs goes to its learner, however far that is, beside a copy that is close."""
-    original = placement.Placing._best_copy
+    original = AssignmentBuilder._best_copy
 
-    def best(self: placement.Placing, task: TaskId, learner: str | None) -> str | None:
+    def best(self: AssignmentBuilder, task: TaskId, learner: str | None) -> str | None:
         return learner or original(self, task, learner)
 
-    _patch(stack, placement.Placing, "_best_copy", best)
+    _patch(stack, AssignmentBuilder, "_best_copy", best)
 
 
 def forget_resumed_operation(stack: ExitStack) -> None:
     """A new coordinator calls a scale-down done before its leavers could come back."""
-    original = leaving.mark
+    original = scale_down.mark
 
-    def leave(the_group: group.Group, event: object) -> None:
-        original(the_group, replace(event, resumed=False))  # type: ignore[type-var]
+    def leave(the_group: Group, event: object) -> ch.Decisions:
+        return original(the_group, replace(event, resumed=False))  # type: ignore[type-var]
 
-    _patch(stack, leaving, "mark", leave)
+    _patch(stack, scale_down, "mark", leave)
 
 
 def leave_with_tasks(stack: ExitStack) -> None:
     """A leaver is told to shut down at once."""
-    original = grants.assignment_of
+    original = assignments.assignment_of
 
-    def early(the_group: group.Group, who: object, owned: object) -> object:
+    def early(the_group: Group, who: object, owned: object) -> object:
         given = original(the_group, who, owned)  # type: ignore[arg-type]
         return replace(given, active={}, release={}, shutdown=True) if given.leaving else given
 
-    _patch(stack, grants, "assignment_of", early)
+    _patch(stack, assignments, "assignment_of", early)
 
 
 def announce_too_early(stack: ExitStack) -> None:
     """A worker announces ready before it has restored."""
-    _patch(stack, member.MemberMachine, "_is_finished", lambda self, holding: True)
+    _patch(stack, MemberMachine, "_is_finished", lambda self, holding: True)
 
 
 def start_before_caught_up(stack: ExitStack) -> None:
@@ -243,7 +239,7 @@ def start_before_caught_up(stack: ExitStack) -> None:
         original(self, task, role, epoch)  # type: ignore[arg-type]
         if role is Role.ACTIVE:
             self.position[task] = self.world.log.positions.get(task, 0)  # type: ignore[index, call-overload]
-            self.machine.held[task].state = member.Held.RUNNING  # type: ignore[index]
+            self.machine.held[task].state = Held.RUNNING  # type: ignore[index]
 
     _patch(stack, Worker, "opened", opened)
 
@@ -255,62 +251,62 @@ def believe_any_proof(stack: ExitStack) -> None:
         proof: Released | None = who.status.released.get(owner.task)  # type: ignore[attr-defined]
         return proof is not None
 
-    for place in (grants, group, refine, views):
+    for place in (assignments, state, reconcile, assignor_view):
         _patch(stack, place, "is_released", is_released)
 
 
 def stale_target(stack: ExitStack) -> None:
-    """A plan that was computed aside is used whatever has changed meanwhile."""
-    _patch(stack, refine, "what_holds", lambda plan, asked, now: plan)
+    """A plan that was computed by the assignor process is used whatever has changed meanwhile."""
+    _patch(stack, reconcile, "still_valid", lambda plan, asked, now: plan)
 
 
 def run_given_up_epochs(stack: ExitStack) -> None:
     """A member runs an epoch again that it has given up."""
-    original = member.MemberMachine._take
+    original = MemberMachine._take
 
-    def take(self: member.MemberMachine, task: TaskId, epoch: int) -> object:
+    def take(self: MemberMachine, task: TaskId, epoch: int) -> object:
         self.released.pop(task, None)
         return original(self, task, epoch)
 
-    _patch(stack, member.MemberMachine, "_take", take)
+    _patch(stack, MemberMachine, "_take", take)
 
 
 def forget_to_ask(stack: ExitStack) -> None:
     """A proof is no longer asked for as soon as it is there, so that it is forgotten before the log has a new owner."""
-    original = grants.assignment_of
+    original = assignments.assignment_of
 
-    def assignment_of(the_group: group.Group, who: object, owned: object) -> object:
+    def assignment_of(the_group: Group, who: object, owned: object) -> object:
         given = original(the_group, who, owned)  # type: ignore[arg-type]
         proven = who.status.released  # type: ignore[attr-defined]
         return replace(given, release={t: e for t, e in given.release.items() if t not in proven})
 
-    _patch(stack, grants, "assignment_of", assignment_of)
+    _patch(stack, assignments, "assignment_of", assignment_of)
 
 
 def ignore_versions(stack: ExitStack) -> None:
     """Tasks are placed on members whose version of the app does not have them."""
-    _patch(stack, views, "_knows", lambda group, member: None)
+    _patch(stack, assignor_view, "_knows", lambda group, member: None)
 
 
 def keep_gone_tasks(stack: ExitStack) -> None:
     """A task that no version has any more keeps its owner."""
-    _patch(stack, group, "retire", lambda group: None)
+    _patch(stack, step, "retire", lambda group: iter(()))
 
 
 def trust_the_clock(stack: ExitStack) -> None:
     """A coordinator whose clock jumped takes the jump for its members' silence."""
-    _patch(stack, group, "excuse", lambda group, gap_ms: None)
+    _patch(stack, step, "pause_before", lambda group, now_ms: 0)
 
 
 def copies_beside_workers(stack: ExitStack) -> None:
     """A worker is told to keep a copy of what another worker of its instance runs."""
-    _patch(stack, grants, "_beside", lambda group, member: set())
+    _patch(stack, assignments, "_beside", lambda group, member: set())
 
 
 def follow_noise(stack: ExitStack) -> None:
     """Measured weights have no band."""
-    _patch(stack, weights, "BAND", 0.0)
-    _patch(stack, member, "weigh", lambda before, measured, unit: max(1, round(measured / unit)))
+    _patch(stack, load_meter, "BAND", 0.0)
+    _patch(stack, machine, "weigh", lambda before, measured, unit: max(1, round(measured / unit)))
 
 
 # What is seldom met among all kinds of faults is looked for among those that lead to it.
@@ -321,10 +317,10 @@ DIRECTED: dict[str, tuple[str, ...]] = {
 
 def forget_cut_off_leavers(stack: ExitStack) -> None:
     """A leaver whose connection ended is given up at once."""
-    original = views.build_view
+    original = assignor_view.build_view
 
-    def build(the_group: group.Group) -> object:
-        gone = [m for m in the_group.roster if m.session is None and m.is_leaving and not m.shut_down]
+    def build(the_group: Group) -> object:
+        gone = [m for m in the_group.members if m.session is None and m.is_leaving and not m.shut_down]
         for who in gone:
             who.shut_down = True
         try:
@@ -333,17 +329,17 @@ def forget_cut_off_leavers(stack: ExitStack) -> None:
             for who in gone:
                 who.shut_down = False
 
-    _patch(stack, refine, "build_view", build)
+    _patch(stack, reconcile, "build_view", build)
 
 
 def keep_moves_to_fenced(stack: ExitStack) -> None:
     """A task goes to whom it was promised, whatever became of it."""
-    _patch(stack, group, "call_off", lambda group, member: None)
+    _patch(stack, fencing, "call_off", lambda group, member: iter(()))
 
 
 def ignore_who_tells_last(stack: ExitStack) -> None:
-    """Nothing follows when a member says hello again, also when it was the last that new tasks waited for."""
-    _patch(stack, growing, "only_waits", lambda group, before, now: True)
+    """Nothing follows when a member sends its join request again, also when it was the last that new tasks waited for."""
+    _patch(stack, partition_growth, "only_adds_pending", lambda group, before, now: True)
 
 
 MUTATIONS: dict[str, Mutation] = {
@@ -358,8 +354,6 @@ MUTATIONS: dict[str, Mutation] = {
         forget_release_proof,
         ignore_status_changes,
         no_rejoin_grace,
-        no_release_timeout,
-        fence_who_released,
         welcome_fenced_writers,
         forget_cut_off_leavers,
         keep_moves_to_fenced,

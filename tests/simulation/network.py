@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from orchestrator import events as ev
-from orchestrator import member as mem
-from orchestrator.beats import Listener, Speaker
-from orchestrator.messages import Beat, Change
-from orchestrator.model import Protocol, Status
+from orchestrator.coordinator.heartbeat_delta import DeltaDecoder, DeltaEncoder
+from orchestrator.coordinator.messages import FullStatus, StatusDelta
+from orchestrator.group import events as ev
+from orchestrator.member import events as mem
+from orchestrator.model import MemberStatus, Protocol
 
 if TYPE_CHECKING:
     from tests.simulation.nodes import Candidate, Worker
@@ -33,16 +33,16 @@ class Link:
     deaf_up: bool = False
     deaf_down: bool = False
     lingers: bool = False  # what was sent before its end arrives all the same
-    speaker: Speaker = field(default_factory=lambda: Speaker(Status()))
-    listener: Listener = field(default_factory=Listener)
+    speaker: DeltaEncoder = field(default_factory=lambda: DeltaEncoder(MemberStatus()))
+    listener: DeltaDecoder = field(default_factory=DeltaDecoder)
 
 
-def said(link: Link, event: ev.Event) -> Beat | Change | None:
+def said(link: Link, event: ev.Event) -> FullStatus | StatusDelta | None:
     """What a worker sends of its status: whole at first, then what changed, if its version is a new one."""
     if isinstance(event, ev.Joined):
-        link.speaker = Speaker(event.status)
+        link.speaker = DeltaEncoder(event.status)
         link.speaker.changes = Protocol.LEARNER in link.worker.protocols
-        return Beat(event.status)
+        return FullStatus(event.status)
     return link.speaker.say(event.status) if isinstance(event, ev.Heartbeat) else None
 
 
@@ -71,7 +71,7 @@ class Network:
         self.links[session] = Link(worker, candidate, candidate.term)
         worker.highest = max(worker.highest, candidate.term)
         worker.machine.step(mem.SessionOpened(candidate.term), worker.clock())
-        self.up(worker, ev.Joined(session, worker.hello, worker.machine.status()))
+        self.up(worker, ev.Joined(session, worker.join_request, worker.machine.status()))
 
     def up(self, worker: Worker, event: ev.Event) -> None:
         session = worker.session
@@ -79,11 +79,11 @@ class Network:
         if link is None or not link.open or link.deaf_up:
             return
         link.up_at = max(link.up_at, self.world.now + self.delay(worker))
-        writer = worker.hello.writer
+        writer = worker.join_request.writer
         message = said(link, event)
 
         def deliver() -> None:
-            status = link.listener.hear(message) if message is not None else None
+            status = link.listener.decode(message) if message is not None else None
             if (link.open or link.lingers) and link.candidate.term == link.term:
                 self.world.judges.heard_from(link.candidate, writer)
                 link.candidate.hear(replace(event, status=status) if isinstance(event, ev.Heartbeat) else event)
@@ -107,12 +107,12 @@ class Network:
         link = self.links.get(session)
         if link is None:
             return
-        writer = link.worker.hello.writer
+        writer = link.worker.join_request.writer
 
         def deliver() -> None:
             if link.worker.session == session:
                 link.worker.session = None
-                if fenced and link.worker.hello.writer == writer:
+                if fenced and link.worker.join_request.writer == writer:
                     link.worker.tell(mem.WriterLost())
 
         if link.open and not link.deaf_down:
@@ -126,7 +126,7 @@ class Network:
         if link is None or not link.open:
             return
         link.open = False
-        term, writer = link.term, link.worker.hello.writer
+        term, writer = link.term, link.worker.join_request.writer
 
         def coordinator_sees() -> None:
             if link.candidate.term == term:

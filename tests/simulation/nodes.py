@@ -11,15 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from orchestrator import events as ev
-from orchestrator import invariants
-from orchestrator import member as mem
-from orchestrator.election import Election, Seen
-from orchestrator.group import Group
-from orchestrator.model import Hello, Protocol, Role, TaskId
-from orchestrator.placement import place
-from orchestrator.placement_view import View
-from orchestrator.versions import ranges
+from orchestrator.coordinator.election import Election, Seen
+from orchestrator.group import events as ev
+from orchestrator.group import invariants
+from orchestrator.group.step import Group
+from orchestrator.group.topology_versions import ranges
+from orchestrator.member import events as mem
+from orchestrator.member.machine import Held, Holding, MemberMachine
+from orchestrator.model import JoinRequest, Protocol, Role, TaskId
+from orchestrator.task_assignor.assign import assign_tasks
+from orchestrator.task_assignor.view import View
 from tests.simulation.simlog import Broken, LeaseRow, Refuse
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Worker:
     def start(self) -> None:
         """A new life: nothing in memory, a new incarnation."""
         world = self.world
-        self.machine = mem.MemberMachine(world.settings)
+        self.machine = MemberMachine(world.settings)
         self.store: dict[TaskId, int] = {}
         self.position: dict[TaskId, int] = {}
         self.releasing: set[TaskId] = set()
@@ -90,16 +91,16 @@ class Worker:
     @property
     def version(self) -> str:
         """Of the app, as this incarnation was started with it."""
-        return self.world.version_of[self.hello.writer]
+        return self.world.version_of[self.join_request.writer]
 
     def renew_identity(self) -> None:
         self.world.incarnations += 1
         writer = f"{self.member}#{self.world.incarnations}"
         tasks = ranges(self.world.tasks_of(self.process.version))
-        self.hello = Hello(
+        self.join_request = JoinRequest(
             self.member, self.instance, writer, writer, 1, self.zone, protocols=self.protocols, tasks=tasks
         )
-        self.world.writers[writer] = self
+        self.world.by_transactional_id[writer] = self
         self.world.version_of[writer] = self.process.version
 
     def later(self, delay: int, call: Callable[[int], None], life: int) -> None:
@@ -114,10 +115,10 @@ class Worker:
 
     def beat(self, life: int) -> None:
         tasks = ranges(self.world.tasks_of(self.version))
-        if tasks != self.hello.tasks:  # a topic grew
-            self.hello = replace(self.hello, tasks=tasks)
+        if tasks != self.join_request.tasks:  # a topic grew
+            self.join_request = replace(self.join_request, tasks=tasks)
             if self.session is not None:
-                self.world.network.up(self, ev.Joined(self.session, self.hello, self.machine.status()))
+                self.world.network.up(self, ev.Joined(self.session, self.join_request, self.machine.status()))
         sizes = self.world.plan.sizes
         facts = {t: (0, int(sizes[t] * self.random.uniform(0.92, 1.08)), 0, 0) for t in sorted(self.position)}
         for task in sorted(self.position):
@@ -133,19 +134,19 @@ class Worker:
     def work(self, life: int) -> None:
         """A turn: process and commit what runs, restore what copies."""
         for task, holding in list(self.machine.held.items()):
-            if holding.state is mem.Held.RUNNING or (holding.state is mem.Held.RELEASING and task in self.releasing):
+            if holding.state is Held.RUNNING or (holding.state is Held.RELEASING and task in self.releasing):
                 self.process_some(task, holding)
-            elif holding.state in (mem.Held.COPYING, mem.Held.STARTING):
+            elif holding.state in (Held.COPYING, Held.STARTING):
                 self.restore_some(task, holding)
         self.later(self.random.randrange(20, 120), self.work, life)
 
-    def process_some(self, task: TaskId, holding: mem.Holding) -> None:
+    def process_some(self, task: TaskId, holding: Holding) -> None:
         if task not in self.position:
             return
         if task in self.releasing and self.hung:
             return  # a processor that never returns
         owner = self.world.log.owners.get(task)
-        if owner is not None and owner.writer == self.hello.writer and owner.epoch == holding.epoch:
+        if owner is not None and owner.writer == self.join_request.writer and owner.epoch == holding.epoch:
             whole = self.world.log.ends.get(task, 0)
             if self.store.get(task, 0) != whole:
                 raise Broken(f"{self.member} processes {task} on state up to {self.store.get(task, 0)} of {whole}")
@@ -166,7 +167,7 @@ class Worker:
             del self.position[task]
             self.tell(mem.ReleaseDone(task, self.world.now, end, self.world.now))
 
-    def restore_some(self, task: TaskId, holding: mem.Holding) -> None:
+    def restore_some(self, task: TaskId, holding: Holding) -> None:
         if not self.world.lock(self, task):
             return  # a sibling or a twin has the folder still
         end = self.world.log.ends.get(task, 0)
@@ -174,7 +175,7 @@ class Worker:
         if task not in self.stuck:
             at = min(end, at + self.world.plan.restore_rate)
         self.store[task] = at
-        if holding.state is mem.Held.STARTING:
+        if holding.state is Held.STARTING:
             if at >= end and task not in self.releasing:
                 self.position[task] = self.world.log.positions.get(task, 0)
                 self.tell(mem.Started(task, self.world.now))
@@ -207,7 +208,7 @@ class Worker:
                 self.opened(task, role, epoch)
             case mem.Release(task, _):
                 self.releasing.add(task)
-                if task not in self.position and self.machine.held[task].state is mem.Held.RELEASING:
+                if task not in self.position and self.machine.held[task].state is Held.RELEASING:
                     self.releasing.discard(task)
                     self.tell(mem.ReleaseDone(task, 0, self.store.get(task, 0), self.world.now))
             case mem.Close(task) | mem.Drop(task):
@@ -320,7 +321,7 @@ class Candidate:
         group = self.group
         if group is None:
             return
-        generation, before = group.generation, {m.name: m.presence for m in group.roster}
+        generation, before = group.generation, {m.name: m.presence for m in group.members}
         self.world.judges.before(group)
         effects = group.step(event, self.clock())
         if group.generation != generation:
@@ -333,6 +334,7 @@ class Candidate:
             raise Broken(str(error)) from error
         self.world.judges.sent(group)
         self.world.judges.lives(before, group)
+        self.world.judges.phase(group)
         for effect in effects:
             self.act(effect)
         self.world.judges.agreed(group)
@@ -350,24 +352,24 @@ class Candidate:
                 self.write(lambda: world.log.record(self.term, records), lambda _: ev.OwnersRecorded(records))
             case ev.Fence(writer):
                 world.judges.fence(self, writer)
-                self.write(lambda: world.log.fence(self.term, writer), lambda had: ev.WriterFenced(writer, had or ()))
+                self.write(lambda: world.log.fence(self.term, writer), lambda had: ev.Fenced(writer, had or ()))
             case ev.ComputeTarget(number, view):
                 self.compute(number, view)
             case ev.OperationEnded(_, outcome):
                 world.judges.operation_ended(outcome)
                 world.log.operation = None
-            case ev.Said(text):
+            case ev.Announced(text):
                 world.note(text)
             case ev.HandedOver():
                 pass
 
     def compute(self, number: int, view: View) -> None:
-        """A placement that is made aside: its answer comes when the group may have gone on."""
+        """A placement that is made by the assignor process: its answer comes when the group may have gone on."""
         group = self.group
 
         def done() -> None:
             if self.group is group:
-                self.hear(ev.TargetComputed(number, place(view)))
+                self.hear(ev.TargetComputed(number, assign_tasks(view)))
 
         self.world.on(self.process, self.random.randrange(1, 600), done)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from orchestrator.group import LONG_ASSIGNMENT
+from orchestrator.group.state import LONG_ASSIGNMENT
 from orchestrator.model import Protocol, Settings, Task, TaskId
 
 PHASE_MS = 60_000
@@ -86,7 +86,7 @@ class Plan:
 
     @property
     def long_assignment(self) -> int:
-        """In every third life placements are computed aside, whatever their size."""
+        """In every third life placements are computed by the assignor process, whatever their size."""
         return 0 if self.seed % 3 == 0 else LONG_ASSIGNMENT
 
     def tasks_of(self, version: str) -> list[Task]:

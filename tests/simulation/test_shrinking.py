@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.scenario import Scenario, parse
+from orchestrator.simulator.scenario import Scenario, parse
 from tests.simulation.caught import CAUGHT_BY
 from tests.simulation.faults import FAULTS
 from tests.simulation.mutations import MUTATIONS

@@ -8,10 +8,8 @@ import sys
 
 import pytest
 
-from orchestrator.ends import Ends
-from orchestrator.group import Group
-from orchestrator.model import Status, TaskId
-from orchestrator.roster import Member
+from orchestrator.group.end_offsets import EndOffsets
+from orchestrator.model import MemberStatus, TaskId
 from tests.simulation.caught import CAUGHT_BY
 from tests.simulation.find import breaks
 from tests.simulation.mutations import MUTATIONS
@@ -34,25 +32,25 @@ def test_lives(first: int) -> None:
 
 def test_an_end_that_is_looked_up_is_the_highest_that_was_ever_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside the table that keeps nothing while its members tell it, one that notes every heartbeat."""
-    take_status, of = Group._take_status, Ends.of
-    noted: dict[Ends, dict[TaskId, int]] = {}
+    replaced, of = EndOffsets.replaced, EndOffsets.of
+    noted: dict[EndOffsets, dict[TaskId, int]] = {}
     asked = 0
 
-    def note(group: Group, member: Member, before: Status, now_ms: int) -> None:
-        highest = noted.setdefault(group.ends, {})
-        for task, end in member.status.ends.items():
+    def note(ends: EndOffsets, before: MemberStatus, after: MemberStatus) -> None:
+        highest = noted.setdefault(ends, {})
+        for task, end in after.ends.items():
             highest[task] = max(end, highest.get(task, 0))
-        take_status(group, member, before, now_ms)
+        replaced(ends, before, after)
 
-    def compare(ends: Ends, task: TaskId, otherwise: int) -> int:
+    def compare(ends: EndOffsets, task: TaskId, otherwise: int) -> int:
         nonlocal asked
         asked += 1
         found = of(ends, task, otherwise)
         assert found == noted.get(ends, {}).get(task, otherwise), task
         return found
 
-    monkeypatch.setattr(Group, "_take_status", note)
-    monkeypatch.setattr(Ends, "of", compare)
+    monkeypatch.setattr(EndOffsets, "replaced", note)
+    monkeypatch.setattr(EndOffsets, "of", compare)
     for seed in range(3):
         World(seed).live()
     assert asked > 500

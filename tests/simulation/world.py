@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from orchestrator import member as mem
+from orchestrator.member.machine import Held
 from orchestrator.model import Task, TaskId
 from tests.simulation.faults import happen
 from tests.simulation.judges import Judges
@@ -33,7 +33,7 @@ class World:
         self.log = SimLog()
         self.network = Network(self)
         self.judges = Judges(self)
-        self.writers: dict[str, Worker] = {}
+        self.by_transactional_id: dict[str, Worker] = {}
         self.version_of: dict[str, str] = {}
         self.disks: dict[str, dict[TaskId, int]] = {}
         self.locks: dict[tuple[str, TaskId], tuple[Worker, int]] = {}
@@ -88,7 +88,7 @@ class World:
         """A commit of a worker; None where its outcome stays unknown."""
         if not self.log_up():
             return None
-        end = self.log.commit(worker.hello.writer, task, epoch, start, stop)
+        end = self.log.commit(worker.join_request.writer, task, epoch, start, stop)
         return None if self.faulty and worker.random.random() < 0.002 else end
 
     def holder(self) -> Candidate | None:
@@ -217,15 +217,17 @@ class World:
         group = holder.group
         if not here:
             return []
-        joined = {m.hello.writer for m in group.roster if m.session is not None}
-        found += [f"{w.member} is not in the group" for w in here if w.hello.writer not in joined]
+        joined = {m.join_request.writer for m in group.members if m.session is not None}
+        found += [f"{w.member} is not in the group" for w in here if w.join_request.writer not in joined]
         if self.log.operation is not None:
             found.append(f"{self.log.operation[1]} still leave")
         placed: dict[TaskId, Worker] = {}
         there = frozenset[TaskId]().union(*(self.knows(w) for w in here))
         for task in self.tasks:
             owner = self.log.owners.get(task.id)
-            runs = [w for w in here if task.id in w.position and owner is not None and owner.writer == w.hello.writer]
+            runs = [
+                w for w in here if task.id in w.position and owner is not None and owner.writer == w.join_request.writer
+            ]
             if len(runs) != (1 if task.id in there else 0):
                 found.append(f"{task.id} runs on {[w.member for w in runs]}")
             elif runs:
@@ -237,8 +239,8 @@ class World:
             hosts = [w.instance for w in here if task.id in w.machine.held]
             if len(hosts) != len(set(hosts)):
                 found.append(f"{task.id} is held twice on one of {hosts}")
-        if group.coming:
-            found.append(f"{list(group.coming)} wait for those who have not told")
+        if group.pending_tasks:
+            found.append(f"{list(group.pending_tasks)} wait for those who have not told")
         if group.computing is not None:
             found.append("a plan is on its way")  # between the workers of an instance, perhaps
         if group.learners or group.moves:
@@ -290,7 +292,7 @@ class World:
     def _standbys(self, here: list[Worker], there: frozenset[TaskId]) -> list[str]:
         found = []
         for task in self.tasks:
-            holders = [w.member for w in here if (h := w.machine.held.get(task.id)) and h.state is mem.Held.COPYING]
+            holders = [w.member for w in here if (h := w.machine.held.get(task.id)) and h.state is Held.COPYING]
             able = {w.instance for w in here if task.id in self.knows(w)}
             wanted = self.settings.standbys if task.stateful and task.id in there else 0
             expected = max(0, min(wanted, len(able) - 1))

@@ -24,7 +24,7 @@ from pipeline.spark.engine import ComputationFailed
 from pipeline.spark.history import BadHistory
 from pipeline.spark.verifying import verify
 from state import manifest, snapshot
-from state.log.protocol import Log, NewRecord, Partition
+from state.log.protocol import GroupLog, Log, NewRecord, Partition
 from state.log.sqlite import open_sqlite
 from state.store.rocksdb import RocksDbStore
 from tests.spark import loop, outside, sample
@@ -56,7 +56,13 @@ def records(count: int, seed: int) -> list[Sent]:
     return found
 
 
-async def write(log: Log, app: Any, sent: Sequence[Sent]) -> None:
+async def committed(log: GroupLog, app: Any = sample.app) -> dict[Partition, int]:
+    """The positions of the app's inputs."""
+    prepared = await prepare(log, app)
+    return await log.positions(app.id, [p for task in prepared.tasks() for p in prepared.inputs(task.id)])
+
+
+async def write(log: GroupLog, app: Any, sent: Sequence[Sent]) -> None:
     prepared = await prepare(log, app)
     batch: dict[Partition, list[NewRecord]] = {}
     for topic, key, value, at_ms in sent:
@@ -114,7 +120,7 @@ class Place:
         self.url = f"sqlite:{self.path}"
         self.snapshots = folder / "snapshots"
 
-    async def log(self) -> Log:
+    async def log(self) -> GroupLog:
         return await open_sqlite(self.path, create=True)
 
     async def backfill(self, app: str = APP, history: Mapping[str, list[str]] | None = None, **more: Any) -> Any:
@@ -137,7 +143,7 @@ async def test_one_answer_and_where_it_is(place: Place) -> None:
     facts = await place.backfill()
     assert await in_log(log) == await asyncio.to_thread(driven, sent)
 
-    positions = await log.positions("sample")
+    positions = await committed(log)
     assert positions == {p: (await log.ends([p]))[p] for p in positions}  # the re-key topic is empty
     assert {p.topic for p in positions} == {"orders", "names", "sample-by-shop-repartition"}
     assert not await read_all(log, "sample-by-shop-repartition")
@@ -146,7 +152,7 @@ async def test_one_answer_and_where_it_is(place: Place) -> None:
     assert facts["outputs"]["receipts"] + facts["dead_lettered"] == sum(t is sample.orders for t, *_ in sent)
 
     found = snapshot.verify(place.snapshots, facts["snapshot"])
-    counts = {name: info.partitions for name, info in (await log.topics()).items()}
+    counts = (await prepare(log, sample.app)).counts()
     assert manifest.newest(place.snapshots, "sample", log.log_id, counts) == found
     await check_restored(place, log, found)
     assert [p.name for p in place.snapshots.iterdir()] == [facts["snapshot"]]
@@ -166,7 +172,7 @@ async def test_state_that_exceeds_its_memory_is_the_same(place: Place) -> None:
     await log.close()
 
 
-async def check_restored(place: Place, log: Log, found: manifest.SnapshotManifest) -> None:
+async def check_restored(place: Place, log: GroupLog, found: manifest.SnapshotManifest) -> None:
     """A store filled from the snapshot holds what the changelog holds, at the changelog's end."""
     for task in found.scopes:
         for table in manifest.load_scope(place.snapshots, found, task).tables:
@@ -224,7 +230,7 @@ async def test_nothing_to_read_commits_nothing(place: Place) -> None:
     pq.write_table(pa.table({"key": text, "value": text, "timestamp_ms": pa.array([], pa.int64())}), empty)
     with pytest.raises(WrongUse, match="nothing to read"):
         await place.backfill(history={"names": [str(empty)]})
-    assert place.nothing_left() and not await log.positions("sample")
+    assert place.nothing_left() and not await committed(log)
     await log.close()
 
 
@@ -236,7 +242,7 @@ async def test_a_failing_processor_leaves_nothing(place: Place) -> None:
         await place.backfill(OUTSIDE, allow_outside=True)
     assert "outside.py" in told.value.frames and "stage.py" not in told.value.frames
     assert place.nothing_left()
-    assert not await log.positions("outside")
+    assert not await committed(log, outside.app)
     assert not await read_all(log, "outside-seen-changelog")
     await log.close()
 
@@ -255,7 +261,7 @@ async def test_an_app_that_has_begun_is_refused(place: Place) -> None:
     log = await place.log()
     await write(log, sample.app, records(30, seed=3))
     await place.backfill()
-    before = await log.ends(list(await log.positions("sample")))
+    before = await log.ends(list(await committed(log)))
     with pytest.raises(RefusedBySafety, match="committed positions"):
         await place.backfill()
     assert await log.ends(list(before)) == before
@@ -290,7 +296,7 @@ async def test_a_running_app_is_refused(place: Place) -> None:
             await place.backfill()
     finally:
         beating.cancel()
-    assert place.nothing_left() and not await log.positions("sample")
+    assert place.nothing_left() and not await committed(log)
     await log.close()
 
 
@@ -316,7 +322,7 @@ async def test_losing_the_lease_ends_it_with_nothing_written(
 
     with pytest.raises(RefusedBySafety, match="took over"):
         await place.backfill(say=take_over)
-    assert place.nothing_left() and not await log.positions("sample")
+    assert place.nothing_left() and not await committed(log)
     assert not await read_all(log, "receipts")
     await log.close()
 
@@ -330,9 +336,9 @@ async def test_a_cancelled_backfill_leaves_nothing_and_can_be_run_again(place: P
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert place.nothing_left() and not await log.positions("sample")
+    assert place.nothing_left() and not await committed(log)
     await place.backfill()
-    assert await log.positions("sample")
+    assert await committed(log)
     await log.close()
 
 

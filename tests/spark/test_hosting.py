@@ -24,7 +24,7 @@ from orchestrator.model import Settings
 from pipeline.partitioner import partition_of
 from pipeline.spark.hosting import SparkHandle, SparkHost, process_of, run_fleet
 from pipeline.spark.source import ship
-from state.log.protocol import Log, NewRecord, Partition
+from state.log.protocol import GroupLog, NewRecord, Partition
 from state.log.sqlite import open_sqlite
 from tests.kills.receipts import Payment, app, payments
 from workers.commands.consume import read_all
@@ -45,7 +45,7 @@ def host_on(spark: Any) -> SparkHost:
 class Life:
     """A fleet on Spark, and its log."""
 
-    def __init__(self, folder: Path, log: Log, spark: Any) -> None:
+    def __init__(self, folder: Path, log: GroupLog, spark: Any) -> None:
         self.log = log
         self.state = folder / "state"
         self.spec = InstanceSpec(
@@ -72,7 +72,8 @@ class Life:
 
     async def processed(self) -> None:
         async def done() -> bool:
-            return sum((await self.log.positions("receipts")).values()) >= self.sent
+            inputs = [Partition("payments", number) for number in range(8)]
+            return sum((await self.log.positions("receipts", inputs)).values()) >= self.sent
 
         await self.until("everything is processed", done)
 
@@ -135,10 +136,10 @@ async def test_killed_added_stopped(tmp_path: Path, spark: Any, monkeypatch: pyt
     assert [row["attempt"] for row in life.starts("i1")] == [0]
     await life.until("the worker of the killed one is gone", gone(workers))
 
-    await log.put_note("receipts", FLEET, WISH + "w", json.dumps({"add": 1}).encode())
+    await log.put_metadata("receipts", FLEET, WISH + "w", json.dumps({"add": 1}).encode())
 
     async def granted() -> bool:
-        return bool(life.starts("i3")) and await log.note("receipts", FLEET, GRANTED + "w") is not None
+        return bool(life.starts("i3")) and await log.metadata("receipts", FLEET, GRANTED + "w") is not None
 
     await life.until("a third instance is there", granted)
     await life.produce(500)

@@ -20,15 +20,16 @@ from state import base, manifest
 from state.changelog import replay
 from state.directory import StateDirectory
 from state.errors import BaseMissing, OutcomeUnknown
-from state.log.protocol import Log, Partition
+from state.log.protocol import GroupLog, Partition
 from state.log.sqlite import SqliteLog
 from state.store.rocksdb import RocksDbStore
 from tests.spark import sample
-from tests.spark.test_backfill import APP, ROOT, Place, driven, records, write
+from tests.spark.test_backfill import APP, ROOT, Place, committed, driven, records, write
 from workers.commands.consume import read_all
 from workers.journal import read_journals
 from workers.prepare import Prepared, prepare
 from workers.stores import Opened, StoreOpener
+from workers.surroundings import REAL, Surroundings
 
 pytestmark = pytest.mark.spark
 DEADLINE_S = 120.0
@@ -45,7 +46,7 @@ def place(tmp_path: Path, spark: Any) -> Place:
     return Place(tmp_path, spark)
 
 
-async def begun(place: Place, seed: int, count: int = 300) -> tuple[Log, list[Any], Any]:
+async def begun(place: Place, seed: int, count: int = 300) -> tuple[GroupLog, list[Any], Any]:
     """A log with records in it, a backfill of them, and its facts."""
     sent = records(count, seed=seed)
     log = await place.log()
@@ -53,11 +54,13 @@ async def begun(place: Place, seed: int, count: int = 300) -> tuple[Log, list[An
     return log, sent, await place.backfill(snapshot_only=True)
 
 
-async def opened(log: Log, folder: Path, snapshots: str, instance: str = "i1") -> tuple[Tables, set[str]]:
+async def opened(
+    log: GroupLog, folder: Path, snapshots: str, instance: str = "i1", surroundings: Surroundings = REAL
+) -> tuple[Tables, set[str]]:
     """Every table as an instance with this folder restores it, and where it came from."""
     prepared = await prepare(log, sample.app)
     directory = StateDirectory(folder, "sample", instance)
-    opener = StoreOpener(log, prepared, directory, snapshots)
+    opener = StoreOpener(log, prepared, directory, snapshots, surroundings)
     tables: Tables = {name: {} for name in sample.app.tables}
     sources: set[str] = set()
     for task in prepared.tasks():
@@ -70,7 +73,7 @@ async def opened(log: Log, folder: Path, snapshots: str, instance: str = "i1") -
     return tables, sources
 
 
-async def caught_up(log: Log, one: Opened) -> None:
+async def caught_up(log: GroupLog, one: Opened) -> None:
     end = (await log.ends([one.partition]))[one.partition]
     reader = log.reader()
     reader.add(one.partition, one.store.offset)
@@ -85,7 +88,7 @@ def decoded(name: str, store: RocksDbStore) -> dict[Any, Any]:
     return {table.key_codec.decode(k): table.spec.decode_value(v) for k, v in store.range(None, None)}
 
 
-async def everything(log: Log) -> dict[str, int]:
+async def everything(log: GroupLog) -> dict[str, int]:
     prepared = await prepare(log, sample.app)
     parts = [Partition(name, n) for name, count in prepared.counts().items() for n in range(count)]
     return {str(p): end for p, end in (await log.ends(parts)).items()}
@@ -105,16 +108,15 @@ async def test_the_tables_are_in_the_snapshot_alone(place: Place) -> None:
     path = place.snapshots / facts["snapshot"]
     for file in path.glob("*/manifest.json"):  # a base grows old, and may be used all the same
         assert f'"time_ms":{manifest.load(place.snapshots, path.name).time_ms}' in file.read_text()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("workers.stores.wall_ms", lambda: time.time_ns() // 1_000_000 + week)
-        assert await opened(log, place.folder / "later", str(place.snapshots)) == (tables, {"snapshot"})
+    later = Surroundings(wall_ms=lambda: time.time_ns() // 1_000_000 + week)
+    assert await opened(log, place.folder / "later", str(place.snapshots), surroundings=later) == (tables, {"snapshot"})
     assert manifest.prune(place.snapshots, 0) == []
     await log.close()
 
 
 async def test_nobody_restores_without_it(place: Place) -> None:
     log, _, facts = await begun(place, seed=12, count=40)
-    before, positions = await everything(log), await log.positions("sample")
+    before, positions = await everything(log), await committed(log)
     name = facts["snapshot"]
     kept = place.snapshots.rename(place.folder / "elsewhere")
     state = place.folder / "state"
@@ -130,7 +132,7 @@ async def test_nobody_restores_without_it(place: Place) -> None:
         await opened(log, state, str(kept))
     with pytest.raises(BaseMissing, match=f"goes on from snapshot {name} .*no folder"):
         await verify(APP, place.url, say=place.said.append, session=place.spark)
-    assert (await everything(log), await log.positions("sample")) == (before, positions)
+    assert (await everything(log), await committed(log)) == (before, positions)
     await log.close()
 
 
@@ -154,15 +156,18 @@ async def test_refused_it_leaves_nothing(place: Place, monkeypatch: pytest.Monke
     await write(log, sample.app, records(30, seed=3))
     loop = asyncio.get_running_loop()
 
+    async def seed() -> None:
+        lease = await log.lease("sample")
+        assert lease is not None
+        assert await log.seed_positions(lease, {Partition("orders", 0): 1}, {})
+
     def begin(text: str) -> None:
         if text.startswith("subtopology 1"):
-            asyncio.run_coroutine_threadsafe(
-                log.seed_positions("sample", {Partition("orders", 0): 1}, {}), loop
-            ).result()
+            asyncio.run_coroutine_threadsafe(seed(), loop).result()
 
     with pytest.raises(RefusedBySafety, match="committed positions while backfill was at work"):
         await place.backfill(snapshot_only=True, say=begin)
-    assert place.nothing_left() and not await log.notes("sample", base.NOTE)
+    assert place.nothing_left() and not await log.metadata_of("sample", base.BASE)
     await log.close()
 
 
@@ -197,7 +202,7 @@ async def test_with_an_unknown_outcome_the_snapshot_stays(place: Place, monkeypa
 class Life:
     """A fleet of the sample app."""
 
-    def __init__(self, place: Place, log: Log, prepared: Prepared) -> None:
+    def __init__(self, place: Place, log: GroupLog, prepared: Prepared) -> None:
         self.place, self.log, self.prepared = place, log, prepared
         self.state = place.folder / "state"
         self.fleet: asyncio.subprocess.Process | None = None
@@ -224,7 +229,7 @@ class Life:
 
     async def processed(self) -> bool:
         inputs = [p for task in self.prepared.tasks() for p in self.prepared.inputs(task.id)]
-        ends, positions = await self.log.ends(inputs), await self.log.positions("sample")
+        ends, positions = await self.log.ends(inputs), await self.log.positions("sample", inputs)
         return all(positions.get(p, 0) >= end for p, end in ends.items())
 
     async def stop(self) -> int:
@@ -239,12 +244,12 @@ async def test_instances_restore_from_it_and_go_on_and_so_do_their_standbys(plac
     prepared = await prepare(log, sample.app)
     life = Life(place, log, prepared)
 
-    before, positions = await everything(log), await log.positions("sample")
+    before, positions = await everything(log), await committed(log)
     await life.start()
     assert life.fleet is not None
     assert await asyncio.wait_for(life.fleet.wait(), DEADLINE_S) == 3, life.said()
     assert f"goes on from snapshot {facts['snapshot']}" in life.said() and "Traceback" not in life.said()
-    assert (await everything(log), await log.positions("sample")) == (before, positions)
+    assert (await everything(log), await committed(log)) == (before, positions)
 
     await life.start("--instances", "2", "--standbys", "1", "--snapshots", str(place.snapshots))
     late = [(topic, key, value, at + 10_000) for topic, key, value, at in records(200, seed=15)]

@@ -104,3 +104,10 @@ def test_nothing_is_nothing() -> None:
 def test_control_batches_are_checked_for_length_too() -> None:
     with pytest.raises(LogDamaged):
         batches.decode(batches.build_control(0, True, 0)[:-1], 0)
+
+
+def test_batches_are_cut_by_what_the_log_takes_and_one_record_may_be_larger() -> None:
+    small, large = [NewRecord(b"k%d" % number, b"v" * 400, 0) for number in range(20)], NewRecord(b"k", b"v" * 3_000, 0)
+    built = batches.build([*small[:10], large, *small[10:]], 2_000)
+    assert [batch.records for batch in built if len(batch.data) > 2_000] == [1]
+    assert sum(batch.records for batch in built) == 21 and len(built) >= 6

@@ -16,8 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from state.errors import Fenced, LeaseLost, Refused
 from state.log.batches import decode
+from state.log.group_store import Lease, OwnerRecord
 from state.log.memory import MemoryLog
-from state.log.protocol import Lease, NewRecord, OwnerRecord, Part, Partition, StoredRecord, TopicSpec
+from state.log.protocol import NewRecord, Partition, StoredRecord, TaskCommit, TopicSpec
 from state.log.sqlite import open_sqlite
 
 T = TypeVar("T")
@@ -50,6 +51,8 @@ class LogAgainstModel(RuleBasedStateMachine):
         self.log = self.run(self.open())
         for topic, kind in (("plain", "plain"), ("changelog", "changelog")):
             self.run(self.log.create_topic(TopicSpec(topic, 2, kind)))
+        for writer in ("w-1", "w-2"):
+            self.run(self.log.open_writer(APP, writer))
         self.records: dict[Partition, list[tuple[bytes | None, bytes | None]]] = {one: [] for one in PARTITIONS}
         self.positions: dict[Partition, int] = {}
         self.owners: dict[str, tuple[int, str]] = {}
@@ -69,9 +72,17 @@ class LogAgainstModel(RuleBasedStateMachine):
         for partition, records in writes.items():
             self.records[partition] += [(record.key, record.value) for record in records]
 
+    def check_answer(self, behind: dict[Partition, int], writes: dict[Partition, list[NewRecord]]) -> None:
+        """What a write answers is the offset after the last record; the settled end lies at it, or behind markers."""
+        assert behind.keys() == {one for one in writes if writes[one]}
+        ends = self.run(self.log.ends(list(behind), settled=True))
+        for partition, offset in behind.items():
+            assert offset <= ends[partition]
+            assert [one.offset for one in self.read(partition)][-1] == offset - 1
+
     def read(self, partition: Partition, position: int = 0, max_bytes: int = 1 << 20) -> list[StoredRecord]:
         reader = self.log.reader()
-        reader.add(partition, position)
+        reader.add(partition, max(position, self.run(self.log.starts([partition]))[partition]))
         found: list[StoredRecord] = []
         while got := self.run(reader.poll(max_bytes_per_partition=max_bytes)):
             for one in got:
@@ -82,14 +93,14 @@ class LogAgainstModel(RuleBasedStateMachine):
 
     @rule(writes=WRITES)
     def append(self, writes: dict[Partition, list[NewRecord]]) -> None:
-        ends = self.run(self.log.append(writes))
+        behind = self.run(self.log.append(writes))
         self.write(writes)
-        assert ends == self.run(self.log.ends([one for one in writes if writes[one]]))
+        self.check_answer(behind, writes)
 
     @rule(writer=WRITER, scopes=st.lists(SCOPE, min_size=1, max_size=3, unique=True), writes=WRITES, late=st.booleans())
     def commit(self, writer: str, scopes: list[str], writes: dict[Partition, list[NewRecord]], late: bool) -> None:
         parts = [
-            Part(
+            TaskCommit(
                 scope,
                 self.owners.get(scope, (1, ""))[0] - late,
                 writes if scope == scopes[0] else {},
@@ -99,7 +110,7 @@ class LogAgainstModel(RuleBasedStateMachine):
         ]
         bad = {part.scope for part in parts if self.owners.get(part.scope) != (part.epoch, writer)}
         try:
-            self.run(self.log.commit(APP, writer, parts))
+            behind = self.run(self.log.commit(APP, writer, parts))
         except Fenced:
             assert writer in self.fenced
         except Refused as error:
@@ -109,6 +120,7 @@ class LogAgainstModel(RuleBasedStateMachine):
             assert not bad
             assert writer not in self.fenced
             self.write(writes)
+            self.check_answer(behind, writes)
             self.positions[PARTITIONS[0]] = parts[-1].positions[PARTITIONS[0]]
 
     @rule()
@@ -129,7 +141,7 @@ class LogAgainstModel(RuleBasedStateMachine):
     @precondition(lambda self: self.lease is not None)
     @rule(writer=WRITER)
     def fence(self, writer: str) -> None:
-        had = self.run(self.log.fence(self.lease, writer))
+        had = self.run(self.log.fence(self.lease, [writer]))[writer]
         assert had == {scope for scope, (_, owner) in self.owners.items() if owner == writer}
         for scope in had:
             self.owners[scope] = (self.owners[scope][0] + 1, "")
@@ -140,7 +152,7 @@ class LogAgainstModel(RuleBasedStateMachine):
     def act_deposed(self, scope: str, writer: str) -> None:
         for call in (
             self.log.record_owners(self.deposed, [OwnerRecord(scope, 99, "m", writer, 0)]),
-            self.log.fence(self.deposed, writer),
+            self.log.fence(self.deposed, [writer]),
             self.log.renew(self.deposed),
         ):
             with pytest.raises(LeaseLost):
@@ -207,9 +219,9 @@ class LogAgainstModel(RuleBasedStateMachine):
     @invariant()
     def small_facts_are_as_written(self) -> None:
         if hasattr(self, "log"):
-            assert self.run(self.log.positions(APP)) == self.positions
+            assert self.run(self.log.positions(APP, PARTITIONS)) == self.positions
             owners = self.run(self.log.owners(APP))
-            assert {scope: (one.epoch, one.writer) for scope, one in owners.items()} == self.owners
+            assert {scope: (one.epoch, one.transactional_id) for scope, one in owners.items()} == self.owners
 
 
 class SqliteAgainstModel(LogAgainstModel):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from state import base
-from state.errors import Refused
+from state.errors import LogBusy, Refused
 from state.log.batches import decode, headers
+from state.log.group_store import AppMetadata
 from state.log.memory import MemoryLog
-from state.log.protocol import NewRecord, Part, Partition, TopicSpec
+from state.log.protocol import NewRecord, Partition, TaskCommit, TopicSpec
 
 T0, T1 = Partition("t", 0), Partition("t", 1)
 
@@ -31,8 +34,9 @@ async def read(log: MemoryLog, position: int = 0) -> list[tuple[int, bytes | Non
 
 async def test_each_transaction_leaves_a_marker() -> None:
     log = await opened()
-    assert await log.append({T0: one("a")}) == {T0: 2}
-    assert await log.append({T0: one("b"), T1: one("c")}) == {T0: 4, T1: 2}
+    assert await log.append({T0: one("a")}) == {T0: 1}
+    assert await log.append({T0: one("b"), T1: one("c")}) == {T0: 3, T1: 1}
+    assert await log.ends([T0, T1]) == {T0: 4, T1: 2}
     assert await read(log) == [(0, b"a"), (2, b"b")]
     got = log.fetch(T0, 0, 1 << 20)
     assert got is not None
@@ -41,9 +45,10 @@ async def test_each_transaction_leaves_a_marker() -> None:
 
 async def test_a_refused_commit_takes_offsets_and_shows_nothing() -> None:
     log = await opened()
+    await log.open_writer("app", "w")
     await log.append({T0: one("a")})
     with pytest.raises(Refused):
-        await log.commit("app", "w", [Part("0_0", 1, {T0: one("lost")})])
+        await log.commit("app", "w", [TaskCommit("0_0", 1, {T0: one("lost")})])
     assert await log.ends([T0]) == {T0: 4}
     assert await read(log) == [(0, b"a")]
     await log.append({T0: one("b")})
@@ -52,8 +57,9 @@ async def test_a_refused_commit_takes_offsets_and_shows_nothing() -> None:
 
 async def test_without_markers_offsets_are_dense() -> None:
     log = await opened(markers=False)
+    await log.open_writer("app", "w")
     with pytest.raises(Refused):
-        await log.commit("app", "w", [Part("0_0", 1, {T0: one("lost")})])
+        await log.commit("app", "w", [TaskCommit("0_0", 1, {T0: one("lost")})])
     assert await log.append({T0: one("a")}) == {T0: 1}
     assert await log.append({T0: one("b")}) == {T0: 2}
 
@@ -65,6 +71,7 @@ async def test_an_open_transaction_holds_the_readable_end_back(committed: bool) 
     pending = log.open_transaction({T0: one("p"), T1: one("q")})
     await log.append({T0: one("b")})
     assert await log.ends([T0, T1]) == {T0: 2, T1: 0}
+    assert await log.written([T0, T1]) == {T0: 5, T1: 1}
     assert await read(log) == [(0, b"a")]
     assert await read(log, 2) == []
     if committed:
@@ -75,6 +82,43 @@ async def test_an_open_transaction_holds_the_readable_end_back(committed: bool) 
     (end,) = (await log.ends([T0])).values()
     assert end == 6
     assert await read(log, end) == []
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_settled_ends_wait_for_an_open_transaction(committed: bool) -> None:
+    log = await opened()
+    await log.append({T0: one("a")})
+    pending = log.open_transaction({T0: one("p")})
+    asking = asyncio.create_task(log.ends([T0, T1], settled=True))
+    await log.append({T0: one("b"), T1: one("c")})
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not asking.done()
+    assert await log.ends([T0]) == {T0: 2}
+    if committed:
+        pending.commit()
+    else:
+        pending.abort()
+    assert await asking == await log.ends([T0, T1]) == {T0: 6, T1: 2}
+
+
+async def test_settled_ends_do_not_wait_for_what_is_written_later() -> None:
+    log = await opened()
+    first = log.open_transaction({T0: one("p")})
+    asking = asyncio.create_task(log.ends([T0], settled=True))
+    await asyncio.sleep(0)
+    log.open_transaction({T0: one("q")})  # stays open
+    first.commit()
+    assert await asking == {T0: 1}
+
+
+async def test_a_transaction_that_nobody_ends_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("state.log.memory.TRANSACTION_TIMEOUT_S", 0.01)
+    log = await opened()
+    log.open_transaction({T0: one("p")})
+    async with asyncio.timeout(10):
+        with pytest.raises(LogBusy, match="t-0 open for 0 s"):
+            await log.ends([T0], settled=True)
 
 
 async def test_compaction_leaves_open_transactions_alone() -> None:
@@ -92,11 +136,14 @@ async def test_tombstones_of_a_changelog_with_a_base_stay() -> None:
     now = [0]
     log = MemoryLog(clock_ms=lambda: now[0], delete_retention_ms=1000)
     topic = await log.create_topic(TopicSpec("t", 1, "changelog"))
-    note = base.encode(base.Base("snap-1", topic.topic_id))
-    assert await log.seed_positions("app", {T0: 0}, {T0: [base.marker(0)]}, notes=[("app", base.NOTE, "t", note)])
+    kept = base.encode(base.Base("snap-1", topic.topic_id))
+    lease = await log.acquire("app", "c", "a:1", None)
+    assert lease is not None
+    marked = [AppMetadata("app", base.BASE, "t", kept)]
+    assert await log.seed_positions(lease, {T0: 0}, {T0: [base.marker(0)]}, metadata=marked)
     now[0] = 5000
     assert await log.compact("t") == 0
-    await log.put_note("app", base.NOTE, "t", None)
+    await log.put_metadata("app", base.BASE, "t", None, lease=lease)
     assert await log.compact("t") == 1
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from state.log.batches import decode
-from state.log.protocol import NewRecord, OwnerRecord, Partition, TopicSpec
+from state.log.group_store import OwnerRecord
+from state.log.protocol import NewRecord, Partition, TopicSpec
 from state.log.sqlite import SqliteLog, open_sqlite
 from state.store.rocksdb import RocksDbStore
 
@@ -27,20 +28,21 @@ DEADLINE_S = 60.0
 COMMITTER = """
 import asyncio, sys
 from pathlib import Path
-from state.log.protocol import NewRecord, Part, Partition
+from state.log.protocol import NewRecord, Partition, TaskCommit
 from state.log.sqlite import open_sqlite
 
 async def main(path, name, scope, count):
     log = await open_sqlite(Path(path), create=False, busy_timeout_ms=60_000)
     me = int(scope.split("_")[1])
     source, shared, own = Partition("sources", me), Partition("t", 0), Partition("own", me)
-    done = (await log.positions("app")).get(source, 0)
+    done = (await log.positions("app", [source])).get(source, 0)
+    await log.open_writer("app", name)
     print("ready", flush=True)
     sys.stdin.readline()
     while done < count:
         record = NewRecord(b"%d" % me, b"%d" % done, done)
         done += 1
-        await log.commit("app", name, [Part(scope, 1, {shared: [record], own: [record, record]}, {source: done})])
+        await log.commit("app", name, [TaskCommit(scope, 1, {shared: [record], own: [record, record]}, {source: done})])
     await log.close()
 
 asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])))
@@ -178,7 +180,8 @@ async def test_many_processes_commit_at_once_and_nothing_is_lost_or_doubled(tmp_
             assert [value for _, key, value in shared if key == me] == list(range(count))
             own = await read(log, Partition("own", me))
             assert [value for _, _, value in own] == [value for number in range(count) for value in (number, number)]
-            assert (await log.positions("app"))[Partition("sources", me)] == count
+            source = Partition("sources", me)
+            assert await log.positions("app", [source]) == {source: count}
 
 
 async def test_a_killed_committer_leaves_whole_commits_only(tmp_path: Path) -> None:
@@ -192,12 +195,12 @@ async def test_a_killed_committer_leaves_whole_commits_only(tmp_path: Path) -> N
                 go(child)
                 deadline = time.monotonic() + DEADLINE_S
                 goal = before + dice.randint(1, 60)
-                while (await log.positions("app")).get(source, 0) < goal:
+                while (await log.positions("app", [source])).get(source, 0) < goal:
                     assert time.monotonic() < deadline
                     await asyncio.sleep(0)
                 child.send_signal(signal.SIGKILL)
                 child.wait(DEADLINE_S)
-            done = (await log.positions("app"))[source]
+            done = (await log.positions("app", [source]))[source]
             assert done >= goal
             assert [value for _, _, value in await read(log, P0)] == list(range(done))
             assert [value for _, _, value in (await read(log, own))[::2]] == list(range(done))
@@ -277,8 +280,8 @@ async def test_a_topic_that_another_process_grew_has_its_partitions_here(tmp_pat
     async with log_for(path, []) as log:
         new = Partition("t", 4)
         await log.append({P0: [NewRecord(b"k", b"v", 0)]})
-        assert (await log.topics())["t"].partitions == 3
+        assert (await log.topics(["t"]))["t"].partitions == 3
         with process(GROWER, path) as child:
             assert await asyncio.to_thread(line, child) == "5"
-        assert (await log.topics())["t"].partitions == 5
+        assert (await log.topics(["t"]))["t"].partitions == 5
         assert await log.append({new: [NewRecord(b"k", b"v", 0)]}) == {new: 1}

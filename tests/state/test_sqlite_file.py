@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from state import base
-from state.errors import LogBusy, LogMissing, LogUnusable, StateError
+from state.errors import LogBusy, LogFull, LogMissing, LogUnusable, StateError
 from state.log import compaction
 from state.log.batches import decode
+from state.log.group_store import AppMetadata, MetadataKind
 from state.log.protocol import NewRecord, Partition, StoredRecord, TopicSpec
 from state.log.sqlite import SqliteLog, open_sqlite
 
@@ -39,13 +40,13 @@ async def read(log: SqliteLog) -> list[StoredRecord]:
 async def test_a_log_is_what_it_was_after_reopening(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "folder" / "log with #? %41.db"
     log = await made(path)
-    await log.append({T0: [RECORD]}, note=("app", "kind", "key", b"n"))
+    await log.append({T0: [RECORD]}, metadata=AppMetadata("app", MetadataKind("kind"), "key", b"n"))
     await log.close()
     await log.close()
     again = await open_sqlite(path, create=False, synchronous="FULL")
     assert again.log_id == log.log_id
     assert await again.ends([T0]) == {T0: 1}
-    assert await again.note("app", "kind", "key") == b"n"
+    assert await again.metadata("app", MetadataKind("kind"), "key") == b"n"
     other = await made(tmp_path / "other.db")
     assert other.log_id != log.log_id
     await again.close()
@@ -161,7 +162,7 @@ async def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(LogUnusable, match="damaged"):
         broken = await open_sqlite(path, create=False)
         try:
-            await broken.topics()
+            await broken.topics(["t"])
         finally:
             await broken.close()
 
@@ -171,7 +172,7 @@ async def test_a_full_disk_is_named_and_nothing_is_half_written(tmp_path: Path) 
     log = await made(tmp_path / "log.db")
     await log.append({T0: [RECORD]})
     log._writer._db.execute("pragma max_page_count=60")
-    with pytest.raises(LogUnusable, match="no space left"):
+    with pytest.raises(LogFull, match="no space left"):
         await log.append({T0: [NewRecord(b"k", b"v" * 100_000, 0)] * 10})
     assert len(await read(log)) == 1
     log._writer._db.execute("pragma max_page_count=1000000")
@@ -269,12 +270,16 @@ async def test_a_compaction_that_was_overtaken_brings_nothing_back(tmp_path: Pat
 
 async def test_tombstones_of_a_changelog_with_a_base_stay(tmp_path: Path) -> None:
     log = await made(tmp_path / "log.db", "changelog", delete_retention_ms=-60_000)  # everything is old
-    note = base.encode(base.Base("snap-1", (await log.topics())["t"].topic_id))
-    assert await log.seed_positions("app", {T0: 0}, {T0: [base.marker(0)]}, notes=[("app", base.NOTE, "t", note)])
+    kept = base.encode(base.Base("snap-1", (await log.topics(["t"]))["t"].topic_id))
+    lease = await log.acquire("app", "c", "a:1", None)
+    assert lease is not None
+    marked = [AppMetadata("app", base.BASE, "t", kept)]
+    assert await log.seed_positions(lease, {T0: 0}, {T0: [base.marker(0)]}, metadata=marked)
     await log.append({T0: [NewRecord(b"k", b"1", 0), NewRecord(b"k", None, 0)]})
     assert await log.compact("t") == 1
     assert [(one.offset, one.key) for one in await read(log)] == [(0, b""), (2, b"k")]
-    await log.put_note("app", base.NOTE, "t", base.encode(base.Base("snap-1", "another topic of this name")))
+    other = base.encode(base.Base("snap-1", "another topic of this name"))
+    await log.put_metadata("app", base.BASE, "t", other, lease=lease)
     assert await log.compact("t") == 2
     await log.close()
 

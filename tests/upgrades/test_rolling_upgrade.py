@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from orchestrator.model import Settings
+from state.log.protocol import Partition
 from state.log.sqlite import open_sqlite
 from tests.cli.console import Console
 from workers.journal import read_journals
@@ -120,7 +121,8 @@ class Shop:
         async def look() -> int:
             log = await open_sqlite(self.log, create=False)
             try:
-                return sum(n for part, n in (await log.positions("shop")).items() if part.topic == topic)
+                inputs = [Partition(topic, number) for number in range(2)]
+                return sum((await log.positions("shop", inputs)).values())
             finally:
                 await log.close()
 

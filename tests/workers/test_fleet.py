@@ -78,7 +78,7 @@ class Life:
 
     def notes(self) -> dict[str, Any]:
         with closing(sqlite3.connect(self.path)) as db:
-            rows = db.execute("select key, value from notes where kind = ?", (FLEET,)).fetchall()
+            rows = db.execute("select key, value from notes where kind = ?", (FLEET.name,)).fetchall()
         return {key: json.loads(value) for key, value in rows}
 
     async def execute(self, statement: str) -> None:
@@ -86,7 +86,7 @@ class Life:
             db.execute(statement)
 
     async def wish(self, count: int) -> None:
-        await self.log.put_note("app", FLEET, WISH + "w", json.dumps({"add": count}).encode())
+        await self.log.put_metadata("app", FLEET, WISH + "w", json.dumps({"add": count}).encode())
 
     async def end(self) -> int:
         assert self.running is not None
@@ -168,7 +168,7 @@ async def test_scale_up_does_not_deny_what_the_fleet_has_taken(tmp_path: Path) -
 async def test_what_a_fleet_that_ended_had_taken_is_not_done_again(tmp_path: Path) -> None:
     async with life_in(tmp_path) as life:
         taken = json.dumps({"add": 5, "taken_by": "another"}).encode()
-        await life.log.put_note("app", FLEET, WISH + "old", taken)
+        await life.log.put_metadata("app", FLEET, WISH + "old", taken)
         await life.run(1)
         await life.wish(1)
         await life.until("the other wish", lambda: GRANTED + "w" in life.notes())

@@ -34,7 +34,7 @@ async def test_versions_that_start_together_do_not_share_a_number(tmp_path: Path
         topic: sub.number for prepared in found for sub in prepared.topology.subtopologies for topic in sub.sources
     }
     assert numbers["base"] == 0 and sorted(numbers.values()) == [0, 1, 2]
-    kept = json.loads(await first.note("rolled", NUMBERING, "app") or b"")
+    kept = json.loads(await first.metadata("rolled", NUMBERING, "app") or b"")
     again = version("base", "left", "right").topology(kept)
     assert {topic: sub.number for sub in again.subtopologies for topic in sub.sources} == numbers
     await first.close()

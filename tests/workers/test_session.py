@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from orchestrator import App, Record, Table, messages
-from orchestrator.transport import Connection, listen
+from orchestrator import App, Record, Table
+from orchestrator.coordinator import messages
+from orchestrator.coordinator.transport import Connection, listen
 from state.log.memory import MemoryLog
 from workers.prepare import prepare
 from workers.session import Session
@@ -54,3 +55,83 @@ async def test_a_coordinator_that_hangs_is_left_for_the_one_that_has_the_lease(t
         await asyncio.gather(session, return_exceptions=True)
         first.close()
         second.close()
+
+
+async def test_a_transactional_id_that_was_fenced_before_it_joined_is_left_for_another(tmp_path: Path) -> None:
+    """It was silent for so long that it was fenced: whoever joins has opened what it will commit with."""
+    log = MemoryLog(markers=False)
+    spec = WorkerSpec(InstanceSpec("tests:app", app.id, "i1", "memory:", str(tmp_path)), 1, "one")
+    session = Session(Worker(spec, log, await prepare(log, app), {}))
+    joined: asyncio.Queue[str] = asyncio.Queue()
+
+    async def welcome(connection: Connection) -> None:
+        join = messages.decode_up(await connection.receive())
+        assert isinstance(join, messages.Join)
+        joined.put_nowait(join.hello.writer)
+        await asyncio.Event().wait()
+
+    server, address = await listen("127.0.0.1", 0, welcome)
+    lease = await log.acquire(app.id, "i1", address, None)
+    assert lease is not None
+    fenced = session.hello.writer
+    await log.fence(lease, [fenced])
+    running = asyncio.create_task(session.run())
+    try:
+        async with asyncio.timeout(30):
+            mine = await joined.get()
+        assert mine != fenced
+        assert await log.commit(app.id, mine, []) == {}
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        server.close()
+
+
+async def test_a_worker_joins_with_its_instances_zone_and_capacity(tmp_path: Path) -> None:
+    log = MemoryLog(markers=False)
+    instance = InstanceSpec("tests:app", app.id, "i1", "memory:", str(tmp_path), zone="east", capacity=3)
+    worker = Worker(WorkerSpec(instance, 1, "one"), log, await prepare(log, app), {})
+    hello = Session(worker).hello
+    assert (hello.zone, hello.capacity) == ("east", 3)
+
+
+async def test_a_transactional_id_that_changes_while_the_log_is_waited_for_is_opened_before_it_joins(
+    tmp_path: Path,
+) -> None:
+    """The log was locked while the id was opened, and the worker was fenced meanwhile: each commit of an id that joined
+    without having been opened would be refused, and its tasks would be given up and granted for ever."""
+
+    class LockedLog(MemoryLog):
+        locked, waiting = asyncio.Event(), asyncio.Event()
+
+        async def open_writer(self, application: str, transactional_id: str) -> None:
+            self.waiting.set()
+            await self.locked.wait()
+            await super().open_writer(application, transactional_id)
+
+    log = LockedLog(markers=False)
+    spec = WorkerSpec(InstanceSpec("tests:app", app.id, "i1", "memory:", str(tmp_path)), 1, "one")
+    session = Session(Worker(spec, log, await prepare(log, app), {}))
+    joined: asyncio.Queue[str] = asyncio.Queue()
+
+    async def welcome(connection: Connection) -> None:
+        join = messages.decode_up(await connection.receive())
+        assert isinstance(join, messages.Join)
+        joined.put_nowait(join.hello.writer)
+        await asyncio.Event().wait()
+
+    server, address = await listen("127.0.0.1", 0, welcome)
+    assert await log.acquire(app.id, "i1", address, None) is not None
+    running = asyncio.create_task(session.run())
+    try:
+        async with asyncio.timeout(30):
+            await log.waiting.wait()
+            session.rejoin()
+            log.locked.set()
+            mine = await joined.get()
+        assert mine == session.hello.writer
+        assert await log.commit(app.id, mine, []) == {}
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        server.close()

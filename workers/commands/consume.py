@@ -29,7 +29,7 @@ async def _consume(app: str, topic: str, url: str | None, follow: bool) -> int:
     async with log_of(app, url) as (application, log, _):
         facts = await description(log, application)
         described = facts["topics"]
-        topics = await log.topics()
+        topics = await log.topics([topic])
         info = topics.get(topic)
         if info is None:
             raise WrongUse(f"'{application}' has no topic '{topic}'; it has {', '.join(sorted(described))}")
@@ -51,7 +51,7 @@ async def _consume(app: str, topic: str, url: str | None, follow: bool) -> int:
                         if not follow:
                             reader.drop(part.partition)
                 if follow:
-                    _add_new(reader, partitions, (await log.topics()).get(topic))
+                    _add_new(reader, partitions, (await log.topics([topic])).get(topic))
         finally:
             await reader.close()
     return 0
@@ -87,7 +87,7 @@ def line(partition: Partition, record: StoredRecord, codecs: dict[str, Any]) -> 
 
 async def read_all(log: Log, topic: str) -> list[tuple[Partition, StoredRecord]]:
     """Every record of a topic that is there now."""
-    info = (await log.topics())[topic]
+    info = (await log.topics([topic]))[topic]
     partitions = [Partition(topic, number) for number in range(info.partitions)]
     starts, ends = await log.starts(partitions), await log.ends(partitions)
     reader = log.reader()

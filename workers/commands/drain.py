@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from orchestrator.cli.arguments import Parser, checked
-from orchestrator.cli.settings import some_time
+from orchestrator.settings import some_time
 from workers.commands import scale_down
 from workers.commands.run import add_place
 

@@ -26,6 +26,7 @@ from pipeline.definitions import Topic
 from pipeline.errors import CodecError
 from pipeline.loading import load
 from pipeline.partitioner import partition_of
+from state.log.group_store import AppMetadata, MetadataKind
 from state.log.protocol import Log, NewRecord, Partition
 from workers.commands.run import add_place
 from workers.logs import default_log, open_log
@@ -34,7 +35,7 @@ from workers.values import to_bytes
 
 BATCH = 1_000
 LOOK_S = 0.5
-PROGRESS = "produce"
+PROGRESS = MetadataKind("produce")
 FIELDS = {"key", "value", "timestamp_ms", "headers"}
 IGNORED = {"partition", "offset"}  # `consume` prints them; where a record goes is decided by its key
 NUMBER_SHOWN = 20
@@ -82,16 +83,16 @@ async def _produce(app: App, topic: Topic[Any, Any], url: str, file: str | None,
             # Standard input cannot be read again, so it is kept; all lines are checked before the first is written.
             lines = list(enumerate(sys.stdin.buffer, 1))
             _check(topic, lines)
-            return await _write(log, app, topic, counted, lines, None, rate)
+            return await _write(log, app, topic, counted, lines, None, None, rate)
         path = Path(file)
         try:
             name = f"{topic.topic}:{hashlib.blake2b(str(path.resolve()).encode(), digest_size=8).hexdigest()}"
-            done = await log.note(app.id, PROGRESS, name)
+            done = await log.metadata(app.id, PROGRESS, name)
             start = int(done) if done else 0
             with path.open("rb") as lines_:
                 _check(topic, _after(lines_, start))
                 lines_.seek(0)
-                return await _write(log, app, topic, counted, _after(lines_, start), name, rate)
+                return await _write(log, app, topic, counted, _after(lines_, start), name, done, rate)
         except OSError as error:
             raise WrongUse(f"cannot read {file}: {error.strerror}; name a readable file") from None
     finally:
@@ -116,6 +117,7 @@ async def _write(
     counted: _Counted,
     lines: Iterable[tuple[int, bytes]],
     name: str | None,
+    done: bytes | None,
     rate: float,
 ) -> int:
     count = 0
@@ -123,8 +125,12 @@ async def _write(
     begun = time.monotonic()
     for batch in _batches(topic, lines, batch_size):
         records = batch.records(await counted.now(topic.topic), count)
-        note = None if name is None else (app.id, PROGRESS, name, str(batch.last).encode())
-        await log.append(records, note=note)
+        if name is None:
+            await log.append(records)
+        else:
+            progress = AppMetadata(app.id, PROGRESS, name, str(batch.last).encode())
+            await log.append(records, metadata=progress, seen=done)
+            done = progress.value
         count += len(batch.items)
         if rate:
             await asyncio.sleep(max(0.0, begun + count / rate - time.monotonic()))
@@ -142,7 +148,7 @@ class _Counted:
     async def now(self, topic: str) -> int:
         if time.monotonic() - self._looked >= LOOK_S:
             self._looked = time.monotonic()
-            info = (await self._log.topics()).get(topic)
+            info = (await self._log.topics([topic])).get(topic)
             self._partitions = self._partitions if info is None else info.partitions
         return self._partitions
 

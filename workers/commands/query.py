@@ -93,7 +93,7 @@ async def _fresh(log: Log, described: dict[str, Any], number: int, partitions: I
     inputs = [Partition(topic, partition) for topic in sub["sources"] for partition in partitions]
     ends, starts = await log.ends(inputs), await log.starts(inputs)
     while time.monotonic() < deadline:
-        positions = await log.positions(described["id"])
+        positions = await log.positions(described["id"], inputs)
         if all(positions.get(p, starts[p]) >= ends[p] for p in inputs):
             return
         await asyncio.sleep(POLL_S)

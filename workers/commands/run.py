@@ -7,14 +7,13 @@ import logging
 import os
 import signal
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
-from orchestrator.cli.settings import TABLE, whole_number
+from orchestrator.cli.settings import TABLE
 from orchestrator.errors import WrongUse
-from orchestrator.model import Protocol, Settings
+from orchestrator.settings import GROUP, group_settings_of, whole_number
 from orchestrator.weights import strange
 from pipeline.loading import load
 from workers.fleet import Fleet, Host, ProcessHost
@@ -22,13 +21,21 @@ from workers.logs import default_log, log_path, open_log, show_log
 from workers.prepare import prepare
 from workers.spec import InstanceSpec
 
-GROUP = (
-    *("protocol", "ready", "standbys", "heartbeat", "session-timeout", "disconnect-grace", "max-learners"),
-    *("acceptable-recovery-lag", "acceptable-recovery-time", "balancing-factor", "weights"),
-)
 OWN = (
-    *("task-weights", "restore-rate-limit"),
-    *("workers", "commit-interval", "synchronous", "snapshots", "on-stop", "after-leave", "on", "failpoint"),
+    *("task-weights", "restore-rate-limit", "zone", "capacity"),
+    *(
+        "workers",
+        "commit-interval",
+        "log-timeout",
+        "max-call",
+        "synchronous",
+        "snapshots",
+        "on-stop",
+        "on-halt",
+        "after-leave",
+        "on",
+        "failpoint",
+    ),
     "log-level",
 )
 INSTANCES_MAX = 1_000
@@ -36,25 +43,8 @@ INSTANCES_MAX = 1_000
 
 def add_group_settings(parser: Parser) -> None:
     """Settings of the group, with the defaults of the safety page."""
-    for name in GROUP:
-        parser.setting(f"--{name}")
-
-
-def group_settings(args: Any) -> Settings:
-    return replace(
-        Settings(),
-        protocol=Protocol(args.protocol),
-        ready=args.ready,
-        standbys=args.standbys,
-        heartbeat_ms=args.heartbeat,
-        session_timeout_ms=args.session_timeout,
-        disconnect_grace_ms=args.disconnect_grace,
-        max_learners_per_instance=args.max_learners,
-        acceptable_recovery_lag=args.acceptable_recovery_lag,
-        acceptable_recovery_time_ms=args.acceptable_recovery_time,
-        balancing_factor=args.balancing_factor,
-        weights=args.weights,
-    )
+    for setting in GROUP:
+        parser.setting(f"--{setting.name}")
 
 
 def add_place(parser: Parser) -> None:
@@ -76,10 +66,7 @@ def run(argv: list[str]) -> int:
         raise WrongUse(
             f"--instances {args.instances}: one machine does not carry that many; write at most {INSTANCES_MAX}"
         )
-    if args.session_timeout <= args.heartbeat:
-        raise WrongUse(
-            "--session-timeout is not longer than --heartbeat: every member would be taken for dead; raise it"
-        )
+    settings = group_settings_of(args)
     os.environ["ORCHESTRATOR_LOG_LEVEL"] = args.log_level  # instances and workers inherit it
     logging.basicConfig(level=args.log_level, stream=sys.stderr)
     app = load(args.app)
@@ -92,13 +79,18 @@ def run(argv: list[str]) -> int:
         state_dir=state_dir(args, url),
         workers=args.workers,
         folder=str(Path.cwd()),
-        settings=group_settings(args),
+        settings=settings,
+        zone=args.zone,
+        capacity=args.capacity,
         task_weights=args.task_weights or (),
         restore_rate_limit=args.restore_rate_limit,
         commit_ms=args.commit_interval,
+        log_timeout_ms=args.log_timeout,
+        max_call_ms=args.max_call,
         synchronous=args.synchronous,
         snapshots=args.snapshots,
         on_stop=args.on_stop,
+        on_halt=args.on_halt,
         after_leave=args.after_leave,
         failpoint=args.failpoint,
     )
@@ -141,7 +133,7 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
             loop.add_signal_handler(number, stop, number)
         tasks = len(prepared.tasks())
         plural = "s" if count != 1 else ""
-        print(f"{count} instance{plural}, {tasks} tasks, embedded log {show_log(spec.log)}, no broker", flush=True)
+        print(f"{count} instance{plural}, {tasks} tasks, {show_log(spec.log)}", flush=True)
         code = await fleet.run(count)
         return 128 + received[0] if received and received[0] == signal.SIGINT else code
     finally:

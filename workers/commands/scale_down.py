@@ -11,10 +11,10 @@ import time
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
-from orchestrator.cli.settings import some_time, whole_number
 from orchestrator.errors import TimedOut, WrongUse
-from orchestrator.shares import parse_amount
-from state.log.protocol import Log
+from orchestrator.group.scale_plan import parse_amount
+from orchestrator.settings import some_time, whole_number
+from state.log.group_store import GroupStore
 from workers.client import Client, fleet_of, log_of
 from workers.commands.run import add_place
 from workers.commands.show import show_json
@@ -103,7 +103,7 @@ async def _run(args: Any) -> int:
             await client.close()
 
 
-async def _follow(args: Any, client: Client, log: Log, application: str) -> int:
+async def _follow(args: Any, client: Client, log: GroupStore, application: str) -> int:
     status = await client.ask("status")
     if status["scale"] is None:
         return _end(args, {"outcome": "nothing to do", "leaving": []})
@@ -112,7 +112,7 @@ async def _follow(args: Any, client: Client, log: Log, application: str) -> int:
     return await _see_through(args, client, log, application, answer, status)
 
 
-async def _see_through(args: Any, client: Client, log: Log, application: str, answer: Any, before: Any) -> int:
+async def _see_through(args: Any, client: Client, log: GroupStore, application: str, answer: Any, before: Any) -> int:
     """Show progress until the scale-down is over. An interrupt ends the showing, and nothing else."""
     started = time.monotonic()
     try:
@@ -175,7 +175,7 @@ class Progress:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-async def _shut_down(log: Log, application: str, leaving: list[str]) -> None:
+async def _shut_down(log: GroupStore, application: str, leaving: list[str]) -> None:
     """The group has let them go; wait until the fleet that started them has seen their processes end."""
     deadline = time.monotonic() + SHUT_DOWN_S
     while time.monotonic() < deadline:

@@ -10,11 +10,11 @@ import time
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
-from orchestrator.cli.settings import some_time, whole_number
 from orchestrator.errors import RefusedBySafety, TimedOut, WrongUse
-from orchestrator.shares import Amount, parse_amount, target_size
+from orchestrator.group.scale_plan import Amount, parse_amount, target_size
+from orchestrator.settings import some_time, whole_number
 from state.errors import StateError
-from state.log.protocol import Log
+from state.log.group_store import GroupStore
 from workers.client import Client, fleet_of, log_of
 from workers.commands.run import INSTANCES_MAX, add_place
 from workers.commands.show import show_json
@@ -87,12 +87,12 @@ async def _run(args: Any) -> dict[str, Any]:
             await client.close()
 
 
-async def _ask_fleet(log: Log, application: str, count: int, deadline: float) -> list[str]:
+async def _ask_fleet(log: GroupStore, application: str, count: int, deadline: float) -> list[str]:
     """The names of what was started. However the waiting ends, a wish that no fleet has taken is withdrawn."""
     key, wish = secrets.token_hex(4), json.dumps({"add": count}).encode()
-    await log.put_note(application, FLEET, WISH + key, wish)
+    await log.put_metadata(application, FLEET, WISH + key, wish)
     try:
-        while (found := await log.note(application, FLEET, GRANTED + key)) is None:
+        while (found := await log.metadata(application, FLEET, GRANTED + key)) is None:
             if await fleet_of(log, application) is None:
                 raise RefusedBySafety(f"the fleet of '{application}' has ended; start it with `orchestrator run`")
             if time.monotonic() > deadline:
@@ -111,10 +111,10 @@ async def _ask_fleet(log: Log, application: str, count: int, deadline: float) ->
     return added
 
 
-async def _withdraw(log: Log, application: str, key: str, wish: bytes) -> bool:
+async def _withdraw(log: GroupStore, application: str, key: str, wish: bytes) -> bool:
     """Whether nobody will grant it. The fleet takes a wish in the same way: one of both comes first."""
     try:
-        if not await log.replace_note(application, FLEET, key, wish, WITHDRAWN):
+        if not await log.replace_metadata(application, FLEET, key, wish, WITHDRAWN):
             return False
     except StateError as error:
         logger.info("the wish for more instances is not withdrawn: %s", error)
@@ -123,10 +123,10 @@ async def _withdraw(log: Log, application: str, key: str, wish: bytes) -> bool:
     return True
 
 
-async def _forget(log: Log, application: str, key: str) -> None:
+async def _forget(log: GroupStore, application: str, key: str) -> None:
     """A note that stays is read by nobody: what was answered is no less true."""
     try:
-        await log.put_note(application, FLEET, key, None)
+        await log.put_metadata(application, FLEET, key, None)
     except StateError as error:
         logger.info("a note of scale-up stays: %s", error)
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from orchestrator.cli.arguments import Parser
+from workers import halts
 from workers.client import Client, description, log_of
 from workers.commands.run import add_place
 from workers.commands.show import show_json, table
@@ -35,9 +36,14 @@ async def status(app: str, url: str | None, retry_s: float = 8.0) -> dict[str, A
         finally:
             await client.close()
         lease = await log.lease(application)
+        halted = await halts.read_all(log, application)
     topics = {sub["number"]: sub["sources"] for sub in described["subtopologies"]}
     for task in answer["tasks"]:
         task["topics"] = topics.get(int(task["id"].partition("_")[0]), [])
+        halt = halted.get(task["id"])
+        task["halted"] = None
+        if halt is not None:
+            task["halted"] = {"record": halt.record, "error": halt.error, "at_ms": halt.at_ms, "skip": halt.skip}
     return {
         "application": application,
         "log": found,
@@ -76,6 +82,7 @@ def text(facts: dict[str, Any]) -> str:
             head,
             "",
             table(instances, ("instance", "state", "tasks", "host", "pid")),
+            *(f"{i['id']}: {notice}" for i in facts["instances"] for notice in i["notices"]),
             "",
             table(tasks, ("task", "active", "epoch", "input lag", "learners", "standbys")),
         ]

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
-from orchestrator.cli.settings import whole_number
 from orchestrator.errors import RefusedBySafety, WrongUse
-from state.log.protocol import Log
+from orchestrator.settings import whole_number
+from state.log.group_store import GroupStore
 from workers.client import description, log_of
 from workers.commands.run import add_place
 from workers.commands.show import show_json
@@ -53,7 +53,7 @@ def run(argv: list[str]) -> int:
 async def _grow(app: str, topic: str, partitions: int, url: str | None) -> dict[str, Any]:
     async with log_of(app, url) as (application, log, _):
         described = await description(log, application)
-        before = (await log.topics()).get(topic)
+        before = (await log.topics([topic])).get(topic)
         if before is None or not (topic in described["topics"] or _is_internal(described, topic)):
             known = ", ".join(sorted(described["topics"]))
             raise WrongUse(f"'{application}' has no topic '{topic}'; it has {known}")
@@ -69,9 +69,9 @@ async def _grow(app: str, topic: str, partitions: int, url: str | None) -> dict[
     }
 
 
-async def _check(log: Log, topic: str) -> None:
+async def _check(log: GroupStore, topic: str) -> None:
     """Raises RefusedBySafety where any application lays state by this count."""
-    for application, kept in (await log.notes_of_all(DESCRIPTION, "app")).items():
+    for application, kept in (await log.metadata_of_all(DESCRIPTION, "app")).items():
         problem = refusal(json.loads(kept), topic)
         if problem is not None:
             raise RefusedBySafety(f"'{application}': {problem}")

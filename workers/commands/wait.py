@@ -7,10 +7,10 @@ import time
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
-from orchestrator.cli.settings import some_time, whole_number
 from orchestrator.errors import RefusedBySafety, TimedOut
+from orchestrator.settings import some_time, whole_number
 from state.errors import LogMissing, LogUnusable
-from workers.client import Client, log_of
+from workers.client import Client, description, fleet_of, log_of
 from workers.commands.run import add_place
 from workers.commands.show import show_json
 from workers.logs import NoLog
@@ -34,6 +34,13 @@ def run(argv: list[str]) -> int:
     else:
         print(f"stable: generation {facts['generation']}, {facts['instances']} instances")
     return 0
+
+
+async def _refuse_unknown(args: Any) -> None:
+    """Raises WrongUse for an application that the log does not know, and which is not being started by a fleet."""
+    async with log_of(args.app, args.log) as (application, log, _):
+        if await fleet_of(log, application) is None:
+            await description(log, application)
 
 
 async def _wait(args: Any) -> dict[str, Any]:
@@ -60,8 +67,12 @@ async def _wait(args: Any) -> dict[str, Any]:
                         await asyncio.sleep(POLL_S)
                 finally:
                     await client.close()
-        except (LogMissing, NoLog, RefusedBySafety) as error:
+        except (LogMissing, NoLog) as error:
             told = str(error)
+        except RefusedBySafety as error:
+            told = str(error)
+            if time.monotonic() > making:
+                await _refuse_unknown(args)
         except LogUnusable as error:  # a log that is being made at this moment has no tables yet
             if time.monotonic() > making:
                 raise

@@ -1,0 +1,19 @@
+"""The clocks that the shells read. One rule: the pure cores read none; the time comes to them as an argument.
+
+Intervals are measured with `monotonic_ms`; `wall_ms` is for what people, or another process, read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+
+def monotonic_ms() -> int:
+    """Returns the time of the running loop, which no clock on a wall moves. Called on the loop only."""
+    return int(asyncio.get_running_loop().time() * 1000)
+
+
+def wall_ms() -> int:
+    """Returns the milliseconds since 1970 on this machine's wall clock."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,321 @@
+"""What clients may ask the coordinator: status, scale-down and its plan, explain, query.
+
+One rule: an answer is plain data in the shapes that the command line prints; a request becomes one event of the group.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.clocks import monotonic_ms
+from orchestrator.coordinator.shell import Coordinator
+from orchestrator.errors import OrchestratorError, RefusedBySafety, WrongUse
+from orchestrator.explain.task import explain_task
+from orchestrator.group import events as ev
+from orchestrator.group.convergence import holder_of, is_stable
+from orchestrator.group.scale_plan import choose_leaving, leaver_costs, parse_amount, running, target_size
+from orchestrator.group.state import GroupState
+from orchestrator.model import Role, TaskId
+from orchestrator.names import natural
+
+NO_FACTS = (None, None, None, None)
+AMOUNTS = ("to", "by", "instances")
+PLANS_KEPT = 100
+
+
+async def status(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole group, as `status --json` prints it (the caller adds application and log). `counted`: refuse while it is
+    not known how many instances run."""
+    await coordinator.gathered.wait()
+    group = coordinator.group
+    if args.get("counted"):
+        running(group)
+    return {
+        "generation": group.generation,
+        "protocol": group.protocol.value,
+        "term": group.term,
+        "stable": is_stable(group),
+        "scale": scale(group),
+        "scale_since": coordinator.scale_since,
+        "instances": instances(group),
+        "tasks": [task_facts(group, task) for task in sorted(group.tasks)],
+        "hand_overs": hand_over_facts(coordinator, int(args.get("hand_overs_since") or 0)),
+        "last_outcome": list(coordinator.last_outcome) if coordinator.last_outcome else None,
+    }
+
+
+def scale(group: GroupState) -> dict[str, Any] | None:
+    operation = group.operation
+    if operation is None:
+        return None
+    left = sum(1 for o in group.owners.values() if o.writer and _instance(group, o.member) in operation.instances)
+    deadline = operation.deadline_ms
+    return {
+        "id": operation.id,
+        "leaving": sorted(operation.instances, key=natural),
+        "deadline_s": None if deadline is None else max(0, (deadline - monotonic_ms()) / 1000),
+        "moves_left": left,
+    }
+
+
+def _instance(group: GroupState, member: str) -> str | None:
+    known = group.members.get(member)
+    return known.join_request.instance if known is not None else None
+
+
+def instances(group: GroupState) -> list[dict[str, Any]]:
+    """One row an instance; workers are counted."""
+    rows: dict[str, dict[str, Any]] = {}
+    loads: Counter[str | None] = Counter()
+    for task in group.tasks:
+        loads[group.effective_owner(task)] += group.weight(task)
+    for member in sorted(group.members, key=lambda m: natural(m.name)):
+        if member.fenced:
+            continue  # what is left of a dead one until its session ends
+        name = member.join_request.instance
+        state = "leaving" if member.is_leaving else "running" if member.sent is not None else "joining"
+        row = rows.setdefault(
+            name,
+            {
+                "id": name,
+                "state": state,
+                "workers": 0,
+                "load": 0,
+                "host": member.join_request.host,
+                "pid": member.join_request.pid,
+                "notices": [],
+            },
+        )
+        row["notices"] += member.status.notice.splitlines()
+        row["workers"] += 1
+        row["load"] += loads[member.name]
+    return list(rows.values())
+
+
+def task_facts(group: GroupState, task: TaskId) -> dict[str, Any]:
+    owner = group.owners.get(task)
+    holder = holder_of(group, task)
+    lag, size, records, pause_ms = holder.status.facts.get(task, NO_FACTS) if holder is not None else NO_FACTS
+    learners, standbys = [], []
+    for member in sorted(group.members.reporting(task), key=lambda m: natural(m.name)):
+        copy = member.status.copies.get(task)
+        if copy is None:
+            continue
+        if copy.role is Role.LEARNER:
+            eta_s = None if copy.eta_ms is None else copy.eta_ms / 1000
+            learners.append({"instance": member.join_request.instance, "restore_lag": copy.lag, "eta_s": eta_s})
+        else:
+            standbys.append({"instance": member.join_request.instance, "restore_lag": copy.lag})
+    return {
+        "id": str(task),
+        "active": holder.join_request.instance if holder is not None else None,
+        "worker": holder.name if holder is not None else None,
+        "epoch": owner.epoch if owner is not None else 0,
+        "topics": [],
+        "state_bytes": size,
+        "input_lag": lag,
+        "records": records,
+        "weight": group.weight(task),
+        "pause_max_ms": pause_ms,
+        "learners": learners,
+        "standbys": standbys,
+    }
+
+
+def hand_over_facts(coordinator: Coordinator, since: int = 0) -> dict[str, Any]:
+    """Pauses of the hand-overs after the first `since` that this coordinator saw."""
+    skipped = max(0, since - (coordinator.hand_over_count - len(coordinator.hand_overs)))
+    kept = list(coordinator.hand_overs.values())[skipped:]
+    gaps = sorted(h.pause_ms for h in kept if h.pause_ms is not None)
+
+    def at(share: float) -> int | None:
+        return gaps[min(len(gaps) - 1, int(len(gaps) * share))] if gaps else None
+
+    return {
+        "count": coordinator.hand_over_count - since,
+        "p50_ms": at(0.5),
+        "p99_ms": at(0.99),
+        "max_ms": gaps[-1] if gaps else None,
+    }
+
+
+async def hand_overs(coordinator: Coordinator, args: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The last hand-overs, oldest first."""
+    return [
+        {"task": str(h.task), "from": h.source, "to": h.target, "gap_ms": h.gap_ms, "pause_ms": h.pause_ms}
+        for h in coordinator.hand_overs.values()
+    ]
+
+
+async def plan(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Who would leave and what would move; changes nothing."""
+    await coordinator.gathered.wait()
+    made = make_plan(coordinator.group, args, coordinator.host)
+    coordinator.plans.pop(made["plan"], None)
+    coordinator.plans[made["plan"]] = {name: args.get(name) for name in AMOUNTS}
+    while len(coordinator.plans) > PLANS_KEPT:
+        del coordinator.plans[next(iter(coordinator.plans))]
+    return made
+
+
+def make_plan(group: GroupState, args: Mapping[str, Any], host: str | None) -> dict[str, Any]:
+    """The plan of a scale-down: its id stands for the group as it is now, so an older plan does not fit later."""
+    present = running(group)
+    given = [name for name in AMOUNTS if args.get(name)]
+    if len(given) != 1:
+        raise WrongUse("give one of --to, --by, --instances")
+    current = args.get("current")
+    if current is not None and int(current) != len(present):
+        raise RefusedBySafety(f"{len(present)} instances run, not {current}; look at `status` and decide again")
+    if "instances" in given:
+        leaving = sorted(set(str(args["instances"]).split(",")), key=natural)
+        unknown = [name for name in leaving if name not in present]
+        if unknown:
+            raise WrongUse(f"no instance '{unknown[0]}' runs; there are {', '.join(sorted(present, key=natural))}")
+        if len(leaving) >= len(present):
+            raise WrongUse("all instances would leave, and one always stays; name fewer")
+    else:
+        to = parse_amount(str(args["to"]), "--to") if "to" in given else None
+        by = parse_amount(str(args["by"]), "--by") if "by" in given else None
+        size = target_size(len(present), to=to, by=by)
+        leaving = choose_leaving(leaver_costs(group, present), len(present) - size, last=host)
+    staying = sorted(present - set(leaving), key=natural)
+    moves = _moves(group, set(leaving))
+    # Neither bytes nor lags: they change with every record, and the plan stays the same plan.
+    facts = f"{group.generation}|{sorted(present)}|{leaving}|{[(move['task'], move['from']) for move in moves]}"
+    return {
+        "plan": hashlib.blake2b(facts.encode(), digest_size=6).hexdigest(),
+        "from": len(present),
+        "to": len(staying),
+        "leaving": leaving,
+        "staying": staying,
+        "moves": moves,
+        "outcome": "planned" if leaving else "nothing to do",
+    }
+
+
+def _moves(group: GroupState, leaving: set[str]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for task in sorted(group.tasks):
+        holder = holder_of(group, task)
+        if holder is None or holder.join_request.instance not in leaving:
+            continue
+        copies = [
+            (copy.lag, m.join_request.instance)
+            for m in group.members.reporting(task)
+            if (copy := m.status.copies.get(task)) is not None and m.join_request.instance not in leaving
+        ]
+        warm = min(copies, default=None)
+        ready = warm is not None and warm[0] <= group.settings.acceptable_recovery_lag
+        rows.append(
+            {
+                "task": str(task),
+                "from": holder.join_request.instance,
+                "to": warm[1] if warm else None,
+                "bytes": holder.status.facts.get(task, NO_FACTS)[1],
+                "ready_copy": ready,
+            }
+        )
+    return rows
+
+
+async def scale_down(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Mark the leavers. The operation is written down before any member is sent its part."""
+    await coordinator.gathered.wait()
+    group = coordinator.group
+    if group.operation is not None:
+        raise RefusedBySafety(
+            f"scale-down {group.operation.id} is running; follow it with --follow or take it back with --undo"
+        )
+    wanted = args.get("plan")
+    if wanted and not any(args.get(name) for name in AMOUNTS):
+        if wanted not in coordinator.plans:
+            raise RefusedBySafety(f"there is no plan {wanted} here, or its coordinator is gone; make one with --plan")
+        args = {**args, **coordinator.plans[wanted]}
+    made = make_plan(group, args, coordinator.host)
+    if wanted and wanted != made["plan"]:
+        raise RefusedBySafety(f"plan {wanted} does not fit: the group has changed since; make a new one with --plan")
+    if not made["leaving"]:
+        return made
+    timeout_ms = args.get("timeout_ms")
+    deadline_wall = None if timeout_ms is None else coordinator.wall_ms() + int(timeout_ms)
+    force = bool(args.get("force"))
+    await coordinator.ledger.put_operation(
+        {"id": made["plan"], "leaving": made["leaving"], "deadline_wall_ms": deadline_wall, "force": force}
+    )
+    deadline = None if timeout_ms is None else monotonic_ms() + int(timeout_ms)
+    coordinator.scale_since = coordinator.hand_over_count
+    coordinator.event(ev.Leaving(made["plan"], tuple(made["leaving"]), deadline, force))
+    return {**made, "outcome": "running", "since": coordinator.scale_since}
+
+
+async def undo(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Take the marks of the running scale-down back."""
+    operation = coordinator.group.operation
+    if operation is None:
+        return {"outcome": "nothing to do"}
+    coordinator.event(ev.UndoLeaving())
+    return {"outcome": "rolled back", "plan": operation.id}
+
+
+async def explain(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Why a task is where it is."""
+    group = coordinator.group
+    task = _task(group, str(args["task"]))
+    why, waiting = explain_task(group, task)
+    holder = holder_of(group, task)
+    return {
+        "task": str(task),
+        "active": holder.join_request.instance if holder is not None else None,
+        "why": why,
+        "waiting_for": waiting,
+    }
+
+
+def _task(group: GroupState, text: str) -> TaskId:
+    try:
+        task = TaskId.parse(text)
+    except ValueError:
+        task = TaskId(-1, -1)
+    if task not in group.tasks:
+        raise WrongUse(f"no task '{text}'; there are {', '.join(str(t) for t in sorted(group.tasks)[:20])}")
+    return task
+
+
+async def query(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Read a key from the active's store."""
+    group = coordinator.group
+    task = _task(group, str(args["task"]))
+    holder = holder_of(group, task)
+    if holder is None or holder.session is None:
+        raise OrchestratorError(f"{task} has no active instance at the moment; try again, or ask `explain {task}`")
+    found = await coordinator.lookup(holder.session, task, str(args["table"]), bytes(args["key"]))
+    if found.error:
+        raise OrchestratorError(found.error)
+    return {
+        "value": found.value,
+        "task": str(task),
+        "instance": holder.join_request.instance,
+        "role": found.role,
+        "restore_lag": found.restore_lag,
+    }
+
+
+async def wait_generation(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
+    """A light request: has anything changed, is it stable."""
+    return {"generation": coordinator.group.generation, "stable": is_stable(coordinator.group)}
+
+
+HANDLERS = {
+    "status": status,
+    "plan": plan,
+    "scale-down": scale_down,
+    "undo": undo,
+    "explain": explain,
+    "query": query,
+    "hand-overs": hand_overs,
+    "stable": wait_generation,
+}

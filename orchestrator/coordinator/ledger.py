@@ -1,0 +1,45 @@
+"""What the coordinator needs of the log, under its lease. One rule: every write of it fails once the lease is lost.
+
+The log itself lives in state/; workers/ joins the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from orchestrator.errors import OrchestratorError
+from orchestrator.model import Owner, TaskId
+
+
+class NotCoordinator(OrchestratorError):
+    """Another coordinator holds the lease at a higher term: stop at once."""
+
+
+class Ledger(Protocol):
+    """Owner records, fences and operations, written under one term."""
+
+    term: int
+
+    async def renew(self) -> None:
+        """Keep the lease. Raises NotCoordinator."""
+
+    async def owners(self) -> Sequence[Owner]: ...
+
+    async def record_owners(self, records: Sequence[Owner]) -> None:
+        """Raises NotCoordinator."""
+
+    async def fence(self, transactional_id: str) -> tuple[TaskId, ...]:
+        """From now on the log refuses `transactional_id`; returns the tasks it had. Raises NotCoordinator."""
+
+    async def generation(self) -> int:
+        """The last generation that was written down; 0 where none was."""
+
+    async def put_generation(self, generation: int) -> None:
+        """Raises NotCoordinator."""
+
+    async def operation(self) -> Mapping[str, object] | None:
+        """The scale-down that runs, as written down."""
+
+    async def put_operation(self, facts: Mapping[str, object] | None) -> None:
+        """Raises NotCoordinator."""

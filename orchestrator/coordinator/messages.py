@@ -1,0 +1,144 @@
+"""What travels between workers, clients and the coordinator: msgspec structs, msgpack, one tag each.
+
+One rule: a frame is a 4-byte big-endian length and that many bytes; a peer that sends anything else is dropped.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from orchestrator.errors import ProtocolError
+from orchestrator.model import Assignment, Copy, JoinRequest, MemberStatus, ProcessingStarted, Released, TaskId
+
+VERSION = 1
+FRAME_BYTES_MAX = 32 << 20
+
+
+class Join(msgspec.Struct, tag="join", frozen=True):
+    """A worker opens a session."""
+
+    version: int
+    application: str
+    hello: JoinRequest
+    status: MemberStatus
+
+
+class FullStatus(msgspec.Struct, tag="beat", frozen=True):
+    """A worker's whole status."""
+
+    status: MemberStatus
+
+
+V = TypeVar("V")
+Changed = dict[TaskId, V] | list[V] | UnsetType
+
+
+class StatusDelta(msgspec.Struct, tag="change", frozen=True):
+    """A worker's status by what it was in its last message: see heartbeat_delta.py. Only to a coordinator that understands it."""
+
+    generation: int | UnsetType = UNSET
+    term: int | UnsetType = UNSET
+    active: Changed[int] = UNSET
+    copies: Changed[Copy] = UNSET
+    disk: Changed[int] = UNSET
+    released: Changed[Released] = UNSET
+    ends: Changed[int] = UNSET
+    started: Changed[ProcessingStarted] = UNSET
+    facts: dict[TaskId, tuple[int, int, int, int]] | tuple[list[int], list[int], list[int], list[int]] | UnsetType = (
+        UNSET
+    )
+    weights: Changed[int] = UNSET
+    leaving: bool | UnsetType = UNSET
+    bounce: bool | UnsetType = UNSET
+    notice: str | UnsetType = UNSET
+
+
+class Ask(msgspec.Struct, tag="ask", frozen=True):
+    """A client's request. `verb` names a handler of the coordinator; `args` is plain data."""
+
+    id: int
+    verb: str
+    args: dict[str, Any] = {}
+
+
+class Found(msgspec.Struct, tag="found", frozen=True):
+    """A worker's answer to Lookup; `value` None: not there; `error` when it cannot say."""
+
+    id: int
+    value: bytes | None
+    role: str
+    restore_lag: int
+    error: str = ""
+
+
+class Welcome(msgspec.Struct, tag="welcome", frozen=True):
+    """The coordinator took the session; `changes`: it understands StatusDelta, which one of an older version does not."""
+
+    term: int
+    changes: bool = False
+
+
+class Assign(msgspec.Struct, tag="assign", frozen=True):
+    """What the worker should hold now."""
+
+    assignment: Assignment
+
+
+class Closed(msgspec.Struct, tag="closed", frozen=True):
+    """The session is over; `fenced`: the transactional id is refused from now on."""
+
+    fenced: bool
+    reason: str
+
+
+class Lookup(msgspec.Struct, tag="lookup", frozen=True):
+    """Read a key of a table from a worker's store."""
+
+    id: int
+    task: str
+    table: str
+    key: bytes
+
+
+class Answer(msgspec.Struct, tag="answer", frozen=True):
+    """The answer to Ask: `body`, or `error` with the exit code that a command should end with."""
+
+    id: int
+    body: Any = None
+    error: str = ""
+    code: int = 0
+
+
+Up = Join | FullStatus | StatusDelta | Ask | Found
+Down = Welcome | Assign | Closed | Lookup | Answer
+
+_encoder = msgspec.msgpack.Encoder()
+_up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)
+_down: msgspec.msgpack.Decoder[Down] = msgspec.msgpack.Decoder(Down)
+
+
+def encode(message: Up | Down) -> bytes:
+    """A whole frame. Raises ProtocolError for one that is too large."""
+    body = _encoder.encode(message)
+    if len(body) > FRAME_BYTES_MAX:
+        raise ProtocolError(f"a message of {len(body)} bytes is over the limit of {FRAME_BYTES_MAX}")
+    return len(body).to_bytes(4, "big") + body
+
+
+def decode_up(body: bytes) -> Up:
+    """What a worker or client sent. Raises ProtocolError."""
+    try:
+        return _up.decode(body)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"not a message of ours: {error}") from None
+
+
+def decode_down(body: bytes) -> Down:
+    """What the coordinator sent. Raises ProtocolError."""
+    try:
+        return _down.decode(body)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"not a message of ours: {error}") from None

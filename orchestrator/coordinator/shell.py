@@ -1,0 +1,304 @@
+"""The coordinator: an asyncio shell around Group. Sessions in, effects out, timers, and what clients ask.
+
+One rule: it decides nothing. Events go into the core one at a time; owner records and fences go to the log in order,
+and their results are the next events. It ends as soon as its lease is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from orchestrator.clocks import monotonic_ms, wall_ms
+from orchestrator.coordinator import messages
+from orchestrator.coordinator.assignor_process import AssignorProcess
+from orchestrator.coordinator.heartbeat_delta import DeltaDecoder
+from orchestrator.coordinator.ledger import Ledger, NotCoordinator
+from orchestrator.coordinator.transport import Connection, ConnectionEnded, listen
+from orchestrator.errors import OrchestratorError, ProtocolError
+from orchestrator.group import events as ev
+from orchestrator.group import invariants
+from orchestrator.group.step import Group
+from orchestrator.model import Settings, Task, TaskId
+
+log = logging.getLogger("orchestrator.coordinator")
+TICK_S = 0.1
+RENEW_S = 1.0
+HAND_OVERS_KEPT = 10_000
+
+Handler = Callable[["Coordinator", dict[str, Any]], Awaitable[Any]]
+
+
+class Coordinator:
+    """One term of one application. `handlers` are the handlers of what clients may ask (admin.py)."""
+
+    def __init__(
+        self,
+        application: str,
+        settings: Settings,
+        ledger: Ledger,
+        tasks: Iterable[Task],
+        handlers: Mapping[str, Handler],
+        *,
+        host: str = "",
+        wall_ms: Callable[[], int] = wall_ms,
+    ) -> None:
+        self.application = application
+        self.settings = settings
+        self.host = host  # the instance whose process this is
+        self.wall_ms = wall_ms  # deadlines in the log outlive this process, and with it the clock of its loop
+        self.ledger = ledger
+        self.tasks = tuple(tasks)
+        self.handlers = handlers
+        self.group = Group(settings, self.tasks, term=ledger.term, now_ms=monotonic_ms())
+        self.hand_overs: dict[tuple[TaskId, int], ev.HandedOver] = {}
+        self.hand_over_count = 0
+        self.last_outcome: tuple[str, str] | None = None
+        self.scale_since = 0  # hand-overs before the last scale-down under this coordinator
+        self.plans: dict[str, dict[str, Any]] = {}  # shown and not yet applied
+        self.lookups: dict[int, asyncio.Future[messages.Found]] = {}
+        self.ids = itertools.count(1)
+        self._connections: dict[int, Connection] = {}
+        self._writes: asyncio.Queue[ev.RecordOwners | ev.Fence | ev.OperationEnded] = asyncio.Queue()
+        self._agreed = asyncio.Event()
+        self._targets: asyncio.Queue[ev.ComputeTarget] = asyncio.Queue()
+        self.assignor_process = AssignorProcess()
+        self._server: asyncio.Server | None = None
+        self._started = asyncio.Event()
+        self.gathered = asyncio.Event()  # before that nobody knows how many there are
+        self._ended = False
+        self._asks: set[asyncio.Task[None]] = set()
+
+    async def listen(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Open the port; sessions are taken once `serve` runs. Returns `host:port`."""
+        self._server, address = await listen(host, port, self._accept)
+        return address
+
+    async def serve(self) -> None:
+        """Run until the lease is lost (NotCoordinator) or the task is cancelled. `listen` comes first."""
+        assert self._server is not None
+        self.group = Group(
+            self.settings,
+            self.tasks,
+            await self.ledger.owners(),
+            term=self.ledger.term,
+            now_ms=monotonic_ms(),
+            generation=await self.ledger.generation(),
+            gathering=True,
+        )
+        await self._resume_operation()
+        self._started.set()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._gather())
+                group.create_task(self._renew())
+                group.create_task(self._tick())
+                group.create_task(self._write())
+                group.create_task(self._keep_generation())
+                group.create_task(self._compute())
+        except* NotCoordinator as errors:
+            log.warning("term %d is over: %s", self.ledger.term, errors.exceptions[0])
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """End all sessions and the port, also those that wait for a beginning that does not come."""
+        if self._server is not None:
+            self._server.close()
+        self._ended = True
+        self._started.set()
+        self.gathered.set()
+        await asyncio.gather(*(connection.close() for connection in self._connections.values()))
+
+    async def _resume_operation(self) -> None:
+        facts = await self.ledger.operation()
+        if facts is None:
+            return
+        deadline = facts.get("deadline_wall_ms")
+        left = None if deadline is None else int(str(deadline)) - self.wall_ms()
+        instances = facts["leaving"]
+        assert isinstance(instances, Sequence)
+        self.event(
+            ev.Leaving(
+                str(facts["id"]),
+                tuple(str(i) for i in instances),
+                None if left is None else monotonic_ms() + left,
+                bool(facts.get("force")),
+                resumed=True,
+            )
+        )
+
+    # ---- the core
+
+    def event(self, event: ev.Event) -> None:
+        """Give the core an event and perform what it wants. Never waits."""
+        before = self.group.generation
+        for effect in self.group.step(event, monotonic_ms()):
+            self._perform(effect)
+        if self.group.generation != before:
+            self._agreed.set()
+        if self.settings.check_invariants:
+            invariants.check(self.group)
+
+    def _perform(self, effect: ev.Effect) -> None:
+        match effect:
+            case ev.Send(session, assignment):
+                self._send(session, messages.Assign(assignment))
+            case ev.CloseSession(session, fenced):
+                self._send(session, messages.Closed(fenced, "fenced" if fenced else "another session took over"))
+            case ev.RecordOwners() | ev.Fence():
+                self._writes.put_nowait(effect)
+            case ev.ComputeTarget():
+                self._targets.put_nowait(effect)
+            case ev.OperationEnded(operation, outcome):
+                self.last_outcome = (operation, outcome)
+                log.info("scale-down %s: %s", operation, outcome)
+                self._writes.put_nowait(effect)
+            case ev.HandedOver():
+                self._handed_over(effect)
+            case ev.Announced(text):
+                log.info(text)
+
+    def _handed_over(self, move: ev.HandedOver) -> None:
+        """Keep the last ones; one that is published again replaces what was known."""
+        key = (move.task, move.epoch)
+        if key not in self.hand_overs:
+            self.hand_over_count += 1
+        self.hand_overs[key] = move
+        if len(self.hand_overs) > HAND_OVERS_KEPT:
+            del self.hand_overs[next(iter(self.hand_overs))]
+        log.info(
+            "%s handed over from %s to %s, pause %s ms, gap %s ms",
+            move.task,
+            move.source,
+            move.target,
+            move.pause_ms,
+            move.gap_ms,
+        )
+
+    def _send(self, session: int, message: messages.Down) -> None:
+        connection = self._connections.get(session)
+        if connection is not None:
+            connection.send(message)
+
+    # ---- loops
+
+    async def _gather(self) -> None:
+        """Nothing is planned or counted before those without tasks had the time to come back (docs/decisions/29)."""
+        if self.group.gathering:
+            await asyncio.sleep(self.settings.gathering_ms / 1000)
+            self.event(ev.Gathered())
+        self.gathered.set()
+
+    async def _renew(self) -> None:
+        while True:
+            await self.ledger.renew()
+            await asyncio.sleep(RENEW_S)
+
+    async def _tick(self) -> None:
+        while True:
+            self.event(ev.Tick())
+            await asyncio.sleep(TICK_S)
+
+    async def _write(self) -> None:
+        """Owner records, fences and operations, in the order the core asked for them."""
+        while True:
+            effect = await self._writes.get()
+            if isinstance(effect, ev.RecordOwners):
+                await self.ledger.record_owners(effect.records)
+                self.event(ev.OwnersRecorded(effect.records))
+            elif isinstance(effect, ev.Fence):
+                tasks = await self.ledger.fence(effect.transactional_id)
+                self.event(ev.Fenced(effect.transactional_id, tasks))
+            elif self.group.operation is None:
+                await self.ledger.put_operation(None)
+
+    async def _keep_generation(self) -> None:
+        """Not every member receives every generation, and those who did may be gone: the log keeps the last one."""
+        while True:
+            await self._agreed.wait()
+            self._agreed.clear()
+            await self.ledger.put_generation(self.group.generation)
+
+    async def _compute(self) -> None:
+        """Long placements, off this loop; what is left of them here is in steps of about a millisecond."""
+        try:
+            while True:
+                wanted = await self._targets.get()
+                gc.freeze()  # or the collector walks the whole group, 200 ms for 200,000 tasks, because of what is made here
+                try:
+                    self.event(ev.TargetComputed(wanted.number, await self.assignor_process.assign(wanted.view)))
+                finally:
+                    gc.unfreeze()
+        finally:
+            await self.assignor_process.close()
+
+    # ---- connections
+
+    async def _accept(self, connection: Connection) -> None:
+        session = next(self.ids)
+        self._connections[session] = connection
+        decoder = DeltaDecoder()
+        try:
+            await self._started.wait()
+            if self._ended:
+                return
+            await connection.receive_all(
+                lambda body: self._receive(session, connection, decoder, messages.decode_up(body))
+            )
+        except ConnectionEnded:
+            pass
+        except ProtocolError as error:
+            log.warning("dropped a peer that sent a malformed frame: %s", error)
+        finally:
+            del self._connections[session]
+            self.event(ev.SessionEnded(session))
+
+    def _receive(self, session: int, connection: Connection, decoder: DeltaDecoder, message: messages.Up) -> None:
+        match message:
+            case messages.StatusDelta() | messages.FullStatus():
+                self.event(ev.Heartbeat(session, decoder.decode(message)))
+            case messages.Join(version, application, join_request):
+                if version != messages.VERSION or application != self.application:
+                    what = f"this is the coordinator of {self.application}, protocol {messages.VERSION}"
+                    connection.send(messages.Closed(False, what))
+                    raise ProtocolError(
+                        f"{join_request.member} of {application}, protocol {version}, wanted to join; {what}"
+                    )
+                connection.send(messages.Welcome(self.ledger.term, changes=True))
+                self.event(ev.Joined(session, join_request, decoder.decode(message)))
+            case messages.Found(id=number):
+                waiting = self.lookups.pop(number, None)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(message)
+            case messages.Ask():
+                task = asyncio.get_running_loop().create_task(self._answer(connection, message))
+                self._asks.add(task)
+                task.add_done_callback(self._asks.discard)
+
+    async def _answer(self, connection: Connection, ask: messages.Ask) -> None:
+        handler = self.handlers.get(ask.verb)
+        try:
+            if handler is None:
+                raise OrchestratorError(f"the coordinator cannot '{ask.verb}'; it may be of an older version")
+            connection.send(messages.Answer(ask.id, await handler(self, ask.args)))
+        except OrchestratorError as error:
+            connection.send(messages.Answer(ask.id, None, str(error), error.exit_code))
+
+    async def lookup(self, session: int, task: TaskId, table: str, key: bytes) -> messages.Found:
+        """Ask a worker for a key of its store."""
+        number = next(self.ids)
+        waiting: asyncio.Future[messages.Found] = asyncio.get_running_loop().create_future()
+        self.lookups[number] = waiting
+        self._send(session, messages.Lookup(number, str(task), table, key))
+        try:
+            async with asyncio.timeout(5):
+                return await waiting
+        except TimeoutError:
+            raise OrchestratorError(f"the worker of {task} did not answer within 5 s; try again") from None
+        finally:
+            self.lookups.pop(number, None)

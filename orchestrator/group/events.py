@@ -1,0 +1,182 @@
+"""What the group receives and what it wants done: one dataclass each.
+
+One rule: the result of an effect comes back as the next event; the core never waits. Shells perform effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from orchestrator.model import Assignment, JoinRequest, MemberStatus, Owner, TaskId
+from orchestrator.task_assignor.view import TargetAssignment, View
+
+# ---- events
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A worker opened a session (first, again, or after a reconnect) and reported its whole status."""
+
+    session: int
+    join_request: JoinRequest
+    status: MemberStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A member's whole status; at once when something changed, else every heartbeat interval."""
+
+    session: int
+    status: MemberStatus
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    """The connection is gone. That is not death: the session may be resumed."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class OwnersRecorded:
+    """The owner records are in the log; their grants may go out."""
+
+    records: tuple[Owner, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """The log refuses this transactional id from now on; `tasks` are those it had."""
+
+    transactional_id: str
+    tasks: tuple[TaskId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """Somebody who knows says that a member is dead (an operator, a supervisor): do not wait for its session."""
+
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """Mark instances as leaving. `resumed`: read from the log by a new coordinator, to which nobody has joined yet."""
+
+    operation: str
+    instances: tuple[str, ...]
+    deadline_ms: int | None = None
+    force: bool = False
+    resumed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UndoLeaving:
+    """Take the marks of the running scale-down back; its learners finish what they began."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetComputed:
+    """The answer to ComputeTarget: where tasks belong, by what was known when it was asked for."""
+
+    number: int
+    target: TargetAssignment
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Whoever was here before this coordinator has had the time to come back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = (
+    Joined
+    | Heartbeat
+    | SessionEnded
+    | OwnersRecorded
+    | Fenced
+    | Expired
+    | Leaving
+    | UndoLeaving
+    | TargetComputed
+    | Gathered
+    | Tick
+)
+
+# ---- effects
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send an assignment over a session."""
+
+    session: int
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSession:
+    """End a session; `fenced` tells the worker that its transactional id is refused from now on."""
+
+    session: int
+    fenced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOwners:
+    """Write owner records into the log under the lease; the answer is OwnersRecorded."""
+
+    records: tuple[Owner, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Have the log refuse this transactional id; the answer is Fenced."""
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeTarget:
+    """Place the tasks of this view, which takes long; go on with other events meanwhile. The answer is TargetComputed."""
+
+    number: int
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class OperationEnded:
+    """A scale-down came to its end: "done", "rolled back" or "forced"."""
+
+    operation: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """A task changed hands. `gap_ms` is what a user felt: from the last record of the old owner to the first of the new
+    (None: no record on one side, yet); `pause_ms` is the time in which nobody ran it (None: a side was lost).
+    Told twice where the first record comes later."""
+
+    task: TaskId
+    epoch: int
+    source: str
+    target: str
+    gap_ms: int | None
+    pause_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """Something a person reads: `S2 shuts down`, `S1 fenced`, `S1 rejoined`."""
+
+    text: str
+    facts: Mapping[str, str] | None = None
+
+
+Effect = Send | CloseSession | RecordOwners | Fence | ComputeTarget | OperationEnded | HandedOver | Announced

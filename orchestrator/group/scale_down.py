@@ -1,0 +1,76 @@
+"""A scale-down in the group: instances are marked, hand everything over, and are sent their shutdown.
+
+One rule: a mark can be taken back as long as its instance has not been sent its shutdown; whoever is stopped by force is fenced.
+Called by step.py.
+"""
+
+from __future__ import annotations
+
+from orchestrator.group import changes as ch
+from orchestrator.group import events as ev
+from orchestrator.group import fencing
+from orchestrator.group.members import Member
+from orchestrator.group.state import GroupState, Operation
+from orchestrator.names import natural
+
+
+def mark(group: GroupState, event: ev.Leaving) -> ch.Decisions:
+    """Mark instances as leaving."""
+    leavers = frozenset(event.instances)
+    yield ch.OperationBegun(Operation(event.operation, leavers, event.deadline_ms, event.force, event.resumed))
+    for member in group.members:
+        leaving = member.join_request.instance in leavers
+        if member.leaving != leaving:
+            yield ch.LeavingMarked(member, leaving)
+
+
+def undo(group: GroupState, outcome: str) -> ch.Decisions:
+    """Take the marks of the running scale-down back."""
+    if group.operation is None:
+        return
+    for member in group.members:
+        if member.leaving and not member.shut_down:
+            yield ch.LeavingMarked(member, False)
+    yield ch.Touched(set(group.members.by_name))
+    yield ev.OperationEnded(group.operation.id, outcome)
+    yield ch.OperationOver({})
+    yield ch.TargetOutdated()
+
+
+def force(group: GroupState, operation: Operation, now_ms: int) -> ch.Decisions:
+    """The deadline has passed: the leavers are stopped as they are. A fenced worker comes back under a new transactional id, to
+    be sent its shutdown."""
+    for member in list(group.members):
+        if member.join_request.instance in operation.instances:
+            yield from fencing.expire(group, member)
+    yield ev.OperationEnded(operation.id, "forced")
+    yield ch.OperationOver(dict.fromkeys(operation.instances, now_ms + 3 * group.settings.session_timeout_ms))
+
+
+def check_deadline(group: GroupState, operation: Operation, now_ms: int) -> ch.Decisions:
+    """A deadline that has passed takes the marks back, or stops the leavers by force."""
+    if operation.deadline_ms is None or now_ms < operation.deadline_ms:
+        return
+    if operation.force:
+        yield from force(group, operation, now_ms)
+    else:
+        yield from undo(group, "rolled back")
+
+
+def finish(going: list[Member]) -> ch.Decisions:
+    """Members that were sent their shutdown are shut down."""
+    for member in sorted(going, key=lambda m: natural(m.name)):
+        if not member.shut_down:
+            yield ch.MemberShutDown(member)
+            yield ev.Announced(f"{member.name} shuts down")
+
+
+def end(group: GroupState, operation: Operation, now_ms: int) -> ch.Decisions:
+    """The operation is done when nobody of it is left."""
+    if any(group.members.of_instance(instance) for instance in operation.instances):
+        return
+    absent = not group.by_transactional_id.keys() <= group.members.transactional_ids()
+    if operation.resumed and (absent or now_ms - group.started_ms < group.settings.rejoin_grace_ms):
+        return  # its leavers may still come back to this coordinator, or run on until they are fenced
+    yield ev.OperationEnded(operation.id, "done")
+    yield ch.OperationOver({})

@@ -1,0 +1,139 @@
+"""The plan of a scale-down or scale-up: counts and percentages of instances, who leaves, and what that costs.
+
+One rule: whole-number arithmetic, no floats. A share is always written with `%`; a bare number is a count. The leavers are
+those that cost the least to move. Reads the group, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from orchestrator.errors import RefusedBySafety, WrongUse
+from orchestrator.group.state import GroupState
+from orchestrator.model import TaskId
+from orchestrator.names import natural
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """`80%` or `32`. `percent` is exact."""
+
+    count: int | None = None
+    percent: Fraction | None = None
+
+
+def parse_amount(text: str, option: str, *, percent_max: int = 100) -> Amount:
+    """Read the value of --to or --by. Raises WrongUse with what to write instead. Only growing knows more than 100%."""
+    value = text.strip()
+    try:
+        if value.endswith("%"):
+            number = value[:-1]
+            if not number or not number.replace(".", "", 1).isdecimal() or not number.isascii():
+                raise ValueError
+            percent = Fraction(number)
+            if not 0 < percent <= percent_max:
+                raise WrongUse(f"{option} {text}: out of range; write a share above 0% and up to {percent_max}%")
+            return Amount(percent=percent)
+        if value.isascii() and value.isdecimal():
+            count = int(value)
+            if count == 0:
+                raise WrongUse(f"{option} 0: one instance always stays; write a count of 1 or more")
+            return Amount(count=count)
+        share = Fraction(value) if "." in value else None
+    except (ValueError, ZeroDivisionError):
+        share = None
+    if share is not None and 0 < share < 1:
+        exact = share * 100
+        shown = str(exact.numerator) if exact.denominator == 1 else f"{float(exact):g}"
+        raise WrongUse(f"{option} {text}: a share is written with a percent sign; write {shown}%")
+    raise WrongUse(f"{option} {text}: not a count or a share; write a count such as 3, or a share such as 80%")
+
+
+def target_size(current: int, *, to: Amount | None, by: Amount | None, grow: bool = False) -> int:
+    """How many instances there should be. Shrinking: `to P%` leaves max(1, ceil(n*P/100)), `by P%` takes
+    floor(n*P/100) away; growing mirrors it (`by P%` adds ceil). Never below one, never across `current`."""
+    if to is not None:
+        if to.count is not None:
+            size = to.count
+        else:
+            assert to.percent is not None
+            size = _ceil(current * to.percent / 100)
+    elif by is not None:
+        if by.count is not None:
+            step = by.count
+        else:
+            assert by.percent is not None
+            share = current * by.percent / 100
+            step = _ceil(share) if grow else share.numerator // share.denominator
+        size = current + step if grow else current - step
+    else:
+        raise WrongUse("how many: give --to or --by")
+    size = max(1, size)
+    return max(size, current) if grow else min(size, current)
+
+
+def _ceil(value: Fraction) -> int:
+    return -(-value.numerator // value.denominator)
+
+
+def choose_leaving(costs: Mapping[str, tuple[int, int]], leave: int, *, last: str | None = None) -> list[str]:
+    """The `leave` instances that cost the least to move. `costs`: instance -> (bytes to move that have no ready copy
+    elsewhere, number of tasks). `last` (the coordinator's host) goes only when all others have gone; ties: the last by
+    name leaves first, as the newest usually is."""
+    names = sorted(costs, key=natural)
+    position = {name: index for index, name in enumerate(names)}
+    order = sorted(names, key=lambda name: (name == last, costs[name], -position[name]))
+    return sorted(order[: max(0, min(leave, len(names) - 1))], key=natural)
+
+
+# ---- read from the group
+
+
+def leaver_costs(group: GroupState, present: set[str]) -> dict[str, tuple[int, int]]:
+    """Instance -> (bytes to move that have no ready copy elsewhere, number of tasks)."""
+    result = dict.fromkeys(present, (0, 0))
+    for owner in group.owners.values():
+        member = group.members.get(owner.member)
+        if member is None or not owner.writer or member.join_request.instance not in result:
+            continue
+        task = group.tasks.get(owner.task)
+        cost, count = result[member.join_request.instance]
+        moves_state = (
+            task is not None and task.stateful and not _ready_elsewhere(group, owner.task, member.join_request.instance)
+        )
+        size = max(1, task.state_bytes) if task is not None and moves_state else 0
+        result[member.join_request.instance] = (cost + size, count + 1)
+    return result
+
+
+def _ready_elsewhere(group: GroupState, task: TaskId, instance: str) -> bool:
+    for other in group.members.reporting(task):
+        copy = other.status.copies.get(task)
+        if (
+            copy is not None
+            and other.join_request.instance != instance
+            and copy.lag <= group.settings.acceptable_recovery_lag
+        ):
+            return True
+    return False
+
+
+def running(group: GroupState) -> set[str]:
+    """The instances that a share is counted of: running or joining, not leaving. Raises RefusedBySafety while owners may
+    still come back to a new coordinator: a share of those who are back already would be another number."""
+    here = group.members.transactional_ids()
+    absent = sorted(
+        {
+            group.owners[next(iter(group.by_transactional_id.of(w)))].member
+            for w in group.by_transactional_id.keys() - here - group.fencing
+        }
+    )
+    left = group.started_ms + group.settings.rejoin_grace_ms - group.last_step_ms
+    if absent and left > 0:
+        raise RefusedBySafety(
+            f"{', '.join(absent)} had tasks and {'is' if len(absent) == 1 else 'are'} not back with this coordinator; "
+            f"how many instances run is known in {left / 1000:.1f} s at most (rejoin_grace): try again then"
+        )
+    return {m.join_request.instance for m in group.members if not m.is_leaving and not m.fenced}

@@ -1,0 +1,113 @@
+"""What time alone does to a group: silent members, late releases, stuck learners.
+
+One rule: a connection that ends is not death; whoever is acted upon is fenced first. Called by step.py with each Tick.
+"""
+
+from __future__ import annotations
+
+from orchestrator.group import changes as ch
+from orchestrator.group import events as ev
+from orchestrator.group import fencing
+from orchestrator.group.assignor_view import can_go_on_elsewhere
+from orchestrator.group.convergence import holder_of
+from orchestrator.group.members import Member, is_released
+from orchestrator.group.state import GroupState
+from orchestrator.model import TaskId
+
+
+def watch(group: GroupState, now_ms: int) -> ch.Decisions:
+    """Act on everything that is due now."""
+    yield from _watch_members(group, now_ms)
+    yield from _watch_releases(group, now_ms)
+    if now_ms - group.started_ms >= group.settings.rejoin_grace_ms:
+        yield from _fence_absent(group)
+    forget = [p for p, since in group.given_up.items() if now_ms - since >= 5 * group.settings.learner_timeout_ms]
+    for task, instance in forget:
+        yield ch.GivenUpForgotten(task, instance)
+
+
+def pause_before(group: GroupState, now_ms: int) -> int:
+    """How long the coordinator itself stood still, in ms (a Tick comes several times a second): it could not receive from
+    its members, so that time does not count as their silence."""
+    gap_ms = now_ms - group.last_step_ms
+    return gap_ms if gap_ms > 2_000 and gap_ms > 3 * group.settings.heartbeat_ms else 0
+
+
+def _watch_members(group: GroupState, now_ms: int) -> ch.Decisions:
+    settings = group.settings
+    learning = set(group.learners.named())
+    soon = min(settings.session_timeout_ms, settings.disconnect_grace_ms)
+    for member in list(group.members):
+        # Nearly all reported lately and learn nothing, and this is asked of thousands several times a second.
+        since = member.last_report_ms if member.silent_ms is None else member.silent_ms
+        patience = soon if member.session is None else settings.session_timeout_ms
+        if 0 <= now_ms - since < patience and member.name not in learning:
+            continue
+        silent = member.silent_for(now_ms)
+        if silent >= settings.session_timeout_ms:
+            yield from fencing.expire(group, member)
+            continue
+        if silent >= settings.disconnect_grace_ms and _replaceable(group, member):
+            yield ev.Announced(f"{member.name} fenced")
+            yield from fencing.fence(group, member.join_request.writer)
+        yield from _give_up_learners(group, member, now_ms)
+
+
+def _replaceable(group: GroupState, member: Member) -> bool:
+    """Its connection ended without a bounce announced, and a task of it has a warm copy elsewhere."""
+    if member.session is not None or member.fenced or member.status.bounce:
+        return False
+    return can_go_on_elsewhere(group, member)
+
+
+def _watch_releases(group: GroupState, now_ms: int) -> ch.Decisions:
+    """An owner that does not answer a release within the timeout, and is silent, is fenced as a whole. One that sends its
+    heartbeats is in a call: it releases the task when that has ended. An owner that has given its tasks up and waits
+    behind a barrier for others has answered."""
+    overdue = now_ms - group.settings.release_timeout_ms
+    for task, move in list(group.moves.items()):
+        # A fence calls moves off: whose release nobody waits for any more is not fenced for it.
+        if move.asked and move.since_ms <= overdue and task in group.moves:
+            yield from _fence_holder(group, task, now_ms)
+    for task, since_ms in group.retiring.items():
+        if since_ms <= overdue:
+            yield from _fence_holder(group, task, now_ms)
+
+
+def _fence_holder(group: GroupState, task: TaskId, now_ms: int) -> ch.Decisions:
+    """Fence the silent owner that still has the task, and has not proven that it gave it up."""
+    holder = holder_of(group, task)
+    if holder is None or (holder.session is not None and holder.silent_for(now_ms) < _patience_ms(group)):
+        return
+    if not holder.fenced and not is_released(group.owners[task], holder):
+        yield ev.Announced(f"{holder.name} fenced")
+        yield from fencing.fence(group, holder.join_request.writer)
+
+
+def _patience_ms(group: GroupState) -> int:
+    """Three heartbeats that did not come are silence."""
+    return 3 * group.settings.heartbeat_ms
+
+
+def _fence_absent(group: GroupState) -> ch.Decisions:
+    """Owners named in the log that did not come back to this coordinator within the grace."""
+    here = group.members.transactional_ids()
+    if group.by_transactional_id.keys() <= here:
+        return  # nearly always, and asked with each tick
+    absent = [w for w in group.by_transactional_id if w not in here and w not in group.fencing]
+    for transactional_id in absent:
+        task = next(iter(group.by_transactional_id.of(transactional_id)))
+        yield ev.Announced(f"{group.owners[task].member} fenced")
+        yield from fencing.fence(group, transactional_id)
+
+
+def _give_up_learners(group: GroupState, member: Member, now_ms: int) -> ch.Decisions:
+    """A learner without progress is placed elsewhere: a scale-down must not wait forever."""
+    if member.session is None:
+        return
+    learning = list(group.learners.of(member.name))
+    if unreported := tuple(task for task in learning if task not in member.progress):
+        yield ch.LearnerAwaited(member, unreported, now_ms)
+    for task in member.stuck(learning, now_ms, group.settings.learner_timeout_ms):
+        yield ch.LearnerGivenUp(member, task, now_ms)
+        yield ev.Announced(f"{member.name} gave up learning {task}", {"task": str(task)})

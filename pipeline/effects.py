@@ -1,0 +1,121 @@
+"""What the completed records of a task did since the last take: outputs, counts, positions and writes of tables.
+
+One rule: they leave together. `take()` gives exactly what completed records did, with the positions after those
+records, so a commit can never hold the one without the other. Several calls that count only together are a unit:
+until `complete` nothing of it is taken, and `undo` takes it back. TaskProcess fills it; the steps put what they send
+into `outputs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.records import OutputRecord, RawRecord
+from pipeline.table_view import TableView
+
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a task wants committed: records for topics, writes of tables (last per key, None deletes), and the offset
+    after the last completed record of each topic that moved."""
+
+    outputs: dict[Place, list[OutputRecord]]
+    writes: dict[str, dict[bytes, bytes | None]]
+    write_timestamp_ms: dict[str, int]
+    positions: dict[str, int]
+    records_in: int
+    skipped: int
+    dead_lettered: int
+    stream_time_ms: int
+
+
+class Effects:
+    """See the module text. `units`: calls of one record, or of one run, count only together."""
+
+    def __init__(self, tables: Mapping[str, TableView[Any, Any]], *, units: bool, stream_time_ms: int) -> None:
+        self.outputs: dict[Place, list[OutputRecord]] = {}
+        self.skipped = self.dead_lettered = 0
+        self.stream_time_ms = stream_time_ms
+        self._tables = tables
+        self._done: dict[Place, list[OutputRecord]] = {} if units else self.outputs
+        self._before = (0, 0)
+        self._positions: dict[str, int] = {}
+        self._records_in = 0
+
+    # a unit
+
+    def begin(self) -> None:
+        """What is done from now on counts with `complete`, or not at all."""
+        self._before = self.skipped, self.dead_lettered
+        for table in self._tables.values():
+            table.layers.begin_unit()
+
+    def end(self) -> None:
+        """The open unit counts. Its records are completed next."""
+        for place, records in self.outputs.items():
+            self._done.setdefault(place, []).extend(records)
+        self.outputs.clear()
+        self._before = self.skipped, self.dead_lettered
+        for table in self._tables.values():
+            table.layers.end_unit()
+
+    def undo(self) -> None:
+        """The open unit never was."""
+        self.skipped, self.dead_lettered = self._before
+        self.outputs.clear()
+        for table in self._tables.values():
+            table.layers.undo_unit()
+
+    # completed records
+
+    def skipped_one(self) -> None:
+        """A record is left out, outside of any unit."""
+        self.skipped += 1
+        self._before = (self._before[0] + 1, self._before[1])
+
+    @property
+    def has_completed(self) -> bool:
+        return bool(self._positions)
+
+    def completed(self, topic: str, record: RawRecord) -> None:
+        """All calls of this record have ended well, and of those before it in its topic."""
+        self._positions[topic] = record.offset + 1
+        self._records_in += 1
+        if record.timestamp_ms > self.stream_time_ms:
+            self.stream_time_ms = record.timestamp_ms
+
+    def all_completed(self, records: Iterable[tuple[str, RawRecord]], count: int, stream_time_ms: int) -> None:
+        """The same for `count` records at once, of which the newest brought the stream time to `stream_time_ms`."""
+        for topic, record in records:
+            self._positions[topic] = record.offset + 1
+        self._records_in += count
+        self.stream_time_ms = max(self.stream_time_ms, stream_time_ms)
+
+    def take(self) -> Changes:
+        """Everything that completed records did since the last take."""
+        taken = {name: table.take(self.stream_time_ms) for name, table in self._tables.items()}
+        skipped, dead_lettered = self._before if self._done is not self.outputs else (self.skipped, self.dead_lettered)
+        changes = Changes(
+            outputs=dict(self._done),
+            writes={name: writes for name, (writes, _) in taken.items() if writes},
+            write_timestamp_ms={name: at_ms for name, (writes, at_ms) in taken.items() if writes},
+            positions=self._positions,
+            records_in=self._records_in,
+            skipped=skipped,
+            dead_lettered=dead_lettered,
+            stream_time_ms=self.stream_time_ms,
+        )
+        self._done.clear()
+        self._positions, self._records_in = {}, 0
+        self.skipped, self.dead_lettered = self.skipped - skipped, self.dead_lettered - dead_lettered
+        self._before = (0, 0)
+        return changes
+
+    def settle(self) -> None:
+        """The stores have what the oldest take that was not settled gave."""
+        for table in self._tables.values():
+            table.settle()

@@ -1,0 +1,91 @@
+"""What was written to a table of a task and is not in its store yet: the layers between the store and the running call.
+
+One rule: `take()` hands out the writes of ended units alone, once, and they stay visible until `settle()` says that the
+store has them. Writes of an open unit count together or not at all. TableView reads and fills it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+Writes = dict[bytes, bytes | None]
+
+_MISSING: Final[Any] = object()
+_CACHED_KEYS = 10_000
+
+
+class WriteLayers:
+    """`known` has the stored bytes of every key in a layer, and of some that the store was asked for."""
+
+    def __init__(self) -> None:
+        self.known: Writes = {}
+        self.write_timestamp_ms = -1
+        self._pending: Writes = {}
+        self._taken: list[Writes] = []
+        self._undo: dict[bytes, Any] | None = None  # of the open unit: what was pending before its writes
+        self._undo_timestamp_ms = -1
+
+    def put(self, changes: Mapping[bytes, bytes | None], timestamp_ms: int) -> None:
+        """A call has ended well: its changes count, with their unit if one is open."""
+        if self._undo is not None:
+            for k in changes:
+                if k not in self._undo:
+                    self._undo[k] = self._pending.get(k, _MISSING)
+        self._pending.update(changes)
+        self.known.update(changes)
+        self.write_timestamp_ms = max(self.write_timestamp_ms, timestamp_ms)
+
+    def remember(self, k: bytes, raw: bytes | None) -> None:
+        """A write of no call: the table's own."""
+        self._pending[k] = self.known[k] = raw
+
+    def keys(self) -> Iterable[bytes]:
+        for layer in (*self._taken, self._pending):
+            yield from layer
+
+    # a unit
+
+    def begin_unit(self) -> None:
+        """The writes until `end_unit` count together, or not at all."""
+        self._undo = {}
+        self._undo_timestamp_ms = self.write_timestamp_ms
+
+    def end_unit(self) -> None:
+        self._undo = None
+
+    def undo_unit(self) -> None:
+        """The writes of the open unit never were."""
+        for k, before in (self._undo or {}).items():
+            if before is not _MISSING:
+                self._pending[k] = self.known[k] = before
+                continue
+            del self._pending[k], self.known[k]
+            for layer in reversed(self._taken):
+                if k in layer:
+                    self.known[k] = layer[k]
+                    break
+        self.write_timestamp_ms = self._undo_timestamp_ms
+        self._undo = None
+
+    # commits
+
+    def take(self) -> tuple[Writes, int]:
+        """The writes since the last take, last per key, without those of an open unit; and the time they carry (ms)."""
+        timestamp_ms = self.write_timestamp_ms
+        taken, self._pending = self._pending, {}
+        if self._undo:
+            timestamp_ms = self._undo_timestamp_ms
+            self._pending = {k: taken.pop(k) for k in self._undo}
+            taken.update((k, before) for k, before in self._undo.items() if before is not _MISSING)
+            self._undo = dict.fromkeys(self._undo, _MISSING)
+        self._taken.append(taken)
+        return taken, max(timestamp_ms, 0)
+
+    def settle(self) -> None:
+        """The store has the writes of the oldest take that was not settled yet."""
+        self._taken.pop(0)
+        if len(self.known) > _CACHED_KEYS:
+            kept = {k: v for layer in (*self._taken, self._pending) for k, v in layer.items()}
+            self.known.clear()
+            self.known.update(kept)

@@ -1,0 +1,1 @@
+"""The log on Apache Kafka, and a broker for developers and tests; start reading at `log.py`."""

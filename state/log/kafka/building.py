@@ -1,0 +1,39 @@
+"""Records as batches that their topics take: what a broker would refuse is refused here, before anything is sent.
+
+One rule: whoever writes builds first. So a record that is too large, or that a changelog cannot hold, costs no transaction,
+and the error names the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from state.errors import RecordTooLarge
+from state.log import batches, checks
+from state.log.batches import Batch
+from state.log.kafka.topics import Topics
+from state.log.protocol import NewRecord, Partition, TaskCommit, TopicInfo
+
+_ANY_NUMBER = 1 << 30
+
+
+async def build(topics: Topics, records: Mapping[Partition, Sequence[NewRecord]]) -> dict[Partition, list[Batch]]:
+    """Raises UnknownTopic, RecordTooLarge, InvalidRecord."""
+    await topics.require(records.keys())
+    purposes = await topics.purposes({partition.topic for partition in records})
+    built: dict[Partition, list[Batch]] = {}
+    for partition, listed in records.items():
+        kind, most = purposes[partition.topic].kind, purposes[partition.topic].max_message_bytes
+        checks.keys(TopicInfo(partition.topic, "", 1, kind), partition, listed)
+        if listed:
+            built[partition] = batches.build(listed, most, cut_bytes=most, cut_records=_ANY_NUMBER)
+            batches.check_sizes(partition, built[partition], most)
+    return built
+
+
+async def build_commit(topics: Topics, tasks: Sequence[TaskCommit]) -> dict[Partition, list[Batch]]:
+    """The records of all tasks. Raises UnknownTopic, InvalidRecord, and RecordTooLarge, which names the scope."""
+    try:
+        return await build(topics, checks.merged(tasks))
+    except RecordTooLarge as error:
+        raise checks.of_scope(error, tasks) from None

@@ -1,0 +1,130 @@
+"""The one table of Kafka's error codes: what each is called, and what is done about it.
+
+One rule: no other module of this room compares a code with a number of its own. aiokafka's table lacks the codes from 87
+on, and says nothing of what to do. Source: Kafka's protocol, "Error Codes"; what is retried was tried on brokers.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from state.errors import LogUnusable
+
+
+class Then(Enum):
+    """What follows from a code."""
+
+    AGAIN = "the same request again, soon"
+    LEADER = "ask for metadata, then again"
+    COORDINATOR = "ask for the coordinator, then again"
+    FENCED = "another process has initialised this transactional id, or its transaction was aborted for its age"
+    DONE = "was done by an earlier try"
+    POSITION = "the position is not in the partition"
+    TOO_LARGE = "the batch is larger than its topic takes"
+    INVALID = "the topic cannot hold such a record"
+    DENIED = "the user may not"
+    FAIL = "refused for good"
+
+
+NONE = 0
+OFFSET_OUT_OF_RANGE = 1
+UNKNOWN_TOPIC = 3
+TOPIC_EXISTS = 36
+INVALID_TXN_STATE = 48
+UNKNOWN_GROUP = 69
+
+_TABLE: dict[int, tuple[str, Then]] = {
+    # The coordinator's own exception where a transaction ends while another initialises its id (4.3.0); it says more
+    # when it is asked again.
+    -1: ("UNKNOWN_SERVER_ERROR", Then.AGAIN),
+    1: ("OFFSET_OUT_OF_RANGE", Then.POSITION),
+    2: ("CORRUPT_MESSAGE", Then.FAIL),
+    3: ("UNKNOWN_TOPIC_OR_PARTITION", Then.LEADER),
+    5: ("LEADER_NOT_AVAILABLE", Then.LEADER),
+    6: ("NOT_LEADER_OR_FOLLOWER", Then.LEADER),
+    7: ("REQUEST_TIMED_OUT", Then.AGAIN),
+    8: ("BROKER_NOT_AVAILABLE", Then.LEADER),
+    9: ("REPLICA_NOT_AVAILABLE", Then.LEADER),
+    10: ("MESSAGE_TOO_LARGE", Then.TOO_LARGE),
+    13: ("NETWORK_EXCEPTION", Then.LEADER),
+    14: ("COORDINATOR_LOAD_IN_PROGRESS", Then.COORDINATOR),
+    15: ("COORDINATOR_NOT_AVAILABLE", Then.COORDINATOR),
+    16: ("NOT_COORDINATOR", Then.COORDINATOR),
+    17: ("INVALID_TOPIC_EXCEPTION", Then.FAIL),
+    18: ("RECORD_LIST_TOO_LARGE", Then.TOO_LARGE),
+    19: ("NOT_ENOUGH_REPLICAS", Then.AGAIN),
+    20: ("NOT_ENOUGH_REPLICAS_AFTER_APPEND", Then.AGAIN),
+    22: ("ILLEGAL_GENERATION", Then.FAIL),
+    25: ("UNKNOWN_MEMBER_ID", Then.FAIL),
+    29: ("TOPIC_AUTHORIZATION_FAILED", Then.DENIED),
+    30: ("GROUP_AUTHORIZATION_FAILED", Then.DENIED),
+    31: ("CLUSTER_AUTHORIZATION_FAILED", Then.DENIED),
+    32: ("INVALID_TIMESTAMP", Then.INVALID),
+    35: ("UNSUPPORTED_VERSION", Then.FAIL),
+    36: ("TOPIC_ALREADY_EXISTS", Then.FAIL),
+    37: ("INVALID_PARTITIONS", Then.FAIL),
+    38: ("INVALID_REPLICATION_FACTOR", Then.FAIL),
+    40: ("INVALID_CONFIG", Then.FAIL),
+    41: ("NOT_CONTROLLER", Then.LEADER),
+    44: ("POLICY_VIOLATION", Then.FAIL),
+    45: ("OUT_OF_ORDER_SEQUENCE_NUMBER", Then.FAIL),
+    46: ("DUPLICATE_SEQUENCE_NUMBER", Then.DONE),  # an earlier try was written, and its answer got lost
+    47: ("INVALID_PRODUCER_EPOCH", Then.FENCED),
+    48: ("INVALID_TXN_STATE", Then.FENCED),
+    49: ("INVALID_PRODUCER_ID_MAPPING", Then.FENCED),
+    50: ("INVALID_TRANSACTION_TIMEOUT", Then.FAIL),
+    51: ("CONCURRENT_TRANSACTIONS", Then.AGAIN),
+    52: ("TRANSACTION_COORDINATOR_FENCED", Then.COORDINATOR),
+    53: ("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", Then.DENIED),
+    56: ("KAFKA_STORAGE_ERROR", Then.LEADER),
+    59: ("UNKNOWN_PRODUCER_ID", Then.FENCED),
+    60: ("REASSIGNMENT_IN_PROGRESS", Then.AGAIN),
+    67: ("INVALID_PRODUCER_ID", Then.FENCED),
+    69: ("GROUP_ID_NOT_FOUND", Then.FAIL),
+    74: ("FENCED_LEADER_EPOCH", Then.LEADER),
+    75: ("UNKNOWN_LEADER_EPOCH", Then.LEADER),
+    78: ("OFFSET_NOT_AVAILABLE", Then.AGAIN),
+    87: ("INVALID_RECORD", Then.INVALID),
+    88: ("UNSTABLE_OFFSET_COMMIT", Then.AGAIN),
+    89: ("THROTTLING_QUOTA_EXCEEDED", Then.AGAIN),
+    90: ("PRODUCER_FENCED", Then.FENCED),
+    100: ("UNKNOWN_TOPIC_ID", Then.LEADER),
+    103: ("INCONSISTENT_TOPIC_ID", Then.LEADER),
+    120: ("TRANSACTION_ABORTABLE", Then.FAIL),
+}
+_LOOK = "the broker's log may say more"
+_ADVICE = {
+    Then.DENIED: "give this user the right in the cluster's ACLs",
+    Then.AGAIN: "the brokers do not get further: look at their logs, and try again",
+    Then.LEADER: "the partition has no leader: look at the brokers, and try again",
+    Then.COORDINATOR: "the coordinator does not answer: look at the brokers, and try again",
+}
+RETRIED = frozenset({Then.AGAIN, Then.LEADER, Then.COORDINATOR})
+
+
+def name_of(code: int) -> str:
+    """As Kafka calls it, with the number."""
+    return f"{_TABLE[code][0]} ({code})" if code in _TABLE else f"error {code}"
+
+
+def then(code: int) -> Then:
+    """What to do about a code; an unknown one is refused for good."""
+    return _TABLE[code][1] if code in _TABLE else Then.FAIL
+
+
+class KafkaRefused(LogUnusable):
+    """A broker answered a request with a code, and trying again does not help, or did not within its time."""
+
+    def __init__(self, what: str, code: int, text: str | None = None) -> None:
+        self.what, self.code, self.then = what, code, then(code)
+        super().__init__(f"{what}: {name_of(code)}{f', {text}' if text else ''}; {_ADVICE.get(self.then, _LOOK)}")
+
+
+class Unreachable(Exception):
+    """No broker answered: the connection ended, or could not be made. The same request may be sent again."""
+
+
+def check(what: str, code: int, text: str | None = None) -> None:
+    """Raises KafkaRefused for any code but 0."""
+    if code:
+        raise KafkaRefused(what, code, text)

@@ -1,0 +1,202 @@
+"""Connections to the brokers of one cluster, named by purpose; who the brokers are, and which one coordinates what.
+
+One rule: a request is sent over the connection of its purpose and broker, and waits behind no other purpose's: a broker
+answers the requests of one connection in their order, so a long poll would hold a commit back. aiokafka gives the
+connection itself (framing, TLS, SASL); requests come from `requests.py` and `fetch.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from aiokafka.conn import AIOKafkaConnection, create_conn
+from aiokafka.errors import KafkaError
+from aiokafka.protocol.coordination import FindCoordinatorRequest_v1
+
+from state.errors import LogUnavailable, LogUnusable
+from state.log.kafka.codes import RETRIED, KafkaRefused, Then, Unreachable, check
+from state.log.kafka.requests import metadata
+
+T = TypeVar("T")
+
+GROUP, TRANSACTION = 0, 1  # kinds of coordinators, as FindCoordinator numbers them
+REQUEST_TIMEOUT_MS = 15_000
+ANSWER_WITHIN_S = 30.0  # how long a request is tried again: longer than a broker's restart
+_PAUSE_S, _PAUSE_MAX_S, _PAUSE_UNREACHABLE_S = 0.001, 0.020, 0.100
+
+
+class _Exact:
+    """Has aiokafka send a request in the version that it is written for."""
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+
+    def prepare(self, versions: Mapping[int, tuple[int, int]]) -> Any:
+        key, version = self._request.API_KEY, self._request.API_VERSION
+        lowest, highest = versions.get(key, (0, -1))
+        if not lowest <= version <= highest:
+            raise LogUnusable(
+                f"the Kafka broker speaks versions {lowest} to {highest} of request {key}, and version {version} is "
+                "needed: use a broker of Kafka 3.9 or 4.x"
+            )
+        return self._request
+
+
+class Connections:
+    """See the module text. Raises Unreachable where nothing answers; nothing is tried twice here but in `retried`."""
+
+    def __init__(self, bootstrap: Sequence[tuple[str, int]], options: Mapping[str, Any]) -> None:
+        self._bootstrap = list(bootstrap)
+        self._options = dict(options)
+        self._nodes: dict[int, tuple[str, int]] = {}
+        self._open: dict[tuple[int, str], AIOKafkaConnection] = {}
+        self._opening: dict[tuple[int, str], asyncio.Lock] = {}
+        self._coordinators: dict[tuple[int, str], int] = {}
+        self.cluster_id = ""
+        self.closed = False
+
+    @property
+    def where(self) -> str:
+        return ",".join(f"{host}:{port}" for host, port in self._bootstrap)
+
+    async def start(self) -> None:
+        """Find the brokers. Raises LogUnavailable where none of those named answers."""
+        failed: list[str] = []
+        for host, port in self._bootstrap:
+            try:
+                connection = await self._connect(host, port)
+                try:
+                    self.learn(await connection.send(_Exact(metadata([]))))
+                    return
+                finally:
+                    connection.close()
+            except (OSError, KafkaError, TimeoutError) as error:
+                failed.append(f"{host}:{port}: {error or type(error).__name__}")
+        raise LogUnavailable(
+            f"no Kafka broker answers ({'; '.join(failed)}): start it, or check the address, and the protocol and "
+            "credentials it asks for"
+        )
+
+    def learn(self, answer: Any) -> None:
+        """Take brokers and the cluster's id from a metadata answer."""
+        if answer.brokers:
+            self._nodes = {node: (host, port) for node, host, port, _, _ in answer.brokers}
+            self.cluster_id = answer.cluster_id or ""
+
+    async def close(self) -> None:
+        self.closed = True
+        for connection in self._open.values():
+            connection.close()
+        self._open.clear()
+        await asyncio.sleep(0)  # their transports close in the next round of the loop
+
+    def close_purpose(self, purpose: str) -> None:
+        """Close the connections of one purpose: of a reader that ends."""
+        for key in [key for key in self._open if key[1] == purpose]:
+            self._open.pop(key).close()
+
+    async def _connect(self, host: str, port: int) -> AIOKafkaConnection:
+        options = {"client_id": "stream-orchestrator", "request_timeout_ms": REQUEST_TIMEOUT_MS, **self._options}
+        return await create_conn(host, port, **options)
+
+    async def _to(self, node: int, purpose: str) -> AIOKafkaConnection:
+        key = (node, purpose)
+        found = self._open.get(key)
+        if found is not None and found.connected():
+            return found
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            found = self._open.get(key)
+            if found is None or not found.connected():
+                if self.closed:
+                    raise LogUnusable(f"the log kafka://{self.where} was closed by this process: open it again")
+                if node not in self._nodes:
+                    raise Unreachable(f"no broker {node} is known")
+                self._open[key] = found = await self._connect(*self._nodes[node])
+        return found
+
+    # ------------------------------------------------------------------ requests
+
+    async def send(self, node: int, request: Any, purpose: str) -> Any:
+        """The answer of one broker. Requests of one purpose are sent in the order of their calls, once it is open."""
+        key = (node, purpose)
+        try:
+            connection = self._open.get(key)
+            if connection is None or not connection.connected():
+                connection = await self._to(node, purpose)
+            return await connection.send(_Exact(request))
+        except (OSError, KafkaError, TimeoutError, AssertionError) as error:
+            if (broken := self._open.pop(key, None)) is not None:
+                broken.close()
+            raise Unreachable(f"broker {node} does not answer: {error or type(error).__name__}") from error
+
+    async def ask_any(self, request: Any, purpose: str = "quick") -> Any:
+        """The answer of any broker."""
+        return await self.send(random.choice(list(self._nodes)), request, purpose)
+
+    async def metadata(self, names: Sequence[str] | None) -> Any:
+        """Topics by name (all: None), from any broker."""
+        answer = await self.ask_any(metadata(None if names is None else list(names)))
+        self.learn(answer)
+        return answer
+
+    async def coordinator(self, kind: int, key: str) -> int:
+        """The broker that coordinates a group or a transactional id; remembered until `forget`."""
+        found = self._coordinators.get((kind, key))
+        if found is None:
+            answer = await self.ask_any(FindCoordinatorRequest_v1(key, kind))
+            check(f"the coordinator of {key}", answer.error_code, answer.error_message)
+            found = self._coordinators[kind, key] = answer.coordinator_id
+        return found
+
+    def forget(self, kind: int, key: str) -> None:
+        self._coordinators.pop((kind, key), None)
+
+    def forget_if_moved(self, kind: int, key: str, refused: KafkaRefused) -> None:
+        if refused.then is Then.COORDINATOR:
+            self.forget(kind, key)
+
+    async def coordinated(self, kind: int, key: str, request: Any, purpose: str) -> Any:
+        """The answer of the coordinator of `key`; an answer with a code is the caller's."""
+        node = await self.coordinator(kind, key)
+        try:
+            return await self.send(node, request, purpose)
+        except Unreachable:
+            self.forget(kind, key)
+            raise
+
+    async def retried(self, what: str, attempt: Callable[[], Awaitable[T]], *, within_s: float = ANSWER_WITHIN_S) -> T:
+        """The answer of `attempt`, made again while brokers say so or are away. Raises what they refuse for good, LogUnavailable."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within_s
+        pause = _PAUSE_S
+        while True:
+            try:
+                return await attempt()
+            except KafkaRefused as error:
+                if error.then not in RETRIED:
+                    raise
+                if loop.time() >= deadline:
+                    raise LogUnavailable(str(error)) from error
+                await asyncio.sleep(pause)
+                pause = min(pause * (1.1 if error.then is Then.AGAIN else 1.5), _PAUSE_MAX_S)
+            except Unreachable as error:
+                if self.closed or loop.time() >= deadline:
+                    raise LogUnavailable(
+                        f"kafka://{self.where}: {what} was not answered for {within_s:.0f} s ({error}): start the "
+                        "broker, or check the network; nothing more was done"
+                    ) from error
+                await asyncio.sleep(_PAUSE_UNREACHABLE_S)
+                await self._look_around()
+
+    async def _look_around(self) -> None:
+        """The brokers may be others by now."""
+        try:
+            await self.metadata([])
+        except Unreachable:
+            try:
+                await self.start()
+            except LogUnavailable:
+                return

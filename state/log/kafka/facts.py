@@ -1,0 +1,145 @@
+"""An application's facts as records of a compacted topic, and the view that reading them gives. Pure.
+
+One rule: a fact is its last record. Partition 0 holds what is written under the lease (the lease itself, owner records,
+fenced transactional ids, the coordinator's metadata), partition 1 what everybody may write; so no other writer's open
+transaction can ever hide the coordinator's records.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from state.errors import LogDamaged
+from state.log.group_store import Lease, MetadataKind, OwnerRecord
+from state.log.protocol import NewRecord, Partition
+
+UNDER_LEASE, EVERYBODYS = 0, 1
+PARTITIONS = 2
+TOPIC_SUFFIX = "-orchestrator"
+LEASE = "lease"
+_OWNER, _FENCED, _METADATA = "owner/", "fenced/", "metadata/"
+
+
+class _LeaseFact(msgspec.Struct, frozen=True):
+    term: int
+    holder: str
+    address: str
+    beat: int
+    transactional_id: str
+
+
+class _OwnerFact(msgspec.Struct, frozen=True):
+    epoch: int
+    member: str
+    transactional_id: str
+    term: int
+
+
+_Fact = TypeVar("_Fact", _LeaseFact, _OwnerFact)
+
+
+def topic_of(application: str) -> str:
+    return application + TOPIC_SUFFIX
+
+
+def partition_of(application: str, kind: MetadataKind) -> Partition:
+    """Where metadata of a kind is kept."""
+    return Partition(topic_of(application), UNDER_LEASE if kind.under_lease else EVERYBODYS)
+
+
+def _record(key: str, value: bytes | None) -> NewRecord:
+    return NewRecord(key.encode(), value, time.time_ns() // 1_000_000)
+
+
+def lease_record(lease: Lease) -> NewRecord:
+    fact = _LeaseFact(lease.term, lease.holder, lease.address, lease.beat, lease.transactional_id)
+    return _record(LEASE, msgspec.json.encode(fact))
+
+
+def owner_record(owner: OwnerRecord) -> NewRecord:
+    fact = _OwnerFact(owner.epoch, owner.member, owner.transactional_id, owner.term)
+    return _record(_OWNER + owner.scope, msgspec.json.encode(fact))
+
+
+def fenced_record(transactional_id: str, term: int) -> NewRecord:
+    return _record(_FENCED + transactional_id, b"%d" % term)
+
+
+def metadata_record(kind: MetadataKind, key: str, value: bytes | None) -> NewRecord:
+    """None removes the value."""
+    return _record(f"{_METADATA}{kind.name}/{key}", value)
+
+
+@dataclass(slots=True)
+class View:
+    """The facts of an application as far as they were read. Own records may be applied before they are read back: of two
+    records of a key the one with the higher offset counts."""
+
+    application: str
+    _found: tuple[dict[str, tuple[int, bytes | None]], ...] = field(
+        default_factory=lambda: tuple({} for _ in range(PARTITIONS))
+    )
+    _owners: dict[str, OwnerRecord] = field(default_factory=dict)
+
+    def apply(self, partition: int, offset: int, key: bytes | None, value: bytes | None) -> None:
+        """Raises LogDamaged for a record that is no fact."""
+        name = (key or b"").decode(errors="replace")
+        kept = self._found[partition]
+        if name in kept and kept[name][0] > offset:
+            return
+        kept[name] = (offset, value)
+        if partition == UNDER_LEASE and name.startswith(_OWNER):
+            scope = name.removeprefix(_OWNER)
+            if value is None:
+                self._owners.pop(scope, None)
+            else:
+                fact = self._decode(value, _OwnerFact)
+                self._owners[scope] = OwnerRecord(scope, fact.epoch, fact.member, fact.transactional_id, fact.term)
+
+    def apply_own(self, partition: int, behind: int, records: Iterable[NewRecord]) -> None:
+        """Records of one write whose last one lies before `behind`."""
+        listed = list(records)
+        for offset, record in enumerate(listed, behind - len(listed)):
+            self.apply(partition, offset, record.key, record.value)
+
+    def lease(self) -> Lease | None:
+        value = self._value(UNDER_LEASE, LEASE)
+        if value is None:
+            return None
+        fact = self._decode(value, _LeaseFact)
+        return Lease(self.application, fact.term, fact.holder, fact.address, fact.beat, fact.transactional_id)
+
+    def owners(self) -> dict[str, OwnerRecord]:
+        return dict(sorted(self._owners.items()))
+
+    def owner(self, scope: str) -> OwnerRecord | None:
+        return self._owners.get(scope)
+
+    def is_fenced(self, transactional_id: str) -> bool:
+        return self._value(UNDER_LEASE, _FENCED + transactional_id) is not None
+
+    def metadata(self, kind: MetadataKind, key: str) -> bytes | None:
+        return self._value(UNDER_LEASE if kind.under_lease else EVERYBODYS, f"{_METADATA}{kind.name}/{key}")
+
+    def metadata_of(self, kind: MetadataKind) -> dict[str, bytes]:
+        prefix = f"{_METADATA}{kind.name}/"
+        kept = self._found[UNDER_LEASE if kind.under_lease else EVERYBODYS]
+        found = {name.removeprefix(prefix): value for name, (_, value) in kept.items() if name.startswith(prefix)}
+        return {key: value for key, value in sorted(found.items()) if value is not None}
+
+    def _value(self, partition: int, name: str) -> bytes | None:
+        return self._found[partition].get(name, (0, None))[1]
+
+    def _decode(self, value: bytes, what: type[_Fact]) -> _Fact:
+        try:
+            return msgspec.json.decode(value, type=what)
+        except msgspec.MsgspecError as error:
+            raise LogDamaged(
+                f"topic {topic_of(self.application)} holds a record that cannot be read ({error}): it was written by "
+                "something else, or by a newer version; restore it, or update this one"
+            ) from error

@@ -1,0 +1,159 @@
+"""The coordinator's lease on Kafka: taken so that two never hold it, and everything that is written under it.
+
+One rule: the lease names the transactional id that its holder writes with, made for this holder alone, and a candidate
+initialises the old one before it claims: from then on the old coordinator writes nothing. The order of the steps is the
+proof; a candidate may be stopped before any of them:
+  1 initialise an id of its own  2 initialise the election's id, a mutex  3 read; another lease than seen: stop
+  4 initialise the old holder's id  5 settled read; another term: stop; owner records are final
+  6 claim: write the lease as the election's producer  7 write everything by the own id.
+Stopped before 4, nothing has happened; between 4 and 6, nobody acts until the next timeout; after 6, its id can be fenced,
+as it was initialised before it was named.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+
+from state.errors import LeaseLost, LogBusy, LogUnavailable, LogUnusable, OutcomeUnknown, StateError
+from state.log import checks
+from state.log.batches import Batch
+from state.log.group_store import Lease
+from state.log.kafka import facts
+from state.log.kafka.building import build
+from state.log.kafka.cluster import Cluster
+from state.log.kafka.facts import UNDER_LEASE
+from state.log.kafka.facts_topic import WRITER_TIMEOUT_S, FactsTopic
+from state.log.kafka.producer import Producer, ProducerFenced
+from state.log.protocol import NewRecord, Partition
+
+_NAME_WITHIN_S = 1.0
+
+
+class Leases:
+    """The leases that this process holds or tries to take."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._held: dict[str, tuple[Lease, Producer]] = {}
+        self.before_step: Callable[[int], Awaitable[None]] | None = None
+        """A failpoint for tests: awaited before each step of `acquire`, by its number above."""
+
+    async def acquire(self, topic: FactsTopic, holder: str, address: str, seen: Lease | None) -> Lease | None:
+        """See `GroupStore.acquire` and the module text."""
+        try:
+            return await self._acquire(topic, holder, address, seen)
+        except ProducerFenced:
+            return None  # another candidate was faster
+
+    async def _acquire(self, topic: FactsTopic, holder: str, address: str, seen: Lease | None) -> Lease | None:
+        application = topic.application
+        own_id = f"{application}.coordinator.{holder}.{uuid.uuid4().hex[:12]}"
+        await self._step(1)
+        mine = self._producer(own_id)
+        await mine.initialise()
+        await self._step(2)
+        election = self._producer(f"{application}.election")
+        await election.initialise()
+        await self._step(3)
+        await topic.read(UNDER_LEASE)
+        if topic.view.lease() != seen:
+            return None
+        await self._step(4)
+        if seen is not None and seen.transactional_id:
+            await self._producer(seen.transactional_id).initialise()
+        await self._step(5)
+        await topic.read_settled(UNDER_LEASE)
+        found = topic.view.lease()
+        if (found and found.term) != (seen and seen.term):
+            return None
+        made = Lease(application, found.term + 1 if found else 1, holder, address, 0, own_id)
+        await self._step(6)
+        try:
+            await topic.write(election, UNDER_LEASE, [facts.lease_record(made)])
+        except OutcomeUnknown:
+            await election.initialise()  # settles it, one way or the other
+            await topic.read_settled(UNDER_LEASE)
+            if topic.view.lease() != made:
+                return None
+        self._held[application] = (made, mine)
+        return made
+
+    def _producer(self, transactional_id: str) -> Producer:
+        return self._cluster.producer(transactional_id, WRITER_TIMEOUT_S, "lease")
+
+    async def _step(self, number: int) -> None:
+        if self.before_step is not None:
+            await self.before_step(number)
+
+    # ------------------------------------------------------------------ under it
+
+    async def renew(self, topic: FactsTopic, lease: Lease) -> Lease:
+        made = lease
+
+        def next_beat() -> list[NewRecord]:
+            nonlocal made
+            held, _ = self._held[lease.application]
+            made = replace(held, beat=held.beat + 1)
+            return [facts.lease_record(made)]
+
+        await self.write(topic, lease, next_beat)
+        self._held[lease.application] = (made, self._held[lease.application][1])
+        return made
+
+    async def write(
+        self,
+        topic: FactsTopic | None,
+        lease: Lease,
+        make: Callable[[], Sequence[NewRecord]],
+        more: Mapping[Partition, Sequence[Batch]] | None = None,
+        positions: Mapping[Partition, int] | None = None,
+    ) -> None:
+        """Facts under the lease, with `more` records and positions in the same transaction. `make` is called when it is
+        this write's turn. Raises LeaseLost."""
+        producer = self._producer_of(topic, lease)
+        assert topic is not None
+        async with producer.turn:
+            records = make()
+            partition = topic.partition(UNDER_LEASE)
+            try:
+                built = await build(self._cluster.topics, {partition: records} if records else {})
+                behind = await producer.transact({**(more or {}), **built}, lease.application, positions)
+            except ProducerFenced:
+                self._held.pop(lease.application, None)
+                raise LeaseLost(checks.lease_lost(lease, await self._newer(topic, lease))) from None
+            except (OutcomeUnknown, LogUnusable, LogUnavailable) as error:
+                raise self.given_up(lease, error) from error
+            if records:
+                topic.view.apply_own(UNDER_LEASE, behind[partition], records)
+
+    def given_up(self, lease: Lease, error: StateError) -> LeaseLost:
+        """A holder that cannot write steps down by its own clock; whoever takes the lease next settles what it left."""
+        self._held.pop(lease.application, None)
+        return LeaseLost(
+            f"{lease.holder} gives up the lease of {lease.application} (term {lease.term}), because the log does not "
+            f"answer: {error}"
+        )
+
+    def _producer_of(self, topic: FactsTopic | None, lease: Lease) -> Producer:
+        held, producer = self._held.get(lease.application, (None, None))
+        if producer is None or held is None or (held.term, held.holder) != (lease.term, lease.holder):
+            found = topic.view.lease() if topic is not None else None
+            if found is not None and found.term == lease.term:
+                found = None  # given up here, and taken by nobody yet
+            raise LeaseLost(checks.lease_lost(lease, found))
+        return producer
+
+    async def _newer(self, topic: FactsTopic, lease: Lease) -> Lease | None:
+        """Who holds the lease now, if that can be found out; None where a candidate fenced the holder and stopped."""
+        try:
+            await topic.read_settled(UNDER_LEASE, _NAME_WITHIN_S)
+        except LogBusy:
+            return None
+        found = topic.view.lease()
+        return None if found is None or found.term == lease.term else found
+
+    def check(self, topic: FactsTopic | None, lease: Lease) -> None:
+        """Raises LeaseLost where this process does not hold it, as far as it knows."""
+        self._producer_of(topic, lease)

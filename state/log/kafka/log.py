@@ -1,0 +1,290 @@
+"""The log on Apache Kafka: both ports on one cluster, several hosts, nothing of ours to install beside the brokers.
+
+One rule: what Kafka answers early is waited for where somebody decides by it, and what it promises late is promised as
+such: see `offsets.py` (settled ends), `facts_topic.py` (facts), `lease.py` (the coordinator), `writers.py` (commits).
+The consumer group of the application's name holds its positions, its facts are the topic `<application>-orchestrator`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from state.errors import LeaseLost, LogUnavailable, LogUnusable
+from state.log import checks, compaction
+from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
+from state.log.kafka import facts
+from state.log.kafka.building import build
+from state.log.kafka.cluster import Cluster
+from state.log.kafka.connections import Connections
+from state.log.kafka.facts import EVERYBODYS, TOPIC_SUFFIX, UNDER_LEASE
+from state.log.kafka.facts_topic import FactsTopic
+from state.log.kafka.lease import Leases
+from state.log.kafka.offsets import Offsets
+from state.log.kafka.topics import Names, Topics
+from state.log.kafka.writers import Appender, Writers
+from state.log.protocol import NewRecord, Partition, Reader, TaskCommit, TopicInfo, TopicSpec
+
+TRANSACTION_TIMEOUT_S = 30.0
+BROKER_LOOKS_EVERY_S = 10.0  # how often a broker looks for transactions that are too old, by default
+_LOOK_S = 0.5  # how long a look at metadata waits for a transaction that is open
+
+
+@dataclass(frozen=True)
+class KafkaOptions:
+    """Where the cluster is, and how this log uses it. `prefix` goes before every name; `topic_settings` are given to the
+    topics that are created; `client` is what aiokafka's connections take (security)."""
+
+    brokers: Sequence[tuple[str, int]]
+    prefix: str = ""
+    transaction_timeout_s: float = TRANSACTION_TIMEOUT_S
+    topic_settings: Mapping[str, str] = field(default_factory=dict)
+    client: Mapping[str, Any] = field(default_factory=dict)
+
+
+async def open_kafka(options: KafkaOptions) -> KafkaLog:
+    """Raises LogUnavailable where no broker answers."""
+    connections = Connections(options.brokers, options.client)
+    await connections.start()
+    topics = Topics(connections, Names(options.prefix), options.topic_settings)
+    settle_within_s = options.transaction_timeout_s + 2 * BROKER_LOOKS_EVERY_S
+    cluster = Cluster(connections, topics, Offsets(connections, topics, settle_within_s), settle_within_s)
+    return KafkaLog(cluster, options.transaction_timeout_s)
+
+
+class KafkaLog:
+    """See the module text and `state.log.protocol.GroupLog`."""
+
+    def __init__(self, cluster: Cluster, transaction_timeout_s: float) -> None:
+        self._cluster = cluster
+        self.log_id = cluster.connections.cluster_id
+        self._writers = Writers(cluster, transaction_timeout_s)
+        self._appender = Appender(cluster)
+        self.leases = Leases(cluster)
+        self._facts: dict[str, FactsTopic] = {}
+        self._opening: dict[str, asyncio.Lock] = {}
+
+    async def close(self) -> None:
+        for topic in self._facts.values():
+            await topic.close()
+        await self._cluster.close()
+
+    async def _facts_of(self, application: str) -> FactsTopic | None:
+        """The application's facts, followed from now on; None where it has none yet."""
+        return await self._open_facts(application, create=False)
+
+    async def _made_facts(self, application: str) -> FactsTopic:
+        found = await self._open_facts(application, create=True)
+        assert found is not None
+        return found
+
+    async def _open_facts(self, application: str, *, create: bool) -> FactsTopic | None:
+        found = self._facts.get(application)
+        if found is not None and not found.has_failed:
+            return found
+        async with self._opening.setdefault(application, asyncio.Lock()):
+            if (found := self._facts.get(application)) is not None and found.has_failed:
+                del self._facts[application]  # its tail ended: read anew
+                await found.close()
+            if application not in self._facts:
+                opened = await FactsTopic.opened(self._cluster, application, create=create)
+                if opened is None:
+                    return None
+                self._facts[application] = opened
+            return self._facts[application]
+
+    # ------------------------------------------------------------------ topics
+
+    async def create_topic(self, spec: TopicSpec) -> TopicInfo:
+        return await self._cluster.topics.create(spec)
+
+    async def grow_topic(self, name: str, partitions: int) -> TopicInfo:
+        return await self._cluster.topics.grow(name, partitions)
+
+    async def delete_topic(self, name: str) -> None:
+        await self._cluster.topics.delete(name)
+
+    async def topics(self, names: Collection[str]) -> dict[str, TopicInfo]:
+        return await self._cluster.topics.infos(names)
+
+    async def ends(self, partitions: Collection[Partition], *, settled: bool = False) -> dict[Partition, int]:
+        offsets = self._cluster.offsets
+        return await (offsets.settled(partitions) if settled else offsets.ends(partitions))
+
+    async def written(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return await self._cluster.offsets.watermarks(partitions)
+
+    async def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return await self._cluster.offsets.starts(partitions)
+
+    def reader(self) -> Reader:
+        return self._cluster.reader()
+
+    # ------------------------------------------------------------------ writing
+
+    async def append(
+        self,
+        records: Mapping[Partition, Sequence[NewRecord]],
+        *,
+        metadata: AppMetadata | None = None,
+        seen: bytes | None = None,
+    ) -> dict[Partition, int]:
+        if metadata is None:
+            return await self._appender.append(records)
+        checks.author(metadata.kind, None)
+        topic = await self._made_facts(metadata.application)
+        return await self._appender.append_with(records, metadata, seen, topic)
+
+    async def open_writer(self, application: str, transactional_id: str) -> None:
+        await self._writers.open(application, transactional_id, await self._facts_of(application))
+
+    async def commit(
+        self, application: str, transactional_id: str, tasks: Sequence[TaskCommit]
+    ) -> dict[Partition, int]:
+        return await self._writers.commit(application, transactional_id, tasks, await self._facts_of(application))
+
+    async def fence(self, lease: Lease, transactional_ids: Collection[str]) -> dict[str, frozenset[str]]:
+        checks.ids_to_fence(transactional_ids)
+        topic = await self._facts_of(lease.application)
+        marks = [facts.fenced_record(one, lease.term) for one in transactional_ids]
+        await self.leases.write(topic, lease, lambda: marks)
+        fencing = [self._writers.producer(lease.application, one).initialise() for one in transactional_ids]
+        try:
+            await asyncio.gather(*fencing)
+        except (LogUnusable, LogUnavailable) as error:
+            raise self.leases.given_up(lease, error) from error
+        had: dict[str, frozenset[str]] = {}
+
+        def without_owner() -> list[NewRecord]:
+            owners = topic.view.owners() if topic is not None else {}
+            lost = [one for one in owners.values() if one.transactional_id in transactional_ids]
+            had.update(
+                {
+                    fenced: frozenset(one.scope for one in lost if one.transactional_id == fenced)
+                    for fenced in transactional_ids
+                }
+            )
+            return [
+                facts.owner_record(replace(one, epoch=one.epoch + 1, transactional_id="", term=lease.term))
+                for one in lost
+            ]
+
+        await self.leases.write(topic, lease, without_owner)
+        return had
+
+    # ------------------------------------------------------------------ positions
+
+    async def positions(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return await self._cluster.offsets.committed(application, partitions)
+
+    async def seed_positions(
+        self,
+        lease: Lease,
+        positions: Mapping[Partition, int],
+        records: Mapping[Partition, Sequence[NewRecord]],
+        *,
+        metadata: Sequence[AppMetadata] = (),
+    ) -> bool:
+        for one in metadata:
+            checks.author(one.kind, lease)
+        built = await build(self._cluster.topics, records)
+        topic = await self._facts_of(lease.application)
+        self.leases.check(topic, lease)
+        if await self._cluster.offsets.committed(lease.application, positions):
+            return False
+        kept = [facts.metadata_record(one.kind, one.key, one.value) for one in metadata]
+        await self.leases.write(topic, lease, lambda: kept, built, positions)
+        return True
+
+    # ------------------------------------------------------------------ lease and owners
+
+    async def lease(self, application: str) -> Lease | None:
+        topic = await self._facts_of(application)
+        if topic is None:
+            return None
+        topic.check()
+        return topic.view.lease()
+
+    async def acquire(self, application: str, holder: str, address: str, seen: Lease | None) -> Lease | None:
+        return await self.leases.acquire(await self._made_facts(application), holder, address, seen)
+
+    async def renew(self, lease: Lease) -> Lease:
+        topic = await self._facts_of(lease.application)
+        if topic is None:
+            raise LeaseLost(checks.lease_lost(lease, None))
+        return await self.leases.renew(topic, lease)
+
+    async def owners(self, application: str) -> dict[str, OwnerRecord]:
+        topic = await self._facts_of(application)
+        if topic is None:
+            return {}
+        topic.check()
+        return topic.view.owners()
+
+    async def record_owners(self, lease: Lease, records: Sequence[OwnerRecord]) -> None:
+        written = [facts.owner_record(record) for record in records]
+        await self.leases.write(await self._facts_of(lease.application), lease, lambda: written)
+
+    # ------------------------------------------------------------------ metadata
+
+    async def _looked_at(self, application: str, kind: MetadataKind) -> FactsTopic | None:
+        """The facts with all that others were answered; an open transaction is waited for a moment and no longer."""
+        topic = await self._facts_of(application)
+        if topic is not None:
+            await topic.look(UNDER_LEASE if kind.under_lease else EVERYBODYS, _LOOK_S)
+        return topic
+
+    async def metadata(self, application: str, kind: MetadataKind, key: str) -> bytes | None:
+        topic = await self._looked_at(application, kind)
+        return None if topic is None else topic.view.metadata(kind, key)
+
+    async def metadata_of(self, application: str, kind: MetadataKind) -> dict[str, bytes]:
+        topic = await self._looked_at(application, kind)
+        return {} if topic is None else topic.view.metadata_of(kind)
+
+    async def metadata_of_all(self, kind: MetadataKind, key: str) -> dict[str, bytes]:
+        listed = await self._cluster.topics.listed()
+        found: dict[str, bytes] = {}
+        for application in sorted(name.removesuffix(TOPIC_SUFFIX) for name in listed if name.endswith(TOPIC_SUFFIX)):
+            known = application in self._facts
+            value = await self.metadata(application, kind, key)
+            if value is not None:
+                found[application] = value
+            if not known and (topic := self._facts.pop(application, None)) is not None:
+                await topic.close()
+        return found
+
+    async def put_metadata(
+        self, application: str, kind: MetadataKind, key: str, value: bytes | None, *, lease: Lease | None = None
+    ) -> None:
+        checks.author(kind, lease)
+        record = [facts.metadata_record(kind, key, value)]
+        if lease is not None:
+            await self.leases.write(await self._facts_of(application), lease, lambda: record)
+        else:
+            await (await self._made_facts(application)).change(lambda _: record)
+
+    async def replace_metadata(
+        self, application: str, kind: MetadataKind, key: str, seen: bytes | None, value: bytes
+    ) -> bool:
+        checks.author(kind, None)
+        record = [facts.metadata_record(kind, key, value)]
+        topic = await self._made_facts(application)
+        return await topic.change(lambda view: record if view.metadata(kind, key) == seen else None)
+
+    # ------------------------------------------------------------------ upkeep
+
+    async def compact(self, topic: str) -> int:
+        """The brokers compact in their own time."""
+        found = (await self.topics([topic])).get(topic)
+        if found is None:
+            raise checks.unknown(Partition(topic, 0), None)
+        compaction.require_changelog(found)
+        return 0
+
+    async def trim(self, positions: Mapping[Partition, int]) -> int:
+        """The broker does not say how many records that were."""
+        await self._cluster.offsets.trim(positions)
+        return 0

@@ -1,0 +1,126 @@
+"""Offsets on Kafka: ends, starts, trims; what a group has committed.
+
+One rule: a commit is answered before its markers are written, so the end that readers see may lie before it. Who decides
+by an end asks for the settled one: the high watermark, once no transaction is open below it. Committed offsets are asked
+for by name and stable: with all topics asked at once, a broker hides a first commit that is not settled yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from aiokafka.protocol.admin import DeleteRecordsRequest_v1
+from aiokafka.protocol.offset import OffsetRequest_v3
+
+from state.errors import LogBusy
+from state.log import checks
+from state.log.kafka.codes import NONE, UNKNOWN_TOPIC, KafkaRefused
+from state.log.kafka.connections import GROUP, Connections
+from state.log.kafka.requests import OffsetFetchRequest_v7
+from state.log.kafka.topics import Topics
+from state.log.protocol import Partition
+
+_LATEST, _EARLIEST = -1, -2
+_ALL, _COMMITTED = 0, 1  # isolation levels
+_TRIM_TIMEOUT_MS = 10_000
+_PAUSE_S, _PAUSE_MAX_S = 0.001, 0.010
+
+
+class Offsets:
+    """See the module text."""
+
+    def __init__(self, connections: Connections, topics: Topics, settle_within_s: float) -> None:
+        self._connections = connections
+        self._topics = topics
+        self._settle_within_s = settle_within_s
+
+    async def ends(self, partitions: Collection[Partition], purpose: str = "quick") -> dict[Partition, int]:
+        """The last stable offsets: what a reader of committed data gets to now."""
+        return await self._listed(partitions, _LATEST, _COMMITTED, purpose)
+
+    async def watermarks(self, partitions: Collection[Partition], purpose: str = "quick") -> dict[Partition, int]:
+        """Behind all that is replicated, open transactions included."""
+        return await self._listed(partitions, _LATEST, _ALL, purpose)
+
+    async def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return await self._listed(partitions, _EARLIEST, _ALL, "quick")
+
+    async def settled(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """The last stable offsets, once each is behind all that was written before this call. Raises LogBusy."""
+        written = await self.watermarks(partitions)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settle_within_s
+        ends: dict[Partition, int] = {}
+        left: list[Partition] = list(written)
+        pause = _PAUSE_S
+        while left:
+            ends |= await self.ends(left)
+            left = [partition for partition in left if ends[partition] < written[partition]]
+            if left:
+                if loop.time() >= deadline:
+                    raise LogBusy(checks.held_open(left[0], self._settle_within_s))
+                await asyncio.sleep(pause)
+                pause = min(pause * 1.2, _PAUSE_MAX_S)
+        return ends
+
+    async def _listed(
+        self, partitions: Collection[Partition], at: int, isolation: int, purpose: str
+    ) -> dict[Partition, int]:
+        async def ask(node: int, listed: list[Partition]) -> dict[Partition, tuple[int, int]]:
+            by_topic = self._topics.names.by_topic(dict.fromkeys(listed, at))
+            answer = await self._connections.send(
+                node, OffsetRequest_v3(-1, isolation, list(by_topic.items())), purpose
+            )
+            return {
+                Partition(self._topics.names.outside(topic), number): (code, offset)
+                for topic, numbers in answer.topics
+                for number, code, _, offset in numbers
+            }
+
+        return await self._topics.led("offsets", partitions, ask)
+
+    async def trim(self, positions: Mapping[Partition, int]) -> None:
+        """Delete the records before these positions; one past the end means the end, as the broker refuses those."""
+        ends, starts = await self.ends(positions), await self.starts(positions)
+        until = {one: min(position, ends[one]) for one, position in positions.items()}
+        until = {one: position for one, position in until.items() if position > starts[one]}
+
+        async def ask(node: int, listed: list[Partition]) -> dict[Partition, tuple[int, int]]:
+            by_topic = self._topics.names.by_topic({partition: until[partition] for partition in listed})
+            request = DeleteRecordsRequest_v1(list(by_topic.items()), _TRIM_TIMEOUT_MS)
+            answer = await self._connections.send(node, request, "quick")
+            return {
+                Partition(self._topics.names.outside(topic), number): (code, low)
+                for topic, numbers in answer.topics
+                for number, low, code in numbers
+            }
+
+        await self._topics.led("trimming", until, ask)
+
+    async def committed(self, group: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """What the group has committed of these partitions, settled; those without an offset are left out."""
+        if not partitions:
+            return {}
+        inside = self._topics.names.inside(group)
+        by_topic = self._topics.names.by_topic(dict.fromkeys(partitions, None))
+        listed: Any = [(topic, [number for number, _ in numbers], {}) for topic, numbers in by_topic.items()]
+        request = OffsetFetchRequest_v7(inside, listed, True, {})
+
+        async def ask() -> dict[Partition, int]:
+            answer = await self._connections.coordinated(GROUP, inside, request, "quick")
+            codes = [answer.error, *(one[4] for _, numbers, _ in answer.topics for one in numbers)]
+            for code in codes:
+                if code not in (NONE, UNKNOWN_TOPIC):
+                    refused = KafkaRefused(f"positions of {group}", code)
+                    self._connections.forget_if_moved(GROUP, inside, refused)
+                    raise refused
+            return {
+                Partition(self._topics.names.outside(topic), one[0]): one[1]
+                for topic, numbers, _ in answer.topics
+                for one in numbers
+                if one[1] >= 0
+            }
+
+        return await self._connections.retried(f"positions of {group}", ask, within_s=self._settle_within_s)

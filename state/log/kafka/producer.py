@@ -1,0 +1,255 @@
+"""A producer on Kafka: sealed batches, one idempotent Produce, or one transaction with records and group offsets.
+
+One rule: a request is sent again, the same to the byte, until it is answered: every one of them is idempotent. Records
+and offsets go one after the other, never at once: the broker's checks of the two collide. A transaction is open only
+within `transact`; `initialise` is what takes the id away from everybody who had it before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from aiokafka.protocol.produce import ProduceRequest_v7
+from aiokafka.protocol.transaction import (
+    AddOffsetsToTxnRequest_v0,
+    AddPartitionsToTxnRequest_v0,
+    EndTxnRequest_v0,
+    InitProducerIdRequest_v0,
+)
+from aiokafka.record.util import calc_crc32c
+
+from state.errors import InvalidRecord, LogUnavailable, LogUnusable, OutcomeUnknown, StateError
+from state.log.batches import Batch
+from state.log.kafka.codes import INVALID_TXN_STATE, NONE, KafkaRefused, Then, check
+from state.log.kafka.connections import GROUP, TRANSACTION, Connections
+from state.log.kafka.offsets import Offsets
+from state.log.kafka.requests import TxnOffsetCommitRequest_v3
+from state.log.kafka.topics import Topics
+from state.log.protocol import Partition
+
+Built = Mapping[Partition, Sequence[Batch]]
+_ALL_REPLICAS = -1
+_PRODUCE_TIMEOUT_MS = 10_000
+_PLAIN_WITHIN_S = 60.0  # outside of a transaction nobody waits for the end of this one
+_CRC_AT, _ATTRIBUTES_AT, _PRODUCER_AT, _TRANSACTIONAL = 17, 21, 43, 0x10
+_attributes = struct.Struct(">h")
+_producer = struct.Struct(">qhi")
+_crc = struct.Struct(">I")
+
+
+class ProducerFenced(Exception):
+    """The id was initialised by another, or its transaction was aborted. What follows is the caller's to say."""
+
+
+def seal(data: bytes, producer: int, epoch: int, sequence: int, *, transactional: bool) -> bytes:
+    """The batch as this producer's, at this place in its sequence."""
+    sealed = bytearray(data)
+    if transactional:
+        (attributes,) = _attributes.unpack_from(sealed, _ATTRIBUTES_AT)
+        _attributes.pack_into(sealed, _ATTRIBUTES_AT, attributes | _TRANSACTIONAL)
+    _producer.pack_into(sealed, _PRODUCER_AT, producer, epoch, sequence)
+    _crc.pack_into(sealed, _CRC_AT, calc_crc32c(bytes(memoryview(sealed)[_ATTRIBUTES_AT:])))
+    return bytes(sealed)
+
+
+class Producer:
+    """See the module text. `transactional_id` None: idempotent only. Its calls are made one after the other."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        topics: Topics,
+        offsets: Offsets,
+        transactional_id: str | None,
+        timeout_s: float,
+        purpose: str = "txn",
+    ) -> None:
+        self._connections = connections
+        self._topics = topics
+        self._offsets = offsets
+        self._id = None if transactional_id is None else topics.names.inside(transactional_id)
+        self._name = transactional_id or "an idempotent producer"
+        self._timeout_s = timeout_s
+        self._purpose = purpose
+        self._producer, self._epoch = -1, -1
+        self._sequences: dict[Partition, int] = {}
+        self._interrupted = False
+        self.turn = asyncio.Lock()
+
+    async def initialise(self) -> None:
+        """From now on nobody else who had this id can write by it; a transaction of theirs is over when this returns."""
+        request = InitProducerIdRequest_v0(self._id, int(self._timeout_s * 1000))
+        what = f"initialising {self._name}"
+        if self._id is None:
+            answer = await self._connections.retried(what, lambda: self._first_id(what, request))
+        else:
+            answer = await self._coordinated(what, TRANSACTION, self._id, request, lambda got: [got.error_code])
+        self._producer, self._epoch = answer.producer_id, answer.producer_epoch
+        self._sequences.clear()
+        self._interrupted = False
+
+    async def _first_id(self, what: str, request: Any) -> Any:
+        answer = await self._connections.ask_any(request)
+        check(what, answer.error_code)
+        return answer
+
+    # ------------------------------------------------------------------ writing
+
+    async def produce(self, built: Built) -> dict[Partition, int]:
+        """Write batches outside of a transaction; the offset behind the last record of each partition."""
+        try:
+            return await self._write(built, transactional=False)
+        except LogUnavailable as error:
+            raise OutcomeUnknown(f"{error}; whether the records are in the log is not known") from error
+
+    async def transact(
+        self, built: Built, group: str | None = None, positions: Mapping[Partition, int] | None = None
+    ) -> dict[Partition, int]:
+        """One transaction: all of it, or nothing. Raises ProducerFenced, OutcomeUnknown, and what a topic refuses: then
+        it is aborted, and the producer may go on."""
+        positions = positions or {}
+        if not built and not positions:
+            return {}
+        if self._interrupted:
+            raise ProducerFenced(f"a transaction of {self._name} was interrupted in this process")
+        self._interrupted = True  # also by a cancellation: what it had written must not go into the next one
+        try:
+            try:
+                await self._open(built, group if positions else None)
+                behind = await self._write(built, transactional=True)
+                if positions and group is not None:
+                    await self._add_positions(group, positions)
+            except StateError as error:
+                await self._abort(error)
+                self._interrupted = False
+                raise
+            await self._end(committed=True)
+        except KafkaRefused as error:
+            if error.then is Then.FENCED:
+                raise ProducerFenced(str(error)) from error
+            raise
+        self._interrupted = False
+        return behind
+
+    async def _abort(self, cause: StateError) -> None:
+        """Leaves nothing open. Raises `cause` where the id is another's by now."""
+        if isinstance(cause, KafkaRefused) and cause.then is Then.FENCED:
+            raise cause
+        try:
+            await self._end(committed=False)
+        except KafkaRefused as error:
+            if error.code != INVALID_TXN_STATE:  # that: nothing was open yet
+                raise
+
+    async def _open(self, built: Built, group: str | None) -> None:
+        steps: list[Awaitable[Any]] = []
+        if built:
+            listed = {
+                topic: [number for number, _ in numbers]
+                for topic, numbers in self._topics.names.by_topic(built).items()
+            }
+            request = AddPartitionsToTxnRequest_v0(self._id, self._producer, self._epoch, list(listed.items()))
+            steps.append(
+                self._transactional(
+                    "adding partitions", request, lambda got: [code for _, numbers in got.errors for _, code in numbers]
+                )
+            )
+        if group is not None:
+            inside = self._topics.names.inside(group)
+            offsets = AddOffsetsToTxnRequest_v0(self._id, self._producer, self._epoch, inside)
+            steps.append(self._transactional("adding offsets", offsets, lambda got: [got.error_code]))
+        await asyncio.gather(*steps)
+
+    async def _add_positions(self, group: str, positions: Mapping[Partition, int]) -> None:
+        inside = self._topics.names.inside(group)
+        topics: Any = [
+            (topic, [(number, position, -1, "", {}) for number, position in numbers], {})
+            for topic, numbers in self._topics.names.by_topic(positions).items()
+        ]
+        request = TxnOffsetCommitRequest_v3(self._id, inside, self._producer, self._epoch, -1, "", None, topics, {})
+        what = f"committing positions of {group} by {self._name}"
+        await self._coordinated(
+            what, GROUP, inside, request, lambda got: [code for _, numbers, _ in got.topics for _, code, _ in numbers]
+        )
+
+    async def _end(self, *, committed: bool) -> None:
+        """Raises OutcomeUnknown where a commit is not answered."""
+        request = EndTxnRequest_v0(self._id, self._producer, self._epoch, committed)
+        try:
+            await self._transactional("ending a transaction", request, lambda got: [got.error_code])
+        except (LogUnusable, LogUnavailable) as error:
+            if isinstance(error, KafkaRefused) and error.then is Then.FENCED:
+                raise
+            raise OutcomeUnknown(
+                f"the broker did not say whether a transaction of {self._name} took place: come back under another id, "
+                "and restore from the log"
+            ) from error
+
+    async def _transactional(self, what: str, request: Any, codes: Callable[[Any], list[int]]) -> Any:
+        return await self._coordinated(f"{what} of {self._name}", TRANSACTION, str(self._id), request, codes)
+
+    async def _coordinated(
+        self, what: str, kind: int, key: str, request: Any, codes: Callable[[Any], Collection[int]]
+    ) -> Any:
+        """The answer of a coordinator once every code in it is none."""
+
+        async def ask() -> Any:
+            answer = await self._connections.coordinated(kind, key, request, self._purpose)
+            for code in codes(answer):
+                if code != NONE:
+                    refused = KafkaRefused(what, code)
+                    self._connections.forget_if_moved(kind, key, refused)
+                    raise refused
+            return answer
+
+        return await self._connections.retried(what, ask, within_s=self._timeout_s)
+
+    # ------------------------------------------------------------------ records
+
+    async def _write(self, built: Built, *, transactional: bool) -> dict[Partition, int]:
+        """All batches, the next one of each partition at a time: a Produce takes one for each."""
+        behind: dict[Partition, int] = {}
+        for turn in range(max(map(len, built.values()), default=0)):
+            batches = {partition: listed[turn] for partition, listed in built.items() if turn < len(listed)}
+            behind |= await self._write_turn(batches, transactional)
+        return behind
+
+    async def _write_turn(self, batches: Mapping[Partition, Batch], transactional: bool) -> dict[Partition, int]:
+        sealed = {
+            partition: seal(
+                batch.data, self._producer, self._epoch, self._sequences.get(partition, 0), transactional=transactional
+            )
+            for partition, batch in batches.items()
+        }
+        bases: dict[Partition, int] = {}
+
+        async def ask(node: int, listed: list[Partition]) -> dict[Partition, tuple[int, int]]:
+            by_topic = self._topics.names.by_topic({partition: sealed[partition] for partition in listed})
+            request = ProduceRequest_v7(
+                self._id if transactional else None, _ALL_REPLICAS, _PRODUCE_TIMEOUT_MS, list(by_topic.items())
+            )
+            answer = await self._connections.send(node, request, self._purpose)
+            return {
+                Partition(self._topics.names.outside(topic), one[0]): (one[1], one[2])
+                for topic, numbers in answer.topics
+                for one in numbers
+            }
+
+        try:
+            bases = await self._topics.led(
+                "writing", batches, ask, self._timeout_s if transactional else _PLAIN_WITHIN_S
+            )
+        except KafkaRefused as error:
+            if error.then is Then.INVALID:
+                raise InvalidRecord(
+                    f"{error.what}: the topic cannot hold such a record (does it need a key?)"
+                ) from error
+            raise
+        for partition, batch in batches.items():
+            self._sequences[partition] = self._sequences.get(partition, 0) + batch.span
+        unknown = [partition for partition, base in bases.items() if base < 0]
+        ends = await self._offsets.watermarks(unknown) if unknown else {}
+        return {one: ends[one] if one in ends else base + batches[one].span for one, base in bases.items()}

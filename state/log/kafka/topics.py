@@ -1,0 +1,286 @@
+"""Topics on Kafka: create, grow, delete, find; who leads a partition, and what a topic takes.
+
+One rule: the names that callers use and those on the cluster differ by a prefix, and only this module adds it or takes it
+away (`Names`). What a topic is for is read from its settings: compacted ones are changelogs; those with the settings of
+Kafka Streams' repartition topics are repartition topics; all others are plain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aiokafka.protocol.admin import CreatePartitionsRequest_v1, DeleteTopicsRequest_v3, DescribeConfigsRequest_v1
+
+from state.errors import LogBusy, TopicMismatch
+from state.log import checks
+from state.log.kafka.codes import NONE, TOPIC_EXISTS, UNKNOWN_TOPIC, KafkaRefused, Then, check, then
+from state.log.kafka.connections import ANSWER_WITHIN_S, Connections
+from state.log.kafka.requests import CreateTopicsRequest_v4
+from state.log.protocol import Partition, TopicInfo, TopicSpec
+
+BATCH_HEADER_BYTES = 61
+_TIMEOUT_MS = 10_000
+_SHOWN_WITHIN_S = 30.0
+_TOPIC_RESOURCE = 2
+_SETTINGS: dict[str, dict[str, str]] = {
+    "plain": {},
+    "changelog": {"cleanup.policy": "compact"},
+    "repartition": {"cleanup.policy": "delete", "retention.ms": "-1", "segment.bytes": "52428800"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The prefix before every topic, group and transactional id, so that several logs may share a cluster."""
+
+    prefix: str = ""
+
+    def inside(self, name: str) -> str:
+        return self.prefix + name
+
+    def outside(self, name: str) -> str:
+        return name.removeprefix(self.prefix)
+
+    def by_topic(self, partitions: Mapping[Partition, Any]) -> dict[str, list[tuple[int, Any]]]:
+        """Numbers and what belongs to them by the cluster's name of the topic."""
+        found: dict[str, list[tuple[int, Any]]] = {}
+        for partition, what in partitions.items():
+            found.setdefault(self.inside(partition.topic), []).append((partition.number, what))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the partitions of a topic are: the leader of each, -1 where there is none at the moment."""
+
+    topic_id: bytes
+    leaders: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """What a topic is for, and the largest batch that it takes."""
+
+    kind: str
+    max_message_bytes: int
+
+
+class Topics:
+    """See the module text. Layouts are kept until a broker says that they are old."""
+
+    def __init__(
+        self, connections: Connections, names: Names, settings: Mapping[str, str], replication: int = -1
+    ) -> None:
+        self._connections = connections
+        self.names = names
+        self._settings = dict(settings)
+        self._replication = replication
+        self._layouts: dict[str, Layout] = {}
+        self._stale: set[str] = set()
+        self._purposes: dict[bytes, Purpose] = {}
+
+    # ------------------------------------------------------------------ what there is
+
+    async def infos(self, names: Collection[str]) -> dict[str, TopicInfo]:
+        layouts = await self.refresh(names)
+        await self._know_purposes(layouts)
+        return {
+            name: TopicInfo(name, layout.topic_id.hex(), len(layout.leaders), self._purposes[layout.topic_id].kind)
+            for name, layout in layouts.items()
+        }
+
+    async def refresh(self, names: Collection[str]) -> dict[str, Layout]:
+        """The layouts of those that exist, as a broker has them now."""
+        if not names:
+            return {}
+        wanted = sorted(set(names))
+        answer = await self._connections.retried(
+            "metadata", lambda: self._connections.metadata([self.names.inside(name) for name in wanted])
+        )
+        found = {}
+        for topic in answer.topics:
+            name = self.names.outside(topic[1])
+            if topic[0] == UNKNOWN_TOPIC:
+                self._layouts.pop(name, None)
+                continue
+            if topic[0] != NONE and not topic[4]:
+                check(f"metadata of {name}", topic[0])
+            numbered = {partition[1]: partition[2] for partition in topic[4]}
+            found[name] = Layout(topic[2], tuple(numbered.get(number, -1) for number in range(len(numbered))))
+        self._layouts |= found
+        self._stale -= set(wanted)
+        return found
+
+    async def listed(self) -> list[str]:
+        """The names of all topics with our prefix."""
+        answer = await self._connections.retried("metadata", lambda: self._connections.metadata(None))
+        inside = (topic[1] for topic in answer.topics)
+        return sorted(self.names.outside(name) for name in inside if name.startswith(self.names.prefix))
+
+    async def require(self, partitions: Collection[Partition]) -> None:
+        """Raises UnknownTopic for a partition that is not there."""
+        strange = {one.topic for one in partitions if self.known_leader(one) is None or one.topic in self._stale}
+        if strange:
+            await self.refresh(strange)
+        for partition in partitions:
+            self.check(partition)
+
+    def check(self, partition: Partition) -> None:
+        """Raises UnknownTopic by what was last heard of the topic."""
+        if self.known_leader(partition) is None:
+            layout = self._layouts.get(partition.topic)
+            raise checks.unknown(partition, None if layout is None else len(layout.leaders))
+
+    def known_leader(self, partition: Partition) -> int | None:
+        """As last heard; -1: none at the moment, None: no such partition."""
+        layout = self._layouts.get(partition.topic)
+        return layout.leaders[partition.number] if layout and 0 <= partition.number < len(layout.leaders) else None
+
+    def forget(self, topics: Collection[str]) -> None:
+        """What was heard of these is old: a broker is asked before anything else is."""
+        self._stale.update(topics)
+
+    async def by_leader(self, partitions: Collection[Partition]) -> dict[int, list[Partition]]:
+        """The partitions by the broker that leads them. Raises UnknownTopic, KafkaRefused where one has no leader."""
+        await self.require(partitions)
+        leaderless = [one for one in partitions if self.known_leader(one) == -1]
+        if leaderless:
+            self.forget({one.topic for one in leaderless})
+            raise KafkaRefused(f"partition {leaderless[0]}", 5)
+        found: dict[int, list[Partition]] = {}
+        for partition in partitions:
+            found.setdefault(self.known_leader(partition) or 0, []).append(partition)
+        return found
+
+    async def purposes(self, topics: Collection[str]) -> dict[str, Purpose]:
+        """What these topics are for. Raises UnknownTopic."""
+        await self.require([Partition(topic, 0) for topic in topics])
+        layouts = {topic: self._layouts[topic] for topic in topics}
+        await self._know_purposes(layouts)
+        return {topic: self._purposes[layout.topic_id] for topic, layout in layouts.items()}
+
+    async def _know_purposes(self, layouts: Mapping[str, Layout]) -> None:
+        missing = [name for name, layout in layouts.items() if layout.topic_id not in self._purposes]
+        if not missing:
+            return
+        wanted = ["cleanup.policy", "retention.ms", "segment.bytes", "max.message.bytes"]
+        request = DescribeConfigsRequest_v1(
+            [(_TOPIC_RESOURCE, self.names.inside(name), wanted) for name in missing], False
+        )
+
+        async def ask() -> Any:
+            answer = await self._connections.ask_any(request)
+            for code, text, _, name, _ in answer.resources:
+                check(f"settings of {self.names.outside(name)}", code, text)
+            return answer
+
+        for _, _, _, name, entries in (await self._connections.retried("settings of topics", ask)).resources:
+            kept = {entry[0]: entry[1] for entry in entries}
+            layout = layouts[self.names.outside(name)]
+            self._purposes[layout.topic_id] = Purpose(_kind_of(kept), int(kept["max.message.bytes"]))
+
+    # ------------------------------------------------------------------ changes
+
+    async def create(self, spec: TopicSpec, settings: Mapping[str, str] | None = None) -> TopicInfo:
+        """Create, or return what is there; with `settings` before those of its kind. Raises TopicMismatch."""
+        checks.topic_spec(spec)
+        found = (await self.infos([spec.name])).get(spec.name)
+        if found is None:
+            chosen = {**_SETTINGS[spec.kind], **self._settings, **(settings or {})}
+            inside = self.names.inside(spec.name)
+            topic: Any = (inside, spec.partitions, self._replication, [], list(chosen.items()))
+            request = CreateTopicsRequest_v4([topic], _TIMEOUT_MS, False)
+            await self._change(f"creating topic {spec.name}", request, lambda answer: answer.topic_errors)
+            found = await self._shown(spec.name, spec.partitions)
+        if found.partitions != spec.partitions:
+            raise TopicMismatch(checks.mismatch(found, spec))
+        return found
+
+    async def grow(self, name: str, partitions: int) -> TopicInfo:
+        found = checks.growth((await self.infos([name])).get(name), name, partitions)
+        if found.partitions == partitions:
+            return found
+        request = CreatePartitionsRequest_v1([(self.names.inside(name), (partitions, None))], _TIMEOUT_MS, False)
+        await self._change(f"growing topic {name}", request, lambda answer: answer.topic_errors)
+        return await self._shown(name, partitions)
+
+    async def delete(self, name: str) -> None:
+        if name not in await self.refresh([name]):
+            raise checks.unknown(Partition(name, 0), None)
+        request = DeleteTopicsRequest_v3([self.names.inside(name)], _TIMEOUT_MS)
+        await self._change(
+            f"deleting topic {name}",
+            request,
+            lambda answer: [(topic, code, None) for topic, code in answer.topic_error_codes],
+        )
+        await self._until(f"topic {name} to be gone", lambda: self.refresh([name]), lambda found: name not in found)
+
+    async def _change(
+        self, what: str, request: Any, codes: Callable[[Any], Sequence[tuple[str, int, str | None]]]
+    ) -> None:
+        """Any broker passes it on to the controller. Of two who create or delete at once, both are right."""
+
+        async def ask() -> None:
+            for _, code, text in codes(await self._connections.ask_any(request)):
+                if code not in (TOPIC_EXISTS, UNKNOWN_TOPIC):
+                    check(what, code, text)
+
+        await self._connections.retried(what, ask)
+
+    async def _shown(self, name: str, partitions: int) -> TopicInfo:
+        """The topic, once every partition of it has a leader."""
+
+        def whole(found: dict[str, Layout]) -> bool:
+            return name in found and len(found[name].leaders) >= partitions and -1 not in found[name].leaders
+
+        await self._until(f"topic {name} to have its leaders", lambda: self.refresh([name]), whole)
+        return (await self.infos([name]))[name]
+
+    async def _until(self, what: str, ask: Any, there: Callable[[dict[str, Layout]], bool]) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _SHOWN_WITHIN_S
+        while not there(await ask()):
+            if loop.time() > deadline:
+                raise LogBusy(f"waited {_SHOWN_WITHIN_S:.0f} s for {what}: look at the brokers, and try again")
+            await asyncio.sleep(0.005)
+
+    async def led(
+        self, what: str, partitions: Collection[Partition], ask: Any, within_s: float = ANSWER_WITHIN_S
+    ) -> dict[Partition, Any]:
+        """What `ask(node, partitions)` answers for all partitions, each from its leader; again where a leader moved.
+
+        `ask` gives a code and a value for each partition. Raises UnknownTopic, KafkaRefused, LogUnavailable.
+        """
+        done: dict[Partition, Any] = {}
+
+        async def one_round() -> None:
+            left = [partition for partition in partitions if partition not in done]
+            leaders = await self.by_leader(left)
+            answers = await asyncio.gather(*(ask(node, listed) for node, listed in leaders.items()))
+            for answer in answers:
+                done.update({partition: value for partition, (code, value) in answer.items() if _is_done(code)})
+            for answer in answers:
+                for partition, (code, _) in answer.items():
+                    if not _is_done(code):
+                        refused = KafkaRefused(f"{what} of {partition}", code)
+                        if refused.then is Then.LEADER:
+                            self.forget([partition.topic])
+                        raise refused
+
+        if partitions:
+            await self._connections.retried(what, one_round, within_s=within_s)
+        return done
+
+
+def _is_done(code: int) -> bool:
+    return code == NONE or then(code) is Then.DONE
+
+
+def _kind_of(settings: Mapping[str, str | None]) -> str:
+    if "compact" in (settings["cleanup.policy"] or ""):
+        return "changelog"
+    wanted = _SETTINGS["repartition"]
+    return "repartition" if {name: settings[name] for name in wanted} == wanted else "plain"

@@ -1,0 +1,200 @@
+"""The transactional ids that this process writes with, and what producers append without an application.
+
+One rule: an id is opened by initialising it, and only then is it looked up whether it was fenced: a fence writes its record
+first and initialises second, so of the two one is always seen. The owner records in memory refuse a commit early, as
+advice; the promise is the broker's, which refuses an id that was initialised by another.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+
+from aiokafka.protocol.admin import DescribeGroupsRequest_v1
+
+from state.errors import Fenced, MetadataChanged, NotOpened, OutcomeUnknown, Refused, StateError
+from state.log import checks
+from state.log.group_store import AppMetadata, OwnerRecord
+from state.log.kafka import facts
+from state.log.kafka.building import build, build_commit
+from state.log.kafka.cluster import Cluster
+from state.log.kafka.codes import KafkaRefused, check
+from state.log.kafka.connections import GROUP
+from state.log.kafka.facts import EVERYBODYS, UNDER_LEASE
+from state.log.kafka.facts_topic import WRITER_TIMEOUT_S, FactsTopic
+from state.log.kafka.producer import Built, Producer, ProducerFenced
+from state.log.protocol import NewRecord, Partition, TaskCommit
+
+
+class GroupInUse(StateError):
+    """The consumer group of the application's name has members of another program."""
+
+    exit_code = 3
+
+
+def writer_id(application: str, transactional_id: str) -> str:
+    """As the cluster knows it: two applications may use one name."""
+    return f"{application}.worker.{transactional_id}"
+
+
+class Writers:
+    """The writers of this process, by application and transactional id."""
+
+    def __init__(self, cluster: Cluster, transaction_timeout_s: float) -> None:
+        self._cluster = cluster
+        self._timeout_s = transaction_timeout_s
+        self._opened: dict[tuple[str, str], Producer] = {}
+        self._lost: set[tuple[str, str]] = set()
+
+    def producer(self, application: str, transactional_id: str) -> Producer:
+        return self._cluster.producer(writer_id(application, transactional_id), self._timeout_s)
+
+    async def open(self, application: str, transactional_id: str, topic: FactsTopic | None) -> None:
+        checks.transactional_id(transactional_id)
+        await self._refuse_members(application)
+        producer = self.producer(application, transactional_id)
+        await producer.initialise()
+        if topic is not None:
+            await topic.read_settled(UNDER_LEASE)
+            if topic.view.is_fenced(transactional_id):
+                raise Fenced(checks.fenced(transactional_id))
+        self._opened[application, transactional_id] = producer
+
+    async def _refuse_members(self, application: str) -> None:
+        """Our offsets stand in the group without members; a consumer of that name would fight us for them."""
+        group = self._cluster.topics.names.inside(application)
+        connections = self._cluster.connections
+
+        async def ask() -> int:
+            answer = await connections.coordinated(GROUP, group, DescribeGroupsRequest_v1([group]), "quick")
+            code, _, _, _, _, members = answer.groups[0]
+            try:
+                check(f"describing group {application}", code)
+            except KafkaRefused as error:
+                connections.forget_if_moved(GROUP, group, error)
+                raise
+            return len(members)
+
+        if members := await connections.retried(f"describing group {application}", ask):
+            raise GroupInUse(
+                f"consumer group {group} has {members} members of another program, which would commit over the positions "
+                f"of application '{application}': stop them, or give the application another id"
+            )
+
+    async def commit(
+        self, application: str, transactional_id: str, tasks: Sequence[TaskCommit], topic: FactsTopic | None
+    ) -> dict[Partition, int]:
+        key = (application, transactional_id)
+        if key in self._lost:
+            raise Fenced(checks.fenced(transactional_id))
+        producer = self._opened.get(key)
+        if producer is None:
+            raise NotOpened(checks.not_opened(transactional_id))
+        built = await build_commit(self._cluster.topics, tasks)
+        positions = {partition: position for task in tasks for partition, position in task.positions.items()}
+        await self._cluster.topics.require(positions)
+        async with producer.turn:
+            self._refuse(transactional_id, tasks, topic)
+            try:
+                return await producer.transact(built, application, positions)
+            except ProducerFenced:
+                self._give_up(key)
+                raise Fenced(checks.fenced(transactional_id)) from None
+            except OutcomeUnknown:
+                self._give_up(key)
+                raise
+
+    def _give_up(self, key: tuple[str, str]) -> None:
+        self._opened.pop(key, None)
+        self._lost.add(key)
+
+    def _refuse(self, transactional_id: str, tasks: Sequence[TaskCommit], topic: FactsTopic | None) -> None:
+        """By the owner records as this process has seen them. Raises Fenced, Refused."""
+        if topic is not None:
+            topic.check()
+            if topic.view.is_fenced(transactional_id):
+                raise Fenced(checks.fenced(transactional_id))
+        refused = [
+            task.scope
+            for task in tasks
+            if not _owns(None if topic is None else topic.view.owner(task.scope), task, transactional_id)
+        ]
+        if refused:
+            raise Refused(frozenset(refused), checks.refused(transactional_id, refused))
+
+
+def _owns(record: OwnerRecord | None, task: TaskCommit, transactional_id: str) -> bool:
+    return record is not None and (record.epoch, record.transactional_id) == (task.epoch, transactional_id)
+
+
+class Appender:
+    """Producers of records that are no task's: one idempotent, one transactional, and one for each kept progress."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._idempotent: Producer | None = None
+        self._transactional: Producer | None = None
+        self._keyed: dict[tuple[str, str, str], Producer] = {}
+
+    async def append(self, records: Mapping[Partition, Sequence[NewRecord]]) -> dict[Partition, int]:
+        built = await build(self._cluster.topics, records)
+        if not built:
+            return {}
+        if sum(map(len, built.values())) == 1:
+            return await self._produce(built)
+        if self._transactional is None:
+            self._transactional = await self._ready(f"producer.{uuid.uuid4().hex}")
+        async with self._transactional.turn:
+            try:
+                return await self._transactional.transact(built)
+            except (ProducerFenced, OutcomeUnknown) as error:
+                self._transactional = None
+                raise OutcomeUnknown(f"an append was cut short, and may have been written: {error}") from error
+
+    async def _produce(self, built: Built) -> dict[Partition, int]:
+        if self._idempotent is None:
+            self._idempotent = await self._ready(None)
+        async with self._idempotent.turn:
+            try:
+                return await self._idempotent.produce(built)
+            except StateError:
+                self._idempotent = None  # its sequence may have a gap
+                raise
+
+    async def _ready(self, transactional_id: str | None) -> Producer:
+        made = self._cluster.producer(transactional_id, WRITER_TIMEOUT_S, "produce")
+        await made.initialise()
+        return made
+
+    async def append_with(
+        self,
+        records: Mapping[Partition, Sequence[NewRecord]],
+        metadata: AppMetadata,
+        seen: bytes | None,
+        topic: FactsTopic,
+    ) -> dict[Partition, int]:
+        """Records and the producer's progress in one transaction. Its id is the progress's own: who initialises it has
+        fenced a twin, and reads what that one got written."""
+        application, kind, key, value = metadata
+        fact, where = facts.metadata_record(kind, key, value), topic.partition(EVERYBODYS)
+        built = await build(self._cluster.topics, {**records, where: [fact]})
+        name = (application, kind.name, key)
+        for _ in range(2):
+            if name not in self._keyed:
+                self._keyed[name] = await self._ready(f"{application}.produce.{kind.name}.{key}")
+            producer = self._keyed[name]
+            async with producer.turn:
+                await topic.read_settled(EVERYBODYS)
+                if topic.view.metadata(kind, key) != seen:
+                    raise MetadataChanged(checks.metadata_changed(metadata))
+                try:
+                    behind = await producer.transact(built)
+                except ProducerFenced:  # a twin: take the id back, and look what it wrote
+                    self._keyed.pop(name, None)
+                    continue
+                except OutcomeUnknown:
+                    self._keyed.pop(name, None)
+                    raise
+                topic.view.apply_own(EVERYBODYS, behind.pop(where), [fact])
+                return behind
+        raise MetadataChanged(checks.metadata_changed(metadata))

@@ -1,0 +1,273 @@
+"""What every log does with transactions: commits, fences, positions."""
+
+from __future__ import annotations
+
+import pytest
+
+from state.errors import (
+    Fenced,
+    InvalidRecord,
+    LeaseLost,
+    NotOpened,
+    RecordTooLarge,
+    Refused,
+    StateError,
+    UnknownTopic,
+)
+from state.log.group_store import AppMetadata
+from state.log.protocol import GroupLog, NewRecord, Partition, TaskCommit
+from tests.contracts.logs import (
+    APP,
+    C0,
+    MAX_MESSAGE_BYTES,
+    OPERATION,
+    P0,
+    P1,
+    P2,
+    SCHEMA,
+    Place,
+    granted,
+    lease_of,
+    owned,
+    records,
+    values,
+)
+
+INPUTS = [P0, P1, P2]
+
+
+async def test_a_commit_writes_records_and_positions_of_all_its_tasks(log: GroupLog) -> None:
+    await owned(log, "0_0", "0_1")
+    behind = await log.commit(
+        APP,
+        "w-1",
+        [
+            TaskCommit("0_0", 1, {P2: records("from 0"), C0: records("c")}, {P0: 10}),
+            TaskCommit("0_1", 1, {P2: records("from 1")}, {P1: 20}),
+        ],
+    )
+    assert behind == {P2: 2, C0: 1}
+    ends = await log.ends([P2, C0], settled=True)
+    assert all(behind[one] <= ends[one] for one in behind)
+    assert await values(log, P2) == ["from 0", "from 1"]
+    assert await values(log, C0) == ["c"]
+    assert await log.positions(APP, INPUTS) == {P0: 10, P1: 20}
+    assert await log.positions("another", INPUTS) == {}
+    assert await log.commit(APP, "w-1", [TaskCommit("0_0", 1, {}, {P0: 11})]) == {}
+    assert await log.positions(APP, INPUTS) == {P0: 11, P1: 20}
+    assert await log.commit(APP, "w-1", []) == {}
+
+
+async def test_what_was_committed_is_there_for_another_process_at_once(log: GroupLog, place: Place) -> None:
+    """The release of a task and its next owner: settled ends, and positions of named partitions."""
+    await owned(log, "0_0")
+    other = await place.open()
+    for number in range(10):
+        behind = await log.commit(APP, "w-1", [TaskCommit("0_0", 1, {C0: records(str(number))}, {P0: number + 1})])
+        assert await other.positions(APP, [P0]) == {P0: number + 1}
+        assert (await other.written([C0]))[C0] >= behind[C0]
+        assert (await other.ends([C0], settled=True))[C0] >= behind[C0]
+        assert await values(other, C0, behind[C0] - 1) == [str(number)]
+
+
+async def test_only_the_positions_asked_for_are_found(log: GroupLog) -> None:
+    assert await log.seed_positions(await lease_of(log), {P0: 5, P1: 0}, {})
+    assert await log.positions(APP, [P1, P2]) == {P1: 0}
+    assert await log.positions(APP, []) == {}
+
+
+async def test_a_commit_with_an_unknown_topic_writes_nothing(log: GroupLog) -> None:
+    await owned(log, "0_0")
+    nowhere = {P0: records("a"), Partition("nowhere", 0): records("b")}
+    with pytest.raises(UnknownTopic):
+        await log.commit(APP, "w-1", [TaskCommit("0_0", 1, nowhere, {P1: 5})])
+    assert await values(log, P0) == []
+    assert await log.positions(APP, INPUTS) == {}
+
+
+async def test_a_record_too_large_is_named_and_the_writer_goes_on(log: GroupLog) -> None:
+    await owned(log, "0_0", "0_1")
+    fine = TaskCommit("0_0", 1, {P0: records("a"), P1: records("b")}, {P2: 1})
+    big = TaskCommit("0_1", 1, {P0: records("c", "x" * MAX_MESSAGE_BYTES)}, {P2: 2})
+    with pytest.raises(RecordTooLarge, match=r"0_1: .* too large for payments-0") as caught:
+        await log.commit(APP, "w-1", [fine, big])
+    assert (caught.value.scope, caught.value.partition, caught.value.index) == ("0_1", P0, 1)
+    assert await values(log, P0) == await values(log, P1) == []
+    assert await log.positions(APP, INPUTS) == {}
+    await log.commit(APP, "w-1", [fine])
+    assert await values(log, P0) == ["a"]
+
+
+async def test_a_record_that_its_topic_cannot_hold_is_refused_and_the_writer_goes_on(log: GroupLog) -> None:
+    await owned(log, "0_0")
+    with pytest.raises(InvalidRecord, match="counts-changelog-0"):
+        await log.commit(
+            APP, "w-1", [TaskCommit("0_0", 1, {C0: [NewRecord(None, b"1", 1)], P0: records("a")}, {P1: 1})]
+        )
+    assert await values(log, P0) == []
+    assert await log.positions(APP, INPUTS) == {}
+    await log.commit(APP, "w-1", [TaskCommit("0_0", 1, {P0: records("b")}, {P1: 1})])
+    assert await values(log, P0) == ["b"]
+
+
+# ---------------------------------------------------------------------- owners
+
+
+async def test_a_refused_commit_names_all_lost_scopes_and_the_others_can_go_on(log: GroupLog) -> None:
+    await owned(log, "0_0", "0_1", "0_2", "0_3")
+    await granted(log, "0_1", by="w-2", epoch=2)
+    await granted(log, "0_3", epoch=7)
+    await log.append({P0: records("before")})
+    tasks = [TaskCommit(f"0_{number}", 1, {P0: records(str(number))}, {P1: number}) for number in range(5)]
+    with pytest.raises(Refused, match=r"0_1, 0_3, 0_4") as caught:
+        await log.commit(APP, "w-1", tasks)
+    assert caught.value.scopes == {"0_1", "0_3", "0_4"}
+    assert await values(log, P0) == ["before"]
+    assert await log.positions(APP, INPUTS) == {}
+    await log.commit(APP, "w-1", [task for task in tasks if task.scope not in caught.value.scopes])
+    assert await values(log, P0) == ["before", "0", "2"]
+    assert await log.positions(APP, INPUTS) == {P1: 2}
+
+
+async def test_a_scope_without_an_owner_is_written_by_nobody(log: GroupLog) -> None:
+    await log.open_writer(APP, "w-1")
+    await granted(log, "0_0", by="")
+    with pytest.raises(Refused):
+        await log.commit(APP, "w-1", [TaskCommit("0_0", 1, {P0: records("a")})])
+    assert await values(log, P0) == []
+
+
+async def test_owners_of_another_application_do_not_count(log: GroupLog) -> None:
+    await owned(log, "0_0")
+    await log.open_writer("another-app", "w-1")
+    with pytest.raises(Refused):
+        await log.commit("another-app", "w-1", [TaskCommit("0_0", 1, {P0: records("a")})])
+
+
+async def test_an_older_epoch_is_refused_after_a_new_grant(log: GroupLog) -> None:
+    await owned(log, "0_0", epoch=1)
+    await log.commit(APP, "w-1", [TaskCommit("0_0", 1, {P0: records("a")})])
+    await granted(log, "0_0", epoch=2)
+    with pytest.raises(Refused):
+        await log.commit(APP, "w-1", [TaskCommit("0_0", 1, {P0: records("b")})])
+    await log.commit(APP, "w-1", [TaskCommit("0_0", 2, {P0: records("c")})])
+    assert await values(log, P0) == ["a", "c"]
+
+
+async def test_a_transactional_id_is_opened_before_it_commits(log: GroupLog, place: Place) -> None:
+    await granted(log, "0_0")
+    task = TaskCommit("0_0", 1, {P0: records("a")})
+    for transactional_id in ("", "w-1"):
+        with pytest.raises(NotOpened, match="was not opened by this process"):
+            await log.commit(APP, transactional_id, [task])
+    with pytest.raises(StateError, match="needs a name"):
+        await log.open_writer(APP, "")
+    assert await values(log, P0) == []
+    await log.open_writer(APP, "w-1")
+    await log.commit(APP, "w-1", [task])
+    assert await values(log, P0) == ["a"]
+
+
+# ---------------------------------------------------------------------- fences
+
+
+async def test_a_fenced_writer_commits_nothing_ever_again(log: GroupLog) -> None:
+    lease = await owned(log, "0_0", "0_1")
+    await owned(log, "0_2", by="w-2")
+    assert await log.fence(lease, ["w-1"]) == {"w-1": {"0_0", "0_1"}}
+    owners = await log.owners(APP)
+    assert {scope: (one.epoch, one.transactional_id, one.member) for scope, one in owners.items()} == {
+        "0_0": (2, "", "member"),
+        "0_1": (2, "", "member"),
+        "0_2": (1, "w-2", "member"),
+    }
+    for epoch in (1, 2):
+        with pytest.raises(Fenced):
+            await log.commit(APP, "w-1", [TaskCommit("0_0", epoch, {P0: records("a")})])
+    assert await values(log, P0) == []
+    assert await log.fence(lease, ["w-1"]) == {"w-1": frozenset()}
+    await granted(log, "0_0", epoch=3)  # by mistake: the fence is for good
+    with pytest.raises(Fenced):
+        await log.commit(APP, "w-1", [TaskCommit("0_0", 3, {P0: records("a")})])
+    await log.commit(APP, "w-2", [TaskCommit("0_2", 1, {P0: records("fine")})])
+
+
+async def test_several_are_fenced_at_once(log: GroupLog) -> None:
+    lease = await owned(log, "0_0")
+    await owned(log, "0_1", by="w-2")
+    await owned(log, "0_2", by="w-3")
+    assert await log.fence(lease, ["w-1", "w-2", "w-9"]) == {"w-1": {"0_0"}, "w-2": {"0_1"}, "w-9": frozenset()}
+    for by, scope in (("w-1", "0_0"), ("w-2", "0_1")):
+        with pytest.raises(Fenced):
+            await log.commit(APP, by, [TaskCommit(scope, 1, {P0: records("a")})])
+    await log.commit(APP, "w-3", [TaskCommit("0_2", 1, {P0: records("fine")})])
+    assert await log.fence(lease, []) == {}
+
+
+async def test_what_is_fenced_before_it_was_opened_cannot_be_opened(log: GroupLog, place: Place) -> None:
+    lease = await granted(log)
+    assert await log.fence(lease, ["w-9"]) == {"w-9": frozenset()}
+    await granted(log, "0_0", by="w-9")
+    other = await place.open()
+    with pytest.raises(Fenced, match="w-9"):
+        await other.open_writer(APP, "w-9")
+    with pytest.raises((NotOpened, Fenced)):
+        await other.commit(APP, "w-9", [TaskCommit("0_0", 1, {P0: records("a")})])
+    await other.open_writer("another-app", "w-9")
+
+
+async def test_no_name_no_fence(log: GroupLog) -> None:
+    lease = await granted(log, "0_0", by="")
+    with pytest.raises(StateError):
+        await log.fence(lease, ["w-1", ""])
+    assert (await log.owners(APP))["0_0"].epoch == 1
+    await owned(log, "0_1")
+    await log.commit(APP, "w-1", [TaskCommit("0_1", 1, {P0: records("not fenced")})])
+
+
+# ---------------------------------------------------------------------- starting positions
+
+
+async def test_positions_are_seeded_once(log: GroupLog) -> None:
+    lease = await lease_of(log)
+    assert await log.seed_positions(lease, {P0: 5, P1: 6}, {C0: records("final")})
+    assert not await log.seed_positions(lease, {P0: 7, P2: 1}, {C0: records("again")})
+    assert await log.positions(APP, INPUTS) == {P0: 5, P1: 6}
+    assert await values(log, C0) == ["final"]
+    other = await log.acquire("another", "coordinator", "", None)
+    assert other is not None
+    assert await log.seed_positions(other, {P0: 7}, {})
+    assert await log.positions("another", INPUTS) == {P0: 7}
+
+
+async def test_metadata_is_seeded_with_positions_or_not_at_all(log: GroupLog) -> None:
+    lease = await lease_of(log)
+
+    def operations(*values: tuple[str, bytes]) -> list[AppMetadata]:
+        return [AppMetadata(APP, OPERATION, key, value) for key, value in values]
+
+    assert await log.seed_positions(lease, {P0: 5}, {}, metadata=operations(("a", b"1"), ("b", b"2")))
+    assert await log.metadata_of(APP, OPERATION) == {"a": b"1", "b": b"2"}
+    assert not await log.seed_positions(lease, {P0: 5}, {}, metadata=operations(("a", b"3")))
+    with pytest.raises(StateError, match="schema"):
+        await log.seed_positions(lease, {P1: 5}, {}, metadata=[AppMetadata(APP, SCHEMA, "a", b"1")])
+    assert await log.metadata_of(APP, OPERATION) == {"a": b"1", "b": b"2"}
+    assert await log.positions(APP, INPUTS) == {P0: 5}
+
+
+async def test_positions_are_not_seeded_over_a_commit(log: GroupLog) -> None:
+    lease = await owned(log, "0_0")
+    await log.commit(APP, "w-1", [TaskCommit("0_0", 1, {}, {P0: 3})])
+    assert not await log.seed_positions(lease, {P0: 1, P1: 6}, {C0: records("final")})
+    assert await log.positions(APP, INPUTS) == {P0: 3}
+    assert await values(log, C0) == []
+
+
+async def test_nothing_is_seeded_without_the_lease(log: GroupLog) -> None:
+    old = await lease_of(log)
+    assert await log.acquire(APP, "new", "a:2", old) is not None
+    with pytest.raises(LeaseLost, match="new"):
+        await log.seed_positions(old, {P0: 5}, {C0: records("late")}, metadata=[AppMetadata(APP, OPERATION, "a", b"1")])
+    assert await log.positions(APP, INPUTS) == {}
+    assert await values(log, C0) == []
+    assert await log.metadata_of(APP, OPERATION) == {}

@@ -1,0 +1,106 @@
+"""`--on-halt continue`: a task whose processor stops waits for an operator, across owners; the others go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.console import Console
+
+pytestmark = pytest.mark.processes
+FAST = ("--session-timeout", "3s", "--heartbeat", "300ms", "--disconnect-grace", "300ms", "--on-halt", "continue")
+APP = """
+import os
+from pathlib import Path
+
+from orchestrator import App, Record, Sink, Table
+
+app = App("bank", partitions=2)
+payments = app.topic("payments", key=str, value=int)
+receipts = app.topic("receipts", key=str, value=int)
+balances = app.table("balances", key=str, value=int, default=int)
+
+
+@app.processor(payments, balances, receipts)
+def settle(payment: Record[str, int], balances: Table[str, int], receipts: Sink[str, int]) -> None:
+    balances[payment.key] += 1
+    if payment.value == 17 and not Path("repaired").exists():
+        with open("tries", "a") as tries:
+            tries.write("x")
+        {end}
+    receipts.send(payment.key, payment.value)
+"""
+ENDS = {"raises": 'raise ValueError("not 17")', "exits": "os._exit(0)"}
+
+
+@pytest.fixture
+def console(tmp_path: Path) -> Iterator[Console]:
+    made = Console(tmp_path)
+    yield made
+    made.close()
+
+
+def produce(console: Console) -> None:
+    rows = "\n".join(json.dumps({"key": f"k{n}", "value": n}) for n in range(40))
+    assert console.here("produce", "bank:app", "payments", stdin=rows).code == 0
+
+
+def receipts(console: Console) -> list[int]:
+    return sorted(row["value"] for row in map(json.loads, console.here("consume", "bank", "receipts").out.splitlines()))
+
+
+def halted(console: Console) -> list[dict[str, Any]]:
+    return [task for task in console.here("status", "bank", "--json").json["tasks"] if task["halted"] is not None]
+
+
+def pid_of(console: Console, instance: str) -> int:
+    rows = (console.folder / f".orchestrator/state/bank/{instance}/journal.jsonl").read_text().splitlines()
+    return int([row for row in map(json.loads, rows) if row["what"] == "instance"][-1]["pid"])
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_no_next_owner_tries_the_record_and_resume_skips_it(console: Console, how: str) -> None:
+    console.write("bank.py", APP.format(end=ENDS[how]))
+    console.run(*FAST, instances=2)
+    produce(console)
+    console.until("a halted task", lambda: bool(halted(console)))
+    [task] = halted(console)
+    assert task["halted"]["record"].startswith("payments-") and "settle" in task["halted"]["error"]
+    tries = (console.folder / "tries").read_text()
+    parent = pid_of(console, task["active"])
+    for pid in [*map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split()), parent]:
+        os.kill(pid, signal.SIGKILL)
+
+    def elsewhere() -> bool:
+        return any(t["active"] not in (None, task["active"]) or t["epoch"] > task["epoch"] for t in halted(console))
+
+    console.until("another owner", elsewhere)
+    assert console.here("wait", "bank", "--instances", "2").code == 0
+    assert 17 not in receipts(console)
+    assert (console.folder / "tries").read_text() == tries, "a next owner tried the record again"
+    done = console.here("resume", "bank", task["id"], "--skip")
+    assert done.code == 0 and task["halted"]["record"] in done.out
+    console.until("all others", lambda: receipts(console) == [n for n in range(40) if n != 17])
+    console.until("the end of the halt", lambda: not halted(console))
+    assert (console.folder / "tries").read_text() == tries
+    assert console.here("resume", "bank", task["id"]).out == f"nothing to do: {task['id']} is not halted\n"
+    wrong = console.here("resume", "bank", "9_9")
+    assert wrong.code == 2 and "there is no task 9_9" in wrong.err
+
+
+def test_resume_tries_the_record_again(console: Console) -> None:
+    console.write("bank.py", APP.format(end=ENDS["raises"]))
+    console.run(*FAST, instances=1)
+    produce(console)
+    console.until("a halted task", lambda: bool(halted(console)))
+    [task] = halted(console)
+    console.write("repaired", "")
+    assert console.here("resume", "bank", task["id"]).code == 0
+    console.until("all receipts", lambda: receipts(console) == list(range(40)))
+    assert not halted(console)

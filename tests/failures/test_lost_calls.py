@@ -1,0 +1,81 @@
+"""A processor that ends its process, or never returns: the record is found, named, and left to on_error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.console import Console
+
+pytestmark = pytest.mark.processes
+FAST = ("--session-timeout", "3s", "--heartbeat", "300ms", "--disconnect-grace", "300ms")
+APP = """
+import os
+import sys
+import time
+
+from orchestrator import App, Record, Sink, Table
+
+app = App("bank", partitions=2, on_error={policy})
+payments = app.topic("payments", key=str, value=int)
+receipts = app.topic("receipts", key=str, value=int)
+dead = app.topic("dead", key=str, value=int)
+balances = app.table("balances", key=str, value=int, default=int)
+
+
+@app.processor(payments, balances, receipts)
+def settle(payment: Record[str, int], balances: Table[str, int], receipts: Sink[str, int]) -> None:
+    balances[payment.key] += 1
+    if payment.value == 17:
+        {end}
+    receipts.send(payment.key, payment.value)
+"""
+ENDS = {
+    "exit 0": ("os._exit(0)", "ended its worker process (exit code 0)"),
+    "abort": ("os.abort()", "ended its worker process (signal 6)"),
+    "endless": ("while True: pass", "lasted longer than --max-call of 1 s"),
+}
+
+
+@pytest.fixture
+def console(tmp_path: Path) -> Iterator[Console]:
+    made = Console(tmp_path)
+    yield made
+    made.close()
+
+
+def produce(console: Console) -> None:
+    rows = "\n".join(json.dumps({"key": f"k{n}", "value": n}) for n in range(40))
+    assert console.here("produce", "bank:app", "payments", stdin=rows).code == 0
+
+
+def values(console: Console, topic: str) -> list[int]:
+    return sorted(row["value"] for row in map(json.loads, console.here("consume", "bank", topic).out.splitlines()))
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_where_it_stops_the_fleet_ends_and_names_the_record(console: Console, how: str) -> None:
+    end, reason = ENDS[how]
+    console.write("bank.py", APP.format(policy='"stop"', end=end))
+    fleet = console.run(*FAST, "--max-call", "1s", instances=1)
+    produce(console)
+    assert console.end(fleet) == 1
+    text = console.said("run")
+    assert "error: settle at payments-" in text and reason in text and "Traceback" not in text, text
+    assert 17 not in values(console, "receipts")
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_dead_letter_keeps_the_record_and_the_others_go_on(console: Console, how: str) -> None:
+    end, reason = ENDS[how]
+    console.write("bank.py", APP.format(policy='"dead"', end=end))
+    console.run(*FAST, "--max-call", "1s", instances=2)
+    produce(console)
+    console.until("all others", lambda: len(values(console, "receipts")) >= 39)
+    console.until("the dead letter", lambda: len(values(console, "dead")) >= 1)
+    assert values(console, "receipts") == [n for n in range(40) if n != 17] and values(console, "dead") == [17]
+    [letter] = map(json.loads, console.here("consume", "bank", "dead").out.splitlines())
+    assert reason in str(letter["headers"])

@@ -1,0 +1,140 @@
+"""What tests on a broker share: a prefix of their own, logs that are closed, children that can be stopped.
+
+ROUNDS says how long the campaigns are: `make test-kafka ROUNDS=100`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from state.errors import Fenced, LeaseLost
+from state.log.group_store import Lease, OwnerRecord
+from state.log.kafka.log import KafkaLog, KafkaOptions, open_kafka
+from state.log.protocol import Partition, TaskCommit, TopicSpec
+from tests import brokers
+from tests.contracts.logs import records
+
+ROUNDS = int(os.environ.get("ROUNDS", "5"))
+APP = "bank"
+OUT, CHANGES, IN = Partition("out", 0), Partition("t-changelog", 0), Partition("in", 0)
+
+
+class Place:
+    """A prefix on the broker that all tests share."""
+
+    def __init__(self, prefix: str | None = None, port: int | None = None) -> None:
+        self.prefix = prefix or f"k{uuid.uuid4().hex[:10]}-"
+        self.port = port or brokers.shared().port
+        self._opened: list[KafkaLog] = []
+
+    async def open(self) -> KafkaLog:
+        options = KafkaOptions([("127.0.0.1", self.port)], self.prefix, transaction_timeout_s=30)
+        self._opened.append(await open_kafka(options))
+        return self._opened[-1]
+
+    async def topics(self) -> KafkaLog:
+        log = await self.open()
+        for spec in (TopicSpec("out", 1), TopicSpec("t-changelog", 1, "changelog"), TopicSpec("in", 1)):
+            await log.create_topic(spec)
+        return log
+
+    async def close(self) -> None:
+        for log in self._opened:
+            await log.close()
+
+
+class Child:
+    """A process that runs one of the programs below, line by line on its standard output."""
+
+    def __init__(self, place: Place, program: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.kafka.place", program, place.prefix, str(place.port)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    async def line(self) -> Any:
+        assert self._process.stdout is not None
+        text = await asyncio.to_thread(self._process.stdout.readline)
+        assert text, f"the child ended with {self._process.poll()}"
+        return json.loads(text)
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    async def rest(self) -> list[Any]:
+        """Let it go on; what it writes until it ends."""
+        self._process.send_signal(signal.SIGCONT)
+        text, _ = await asyncio.to_thread(self._process.communicate, None, 60)
+        return [json.loads(line) for line in text.splitlines()]
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@asynccontextmanager
+async def child(place: Place, program: str) -> AsyncIterator[Child]:
+    made = Child(place, program)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def owner(number: int, lease: Lease, scope: str = "0_0", transactional_id: str = "w") -> OwnerRecord:
+    return OwnerRecord(scope, number, "m", transactional_id, lease.term)
+
+
+def count(number: int) -> TaskCommit:
+    """One record to each topic, and the position: they agree at every moment, or a commit was torn."""
+    return TaskCommit("0_0", 1, {OUT: records(str(number)), CHANGES: records(str(number))}, {IN: number})
+
+
+# ------------------------------------------------------------------ programs of children
+
+
+async def coordinate(log: KafkaLog) -> None:
+    """Take the lease and write owner records for ever."""
+    lease = await log.acquire(APP, "old", "a:1", await log.lease(APP))
+    assert lease is not None
+    number = 0
+    try:
+        while True:
+            number += 1
+            await log.record_owners(lease, [owner(number, lease)])
+            print(json.dumps(number), flush=True)
+    except LeaseLost:
+        print(json.dumps("lost"), flush=True)
+
+
+async def commit(log: KafkaLog) -> None:
+    """Commit one number after the other for ever."""
+    await log.open_writer(APP, "w")
+    number = 0
+    try:
+        while True:
+            number += 1
+            await log.commit(APP, "w", [count(number)])
+            print(json.dumps(number), flush=True)
+    except Fenced:
+        print(json.dumps("fenced"), flush=True)
+
+
+async def main(program: str, prefix: str, port: str) -> None:
+    log = await Place(prefix, int(port)).open()
+    await {"coordinate": coordinate, "commit": commit}[program](log)
+    await log.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,88 @@
+"""Workers on a real broker: stopped anywhere in a commit, fenced, taken over, and let go on; and a broker that is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from state.log.group_store import OwnerRecord
+from state.log.kafka import broker
+from state.log.kafka.log import KafkaLog
+from state.log.protocol import Partition, TopicSpec
+from tests.contracts.logs import values
+from tests.kafka.place import APP, CHANGES, IN, OUT, ROUNDS, Place, child, count
+
+pytestmark = pytest.mark.kafka
+
+
+async def agreed(log: KafkaLog) -> int:
+    """How far outputs, changelog and positions got: all three as far, each number once."""
+    got = [await values(log, partition) for partition in (OUT, CHANGES)]
+    position = (await log.positions(APP, [IN])).get(IN, 0)
+    wanted = [str(number) for number in range(1, position + 1)]
+    assert got[0] == got[1] == wanted, (position, got[0][-3:], got[1][-3:])
+    return position
+
+
+async def test_a_worker_that_was_stopped_in_a_commit_is_fenced(place: Place) -> None:
+    for _ in range(ROUNDS):
+        await _stopped(Place())
+
+
+async def _stopped(place: Place) -> None:
+    log = await place.topics()
+    lease = await log.acquire(APP, "c", "a:1", None)
+    assert lease is not None
+    await log.record_owners(lease, [OwnerRecord("0_0", 1, "m", "w", 1)])
+    async with child(place, "commit") as worker:
+        acknowledged = [await worker.line() for _ in range(5)]
+        await asyncio.sleep(random.random() * 0.02)  # anywhere within a commit: that is what is tried
+        worker.stop()
+        assert await log.fence(lease, ["w"]) == {"w": {"0_0"}}
+        reached = await agreed(log)
+        await log.open_writer(APP, "next")
+        await log.record_owners(lease, [OwnerRecord("0_0", 1, "m", "next", 1)])
+        await log.commit(APP, "next", [count(reached + 1)])
+        *more, last = await worker.rest()
+        assert last == "fenced"
+        assert max([*acknowledged, *more]) <= reached, "a commit was acknowledged that the next owner did not see"
+        await log.commit(APP, "next", [count(reached + 2)])
+        assert await agreed(log) == reached + 2
+    await place.close()
+
+
+async def test_a_broker_that_is_killed_costs_time_and_nothing_else(tmp_path: Path) -> None:
+    """Commits, appends and a long poll go on when it is back: each commit once, no error."""
+    made = broker.prepare(tmp_path / "broker")
+    await asyncio.to_thread(made.launch)
+    place = Place(port=made.port)
+    try:
+        log = await place.topics()
+        await log.create_topic(TopicSpec("other", 1))
+        lease = await log.acquire(APP, "c", "a:1", None)
+        assert lease is not None
+        await log.open_writer(APP, "w")
+        await log.record_owners(lease, [OwnerRecord("0_0", 1, "m", "w", 1)])
+        reader = log.reader()
+        reader.add(OUT, 0)
+        for number in range(1, 21):
+            if number in (5, 12):
+                await asyncio.to_thread(made.stop, kill=True)
+                starting = asyncio.create_task(asyncio.to_thread(made.launch))
+            await log.commit(APP, "w", [count(number)])
+            await log.append({Partition("other", 0): count(number).records[OUT]})
+            if number in (5, 12):
+                await starting
+        assert await agreed(log) == 20
+        assert await values(log, Partition("other", 0)) == [str(number) for number in range(1, 21)]
+        seen = 0
+        while seen < (await log.ends([OUT], settled=True))[OUT]:
+            for one in await reader.poll(wait_ms=1_000):
+                seen = one.next_position
+        assert (await log.renew(lease)).term == 1
+    finally:
+        await place.close()
+        made.stop(kill=True)

@@ -1,0 +1,31 @@
+"""URLs of Kafka logs: what they mean, and which are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from state.log.kafka.url import BadUrl, parse
+
+
+def test_what_a_url_names() -> None:
+    found = parse("kafka://a:1,b,[::1]:3?prefix=x-&transaction-timeout=5&topic.segment.ms=200")
+    assert list(found.brokers) == [("a", 1), ("b", 9092), ("::1", 3)]
+    assert (found.prefix, found.transaction_timeout_s, found.topic_settings) == ("x-", 5.0, {"segment.ms": "200"})
+    assert parse("kafka://h").prefix == ""
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("kafka://", "write kafka://HOST:PORT"),
+        ("kafka://h:x", "'h:x' is no HOST:PORT"),
+        ("kafka://h:0", "no HOST:PORT"),
+        ("kafka://h:70000", "no HOST:PORT"),
+        ("kafka://h/topic", "write kafka://HOST:PORT"),
+        ("kafka://h?prefx=a", "no option 'prefx'"),
+        ("kafka://h?transaction-timeout=never", "1 to 900 seconds"),
+    ],
+)
+def test_what_is_refused(url: str, said: str) -> None:
+    with pytest.raises(BadUrl, match="(?i)" + said):
+        parse(url)

@@ -1,0 +1,56 @@
+"""Records of another client: its batches, codecs and transactions are read as it wrote them; its groups are refused."""
+
+from __future__ import annotations
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+from state.errors import StateError
+from state.log.protocol import Partition, TopicSpec
+from tests.contracts.logs import read_all, until
+from tests.kafka.place import APP, Place
+
+pytestmark = pytest.mark.kafka
+IN = Partition("in", 0)
+
+
+@pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
+async def test_records_of_another_client_are_read(place: Place, codec: str | None) -> None:
+    """Plain ones, tombstones and headers; and an aborted transaction with plain records in its middle."""
+    log = await place.open()
+    await log.create_topic(TopicSpec("in", 1))
+    address, topic = f"127.0.0.1:{place.port}", place.prefix + "in"
+    plain = AIOKafkaProducer(bootstrap_servers=address, compression_type=codec, linger_ms=5)
+    theirs = AIOKafkaProducer(
+        bootstrap_servers=address, compression_type=codec, transactional_id=place.prefix + "theirs"
+    )
+    async with plain, theirs:
+        await plain.send_and_wait(topic, b"one", b"a", 0, headers=[("h", b"x")])
+        await theirs.begin_transaction()
+        await theirs.send_and_wait(topic, b"aborted " * 50, b"no", 0)
+        await plain.send_and_wait(topic, None, b"between", 0)
+        await theirs.abort_transaction()
+        await theirs.begin_transaction()
+        await theirs.send_and_wait(topic, b"two", b"b", 0)
+        await theirs.commit_transaction()
+    found = [(one.key, one.value, one.headers) for one in await read_all(log, IN)]
+    assert found == [(b"a", b"one", (("h", b"x"),)), (b"between", None, ()), (b"b", b"two", ())]
+
+
+async def test_a_group_with_members_of_another_program_is_refused(place: Place) -> None:
+    log = await place.open()
+    await log.create_topic(TopicSpec("in", 1))
+    consumer = AIOKafkaConsumer(
+        place.prefix + "in", bootstrap_servers=f"127.0.0.1:{place.port}", group_id=place.prefix + APP
+    )
+    async with consumer:
+
+        async def refused() -> bool:
+            try:
+                await log.open_writer(APP, "w")
+            except StateError as error:
+                return "members of another program" in str(error)
+            return False
+
+        await until("the group to be refused", refused)
+    await log.open_writer(APP, "w")

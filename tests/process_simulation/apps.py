@@ -1,0 +1,120 @@
+"""The applications of lives, and what an oracle says of their outputs and tables.
+
+One rule: every input record has an id, and every output names the ids it stands for, so that a lost or a doubled one
+has a name. Processors that are slow, or hang, draw on the loop's time and no clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from orchestrator import App, Record, Sink, Table
+from tests.process_simulation.fates import FATES_OF_LIFE
+
+
+class Payment(msgspec.Struct):
+    id: int
+    amount: int
+    shop: str = "s"
+    cost_ms: int = 0
+
+
+def work(payment: Payment) -> None:
+    """A call that computes."""
+    seconds = payment.cost_ms / 1000 + FATES_OF_LIFE.meet(payment.id)
+    if seconds:
+        asyncio.get_running_loop().spend(seconds)  # type: ignore[attr-defined]
+
+
+def settle(payment: Record[str, Payment], balances: Table[str, int], receipts: Sink[str, int]) -> None:
+    work(payment.value)
+    balances[payment.key] += payment.value.amount
+    receipts.send(payment.key, payment.value.id)
+
+
+async def ask(payment: Record[str, Payment], balances: Table[str, int], receipts: Sink[str, int]) -> None:
+    before = balances[payment.key]
+    try:
+        await asyncio.sleep(payment.value.cost_ms / 1000 + FATES_OF_LIFE.meet(payment.value.id))
+    except asyncio.CancelledError:
+        FATES_OF_LIFE.undo(payment.value.id)
+        raise
+    balances[payment.key] = before + payment.value.amount
+    receipts.send(payment.key, payment.value.id)
+
+
+def settle_all(payments: Sequence[Record[str, Payment]], balances: Table[str, int], receipts: Sink[str, int]) -> None:
+    for payment in payments:
+        work(payment.value)
+        balances[payment.key] += payment.value.amount
+        receipts.send(payment.key, payment.value.id)
+
+
+def forward(payment: Record[str, Payment], receipts: Sink[str, int]) -> None:
+    work(payment.value)
+    receipts.send(payment.key, payment.value.id)
+
+
+def app_of(name: str, call: Any, *, policy: str = "stop", batch: bool = False, stateless: bool = False) -> App:
+    """`call` reads payments, counts in balances, sends receipts. `policy`: "stop", "skip", or "letters" for dead letters."""
+    app = App(name, partitions=4)
+    payments = app.topic("payments", key=str, value=Payment)
+    receipts = app.topic("receipts", key=str, value=int)
+    places: list[Any] = [] if stateless else [app.table("balances", key=str, value=int, default=int)]
+    on_error: Any = app.topic("letters", key=str, value=Payment) if policy == "letters" else policy
+    app.processor(payments, *places, receipts, batch=batch, on_error=on_error)(call)
+    return app
+
+
+def shop_app() -> App:
+    """The same behind a re-key: payments are added up by shop."""
+    app = App("shopping", partitions=3)
+    payments = app.topic("payments", key=str, value=Payment)
+    by_shop = payments.rekey("by-shop", key=str, by=lambda payment: payment.value.shop)
+    shops = app.table("balances", key=str, value=int, default=int)
+    receipts = app.topic("receipts", key=str, value=int)
+    app.processor(by_shop, shops, receipts)(settle)
+    return app
+
+
+counting = app_of("counting", settle)
+asking = app_of("asking", ask)
+shopping = shop_app()
+batching = app_of("batching", settle_all, batch=True)
+skipping = app_of("skipping", settle, policy="skip")
+lettering = app_of("lettering", ask, policy="letters")
+sifting = app_of("sifting", settle_all, policy="letters", batch=True)
+forwarding = app_of("forwarding", forward, stateless=True)
+
+APPS: dict[str, App] = {
+    app.id: app for app in (counting, asking, shopping, batching, skipping, lettering, sifting, forwarding)
+}
+ASYNC = ("asking", "lettering")
+POLICIES = {"skipping": "skip", "lettering": "letters", "sifting": "letters"}
+
+
+def policy(application: str) -> str:
+    return POLICIES.get(application, "stop")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a life must end with."""
+
+    ids: frozenset[int]
+    balances: dict[str, int]
+
+
+def expected(application: str, sent: Sequence[tuple[str, Payment]], without: Collection[int] = ()) -> Expected:
+    """`without`: records that no processor has completed, as is right."""
+    sums: Counter[str] = Counter()
+    done = [(key, payment) for key, payment in sent if payment.id not in without]
+    for key, payment in done:
+        sums[payment.shop if application == "shopping" else key] += payment.amount
+    return Expected(frozenset(payment.id for _, payment in done), {} if application == "forwarding" else dict(sums))

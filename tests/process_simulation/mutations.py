@@ -1,0 +1,631 @@
+"""Rules of the shell removed one at a time: patches applied by the test, never flags in the product. Each must be caught.
+
+One rule: a mutation removes exactly one rule; if no seed notices, the simulation is too weak or the rule is not needed.
+`DIRECTED` names faults that make the lives in which a rule matters likelier; they are drawn beside others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
+
+from orchestrator.coordinator.election import Election
+from orchestrator.coordinator.ledger import NotCoordinator
+from orchestrator.coordinator.shell import Coordinator
+from pipeline.merge import Merger
+from state.errors import LeaseLost, LogUnavailable, OutcomeUnknown
+from state.log import memory
+from state.log.memory import MemoryLog
+from state.log.protocol import Partition, TaskCommit
+from tests.process_simulation.disk import Directory, DiskStore, Lock
+from tests.process_simulation.process import current
+from workers import (
+    commit,
+    commit_machine,
+    growth,
+    halts,
+    instance,
+    patient_log,
+    record_loop,
+    stores,
+    worker,
+    worker_main,
+)
+from workers.blame import CallNote, Caution
+from workers.call_watch import CallWatch
+from workers.commit import Taken
+from workers.commit_machine import SHARE_LIFE, CommitMachine, Share, Work
+from workers.fleet import Fleet
+from workers.instance import Instance
+from workers.ledger import LogLedger
+from workers.patient_log import Patience
+from workers.session import Session
+from workers.task import TaskRun
+from workers.uplink import LoopUplink
+from workers.worker import Worker
+
+Mutation = Callable[[ExitStack], None]
+
+
+def _patch(stack: ExitStack, owner: object, name: str, value: object) -> None:
+    stack.enter_context(patch.object(owner, name, value))
+
+
+# ---- fences
+
+
+def ignore_the_fence(stack: ExitStack) -> None:
+    """A worker whose commit is answered with a fence goes on."""
+
+    def lost(self: Worker, runs: tuple[TaskRun, ...], fenced: bool) -> None:
+        """Nothing."""
+
+    _patch(stack, Worker, "lost", lost)
+
+
+def fence_is_not_passed_on(stack: ExitStack) -> None:
+    """The coordinator's word that the session was fenced is not told to the machine."""
+    original = Worker.tell
+
+    def tell(self: Worker, event: object) -> None:
+        if type(event).__name__ != "WriterLost":
+            original(self, event)  # type: ignore[arg-type]
+
+    _patch(stack, Worker, "tell", tell)
+
+
+def rejoin_under_the_old_writer(stack: ExitStack) -> None:
+    """A fenced worker comes back under the transactional id that was fenced."""
+
+    def rejoin(self: Session) -> None:
+        uplink, self._uplink = self._uplink, None
+        if uplink is not None:
+            asyncio.get_running_loop().create_task(uplink.close())
+
+    _patch(stack, Session, "rejoin", rejoin)
+
+
+def log_forgets_fences(stack: ExitStack) -> None:
+    """The log neither refuses a fenced transactional id, nor who does not own a scope any more."""
+    original = MemoryLog.commit
+
+    async def anyone(
+        self: MemoryLog, application: str, writer: str, parts: Sequence[TaskCommit]
+    ) -> dict[Partition, int]:
+        self._fenced.clear()
+        return await original(self, application, writer, parts)
+
+    _patch(stack, MemoryLog, "commit", anyone)
+    _patch(stack, memory, "_owns", lambda record, part, writer: True)
+
+
+# ---- commits
+
+
+def try_an_unknown_outcome_again(stack: ExitStack) -> None:
+    """A commit whose outcome nobody knows is made once more."""
+    original = commit.commit
+
+    async def again(log: Any, application: str, writer: str, taken: list[Taken], before: Any) -> object:
+        class Patient:
+            async def commit(self, *args: Any) -> Any:
+                try:
+                    return await log.commit(*args)
+                except OutcomeUnknown:
+                    return await log.commit(*args)
+
+        return await original(Patient(), application, writer, taken, before)  # type: ignore[arg-type]
+
+    _patch(stack, record_loop, "commit", again)
+
+
+def go_on_after_an_unknown_outcome(stack: ExitStack) -> None:
+    """A commit whose outcome nobody knows is taken for one that failed: the task goes on as it is."""
+    original = Worker.lost
+
+    def lost(self: Worker, runs: tuple[TaskRun, ...], fenced: bool) -> None:
+        if fenced:
+            original(self, runs, fenced)
+
+    _patch(stack, Worker, "lost", lost)
+
+
+def positions_of_refused_parts(stack: ExitStack) -> None:
+    """What was read for a refused part is committed with the parts of others."""
+    original = commit.commit
+
+    async def with_positions(log: Any, application: str, writer: str, taken: list[Taken], before: Any) -> object:
+        everything = {p: o for t in taken for p, o in t.part.positions.items()}
+
+        class Generous:
+            async def commit(self, application: str, writer: str, parts: list[TaskCommit]) -> Any:
+                first = parts[0]
+                more = TaskCommit(first.scope, first.epoch, first.records, {**everything, **first.positions})
+                return await log.commit(application, writer, [more, *parts[1:]])
+
+        return await original(Generous(), application, writer, taken, before)  # type: ignore[arg-type]
+
+    _patch(stack, record_loop, "commit", with_positions)
+
+
+def stores_before_the_log(stack: ExitStack) -> None:
+    """The stores are written before the commit is in the log."""
+    original = commit.commit
+
+    async def early(log: Any, application: str, writer: str, taken: list[Taken], before: Any) -> object:
+        for one in taken:
+            for table, writes in one.changes.writes.items():
+                store = one.run.stores[table].store
+                store.write(writes, store.offset)
+        return await original(log, application, writer, taken, before)
+
+    _patch(stack, record_loop, "commit", early)
+
+
+def a_failed_store_goes_on(stack: ExitStack) -> None:
+    """A store that could not be written is taken for one that was."""
+    original = commit._apply
+
+    def apply(taken: Taken, ends: dict[Partition, int]) -> bool:
+        if not original(taken, ends):
+            taken.process.settle()
+            taken.run.committed.update(taken.part.positions)
+        return True
+
+    _patch(stack, commit, "_apply", apply)
+
+
+def offset_apart_from_the_data(stack: ExitStack) -> None:
+    """A store's offset is written in a batch of its own, before the data."""
+    original = DiskStore.write
+
+    def write(self: DiskStore, changes: Mapping[bytes, bytes | None], offset: int) -> None:
+        original(self, {}, offset)
+        original(self, changes, offset)
+
+    _patch(stack, DiskStore, "write", write)
+
+
+def a_busy_log_is_not_waited_for(stack: ExitStack) -> None:
+    """A call that the log has no time for is not made again."""
+
+    async def once(self: Patience, call: Callable[[], Any]) -> Any:
+        return await call()
+
+    _patch(stack, Patience, "__call__", once)
+
+
+def an_unknown_outcome_is_waited_for(stack: ExitStack) -> None:
+    """Calls are made again also where the log does not say that nothing was written."""
+    _patch(stack, patient_log, "LogUnavailable", (LogUnavailable, OutcomeUnknown))
+
+
+# ---- beginnings
+
+
+def begin_twice(stack: ExitStack) -> None:
+    """A task that was granted while it opened begins once for each."""
+    original = TaskRun._become
+
+    async def become(self: TaskRun) -> None:
+        self.begun_epoch = 0
+        await original(self)
+
+    _patch(stack, TaskRun, "_become", become)
+
+
+def begin_before_caught_up(stack: ExitStack) -> None:
+    """A task begins with what its stores have, whatever its changelogs have."""
+    original = TaskRun.caught_up
+
+    async def at_once(self: TaskRun) -> None:
+        self.ends = dict.fromkeys(self.ends, 0)
+        await original(self)
+
+    _patch(stack, TaskRun, "caught_up", at_once)
+
+
+def no_lock_on_a_folder(stack: ExitStack) -> None:
+    """Whoever wants the folder of a task has it."""
+    _patch(stack, Directory, "lock", lambda self, task: Lock(self._disk, self.path / "nowhere" / current().name))
+
+
+def begin_at_the_start(stack: ExitStack) -> None:
+    """A task begins where its topics begin, whatever is committed."""
+
+    async def positions(self: Worker, run: TaskRun, inputs: Sequence[Partition]) -> dict[Partition, int]:
+        return await self.log.starts(inputs)
+
+    _patch(stack, Worker, "start_positions", positions)
+
+
+def begin_at_the_end(stack: ExitStack) -> None:
+    """A task begins where its topics end, whatever is committed."""
+
+    async def positions(self: Worker, run: TaskRun, inputs: Sequence[Partition]) -> dict[Partition, int]:
+        return await self.log.ends(inputs)
+
+    _patch(stack, Worker, "start_positions", positions)
+
+
+def trust_any_store(stack: ExitStack) -> None:
+    """A store that cannot be read is taken for an empty one at its place."""
+
+    def open_table(self: Any, change: Any, read: Any) -> Any:
+        path = self._directory.table(str(change.task), change.table)
+        info = self._prepared.topics[change.partition.topic]
+        store = self._surroundings.open_store(
+            path, {"log_id": self._log.log_id, "topic_id": info.topic_id}, self._budget
+        )
+        store.write({}, change.end)
+        return stores.Opened(store, change.partition, "disk", store.offset)
+
+    _patch(stack, stores.StoreOpener, "_open_table", open_table)
+
+
+# ---- ends
+
+
+def orderly_stop_kills(stack: ExitStack) -> None:
+    """An instance that is told to stop kills its workers at once."""
+    original = Instance._stop_all
+
+    def stop(self: Instance) -> None:
+        original(self)
+        self._kill_all()
+
+    _patch(stack, Instance, "_stop_all", stop)
+
+
+def a_stopped_worker_lives_on(stack: ExitStack) -> None:
+    """Nobody kills a worker that was stopped for a session."""
+
+    async def watch(self: Instance) -> None:
+        await asyncio.Event().wait()
+
+    _patch(stack, Instance, "_watch", watch)
+
+
+def an_orphan_lives_on(stack: ExitStack) -> None:
+    """A worker whose instance is gone goes on."""
+
+    async def listen(worker: Worker) -> None:
+        reader = asyncio.StreamReader()
+        loop = asyncio.get_running_loop()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), None)
+        while line := await reader.readline():
+            worker.stop() if line.strip() == b"stop" else worker.leave()
+
+    _patch(stack, worker_main, "_listen", listen)
+
+
+def nobody_starts_it_again(stack: ExitStack) -> None:
+    """An instance that was killed stays away."""
+
+    async def watch(self: Fleet, name: str, slot: Any) -> None:
+        if await self._start(name, slot):
+            await slot.handle.wait()
+
+    _patch(stack, Fleet, "_watch", watch)
+
+
+def gaps_are_always_trusted(stack: ExitStack) -> None:
+    """Offsets of which nothing waits count as read, also while calls are under way."""
+    _patch(stack, CommitMachine, "trusts_gaps", lambda self, task: task in self._tasks)
+
+
+def commits_overlap(stack: ExitStack) -> None:
+    """A commit begins whatever became of the one before."""
+    original = CommitMachine._begin
+
+    def begin(self: CommitMachine, moved: Any) -> Any:
+        effect = original(self, moved)
+        self.committing = frozenset()
+        return effect
+
+    _patch(stack, CommitMachine, "_begin", begin)
+
+
+def what_was_taken_is_not_put_back(stack: ExitStack) -> None:
+    """Records that a turn had no time for are forgotten."""
+    _patch(stack, Merger, "put_back", lambda self, *args: None)
+
+
+# ---- the coordinator
+
+
+def serve_after_the_term(stack: ExitStack) -> None:
+    """A coordinator whose lease was taken goes on to serve."""
+
+    async def renew(self: LogLedger) -> None:
+        try:
+            self._lease = await self._log.renew(self._lease)
+        except LeaseLost:
+            return
+
+    original = LogLedger.record_owners
+
+    async def record(self: LogLedger, records: Any) -> None:
+        try:
+            await original(self, records)
+        except NotCoordinator:
+            return
+
+    _patch(stack, LogLedger, "renew", renew)
+    _patch(stack, LogLedger, "record_owners", record)
+
+
+def take_the_lease_at_once(stack: ExitStack) -> None:
+    """A candidate does not wait until the beat of the lease stands still."""
+    _patch(stack, Election, "look", lambda self, seen, now_ms: True)
+
+
+def never_take_the_lease(stack: ExitStack) -> None:
+    """A lease whose beat stands still is left to its holder."""
+    _patch(stack, Election, "look", lambda self, seen, now_ms: seen is None)
+
+
+def connect_once(stack: ExitStack) -> None:
+    """A worker that lost its connection does not look for the coordinator again."""
+    original = Session._once
+
+    async def once(self: Session) -> None:
+        if getattr(self, "_was_here", False):
+            await asyncio.Event().wait()
+        try:
+            await original(self)
+        finally:
+            self._was_here = self._worker.machine.term > 0  # type: ignore[attr-defined]
+
+    _patch(stack, Session, "_once", once)
+
+
+def sessions_do_not_end(stack: ExitStack) -> None:
+    """The coordinator hears nothing of a connection that ended, and answers nobody who joins again."""
+    original = Coordinator.event
+
+    def event(self: Coordinator, happened: Any) -> None:
+        if type(happened).__name__ not in ("SessionEnded", "Tick"):
+            original(self, happened)
+
+    _patch(stack, Coordinator, "event", event)
+
+
+# ---- calls and records
+
+
+def gaps_after_a_failed_call(stack: ExitStack) -> None:
+    """Offsets of which nothing waits count as read, also after a call that failed."""
+
+    def trusts(self: CommitMachine, task: Any) -> bool:
+        found = self._tasks.get(task)
+        return found is not None and not found.in_calls
+
+    _patch(stack, CommitMachine, "trusts_gaps", trusts)
+
+
+def a_release_does_not_wait_for_the_call(stack: ExitStack) -> None:
+    """A task is handed over while a call of it is under way, and offsets of which nothing waits count as read."""
+
+    def settled(self: CommitMachine, found: Any) -> bool:
+        return found.work is not Work.PROCESSING and found.share is Share.CLEAN
+
+    _patch(stack, CommitMachine, "_is_settled", settled)
+
+
+def halted_before_the_commit(stack: ExitStack) -> None:
+    """A task is halted at once, and what it completed before is forgotten until it is resumed."""
+    original = CommitMachine._is_settled
+
+    def settled(self: CommitMachine, found: Any) -> bool:
+        return original(self, found) or (found.work is Work.FAILED and not found.in_calls)
+
+    _patch(stack, CommitMachine, "_is_settled", settled)
+
+
+def taken_again_before_the_outcome(stack: ExitStack) -> None:
+    """What a task completes while its commit is under way is taken at once, with a commit of its own."""
+    _patch(stack, commit_machine, "SHARE_LIFE", {**SHARE_LIFE, (Share.TAKEN, "completed"): Share.MOVED})
+    original = CommitMachine._next
+
+    def step(self: CommitMachine) -> Any:
+        held, self.committing = self.committing, frozenset()
+        effects = original(self)
+        self.committing = self.committing or held
+        return effects
+
+    _patch(stack, CommitMachine, "_next", step)
+
+
+def a_halt_is_not_written(stack: ExitStack) -> None:
+    """A task is given up to a halt that the log does not have."""
+
+    async def write(*args: Any) -> None:
+        """Nothing."""
+
+    _patch(stack, halts, "write", write)
+
+
+def a_skip_is_over_before_it_is_committed(stack: ExitStack) -> None:
+    """A halt goes from the log when the task goes on, not when the skip of its record is committed."""
+    original = TaskRun._begin
+
+    async def begin(self: TaskRun) -> None:
+        await original(self)
+        if self.halt is not None and self.halt.skip:
+            await self.worker.log.put_metadata(self.worker.application, halts.HALTS, self.scope, None)
+
+    _patch(stack, TaskRun, "_begin", begin)
+
+
+def never_careful(stack: ExitStack) -> None:
+    """A worker that is started after a crash takes as many records at a time as ever, and notes no call."""
+    _patch(stack, Caution, "is_careful", lambda self, scope: False)
+
+
+def a_blamed_record_is_called_again(stack: ExitStack) -> None:
+    """The record that ended the process is given to its processor once more, not to its policy."""
+    _patch(stack, Caution, "blamed", lambda self, topic, partition, offset: None)
+
+
+def a_killed_process_blames_its_call(stack: ExitStack) -> None:
+    """The note of a process that was killed from outside is taken for the record that ended it."""
+    original = CallNote.read
+    _patch(stack, CallNote, "read", lambda self, code: original(self, max(code, 1)))
+
+
+def a_batch_blames_its_last_record(stack: ExitStack) -> None:
+    """A batch that lasts too long is answered for by the last of its records."""
+    _patch(stack, worker, "is_of_one_record", lambda turn: True)
+
+
+def nobody_watches_calls(stack: ExitStack) -> None:
+    """A call that lasts longer than --max-call is let be."""
+    _patch(stack, CallWatch, "look", lambda self, turn: "")
+
+
+def nobody_keeps_the_connection_alive(stack: ExitStack) -> None:
+    """Heartbeats wait for user code."""
+
+    async def sleep(self: LoopUplink) -> None:
+        await asyncio.Event().wait()
+
+    _patch(stack, LoopUplink, "_keep_alive", sleep)
+
+
+# ---- the log, and topics
+
+
+def patience_has_no_end(stack: ExitStack) -> None:
+    """A log that is away is waited for, whatever --log-timeout says."""
+
+    def away(self: Patience, error: Exception) -> None:
+        self.reason = str(error)
+
+    _patch(stack, Patience, "_away", away)
+
+
+def a_timeout_of_the_log_is_a_crash(stack: ExitStack) -> None:
+    """A worker that gave the log up is started again, for ever."""
+    _patch(stack, instance, "ENDS", tuple(code for code in instance.ENDS if code != 6))
+
+
+def nobody_looks_at_topics(stack: ExitStack) -> None:
+    """A topic that grows is not noticed by the workers that run."""
+
+    async def run(worker: Worker) -> None:
+        await asyncio.Event().wait()
+
+    _patch(stack, growth, "run", run)
+
+
+def start_at_what_is_gone(stack: ExitStack) -> None:
+    """A task begins at its committed position, whether or not the records there are gone."""
+    original = Worker.start_positions
+
+    async def positions(self: Worker, run: TaskRun, inputs: Sequence[Partition]) -> dict[Partition, int]:
+        found = await original(self, run, inputs)
+        return {**found, **await self.log.positions(self.application, inputs)}
+
+    _patch(stack, Worker, "start_positions", positions)
+
+
+MUTATIONS: dict[str, Mutation] = {
+    made.__name__: made
+    for made in (
+        ignore_the_fence,
+        fence_is_not_passed_on,
+        rejoin_under_the_old_writer,
+        log_forgets_fences,
+        try_an_unknown_outcome_again,
+        go_on_after_an_unknown_outcome,
+        positions_of_refused_parts,
+        stores_before_the_log,
+        a_failed_store_goes_on,
+        a_busy_log_is_not_waited_for,
+        an_unknown_outcome_is_waited_for,
+        offset_apart_from_the_data,
+        begin_twice,
+        begin_before_caught_up,
+        no_lock_on_a_folder,
+        begin_at_the_start,
+        begin_at_the_end,
+        trust_any_store,
+        orderly_stop_kills,
+        a_stopped_worker_lives_on,
+        an_orphan_lives_on,
+        nobody_starts_it_again,
+        gaps_are_always_trusted,
+        commits_overlap,
+        what_was_taken_is_not_put_back,
+        serve_after_the_term,
+        take_the_lease_at_once,
+        never_take_the_lease,
+        connect_once,
+        sessions_do_not_end,
+        gaps_after_a_failed_call,
+        a_release_does_not_wait_for_the_call,
+        halted_before_the_commit,
+        taken_again_before_the_outcome,
+        a_halt_is_not_written,
+        a_skip_is_over_before_it_is_committed,
+        never_careful,
+        a_blamed_record_is_called_again,
+        a_killed_process_blames_its_call,
+        a_batch_blames_its_last_record,
+        nobody_watches_calls,
+        nobody_keeps_the_connection_alive,
+        patience_has_no_end,
+        a_timeout_of_the_log_is_a_crash,
+        nobody_looks_at_topics,
+        start_at_what_is_gone,
+    )
+}
+
+# Where a rule concerns one kind of application, its lives are of that kind.
+APPLICATION = {
+    "a_release_does_not_wait_for_the_call": "asking",
+    "a_killed_process_blames_its_call": "lettering",
+    "nobody_looks_at_topics": "forwarding",
+    "a_skip_is_over_before_it_is_committed": "counting",
+}
+
+DIRECTED: dict[str, tuple[str, ...]] = {
+    "gaps_after_a_failed_call": ("raises",),
+    "a_release_does_not_wait_for_the_call": ("leave", "join"),
+    "halted_before_the_commit": ("raises",),
+    "taken_again_before_the_outcome": ("unknown", "refuse"),
+    "a_halt_is_not_written": ("raises",),
+    "a_skip_is_over_before_it_is_committed": ("raises",),
+    "never_careful": ("exits", "crashes"),
+    "a_blamed_record_is_called_again": ("exits", "crashes"),
+    "a_killed_process_blames_its_call": ("kill-worker", "kill-step"),
+    "a_batch_blames_its_last_record": ("hangs",),
+    "nobody_watches_calls": ("hangs",),
+    "nobody_keeps_the_connection_alive": ("hangs",),
+    "patience_has_no_end": ("away",),
+    "a_timeout_of_the_log_is_a_crash": ("away",),
+    "nobody_looks_at_topics": ("grow",),
+    "start_at_what_is_gone": ("retain",),
+    "connect_once": ("reset", "half-close"),
+    "ignore_the_fence": ("fence", "stop-instance"),
+    "fence_is_not_passed_on": ("stop-instance", "stall"),
+    "rejoin_under_the_old_writer": ("fence", "stop-instance"),
+    "log_forgets_fences": ("stop-instance", "stop-worker", "stall"),
+    "try_an_unknown_outcome_again": ("unknown",),
+    "go_on_after_an_unknown_outcome": ("unknown",),
+    "positions_of_refused_parts": ("refuse",),
+    "stores_before_the_log": ("unknown", "kill-worker", "stop-instance"),
+    "a_busy_log_is_not_waited_for": ("lock-long", "full", "away"),
+    "an_unknown_outcome_is_waited_for": ("unknown",),
+    "a_failed_store_goes_on": ("failed-write",),
+    "a_stopped_worker_lives_on": ("stop-worker",),
+    "serve_after_the_term": ("stop-instance", "stop-instance"),
+    "begin_twice": ("fence", "kill-worker", "refuse", "join"),
+    "gaps_are_always_trusted": ("term", "restart-fleet", "kill-worker"),
+    "commits_overlap": ("unknown", "kill-worker"),
+    "what_was_taken_is_not_put_back": ("term",),
+}

@@ -1,0 +1,292 @@
+"""The record loop on the memory log: stops, slow and waiting processors, releases, each against what the log then has.
+
+Law everywhere: the ids among the outputs are exactly those before the committed positions."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import App, Record
+from orchestrator.member.events import Assigned
+from orchestrator.model import Assignment, TaskId
+from pipeline.errors import ProcessorFailed
+from state.errors import StoreDamaged
+from state.log.batches import decode
+from state.log.group_store import OwnerRecord
+from state.log.memory import MemoryLog
+from state.log.protocol import NewRecord, Partition
+from workers.blame import CallNote, Caution
+from workers.prepare import prepare
+from workers.spec import InstanceSpec, WorkerSpec
+from workers.worker import Worker
+
+DEADLINE_S = 30.0
+TASKS = (TaskId(0, 0), TaskId(0, 1))
+
+
+class HeldLog(MemoryLog):
+    """The memory log; commits wait at a gate while it is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.waiting = 0
+        self.commits = 0
+
+    async def commit(self, *args: Any) -> dict[Partition, int]:
+        self.waiting += 1
+        await self.gate.wait()
+        self.waiting -= 1
+        self.commits += 1
+        return await super().commit(*args)
+
+
+def app_of(call: Callable[..., Any]) -> App:
+    """`call(record, table, sink)` reads topic `in`, two partitions, on_error="stop"."""
+    app = App("x", partitions=2)
+    source, out = app.topic("in", key=str, value=int), app.topic("out", key=str, value=int)
+    table = app.table("sums", key=str, value=int, default=int, local=True)
+    app.processor(source, table, out)(call)
+    return app
+
+
+def count(record: Record[str, int], sums: Any, out: Any) -> None:
+    sums["all"] += 1
+    out.send(record.key, record.value)
+
+
+@asynccontextmanager
+async def running(
+    tmp_path: Path, call: Callable[..., Any], *, records: int, log: HeldLog | None = None
+) -> AsyncIterator[tuple[Worker, HeldLog, asyncio.Task[int]]]:
+    """A worker that owns both tasks, with so many records in each partition."""
+    log = log or HeldLog()
+    app = app_of(call)
+    prepared = await prepare(log, app)
+    for task in TASKS:
+        rows = [NewRecord(b"k", (n * 2 + task.partition).to_bytes(8, "big", signed=True), n) for n in range(records)]
+        await log.append({Partition("in", task.partition): rows})
+    instance = InstanceSpec("tests:app", app.id, "i1", "memory:", str(tmp_path), commit_ms=10)
+    worker = Worker(WorkerSpec(instance, 1, "one"), log, prepared, {})
+    lease = await log.acquire(app.id, "i1", "", None)
+    assert lease is not None
+    writer = worker.session.hello.writer
+    await log.open_writer(app.id, writer)
+    await log.record_owners(lease, [OwnerRecord(str(task), 1, "i1", writer, 1) for task in TASKS])
+    worker.tell(Assigned(Assignment(1, 1, active=dict.fromkeys(TASKS, 1))))
+    life = asyncio.create_task(worker.run())
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            yield worker, log, life
+            worker.stop()
+            await asyncio.wait([life])
+    finally:
+        log.gate.set()
+        worker.stop()
+        await asyncio.wait([life])
+
+
+async def until(what: str, condition: Callable[[], Awaitable[bool] | bool]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not (found if isinstance(found := condition(), bool) else await found):  # noqa: ASYNC110 - has no event
+            await asyncio.sleep(0)
+
+
+async def read(log: MemoryLog, topic: str) -> Counter[int]:
+    found: Counter[int] = Counter()
+    for partition, end in (await log.ends([Partition(topic, 0), Partition(topic, 1)])).items():
+        position = 0
+        while position < end and (part := log.fetch(partition, position, 1 << 20)) is not None:
+            for record in decode(part.data, position) if part.data else []:
+                assert record.value is not None
+                found[int.from_bytes(record.value, "big", signed=True)] += 1
+            position = part.next_position
+    return found
+
+
+async def committed(log: MemoryLog) -> dict[int, int]:
+    inputs = [Partition("in", task.partition) for task in TASKS]
+    return {partition.number: offset for partition, offset in (await log.positions("x", inputs)).items()}
+
+
+async def judge(log: MemoryLog) -> dict[int, int]:
+    """Outputs equal what lies before the positions; returns how many records of each partition are done."""
+    positions = await committed(log)
+    done = dict.fromkeys((0, 1), 0)
+    for number, position in positions.items():
+        part = log.fetch(Partition("in", number), 0, 1 << 30)
+        assert part is not None
+        done[number] = sum(1 for record in decode(part.data, 0) if record.offset < position)
+    assert await read(log, "out") == Counter(n * 2 + number for number in done for n in range(done[number]))
+    return done
+
+
+async def test_a_stop_in_the_middle_of_a_commit_loses_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path, count, records=3_000) as (worker, log, life):
+        await until("a first commit", lambda: log.commits > 0)
+        log.gate.clear()
+        await until("a commit under way", lambda: log.waiting == 1)
+        worker.stop()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not life.done(), "the outcome of the commit is not known yet"
+        log.gate.set()
+        assert await life == 0
+    done = await judge(log)
+    assert sum(done.values()) > 0
+
+
+async def test_a_stop_undoes_a_call_that_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.record_loop.CALL_END_S", 0.05)
+
+    async def hang(record: Record[str, int], sums: Any, out: Any) -> None:
+        count(record, sums, out)
+        if record.value == 6:
+            await asyncio.Event().wait()
+
+    async with running(tmp_path, hang, records=10) as (_, log, _life):
+
+        async def both() -> bool:
+            positions = await committed(log)
+            return positions.get(1, 0) >= 10 and positions.get(0, 0) >= 3
+
+        await until("the completed prefix, and the other task", both)
+    assert await judge(log) == {0: 3, 1: 10}
+
+
+async def test_calls_of_two_tasks_overlap(tmp_path: Path) -> None:
+    together = asyncio.Barrier(2)
+
+    async def meet(record: Record[str, int], sums: Any, out: Any) -> None:
+        await together.wait()
+        count(record, sums, out)
+
+    async with running(tmp_path, meet, records=5) as (_, log, _life):
+        await until("all records", lambda: _all(log, 5))
+    assert await judge(log) == {0: 5, 1: 5}
+
+
+async def _all(log: HeldLog, records: int) -> bool:
+    return sum((await read(log, "out")).values()) == 2 * records
+
+
+async def test_a_slow_processor_keeps_commits_and_the_other_task_going(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def slow(record: Record[str, int], sums: Any, out: Any) -> None:
+        seen.append(record.value)
+        time.sleep(0.02)  # a call that holds the interpreter's loop, as a sync client does
+        count(record, sums, out)
+
+    async with running(tmp_path, slow, records=400) as (_, log, _life):
+
+        async def both() -> bool:
+            return len(await committed(log)) == 2
+
+        await until("a commit of both tasks", both)
+        assert len(seen) < 32, "a turn is bounded in time: the first commit does not wait for hundreds of records"
+    await judge(log)
+
+
+async def test_a_careful_worker_processes_more_than_a_record_a_commit(tmp_path: Path) -> None:
+    """After a crash it takes one record at a time, for a thousand records; the loop waits for the commit after each round."""
+    async with running(tmp_path, count, records=200) as (worker, log, _):
+        worker.caution = Caution(CallNote(tmp_path / "call.json"), careful=True, blamed=())
+        worker.records._commit_s = 0.0
+        await until("all records", lambda: _all(log, 200))
+        assert log.commits < 100
+    await judge(log)
+
+
+async def test_a_release_commits_what_is_whole_and_is_proven(tmp_path: Path) -> None:
+    hanging, go = asyncio.Event(), asyncio.Event()
+
+    async def wait(record: Record[str, int], sums: Any, out: Any) -> None:
+        count(record, sums, out)
+        if record.value == 4:
+            hanging.set()
+            await go.wait()
+
+    async with running(tmp_path, wait, records=10) as (worker, log, _life):
+        await hanging.wait()
+        worker.tell(Assigned(Assignment(2, 1, active={TASKS[1]: 1}, release={TASKS[0]: 1})))
+        await until("the other task's records", lambda: _at(log, 1, 10))
+        assert TASKS[0] not in worker.machine.released, "its call is under way"
+        go.set()
+        await until("the proof", lambda: TASKS[0] in worker.machine.released)
+        assert await judge(log) == {0: 3, 1: 10}
+
+
+async def _at(log: HeldLog, number: int, position: int) -> bool:
+    return (await committed(log)).get(number, 0) >= position
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_processor_that_stops_leaves_what_was_completed_before(tmp_path: Path, waits: bool) -> None:
+    def fail(record: Record[str, int], sums: Any, out: Any) -> None:
+        count(record, sums, out)
+        if record.value == 8:
+            raise ValueError("asked to fail")
+
+    async def fail_later(record: Record[str, int], sums: Any, out: Any) -> None:
+        await asyncio.sleep(0)
+        fail(record, sums, out)
+
+    async with running(tmp_path, fail_later if waits else fail, records=10) as (_, log, life):
+        with pytest.raises(ProcessorFailed, match="in-0@"):
+            await life
+    assert (await judge(log))[0] == 4
+
+
+def _is_empty(folder: Path) -> bool:
+    try:
+        return not any(folder.iterdir())
+    except FileNotFoundError:  # a thread removes it
+        return True
+
+
+async def test_a_store_that_cannot_be_read_costs_its_task_alone(tmp_path: Path) -> None:
+    log = HeldLog()
+    async with running(tmp_path, count, records=2_000, log=log) as (worker, _, life):
+        await until("both tasks", lambda: all(t in worker.runs and worker.runs[t].process for t in TASKS))
+        store = worker.runs[TASKS[0]].stores["sums"].store
+
+        def rotten(key: bytes) -> bytes | None:
+            raise StoreDamaged("a block does not match its checksum")
+
+        store.get = rotten  # type: ignore[method-assign]
+        worker.runs[TASKS[0]].process._tables["sums"].layers.known.clear()  # type: ignore[union-attr]
+        await until("the task is given up", lambda: TASKS[0] in worker.machine.released)
+        await until("the other task's records", lambda: _at(log, 1, 2_000))
+        assert not life.done()
+        folder = worker.directory.table("0_0", "sums")
+        await until("the damaged store is wiped", lambda: _is_empty(folder))
+    await judge(log)
+
+
+async def test_records_that_are_gone_cost_their_task_alone(tmp_path: Path) -> None:
+    """The next owner of a task has processed and removed them while this process stood still; it comes back with an old
+    position, before the group has told it anything."""
+    log = HeldLog()
+
+    class Thawed(type(log.reader())):  # type: ignore[misc]
+        async def poll(self, **more: Any) -> Any:
+            partition = Partition("in", 0)
+            if partition in self._positions and not log.part(partition).start:
+                log.part(partition).trim(1_000)
+            return await super().poll(**more)
+
+    log.reader = lambda: Thawed(log)  # type: ignore[method-assign]
+    async with running(tmp_path, count, records=2_000, log=log) as (worker, _, life):
+        await until("the task is given up", lambda: TASKS[0] in worker.machine.released)
+        await until("the other task's records", lambda: _at(log, 1, 2_000))
+        assert not life.done()

@@ -1,0 +1,57 @@
+"""A partition whose bytes cannot be read costs the task that reads it, and is tried again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from state.errors import LogDamaged
+from state.log.protocol import Fetched, Partition
+from tests.workers.test_record_loop import HeldLog, count, judge, running, until
+from workers.unreadable import AGAIN_S, Unreadable
+
+PARTITION = Partition("in", 0)
+
+
+def test_a_read_is_made_again_every_second_until_it_succeeds() -> None:
+    now = [0.0]
+    held = Unreadable(lambda: now[0])
+    held.hold(PARTITION, 7, LogDamaged("the checksum does not match"))
+    assert held.due() == [] and held.notices() == ["in-0 cannot be read at 7: the checksum does not match"]
+    now[0] += AGAIN_S
+    assert held.due() == [(PARTITION, 7)]
+    held.hold(PARTITION, 7, LogDamaged("the checksum does not match"))
+    now[0] += AGAIN_S
+    assert held.due() == [(PARTITION, 7)], "it failed again"
+    now[0] += AGAIN_S
+    assert held.due() == [] and held.notices() == [], "a second without a failure"
+
+
+class RottenLog(HeldLog):
+    """One partition's bytes are damaged while `rotten`."""
+
+    rotten = True
+
+    def fetch(self, partition: Partition, position: int, max_bytes: int) -> Fetched | None:
+        found = super().fetch(partition, position, max_bytes)
+        if found is None or partition != PARTITION or not self.rotten or len(found.data) < 100:
+            return found
+        return found._replace(data=found.data[:90] + bytes([found.data[90] ^ 1]) + found.data[91:])
+
+
+async def test_the_other_task_goes_on_and_status_says_why_this_one_does_not(tmp_path: Path) -> None:
+    log = RottenLog()
+    async with running(tmp_path, count, records=50, log=log) as (worker, _, life):
+
+        async def other() -> bool:
+            return (await log.positions("x", [Partition("in", 1)])).get(Partition("in", 1), 0) >= 50
+
+        await until("the other task's records", other)
+        await until("a word", lambda: "in-0 cannot be read at 0" in worker.notice())
+        assert not life.done()
+        log.rotten = False
+
+        async def both() -> bool:
+            return (await log.positions("x", [PARTITION])).get(PARTITION, 0) >= 50
+
+        await until("this task's records", both)
+    assert await judge(log) == {0: 50, 1: 50}

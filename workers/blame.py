@@ -1,0 +1,120 @@
+"""Which record ended a worker process, or held it for longer than `--max-call`: found once, and then left to `on_error`.
+
+One rule: it costs nothing while nothing crashes. A worker that is started again after a crash is careful for a while: it
+takes one record at a time and leaves a note of each call before it begins. When the process ends during one, its parent
+reads the note. A call that lasts too long leaves the note itself. Where the processor's policy is to stop, the parent
+reports the record as any failing one; else the next worker gives the record to the policy without calling.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from pipeline.app import App
+from pipeline.errors import ProcessorFailed
+
+CAREFUL_RECORDS = 1_000  # of each task, after a crash
+# Signals that a process's own code brings on itself; the others are sent by people and kernels.
+OWN_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
+WAYS = 'correct the processor, or give it on_error="skip" or a topic for dead letters'
+
+
+class Blame(msgspec.Struct, frozen=True):
+    """A record, who was to process it, and what came of that: `reason` follows `settle at payments-3@17 `."""
+
+    task: str
+    topic: str
+    partition: int
+    offset: int
+    processors: tuple[str, ...]
+    reason: str = ""
+
+    def stops(self, app: App) -> bool:
+        """Whether a processor of it has no policy but to stop."""
+        return any(app.error_policy(app.processors[name]) == "stop" for name in self.processors)
+
+    def error(self) -> ProcessorFailed:
+        """What is reported where it stops."""
+        names = " or ".join(self.processors)
+        return ProcessorFailed(
+            f"{names} at {self.topic}-{self.partition}@{self.offset} in task {self.task} {self.reason}; {WAYS}",
+            processor=names,
+            task=self.task,
+            topic=self.topic,
+            partition=self.partition,
+            offset=self.offset,
+        )
+
+
+def note_path(folder: Path, number: int) -> Path:
+    """Where worker `number` of the instance with this state folder notes its call."""
+    return folder / f"call-{number}.json"
+
+
+class CallNote:
+    """The file in which a worker notes the call that it begins. The page cache keeps it when the process ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, blame: Blame) -> None:
+        self._path.write_bytes(msgspec.json.encode(blame))
+
+    def clear(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+    def read(self, code: int) -> Blame | None:
+        """Returns the call during which a process ended by itself with `code` (below 0: a signal), and forgets it; None
+        where the end came from outside, or no call was noted."""
+        try:
+            found = msgspec.json.decode(self._path.read_bytes(), type=Blame)
+        except (OSError, msgspec.DecodeError):
+            return None
+        finally:
+            self.clear()
+        if found.reason:
+            return found
+        if code < 0 and -code not in OWN_SIGNALS:
+            return None
+        how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+        return msgspec.structs.replace(found, reason=f"ended its worker process ({how})")
+
+
+class Caution:
+    """A worker's side: how many records a turn takes, and which are not to be called."""
+
+    def __init__(self, note: CallNote, *, careful: bool, blamed: Sequence[Blame]) -> None:
+        self._note = note
+        self._first = CAREFUL_RECORDS if careful else 0
+        self._done: dict[str, int] = {}
+        self._left_out: dict[tuple[str, int, int], str] = {}
+        self._blamed = {(blame.topic, blame.partition, blame.offset): blame for blame in blamed}
+
+    def leave_out(self, scope: str, topic: str, partition: int, offset: int) -> None:
+        """An operator wants this record to be left out."""
+        self._left_out[topic, partition, offset] = scope
+
+    def is_careful(self, scope: str) -> bool:
+        """Whether this task takes one record at a time."""
+        if self._done.get(scope, 0) < self._first or scope in self._left_out.values():
+            return True
+        return bool(self._blamed) and any(blame.task == scope for blame in self._blamed.values())
+
+    def is_left_out(self, topic: str, partition: int, offset: int) -> bool:
+        """Whether an operator wants this record to be left out; the answer is yes once."""
+        return self._left_out.pop((topic, partition, offset), None) is not None
+
+    def blamed(self, topic: str, partition: int, offset: int) -> Blame | None:
+        """Returns why this record is not to be called, once."""
+        return self._blamed.pop((topic, partition, offset), None)
+
+    def begin(self, blame: Blame) -> None:
+        self._note.write(blame)
+
+    def end(self, scope: str) -> None:
+        self._note.clear()
+        self._done[scope] = self._done.get(scope, 0) + 1

@@ -1,0 +1,82 @@
+"""How long a sync call of user code lasts, seen from beside it.
+
+One rule: the record loop pays for it once a turn. A turn names its records, TaskProcess counts those it has finished, and
+whoever looks twice and finds the same count knows which record is being processed, and since when. Read by the thread
+that keeps the connection to the coordinator alive.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pipeline.process import TaskProcess
+from pipeline.records import RawRecord
+from workers.blame import Blame
+
+NOTICED_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turn:
+    """Records of a task that are given to its processors one after the other; a batch gets all of them."""
+
+    scope: str
+    process: TaskProcess
+    records: Sequence[tuple[str, RawRecord]]
+    is_careful: bool = False
+
+
+class CallWatch:
+    """Looks at the turn under way; `clock` in seconds. `overdue` is told of a call that lasts longer than `max_call_s`."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        max_call_s: float = math.inf,
+        overdue: Callable[[Turn], None] = lambda turn: None,
+    ) -> None:
+        self._clock = clock
+        self._max_call_s = max_call_s
+        self._overdue = overdue
+        self._seen: tuple[Turn, int] | None = None
+        self._since = 0.0
+
+    def look(self, turn: Turn | None) -> str:
+        """A sentence on the call that has lasted for more than a second since it was first seen; "" without one."""
+        now = self._clock()
+        if turn is None:
+            self._seen = None
+            return ""
+        seen = turn, turn.process.finished
+        if self._seen is None or self._seen[0] is not seen[0] or self._seen[1] != seen[1]:
+            self._seen, self._since = seen, now
+            return ""
+        lasts = now - self._since
+        if lasts > self._max_call_s:
+            self._overdue(turn)
+        return f"{describe(turn)} has lasted {lasts:.0f} s" if lasts >= NOTICED_S else ""
+
+
+def is_of_one_record(turn: Turn) -> bool:
+    """Whether the call under way is one record's; one of a batch does not tell which of its records lasts."""
+    return len(turn.records) == 1 or turn.process.finished < len(turn.records)
+
+
+def blame(turn: Turn, reason: str = "") -> Blame:
+    """The record whose call is under way; of a batch its last one."""
+    process = turn.process
+    topic, record = turn.records[min(process.finished, len(turn.records) - 1)]
+    names = tuple(process.processors_of(topic))
+    return Blame(turn.scope, topic, process.partition, record.offset, names, reason)
+
+
+def describe(turn: Turn) -> str:
+    """Which call is under way: `the call of settle with payments-3@17 in task 0_3`."""
+    at, found = turn.process.finished, blame(turn)
+    names = " or ".join(found.processors)
+    place = f"{found.topic}-{found.partition}@{found.offset} in task {turn.scope}"
+    if at >= len(turn.records):  # all are read: a batch of them is being processed
+        return f"the call of {names} with a batch of {len(turn.records)} records up to {place}"
+    return f"the call of {names} with {place}"

@@ -1,0 +1,54 @@
+"""`orchestrator resume APP TASK [--skip]`: a task that a processor halted goes on.
+
+One rule: only the log is changed. The task's owner looks at it once a heartbeat, and an owner that comes later before it
+begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from orchestrator.cli.arguments import Parser
+from orchestrator.errors import RefusedBySafety, WrongUse
+from state.log.protocol import GroupLog
+from workers import halts
+from workers.client import description, log_of
+from workers.commands.run import add_place
+
+
+def run(argv: list[str]) -> int:
+    parser = Parser("resume", "Let a task go on that was halted at a record.")
+    parser.add_argument("app", metavar="APP")
+    parser.add_argument("task", metavar="TASK", help="such as 0_3")
+    parser.add_argument("--skip", action="store_true", help="leave the record out instead of trying it again")
+    add_place(parser)
+    args = parser.parse_args(argv)
+    print(asyncio.run(_resume(args.app, args.task, args.skip, args.log)))
+    return 0
+
+
+async def _resume(app: str, task: str, skip: bool, url: str | None) -> str:
+    async with log_of(app, url) as (application, log, _):
+        halt = await halts.read(log, application, task)
+        if halt is None:
+            return await _not_halted(log, application, task)
+        value = halts.encode(halt)
+        if skip:
+            skipping = halts.encode(msgspec.structs.replace(halt, skip=True))
+            if not await log.replace_metadata(application, halts.HALTS, task, value, skipping):
+                raise RefusedBySafety(
+                    f"{task} was resumed or halted again meanwhile; look at `orchestrator status {app}`"
+                )
+            return f"{task} goes on behind {halt.record}"
+        await log.put_metadata(application, halts.HALTS, task, None)
+        return f"{task} goes on with {halt.record}"
+
+
+async def _not_halted(log: GroupLog, application: str, task: str) -> str:
+    number = task.partition("_")[0]
+    known = [str(sub["number"]) for sub in (await description(log, application))["subtopologies"]]
+    if number not in known:
+        raise WrongUse(f"there is no task {task} in '{application}'; `orchestrator status {application}` lists them")
+    return f"nothing to do: {task} is not halted"

@@ -1,0 +1,231 @@
+"""The log as a worker uses it: one that is busy, full or away is waited for, and every loop above it goes on by itself.
+
+One rule: only calls of which the log says that nothing was written are made again (`LogUnavailable`). The wait has an
+end, `--log-timeout`: then LogTimedOut ends the worker. Coordinators wait as well, and so keep their sessions; the lease
+decides whose the next write is. A wrapper around `GroupLog`; `waiting` is what `status` shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import TypeVar
+
+from state.errors import LogDamaged, LogTimedOut, LogUnavailable
+from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
+from state.log.protocol import (
+    Fetched,
+    GroupLog,
+    NewRecord,
+    Partition,
+    Reader,
+    TaskCommit,
+    TopicInfo,
+    TopicSpec,
+)
+
+T = TypeVar("T")
+
+log = logging.getLogger("orchestrator.log")
+PAUSE_S, PAUSE_MAX_S = 0.02, 1.0
+
+
+class Patience:
+    """How long calls of one kind ("read", "write") have been waiting for the log."""
+
+    def __init__(self, kind: str, limit_s: float, clock: Callable[[], float]) -> None:
+        self.reason = ""  # of the wait; "" where nothing waits
+        self._kind = kind
+        self._limit_s = limit_s
+        self._clock = clock
+        self._since = 0.0
+
+    async def __call__(self, call: Callable[[], Awaitable[T]]) -> T:
+        """The answer of `call`, made again until the log can be used. Raises LogTimedOut."""
+        pause = PAUSE_S
+        while True:
+            try:
+                answer = await call()
+            except LogUnavailable as error:
+                self._away(error)
+                await asyncio.sleep(pause)
+                pause = min(PAUSE_MAX_S, pause * 2)
+            else:
+                if self.reason:
+                    self._back()
+                return answer
+
+    def _away(self, error: LogUnavailable) -> None:
+        now = self._clock()
+        if not self.reason:
+            self._since = now
+            log.warning("waiting for the log to be %s: %s", "written" if self._kind == "write" else "read", error)
+        self.reason = str(error)
+        if now - self._since >= self._limit_s:
+            raise LogTimedOut(
+                f"the log could not be used for {self._limit_s:g} s ({error}); nothing is lost: what was not committed is "
+                "processed again at the next start; --log-timeout says how long to wait"
+            ) from error
+
+    def _back(self) -> None:
+        log.warning("the log can be used again after %.1f s", self._clock() - self._since)
+        self.reason = ""
+
+
+class PatientReader:
+    """See `state.log.protocol.Reader`."""
+
+    def __init__(self, reader: Reader, patience: Patience) -> None:
+        self._reader = reader
+        self._patience = patience
+
+    def add(self, partition: Partition, position: int) -> None:
+        self._reader.add(partition, position)
+
+    def drop(self, partition: Partition) -> None:
+        self._reader.drop(partition)
+
+    async def poll(self, *, max_bytes_per_partition: int = 1 << 20, wait_ms: int = 0) -> list[Fetched]:
+        async def once() -> list[Fetched]:
+            try:
+                return await self._reader.poll(max_bytes_per_partition=max_bytes_per_partition, wait_ms=wait_ms)
+            except LogDamaged as error:  # it may have been damaged on its way: a read is made again
+                raise LogUnavailable(str(error)) from error
+
+        return await self._patience(once)
+
+    async def close(self) -> None:
+        await self._reader.close()
+
+
+async def open_patiently(
+    open_: Callable[[], Awaitable[GroupLog]], limit_s: float, clock: Callable[[], float]
+) -> PatientLog:
+    """The log that `open_` opens; one that cannot be opened now is waited for as well. Raises LogTimedOut."""
+    return PatientLog(await Patience("read", limit_s, clock)(open_), limit_s, clock)
+
+
+class PatientLog:
+    """See `state.log.protocol.GroupLog` and the module text; `limit_s` is the log timeout."""
+
+    def __init__(self, log: GroupLog, limit_s: float, clock: Callable[[], float]) -> None:
+        self.inner = log
+        self.log_id = log.log_id
+        self._read = Patience("read", limit_s, clock)
+        self._write = Patience("write", limit_s, clock)
+
+    @property
+    def waiting(self) -> str:
+        """Why calls wait; "" where none does."""
+        return self._write.reason or self._read.reason
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+    # topics
+
+    async def create_topic(self, spec: TopicSpec) -> TopicInfo:
+        return await self._write(lambda: self.inner.create_topic(spec))
+
+    async def grow_topic(self, name: str, partitions: int) -> TopicInfo:
+        return await self._write(lambda: self.inner.grow_topic(name, partitions))
+
+    async def delete_topic(self, name: str) -> None:
+        await self._write(lambda: self.inner.delete_topic(name))
+
+    async def topics(self, names: Collection[str]) -> dict[str, TopicInfo]:
+        return await self._read(lambda: self.inner.topics(names))
+
+    async def ends(self, partitions: Collection[Partition], *, settled: bool = False) -> dict[Partition, int]:
+        return await self._read(lambda: self.inner.ends(partitions, settled=settled))
+
+    async def written(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return await self._read(lambda: self.inner.written(partitions))
+
+    async def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return await self._read(lambda: self.inner.starts(partitions))
+
+    def reader(self) -> PatientReader:
+        return PatientReader(self.inner.reader(), self._read)
+
+    # writing
+
+    async def append(
+        self,
+        records: Mapping[Partition, Sequence[NewRecord]],
+        *,
+        metadata: AppMetadata | None = None,
+        seen: bytes | None = None,
+    ) -> dict[Partition, int]:
+        return await self._write(lambda: self.inner.append(records, metadata=metadata, seen=seen))
+
+    async def open_writer(self, application: str, transactional_id: str) -> None:
+        await self._write(lambda: self.inner.open_writer(application, transactional_id))
+
+    async def commit(
+        self, application: str, transactional_id: str, tasks: Sequence[TaskCommit]
+    ) -> dict[Partition, int]:
+        return await self._write(lambda: self.inner.commit(application, transactional_id, tasks))
+
+    async def fence(self, lease: Lease, transactional_ids: Collection[str]) -> dict[str, frozenset[str]]:
+        return await self._write(lambda: self.inner.fence(lease, transactional_ids))
+
+    # positions
+
+    async def positions(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return await self._read(lambda: self.inner.positions(application, partitions))
+
+    async def seed_positions(
+        self,
+        lease: Lease,
+        positions: Mapping[Partition, int],
+        records: Mapping[Partition, Sequence[NewRecord]],
+        *,
+        metadata: Sequence[AppMetadata] = (),
+    ) -> bool:
+        return await self._write(lambda: self.inner.seed_positions(lease, positions, records, metadata=metadata))
+
+    # upkeep
+
+    async def compact(self, topic: str) -> int:
+        return await self._write(lambda: self.inner.compact(topic))
+
+    async def trim(self, positions: Mapping[Partition, int]) -> int:
+        return await self._write(lambda: self.inner.trim(positions))
+
+    # the group store
+
+    async def lease(self, application: str) -> Lease | None:
+        return await self._read(lambda: self.inner.lease(application))
+
+    async def acquire(self, application: str, holder: str, address: str, seen: Lease | None) -> Lease | None:
+        return await self._write(lambda: self.inner.acquire(application, holder, address, seen))
+
+    async def renew(self, lease: Lease) -> Lease:
+        return await self._write(lambda: self.inner.renew(lease))
+
+    async def owners(self, application: str) -> dict[str, OwnerRecord]:
+        return await self._read(lambda: self.inner.owners(application))
+
+    async def record_owners(self, lease: Lease, records: Sequence[OwnerRecord]) -> None:
+        await self._write(lambda: self.inner.record_owners(lease, records))
+
+    async def metadata(self, application: str, kind: MetadataKind, key: str) -> bytes | None:
+        return await self._read(lambda: self.inner.metadata(application, kind, key))
+
+    async def metadata_of(self, application: str, kind: MetadataKind) -> dict[str, bytes]:
+        return await self._read(lambda: self.inner.metadata_of(application, kind))
+
+    async def metadata_of_all(self, kind: MetadataKind, key: str) -> dict[str, bytes]:
+        return await self._read(lambda: self.inner.metadata_of_all(kind, key))
+
+    async def put_metadata(
+        self, application: str, kind: MetadataKind, key: str, value: bytes | None, *, lease: Lease | None = None
+    ) -> None:
+        await self._write(lambda: self.inner.put_metadata(application, kind, key, value, lease=lease))
+
+    async def replace_metadata(
+        self, application: str, kind: MetadataKind, key: str, seen: bytes | None, value: bytes
+    ) -> bool:
+        return await self._write(lambda: self.inner.replace_metadata(application, kind, key, seen, value))

@@ -1,0 +1,126 @@
+"""What surrounds a process of the group: its clock on the wall, chance, its disk, its log and its child processes.
+
+One rule: the shell reaches the world through the running loop (sockets, time, threads, signals, pipes) and through a
+Surroundings, and through nothing else. REAL is the operating system; a simulation gives a loop and a Surroundings of
+its own, and runs the same shell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from state.directory import StateDirectory
+from state.log.protocol import GroupLog
+from state.store.protocol import Store
+from state.store.rocksdb import Budget, RocksDbStore
+from workers.blame import CallNote
+from workers.journal import Journal, wall_ms
+from workers.logs import open_log
+from workers.spec import InstanceSpec, WorkerSpec, encode_spec
+from workers.uplink import Line, ThreadLine
+
+BUSY_MS = 2_000
+
+
+class WorkerProcess(Protocol):
+    """A started worker process, as its instance holds it."""
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code (below 0: the signal that killed it); None while it runs."""
+
+    def send(self, request: bytes) -> None:
+        """Writes one line to its standard input; nothing happens where it has ended."""
+
+    def kill(self) -> None:
+        """Ends it at once; nothing happens where it has ended."""
+
+    def is_stopped(self) -> bool:
+        """Whether it is stopped (SIGSTOP); False where the operating system does not tell."""
+
+    async def wait(self) -> int:
+        """Returns its exit code once it has ended."""
+
+
+class ChildProcess:
+    """A worker process of the operating system."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.returncode
+
+    def send(self, request: bytes) -> None:
+        pipe = self._process.stdin
+        if self.returncode is None and pipe is not None and not pipe.is_closing():
+            pipe.write(request + b"\n")
+
+    def kill(self) -> None:
+        if self.returncode is None:
+            self._process.kill()
+
+    def is_stopped(self) -> bool:
+        try:
+            text = Path(f"/proc/{self._process.pid}/stat").read_text()
+        except OSError:
+            return False
+        return text.rpartition(")")[2].split()[0] in ("T", "t")
+
+    async def wait(self) -> int:
+        return await self._process.wait()
+
+
+async def start_worker(spec: WorkerSpec) -> ChildProcess:
+    """Starts `python -m workers.worker_main`; the spec is the first line of its standard input."""
+    home = str(Path(__file__).resolve().parent.parent)
+    paths = [home, *filter(None, [spec.instance.folder, os.environ.get("PYTHONPATH")])]
+    process = ChildProcess(
+        await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "workers.worker_main",
+            stdin=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+    )
+    process.send(encode_spec(spec).encode())
+    return process
+
+
+async def open_instance_log(spec: InstanceSpec) -> GroupLog:
+    """Opens the log that the spec names; it is there already. Its calls soon report that it is busy: PatientLog waits."""
+    return await open_log(
+        spec.log, create=False, synchronous=spec.synchronous, busy_timeout_ms=min(BUSY_MS, spec.log_timeout_ms)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """See the module text. `exit` ends the process at once, without any clean-up."""
+
+    wall_ms: Callable[[], int] = wall_ms
+    clock: Callable[[], float] = time.monotonic  # what bounds a turn: read after each record, and by the watch of calls
+    new_line: Callable[[], Line] = ThreadLine
+    new_id: Callable[[], str] = lambda: secrets.token_hex(4)
+    open_log: Callable[[InstanceSpec], Awaitable[GroupLog]] = open_instance_log
+    open_directory: Callable[[Path, str, str], StateDirectory] = StateDirectory
+    open_store: Callable[[Path, Mapping[str, str], Budget], Store] = lambda path, stamp, budget: RocksDbStore(
+        path, stamp=stamp, cache=budget
+    )
+    open_journal: Callable[[Path, Mapping[str, object]], Journal] = lambda path, facts: Journal(path, **facts)
+    open_note: Callable[[Path], CallNote] = CallNote  # of the call under way: a worker writes it, its parent reads it
+    start_worker: Callable[[WorkerSpec], Awaitable[WorkerProcess]] = start_worker
+    exit: Callable[[int], None] = os._exit
+
+
+REAL = Surroundings()
