@@ -23,18 +23,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.clocks import monotonic_ms
-from orchestrator.coordinator.election import Election, Seen
 from orchestrator.errors import RefusedBySafety, WrongUse
 from pipeline.app import App
+from pipeline.files.shape import Shape
 from pipeline.loading import load
-from pipeline.spark.engine import MEMORY_BYTES, Computed, Engine, Inputs, Say, checked_history
+from pipeline.spark.engine import MEMORY_BYTES, NO_SHAPE, Computed, Engine, Inputs, Say, checked_history, followed
+from pipeline.spark.lease import Held, lease_held
 from pipeline.spark.rows import read_outputs, read_pairs
 from pipeline.spark.session import absolute_log, forget_failure, spark_session, stop
 from state import base, manifest
 from state.base import Base
 from state.errors import LeaseLost
-from state.log.group_store import AppMetadata, GroupStore, Lease
+from state.log.group_store import AppMetadata
 from state.log.protocol import GroupLog, Log, NewRecord, Partition
 from workers.journal import wall_ms
 from workers.logs import open_log
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger("orchestrator.backfill")
-HOLDER = "backfill"
-BEAT_S = 0.5
 CANCEL_S = 0.2
 NOTHING: Mapping[str, Sequence[str]] = MappingProxyType({})
 
@@ -61,6 +59,7 @@ async def backfill(
     allow_outside: bool = False,
     snapshot_only: bool = False,
     memory_bytes: int = MEMORY_BYTES,
+    shape: Shape = NO_SHAPE,
     session: SparkSession | None = None,
 ) -> dict[str, Any]:
     """Compute everything up to the ends of the inputs, and hand it to the log; returns the facts.
@@ -77,11 +76,11 @@ async def backfill(
         prepared = await prepare(log, app)
         chosen = checked_history(prepared, history)
         await _refuse_used(log, prepared)
-        async with _lease_held(log, app.id) as held:
+        async with lease_held(log, app.id) as held:
             until = await log.ends(_sources(prepared))  # one moment for the inputs of all subtopologies
             if not chosen:
                 _refuse_empty(app, until, 0)
-            inputs = Inputs(app_ref, prepared, log_url, log.log_id, until, chosen, memory_bytes)
+            inputs = Inputs(app_ref, prepared, log_url, log.log_id, until, chosen, memory_bytes, shape, follow=True)
             clock.lap("checks")
             async with spark(session, f"backfill {app.id}", master) as spark_:
                 clock.lap("start of Spark")
@@ -129,6 +128,7 @@ class Run:
         self._root = root
         self._name = f"{datetime.fromtimestamp(self._now_ms / 1000, UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
         self._snapshot = root / self._name
+        self._positions: Mapping[Partition, int] = inputs.until  # what is committed
         self._keep = False  # the snapshot, whatever happens from now on
 
     async def run(self) -> dict[str, Any]:
@@ -147,9 +147,11 @@ class Run:
         return self._facts(computed)
 
     async def _hand_over(self, computed: Computed) -> None:
+        records = await asyncio.to_thread(self._records, computed)
+        self._positions = await self._after_own(records)
         if self._only:
             await asyncio.to_thread(self._publish, computed)
-        await self._seed(computed)
+        await self._seed(records)
         self._clock.lap("log")
         entries = sum(computed.sums("entries").values())
         if self._only:
@@ -164,15 +166,14 @@ class Run:
             self._keep = True
         self._clock.lap("snapshot")
 
-    async def _seed(self, computed: Computed) -> None:
+    async def _seed(self, records: Mapping[Partition, Sequence[NewRecord]]) -> None:
         """Everything in one transaction. Raises RefusedBySafety or LeaseLost where the app has begun meanwhile."""
         application = self._prepared.app.id
-        records = await asyncio.to_thread(self._records, computed)
         metadata = self._metadata() if self._only else []
         await self._held.check()
         self._keep = self._only  # a commit whose answer never comes may have made it a base
         try:
-            seeded = await self._log.seed_positions(self._held.lease, self._inputs.until, records, metadata=metadata)
+            seeded = await self._log.seed_positions(self._held.lease, self._positions, records, metadata=metadata)
         except LeaseLost:
             self._keep = False
             raise
@@ -182,6 +183,19 @@ class Run:
                 f"'{application}' committed positions while backfill was at work; nothing of it was written; "
                 "stop its instances"
             )
+
+    async def _after_own(self, records: Mapping[Partition, Sequence[NewRecord]]) -> dict[Partition, int]:
+        """Where live processing goes on: what the app has sent into its own inputs is processed, too. Raises
+        RefusedBySafety where somebody else wrote into those, because one position cannot leave that out."""
+        until = self._inputs.until
+        own = {p for p in until if p.topic in followed(self._prepared)}
+        moved = sorted(p for p, end in (await self._log.ends(sorted(own))).items() if end != until[p])
+        if moved:
+            raise RefusedBySafety(
+                f"somebody wrote to {moved[0]} while backfill was at work, and '{self._prepared.app.id}' writes to it "
+                "itself; nothing of it was written; stop other producers of that topic and run it again"
+            )
+        return {p: end + len(records.get(p, ())) * (p in own) for p, end in until.items()}
 
     def _records(self, computed: Computed) -> dict[Partition, list[NewRecord]]:
         found: dict[Partition, list[NewRecord]] = {}
@@ -212,7 +226,7 @@ class Run:
         return [AppMetadata(self._prepared.app.id, base.BASE, topic, base.encode(one)) for topic, one in bases.items()]
 
     def _publish(self, computed: Computed) -> None:
-        until = sorted(self._inputs.until.items())
+        until = sorted(self._positions.items())
         manifest.publish(
             self._root,
             manifest.SnapshotManifest(
@@ -243,7 +257,7 @@ class Run:
             "dead_lettered": computed.total("dead_lettered"),
             "tables": computed.sums("entries"),
             "spilled_tables": computed.total("spilled"),
-            "positions": {str(p): position for p, position in sorted(until.items())},
+            "positions": {str(p): position for p, position in sorted(self._positions.items())},
             "seconds": {**self._clock.seconds, "total": self._clock.total()},
         }
 
@@ -293,73 +307,6 @@ def _refuse_empty(app: App, until: Mapping[Partition, int], records: int) -> Non
             f"there is nothing to read: the inputs of '{app.id}' are empty in the log and no record of history was given; "
             "name history files as TOPIC=PATTERN"
         )
-
-
-class Held:
-    """The lease while it is held."""
-
-    def __init__(self, log: GroupStore, lease: Lease) -> None:
-        self._log = log
-        self.lease = lease
-
-    async def beat(self) -> None:
-        """Renew it for ever. Raises LeaseLost."""
-        while True:
-            await asyncio.sleep(BEAT_S)
-            await self.check()
-
-    async def check(self) -> None:
-        """Raises LeaseLost, at once, where it is somebody else's. Who takes it deals no task for the time of a join."""
-        self.lease = await self._log.renew(self.lease)
-
-
-@asynccontextmanager
-async def _lease_held(log: GroupStore, application: str) -> AsyncIterator[Held]:
-    """The coordinator's lease, for as long as the block takes. Raises RefusedBySafety where somebody has it."""
-    held = Held(log, await _acquired(log, application))
-    beating = asyncio.create_task(held.beat())
-    body = asyncio.current_task()
-    assert body is not None
-    beating.add_done_callback(lambda task: None if task.cancelled() else body.cancel("the lease is lost"))
-    try:
-        yield held
-    except (asyncio.CancelledError, LeaseLost) as error:
-        lost: BaseException | None = error
-        if isinstance(error, asyncio.CancelledError):
-            lost = beating.exception() if beating.done() and not beating.cancelled() else None
-            if lost is None:
-                raise
-            body.uncancel()
-        raise RefusedBySafety(
-            f"an instance of '{application}' took over while backfill was at work ({lost}); nothing was written; "
-            "stop it and run backfill again"
-        ) from None
-    finally:
-        beating.cancel()
-        await asyncio.gather(beating, return_exceptions=True)
-
-
-async def _acquired(log: GroupStore, application: str) -> Lease:
-    """The lease, once it has stood still as long as a candidate waits."""
-    election = Election()
-    first = await log.lease(application)
-    while True:
-        found = await log.lease(application)
-        if found != first:
-            break
-        seen = None if found is None else Seen(found.term, found.beat)
-        if election.look(seen, monotonic_ms()):
-            taken = await log.acquire(application, HOLDER, "", found)
-            if taken is not None:
-                return taken
-            break
-        await asyncio.sleep(0.1)
-    found = await log.lease(application)
-    holder = "somebody" if found is None else found.holder
-    raise RefusedBySafety(
-        f"'{application}' is running ({holder} holds its lease); backfill needs it stopped: "
-        "stop all its instances, and wait for another backfill to end"
-    )
 
 
 def _sources(prepared: Prepared) -> list[Partition]:

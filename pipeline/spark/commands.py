@@ -9,10 +9,12 @@ from typing import Any
 
 from orchestrator.cli.arguments import Parser
 from orchestrator.errors import WrongUse
+from pipeline.files.shape import shape_of
 from pipeline.loading import load
 from pipeline.spark.backfill import backfill as run_backfill
 from pipeline.spark.verifying import Check
 from pipeline.spark.verifying import verify as run_verify
+from workers.commands.produce import add_shape
 from workers.commands.show import show_json, table
 from workers.logs import default_log
 
@@ -26,8 +28,9 @@ def _parser(command: str, description: str) -> Parser:
         "history",
         nargs="*",
         metavar="TOPIC=PATTERN",
-        help="files of records before those in the log (Parquet, JSON, CSV: key, value, timestamp_ms)",
+        help="files of records before those in the log (Parquet, JSON lines, CSV: key, value, timestamp_ms)",
     )
+    add_shape(parser)
     parser.setting("--master", default="local[2]", help="Spark's master")
     parser.setting("--task-memory")
     parser.setting(
@@ -49,6 +52,9 @@ def backfill(argv: list[str]) -> int:
     )
     args = parser.parse_intermixed_args(argv)
     history = history_of(args.history)
+    shape = shape_of(args.key, args.value, args.timestamp)
+    if shape.flat and not history:
+        raise WrongUse("--key, --value and --timestamp name columns of files; name the files as TOPIC=PATTERN")
     url = args.log or default_log(load(args.app).id, Path.cwd(), existing=not history)
     facts = asyncio.run(
         run_backfill(
@@ -61,6 +67,7 @@ def backfill(argv: list[str]) -> int:
             allow_outside=args.allow_outside,
             memory_bytes=args.task_memory,
             snapshot_only=args.snapshot_only,
+            shape=shape,
         )
     )
     if args.json:
@@ -84,6 +91,7 @@ def verify(argv: list[str]) -> int:
             master=args.master,
             snapshots=Path(args.snapshots) if args.snapshots else None,
             history=history_of(args.history),
+            shape=shape_of(args.key, args.value, args.timestamp),
             say=_say,
             allow_outside=args.allow_outside,
             memory_bytes=args.task_memory,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from orchestrator.errors import OrchestratorError, WrongUse
+from pipeline.files.shape import Shape
 from pipeline.spark.history import files, history_rows
 from pipeline.spark.log_source import log_frame
 from pipeline.spark.rows import COLUMNS, PLACE
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 MEMORY_BYTES = 256 << 20
+NO_SHAPE = Shape()
 BEFORE_ALL_MS = -(1 << 63)
 
 
@@ -45,8 +47,9 @@ class ComputationFailed(OrchestratorError):
 
 @dataclass(frozen=True)
 class Inputs:
-    """What is computed: of which app, from which log up to where, after which files; with how much memory for the
-    tables of a task."""
+    """What is computed: of which app, from which log up to where, after which files of which shape; with how much memory
+    for the tables of a task. `follow`: what the app writes into its own inputs is read on the way, because no log has it
+    yet (a backfill; where the app ran, its log has it)."""
 
     app_ref: str
     prepared: Prepared
@@ -55,6 +58,8 @@ class Inputs:
     until: Mapping[Partition, int]
     history: Mapping[str, Sequence[str]]
     memory_bytes: int = MEMORY_BYTES
+    shape: Shape = NO_SHAPE
+    follow: bool = False
 
 
 @dataclass
@@ -87,6 +92,12 @@ def external(prepared: Prepared) -> list[str]:
     """The topics that are read from the log: all sources but the re-keys."""
     sources = {name for sub in prepared.topology.subtopologies for name in sub.sources}
     return sorted(name for name in sources if prepared.topics[name].kind != "repartition")
+
+
+def followed(prepared: Prepared) -> list[str]:
+    """Inputs, other than re-keys, that the app itself writes."""
+    written = {name for sub in prepared.topology.subtopologies for name in sub.sinks}
+    return [name for name in external(prepared) if name in written]
 
 
 def checked_history(prepared: Prepared, history: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -148,14 +159,12 @@ class Engine:
         shutil.rmtree(self._computed.work, ignore_errors=True)
 
     def _ordered(self) -> list[Subtopology]:
-        """Subtopologies after those that re-key for them."""
+        """Subtopologies after those that write what they read."""
         app = self._prepared.app
-        writes = {
-            sub.number: {
-                p.rekey_to.topic for name in sub.processors if (p := app.processors[name]).rekey_to is not None
-            }
-            for sub in self._prepared.topology.subtopologies
-        }
+        computed = {name for name, info in self._prepared.topics.items() if info.kind == "repartition"}
+        if self._inputs.follow:
+            computed |= set(followed(self._prepared))
+        writes = {sub.number: computed.intersection(sub.sinks) for sub in self._prepared.topology.subtopologies}
         left = list(self._prepared.topology.subtopologies)
         found: list[Subtopology] = []
         while left:
@@ -165,7 +174,7 @@ class Engine:
                 names = ", ".join(sorted(waiting & {name for sub in left for name in sub.sources}))
                 raise WrongUse(
                     f"app '{app.id}': {names} is read by the subtopology that writes it; backfill cannot order that: "
-                    "read the re-key in a processor of its own"
+                    "read it in a processor of its own"
                 )
             found += ready
             left = [sub for sub in left if sub not in ready]
@@ -228,15 +237,41 @@ class Engine:
                 F.lit(None).cast("binary").alias("headers"),
             )
         ]
-        without = [name for name in plain if name not in self._inputs.history]
-        if without:
-            frames.append(self._log_rows(without))
-        frames += [self._with_history(name) for name in plain if name in self._inputs.history]
+        followed_ = followed(self._prepared) if self._inputs.follow else []
+        alone = [name for name in plain if name not in self._inputs.history and name not in followed_]
+        if alone:
+            frames.append(self._log_rows(alone))
+        frames += [self._one_after_the_other(name) for name in plain if name not in alone]
         for name in sub.sources:
             paths = [str(path) for path in sorted(self._computed.work.glob(f"*/rekeyed/{name}.parquet"))]
             if paths:
                 frames.append(self._session.read.schema(COLUMNS).parquet(*paths))
         return reduce(lambda one, other: one.unionByName(other), frames)
+
+    def _sent(self, topic: str) -> DataFrame:
+        """What the app has sent into one of its own inputs, at the offsets that it is going to have in the log."""
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
+
+        sent = self._session.read.schema(COLUMNS).parquet(*map(str, self._computed.outputs(topic)))
+        until = [(p.number, end) for p, end in self._inputs.until.items() if p.topic == topic]
+        ends = self._session.createDataFrame(until, "pid int, until bigint")
+        placed = Window.partitionBy("pid").orderBy(*PLACE)
+        return (
+            sent.join(F.broadcast(ends), "pid")
+            .withColumn("seq", F.col("until") + F.row_number().over(placed) - 1)
+            .withColumn("upstream", F.col("pid"))
+            .withColumn("order_ms", F.max("timestamp_ms").over(Window.partitionBy("pid").orderBy("seq")))
+            .drop("until")
+        )
+
+    def _after(self, rows: DataFrame, later: DataFrame) -> DataFrame:
+        """Both, with `later` after `rows` in each partition, whatever its times."""
+        from pyspark.sql import functions as F
+
+        latest = rows.groupBy("pid").agg(F.max("order_ms").alias("latest"))
+        placed = later.join(F.broadcast(latest), "pid", "left").withColumn("order_ms", F.greatest("order_ms", "latest"))
+        return rows.unionByName(placed.drop("latest"))
 
     def _log_rows(self, topics: Sequence[str]) -> DataFrame:
         from pyspark.sql import functions as F
@@ -254,24 +289,24 @@ class Engine:
             "headers",
         )
 
-    def _with_history(self, topic: str) -> DataFrame:
-        """History, then the log: a record of the log is never before one of the files, whatever its time."""
-        from pyspark.sql import functions as F
+    def _one_after_the_other(self, topic: str) -> DataFrame:
+        """History, then the log, then what the app has sent: whatever the times of a later one, it is not before."""
+        rows = self._log_rows([topic])
+        if topic in self._inputs.history:
+            rows = self._after(self._history(topic), rows)
+        if self._inputs.follow and self._computed.outputs(topic):
+            rows = self._after(rows, self._sent(topic))
+        return rows
 
+    def _history(self, topic: str) -> DataFrame:
+        """The rows of the files, read once."""
         inputs = self._inputs
         count = self._prepared.topics[topic].partitions
         kept = str(self._computed.work / "history" / topic)
-        before = history_rows(self._session, self._shipped(), self._topics[topic], count, inputs.history[topic])
+        names, shape = inputs.history[topic], inputs.shape
+        before = history_rows(self._session, self._shipped(), self._topics[topic], count, names, shape)
         try:
             before.write.parquet(kept)
         except Exception as error:
             raise failure(self._session, error) from error
-        rows = self._session.read.schema(COLUMNS).parquet(kept)
-        latest = rows.groupBy("pid").agg(F.max("order_ms").alias("latest"))
-        after = (
-            self._log_rows([topic])
-            .join(F.broadcast(latest), "pid", "left")
-            .withColumn("order_ms", F.greatest("order_ms", "latest"))
-            .drop("latest")
-        )
-        return rows.unionByName(after)
+        return self._session.read.schema(COLUMNS).parquet(kept)

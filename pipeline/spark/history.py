@@ -1,106 +1,98 @@
-"""History files (Parquet, JSON, CSV) as rows of a topic: columns `key`, `value`, `timestamp_ms`, and `offset` if known.
+"""History files as rows of a topic: every executor reads parts of them, with the one reader of files.
 
 One rule: history comes before everything in the log, in the order of `offset`, or where there is none by time and then
-by place in the files. A binary column holds the bytes as they are; text holds the value itself where the topic's type
-is text, JSON otherwise; numbers and structs are what they are. What the topic's type cannot read stops the backfill.
-Partitions are given by the same partitioner that producers use. The seq of a row of history is below 0.
+by place in the files. What the topic's type cannot read stops the backfill, with its file and line. Partitions are given
+by the same partitioner that producers use. The seq of a row of history is below 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from glob import glob
-from pathlib import Path
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from orchestrator.errors import WrongUse
-from pipeline.codecs import Codec, codec_name
 from pipeline.definitions import Topic
-from pipeline.errors import CodecError
+from pipeline.files import parts as reader
+from pipeline.files.parts import Part
+from pipeline.files.shape import BadFile, BadRow, FileRecord, Reading, Shape
 from pipeline.partitioner import partition_of
+from pipeline.spark.rows import packed
 from pipeline.spark.source import Source
-from workers.commands.produce import encoded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-FORMATS = {
-    ".parquet": "parquet",
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".csv": "csv",
-}
 FIRST_SEQ = -(1 << 40)
-_PLACED = "pid int, timestamp_ms bigint, key binary, value binary, at bigint, file string, block bigint, line bigint"
+BATCH = 4_096
+_PLACED = "pid int, timestamp_ms bigint, key binary, value binary, headers binary, at bigint, file int, start bigint, line bigint"
+_ARROW = pa.schema(
+    [
+        ("pid", pa.int32()),
+        ("timestamp_ms", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.binary()),
+        ("at", pa.int64()),
+        ("file", pa.int32()),
+        ("start", pa.int64()),
+        ("line", pa.int64()),
+    ]
+)
 
 
 class BadHistory(WrongUse):
     """History files that are not there, or do not hold records of their topic."""
 
 
-class Encoding(msgspec.Struct, frozen=True):
-    """How the columns of a topic's files become bytes: "bytes" as they are, "text", or "json"."""
+class ReadJob(msgspec.Struct, frozen=True):
+    """What every executor must know to read the parts of a topic's files. `files` are in the order of reading."""
 
     source: Source
     topic: str
     partitions: int
-    key: str
-    value: str
+    shape: Shape
+    files: list[str]
+    parts: list[Part]
 
 
 def files(patterns: Sequence[str]) -> list[str]:
     """The files that patterns name, in order. Raises BadHistory for a pattern that names none."""
-    found: list[str] = []
-    for pattern in patterns:
-        matched = sorted(glob(pattern, recursive=True))  # noqa: PTH207 - a pattern may be absolute
-        if not matched:
-            raise BadHistory(f"no file is called {pattern}; name history files as TOPIC=PATTERN")
-        found += matched
-    unknown = [name for name in found if format_of(name) is None]
-    if unknown:
-        raise BadHistory(f"{unknown[0]}: history is read from {', '.join(sorted(FORMATS))} files")
-    return [str(Path(name).absolute()) for name in dict.fromkeys(found)]
-
-
-def format_of(name: str) -> str | None:
-    suffixes = [suffix for suffix in Path(name).suffixes if suffix not in (".gz", ".bz2", ".zst")]
-    return FORMATS.get(suffixes[-1]) if suffixes else None
-
-
-def _likeness(name: str) -> tuple[str, str]:
-    """Format and types of a file: Spark reads files of one kind together, and takes the types of the first."""
-    kind = str(format_of(name))
-    if kind != "parquet":
-        return kind, ""
     try:
-        return kind, str(pq.read_schema(name).remove_metadata())
-    except (OSError, pa.ArrowException) as error:
-        raise BadHistory(f"{name} is no Parquet file ({error}); correct or leave it out") from None
+        return reader.files(patterns)
+    except BadFile as error:
+        raise BadHistory(str(error)) from None
 
 
 def history_rows(
-    session: SparkSession, shipped: Source, topic: Topic[Any, Any], partitions: int, names: Sequence[str]
+    session: SparkSession,
+    shipped: Source,
+    topic: Topic[Any, Any],
+    partitions: int,
+    names: Sequence[str],
+    shape: Shape,
 ) -> DataFrame:
-    """The rows of the files, as in `rows.ROWS`."""
+    """The rows of the files, as in `rows.ROWS`. Raises BadHistory."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    placed: DataFrame | None = None
-    alike: dict[tuple[str, str], list[str]] = {}
-    for name in names:
-        alike.setdefault(_likeness(name), []).append(name)
-    for (kind, _), chosen in alike.items():
-        frame = _placed(session, shipped, topic, partitions, kind, chosen)
-        placed = frame if placed is None else placed.unionByName(frame)
-    assert placed is not None
+    reading = Reading(topic.topic, topic.key_codec, topic.value_codec)
+    try:
+        for name in names:
+            reader.check(name, reading, shape)
+        cut = [part for name in names for part in reader.parts(name)]
+    except BadFile as error:
+        raise BadHistory(str(error)) from None
+    job = ReadJob(shipped, topic.topic, partitions, shape, list(names), cut)
+    placed = session.range(0, len(cut), 1, max(1, len(cut))).mapInArrow(
+        partial(read_parts, msgspec.json.encode(job).decode()), _PLACED
+    )
     source = Window.partitionBy("pid").orderBy(
-        F.col("at").asc_nulls_last(), F.when(F.col("at").isNull(), F.col("timestamp_ms")), "file", "block", "line"
+        F.col("at").asc_nulls_last(), F.when(F.col("at").isNull(), F.col("timestamp_ms")), "file", "start", "line"
     )
     so_far = source.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     return placed.select(
@@ -112,95 +104,49 @@ def history_rows(
         "timestamp_ms",
         "key",
         "value",
-        F.lit(None).cast("binary").alias("headers"),
+        "headers",
     )
 
 
-def _placed(
-    session: SparkSession,
-    shipped: Source,
-    topic: Topic[Any, Any],
-    partitions: int,
-    kind: str,
-    names: Sequence[str],
-) -> DataFrame:
-    """Encoded rows with their place in the files."""
-    from pyspark.sql import functions as F
-
-    reader = session.read.option("header", "true") if kind == "csv" else session.read
-    frame: DataFrame = reader.format(kind).load(list(names))
-    missing = [column for column in ("key", "value", "timestamp_ms") if column not in frame.columns]
-    if missing:
-        raise BadHistory(
-            f"the history of '{topic.topic}' ({names[0]}) has no column '{missing[0]}', it has "
-            f"{', '.join(frame.columns)}; give it key, value and timestamp_ms"
-        )
-    kinds = {field.name: field.dataType.typeName() for field in frame.schema.fields}
-
-    def text(column: str) -> Any:
-        found = F.col(column)
-        if kinds[column] in ("binary", "string"):
-            return found
-        return (
-            F.to_json(found, {"ignoreNullFields": "false"})
-            if kinds[column] in ("struct", "map", "array")
-            else found.cast("string")
-        )
-
-    job = Encoding(shipped, topic.topic, partitions, _way(kinds["key"]), _way(kinds["value"]))
-    shaped = frame.select(
-        text("key").alias("key"),
-        text("value").alias("value"),
-        F.col("timestamp_ms").cast("bigint").alias("timestamp_ms"),
-        (F.col("offset").cast("bigint") if "offset" in kinds else F.lit(None).cast("bigint")).alias("at"),
-        F.col("_metadata.file_path").alias("file"),
-        F.col("_metadata.file_block_start").alias("block"),
-        F.monotonically_increasing_id().alias("line"),
-    )
-    return shaped.mapInArrow(partial(encode_rows, msgspec.json.encode(job).decode()), _PLACED)
-
-
-def _way(kind: str) -> str:
-    return {"binary": "bytes", "string": "text"}.get(kind, "json")
-
-
-def encode_rows(job_text: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """On an executor: columns to the bytes of the topic's types, and their partitions."""
-    job = msgspec.json.decode(job_text, type=Encoding)
+def read_parts(job_text: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """On an executor: numbers of parts in, placed records out."""
+    job = msgspec.json.decode(job_text, type=ReadJob)
     app = job.source.load()
     topic = next(topic for topic in app.topics.values() if topic.topic == job.topic)
+    reading = Reading(topic.topic, topic.key_codec, topic.value_codec)
+    order = {name: at for at, name in enumerate(job.files)}
     for batch in batches:
-        columns = {name: batch.column(name) for name in batch.schema.names}
-        places = zip(columns["file"].to_pylist(), columns["timestamp_ms"].to_pylist(), strict=True)
-        for file, at_ms in places:
-            if at_ms is None:
-                raise BadHistory(f"{file}: a record of '{job.topic}' has no timestamp_ms that is a whole number")
-        keys = _encoded(topic.key_codec, job.key, columns["key"], job.topic, columns["file"])
-        values = _encoded(topic.value_codec, job.value, columns["value"], job.topic, columns["file"])
-        lines = columns["line"].to_pylist()
-        pids = [partition_of(key, job.partitions, keyless=line) for key, line in zip(keys, lines, strict=True)]
-        yield pa.RecordBatch.from_pydict(
-            {
-                "pid": pa.array(pids, pa.int32()),
-                "timestamp_ms": columns["timestamp_ms"],
-                "key": pa.array(keys, pa.binary()),
-                "value": pa.array(values, pa.binary()),
-                **{name: columns[name] for name in ("at", "file", "block", "line")},
-            }
+        for number in batch.column(0).to_pylist():
+            part = job.parts[number]
+            try:
+                for some in _batches(reader.read(part, reading, job.shape)):
+                    yield _placed(job, order[part.file], part, some)
+            except (BadRow, BadFile) as error:
+                raise BadHistory(f"{error}; correct the file") from None
+
+
+def _batches(found: Iterable[FileRecord]) -> Iterator[list[FileRecord]]:
+    iterator = iter(found)
+    while some := list(islice(iterator, BATCH)):
+        yield some
+
+
+def _placed(job: ReadJob, file: int, part: Part, some: list[FileRecord]) -> pa.RecordBatch:
+    untimed = next((record for record in some if record.timestamp_ms is None), None)
+    if untimed is not None:
+        raise BadHistory(
+            f"{part.file}: record {untimed.line} of '{job.topic}' has no timestamp_ms; history needs the time of every "
+            "record (--timestamp names another column)"
         )
-
-
-def _encoded(codec: Codec[Any], way: str, column: pa.Array, topic: str, names: pa.Array) -> list[bytes | None]:
-    found: list[bytes | None] = []
-    for at, value in enumerate(column.to_pylist()):
-        if value is None or way == "bytes":
-            found.append(value)
-            continue
-        try:
-            plain = value if way == "text" and codec_name(codec) == "str" else msgspec.json.decode(value)
-            found.append(encoded(codec, plain))
-        except (CodecError, WrongUse, msgspec.MsgspecError) as error:
-            raise BadHistory(
-                f"{names[at].as_py()}: {value!r} is no key or value of topic '{topic}': {error}; correct the file"
-            ) from None
-    return found
+    columns: dict[str, list[Any]] = {
+        "pid": [partition_of(one.key, job.partitions, keyless=one.line) for one in some],
+        "timestamp_ms": [one.timestamp_ms for one in some],
+        "key": [one.key for one in some],
+        "value": [one.value for one in some],
+        "headers": [packed(one.headers) for one in some],
+        "at": [one.offset for one in some],
+        "file": [file] * len(some),
+        "start": [part.start] * len(some),
+        "line": [one.line for one in some],
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=_ARROW)

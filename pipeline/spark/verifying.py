@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.files.shape import Shape
 from pipeline.loading import load
 from pipeline.spark.backfill import NOTHING, in_thread, refuse_outside, spark
-from pipeline.spark.engine import MEMORY_BYTES, Computed, Engine, Inputs, Say, checked_history, external
+from pipeline.spark.engine import MEMORY_BYTES, NO_SHAPE, Computed, Engine, Inputs, Say, checked_history, external
 from pipeline.spark.log_source import log_frame
 from pipeline.spark.session import absolute_log, failure
 from pipeline.spark.snapshot_source import snapshot_frame
@@ -58,6 +59,7 @@ async def verify(
     say: Say,
     allow_outside: bool = False,
     memory_bytes: int = MEMORY_BYTES,
+    shape: Shape = NO_SHAPE,
     session: SparkSession | None = None,
 ) -> list[Check]:
     """Checks as {"check", "expected", "found", "ok"}: tables by key, outputs as multisets of (key, value).
@@ -74,7 +76,7 @@ async def verify(
         chosen = checked_history(prepared, history)
         bases = await _bases(log, prepared, snapshots)
         moment = await _moment(log, prepared)
-        inputs = Inputs(app_ref, prepared, log_url, log.log_id, moment.until, chosen, memory_bytes)
+        inputs = Inputs(app_ref, prepared, log_url, log.log_id, moment.until, chosen, memory_bytes, shape)
     finally:
         await log.close()
     checks = [

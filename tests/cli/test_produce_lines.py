@@ -1,4 +1,4 @@
-"""What `produce` reads: a JSON object a line. Whatever else comes in, the line is named and nothing is written."""
+"""What `produce` reads: a JSON object a line. Whatever else comes in is named, and what came before it is written."""
 
 from __future__ import annotations
 
@@ -7,24 +7,34 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator import App
+from pipeline.definitions import Topic
+from pipeline.files.json_lines import read_line as read
+from pipeline.files.shape import BadRow, FileRecord, Reading
 from tests.cli.console import Console
-from workers.commands.produce import BadLine, read_line
 
 app = App("lines", partitions=2)
 numbers = app.topic("numbers", key=str, value=int)
 anything = app.topic("anything", key=str, value=list[Any])
+
+
+def read_line(topic: Topic[Any, Any], number: int, line: bytes) -> FileRecord:
+    return read(Reading(topic.topic, topic.key_codec, topic.value_codec), number, line)
+
+
 GOOD = {"key": "ann", "value": {"account": "ann", "amount": 1}}
 
 
 def test_a_line() -> None:
     line = b'{"key": "a", "value": 5, "timestamp_ms": 7, "headers": {"h": "x"}, "partition": 1, "offset": 9}'
-    assert read_line(numbers, 1, line) == (b"a", b"\0" * 7 + b"\x05", 7, (("h", b"x"),))
-    assert read_line(numbers, 1, b'{"value": null}') == (None, None, None, ())
+    assert read_line(numbers, 1, line) == FileRecord(1, b"a", b"\0" * 7 + b"\x05", 7, (("h", b"x"),), 9)
+    assert read_line(numbers, 1, b'{"value": null}') == FileRecord(1, None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -50,13 +60,13 @@ def test_a_line() -> None:
         (rb'{"value": "\ud800"}', r"line 17: \ud800 is half of a pair"),
         (rb'{"value": "\udc00x"}', r"line 17: \udc00 is half of a pair"),
         (rb'{"value": [{"\ud83dx": 1}]}', r"line 17: \ud83d is half of a pair"),
-        (b'{"value": [1e400]}', "line 17: the number 1e400 is too large; "),
-        (b'{"value": -1e999999}', "line 17: the number -1e999999 is too large; "),
+        (b'{"value": [1e400]}', "line 17: the number 1e400 is too large"),
+        (b'{"value": -1e999999}', "line 17: the number -1e999999 is too large"),
         (b'{"value": NaN}', "malformed"),
     ],
 )
 def test_a_bad_line_is_named(line: bytes, said: str) -> None:
-    with pytest.raises(BadLine) as caught:
+    with pytest.raises(BadRow) as caught:
         read_line(numbers, 17, line)
     assert str(caught.value).startswith("line 17: ") and said in str(caught.value), caught.value
     assert "\n" not in str(caught.value)
@@ -74,7 +84,7 @@ def test_any_bytes_are_a_record_or_a_bad_line(line: bytes) -> None:
     for topic in (numbers, anything):
         try:
             read_line(topic, 1, line)
-        except BadLine:
+        except BadRow:
             continue
 
 
@@ -93,28 +103,66 @@ def test_a_record_that_is_one_is_read_as_it_is(value: Any, key: str, at_ms: int,
     except (ValueError, UnicodeEncodeError, msgspec.MsgspecError):
         return  # no JSON can say it
     found = read_line(anything, 1, line)
-    assert (found[0], found[2]) == (key.encode(), at_ms)
-    assert found[1] is not None and msgspec.json.decode(found[1]) == again["value"]
-    assert dict(found[3]) == {name: text.encode() for name, text in headers.items()}
+    assert (found.key, found.timestamp_ms) == (key.encode(), at_ms)
+    assert found.value is not None and msgspec.json.decode(found.value) == again["value"]
+    assert dict(found.headers) == {name: text.encode() for name, text in headers.items()}
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("from_file", [False, True])
-def test_nothing_is_written_of_an_input_with_a_bad_line(console: Console, from_file: bool) -> None:
+def test_a_bad_line_ends_it_and_it_goes_on_there(console: Console) -> None:
     lines = [json.dumps(GOOD)] * 2_500 + ['{"key": "ann"'] + [json.dumps(GOOD)]
     text = "\n".join(lines)
     path: Path = console.write("lines.jsonl", text)
     words = ("produce", "bank:app", "payments")
-    done = console(*words, "--file", path.name) if from_file else console(*words, stdin=text)
-    assert (done.code, done.out) == (1, "")
-    assert done.err.startswith("error: line 2501: ") and done.err.count("\n") == 1
-    assert console.here("consume", "bank", "payments").out == ""
-    path.write_text(text.replace('{"key": "ann"\n', ""))
-    assert console.here(*words, "--file", path.name, "--json").json == {"schema": 1, "records": 2_501}
-    assert console.here(*words, "--file", path.name, "--json").json["records"] == 0
+    done = console(*words, "--file", path.name)
+    assert (done.code, done.out) == (1, "") and done.err.count("\n") == 1
+    assert done.err.startswith("error: line 2501: ") and "the 2500 records before it are written" in done.err
+    assert console.here("consume", "bank", "payments").out.count("\n") == 2_500
+    path.write_text(text.replace('{"key": "ann"\n', json.dumps(GOOD) + "\n"))
+    renamed = path.rename(path.with_name("renamed.jsonl"))
+    assert console.here(*words, "--file", renamed.name, "--json").json == {"schema": 1, "records": 2}
+    assert console.here(*words, "--file", renamed.name, "--json").json["records"] == 0
+    renamed.write_text("\n".join(lines[:3]))
+    assert console.here(*words, "--file", renamed.name).out == "3 records\n", "another file under its name"
+    with renamed.open("a") as file:
+        file.write("\n" + lines[0])
+    assert console.here(*words, "--file", renamed.name).out == "1 record\n", "it grew"
+    assert console.here(*words, "--file", renamed.name).out == "0 records\n"
     shown = console.here("consume", "bank", "payments").out
-    again = console.here(*words, stdin=shown)
-    assert again.out == "2501 records\n", "what consume prints, produce reads"
+    again = console.here(*words, stdin=shown + "[1]\n" + shown)
+    assert again.code == 1 and "line 2507: not a JSON object; the 2506 records before it are written" in again.err
+
+
+@pytest.mark.processes
+def test_csv_and_parquet(console: Console) -> None:
+    csv = console.write("new.csv", 'who,amount,at\nann,5,2026-01-31T12:00:00Z\n"b\no""b",7,1769860801\n')
+    words = ("produce", "bank:app", "payments", "--key", "who", "--timestamp", "at:s", "--file")
+    missing = console.here(*words, csv.name)
+    assert (
+        missing.code == 2 and "has no column 'account', which values of topic 'payments' (Payment) need" in missing.err
+    )
+    csv.write_text(csv.read_text().replace("who,", "account,"))
+    words = (*words[:3], "--key", "account", *words[5:])
+    assert console.here(*words, csv.name).out == "2 records\n"
+    with csv.open("a") as file:
+        file.write("cem,1.5,3\n")
+    bad = console.here(*words, csv.name)
+    assert bad.code == 1 and bad.err.startswith("error: line 5: ") and "$.amount" in bad.err, bad.err
+    csv.write_text(csv.read_text().replace("1.5", "2"))
+    assert console.here(*words, csv.name).out == "1 record\n"
+    table = pa.table(
+        {"account": ["dan"] * 3, "amount": [1, 2, 3], "at": pa.array([1, 2, 3], pa.timestamp("ns", "UTC"))}
+    )
+    pq.write_table(table, csv.with_suffix(".parquet"), row_group_size=2)
+    words = ("produce", "bank:app", "payments", "--key", "account", "--timestamp", "at", "--file")
+    assert [console.here(*words, "new.parquet").out for _ in range(2)] == ["3 records\n", "0 records\n"]
+    found = [json.loads(line) for line in console.here("consume", "bank", "payments").out.splitlines()]
+    assert sorted((one["key"], one["value"]["amount"], one["timestamp_ms"]) for one in found) == [
+        ("ann", 5, 1_769_860_800_000),
+        ('b\no"b', 7, 1_769_860_801_000),
+        ("cem", 2, 3_000),
+        *[("dan", amount, 0) for amount in (1, 2, 3)],
+    ]
 
 
 @pytest.mark.processes

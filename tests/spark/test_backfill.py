@@ -7,7 +7,9 @@ import json
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from struct import pack
 from typing import Any
 
 import msgspec
@@ -17,8 +19,9 @@ import pytest
 
 from orchestrator.errors import RefusedBySafety, WrongUse
 from orchestrator.testing import Driver
+from pipeline.files.shape import shape_of
 from pipeline.partitioner import partition_of
-from pipeline.spark import backfill as backfill_module
+from pipeline.spark import lease as lease_module
 from pipeline.spark.backfill import backfill
 from pipeline.spark.engine import ComputationFailed
 from pipeline.spark.history import BadHistory
@@ -219,6 +222,47 @@ async def test_history_files_come_before_the_log(place: Place) -> None:
     await log.close()
 
 
+async def test_values_reach_the_app_as_they_stand(place: Place) -> None:
+    """Nothing is inferred: what one line has and another has not, numbers, and fields that no type names stay as they are;
+    names and times that Spark would read in its own way are read in ours."""
+    log = await place.log()
+    lines = [
+        {
+            "key": "a",
+            "value": {"id": 1, "shop": "1", "amount": 2, "note": None},
+            "timestamp_ms": 10,
+            "headers": {"h": "x"},
+        },
+        {"key": "b", "value": {"id": 2, "shop": None, "amount": 3, "more": [1.0, {"x": True}]}, "timestamp_ms": 20},
+    ]
+    odd = place.folder / "_odd [1]{2}.jsonl"
+    odd.write_text("\n".join(json.dumps(line) for line in lines))
+    at = datetime(1970, 1, 1, 2, 0, 0, 30_999, tzinfo=timezone(timedelta(hours=2)))
+    third = {"key": "c", "value": json.dumps({"id": 3, "shop": None, "amount": 13}), "timestamp_ms": at}
+    pq.write_table(pa.Table.from_pylist([third]), place.folder / ".hidden.parquet")
+    names = [str(odd), str(place.folder / ".hidden.parquet")]
+    await place.backfill(history={"orders": names}, allow_outside=True)
+    letters = [record for _, record in await read_all(log, "letters")]
+    assert [(one.key, one.value, one.timestamp_ms) for one in letters] == [(b"c", third["value"].encode(), 30)]
+    receipts = {record.key: record for _, record in await read_all(log, "receipts")}
+    assert receipts[b"a"].headers == (("h", b"x"),) and receipts[b"a"].timestamp_ms == 10
+    await log.close()
+
+
+async def test_a_flat_file_by_its_columns(place: Place) -> None:
+    log = await place.log()
+    path = place.folder / "flat.csv"
+    path.write_text(
+        '\ufeffwho,id,shop,amount,time,other\r\nann,1,"a ""b"", c\nd",5,2026-01-31T12:00:00Z,x\r\nbob,2,,6,1769860801,y\r\n'
+    )
+    await place.backfill(history={"orders": [str(path)]}, shape=shape_of("who", None, "time:s"))
+    receipts = sorted((r.key, r.value, r.timestamp_ms) for _, r in await read_all(log, "receipts"))
+    assert receipts == [(b"ann", pack(">q", 1), 1_769_860_800_000), (b"bob", pack(">q", 2), 1_769_860_801_000)]
+    shops = await read_all(log, sample.shops.changelog)
+    assert [r.key for _, r in shops] == [b'["a \\"b\\", c\\nd",1]']
+    await log.close()
+
+
 async def test_nothing_to_read_commits_nothing(place: Place) -> None:
     """Neither in the log nor in history: positions of nothing would refuse the history that was forgotten."""
     log = await place.log()
@@ -300,12 +344,12 @@ async def test_a_running_app_is_refused(place: Place) -> None:
     await log.close()
 
 
-@pytest.mark.parametrize(("stage", "beat_s"), [("subtopology 0", backfill_module.BEAT_S), ("subtopology 1", 3_600)])
+@pytest.mark.parametrize(("stage", "beat_s"), [("subtopology 0", lease_module.BEAT_S), ("subtopology 1", 3_600)])
 async def test_losing_the_lease_ends_it_with_nothing_written(
     place: Place, stage: str, beat_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it computes the loss is noticed by the next beat; where no beat comes, by the look before it writes."""
-    monkeypatch.setattr(backfill_module, "BEAT_S", beat_s)
+    monkeypatch.setattr(lease_module, "BEAT_S", beat_s)
     log = await place.log()
     await write(log, sample.app, records(30, seed=3))
 
@@ -347,7 +391,7 @@ async def test_a_cancelled_backfill_leaves_nothing_and_can_be_run_again(place: P
     [
         ({"receipts": ["x.parquet"]}, WrongUse, "'receipts' is no input of 'sample'; its inputs are names, orders"),
         ({"orders": ["none-*.parquet"]}, BadHistory, r"no file is called none-\*.parquet"),
-        ({"orders": ["README.md"]}, BadHistory, "README.md: history is read from"),
+        ({"orders": ["README.md"]}, BadHistory, "README.md: files are read that end with"),
         ({"orders": ["pyproject.parquet"]}, BadHistory, "no file is called"),
     ],
 )
@@ -358,16 +402,48 @@ async def test_history_that_is_none(place: Place, history: Any, error: Any, word
 
 async def test_history_without_its_columns(place: Place) -> None:
     pq.write_table(pa.Table.from_pylist([{"key": "a", "payload": "b"}]), place.folder / "bad.parquet")
-    with pytest.raises(BadHistory, match="has no column 'value', it has key, payload"):
+    with pytest.raises(BadHistory, match="has no column 'value' for topic 'orders', it has key, payload"):
         await place.backfill(history={"orders": [str(place.folder / "bad.parquet")]})
 
 
 async def test_history_that_its_type_cannot_read_is_named(place: Place) -> None:
     rows = [{"key": "a", "value": '{"id": "no number"}', "timestamp_ms": 1}]
     pq.write_table(pa.Table.from_pylist(rows), place.folder / "bad.parquet")
-    with pytest.raises(BadHistory, match=r"bad.parquet: .*no key or value of topic 'orders'.*correct the file$"):
+    with pytest.raises(BadHistory, match=r"bad.parquet, row 1: .*cannot be read as Order.*correct the file$"):
         await place.backfill(history={"orders": [str(place.folder / "bad.parquet")]})
     assert place.nothing_left()
+
+
+async def test_what_the_app_writes_into_its_own_inputs_is_followed(place: Place) -> None:
+    log = await place.log()
+    await write(log, loop.app, [(loop.firsts, f"p{n % 3}", n, n) for n in range(9)])
+    await write(log, loop.app, [(loop.seconds, f"p{n % 3}", 100, 5_000) for n in range(2)])
+    facts = await place.backfill(LOOP)
+    found = await read_all(log, loop.sums.changelog)
+    sums = {loop.sums.key_codec.decode(r.key or b""): loop.sums.spec.decode_value(r.value or b"") for _, r in found}
+    positions = await committed(log, loop.app)
+    assert sums == {"p0": 2 * (0 + 3 + 6) + 100, "p1": 2 * (1 + 4 + 7) + 100, "p2": 2 * (2 + 5 + 8)}
+    assert facts["records_in"] == 9 + 2 + 9
+    assert positions == await log.ends(list(positions)), "nothing is processed a second time"
+    checks = await verify(LOOP, place.url, say=place.said.append, session=place.spark)
+    wrong = [check for check in checks if not check["ok"]]  # two of the records in `seconds` are not the app's
+    assert [(check["check"].split(":")[0], check["doubled"]) for check in wrong] == [("outputs seconds", 2)]
+    await log.close()
+
+
+async def test_a_producer_of_a_followed_topic_is_found(place: Place) -> None:
+    log = await place.log()
+    await write(log, loop.app, [(loop.firsts, "p", 1, 1)])
+    here = asyncio.get_running_loop()
+
+    def say(text: str) -> None:
+        if text.startswith("subtopology 0"):  # said by the thread that computes
+            asyncio.run_coroutine_threadsafe(write(log, loop.app, [(loop.seconds, "q", 5, 2)]), here).result()
+
+    with pytest.raises(RefusedBySafety, match="somebody wrote to seconds-"):
+        await place.backfill(LOOP, say=say)
+    assert not await committed(log, loop.app) and len(await read_all(log, "seconds")) == 1 and place.nothing_left()
+    await log.close()
 
 
 async def test_verify_finds_one_wrong_value_one_lost_and_one_doubled_record(place: Place) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 from orchestrator.cli.arguments import Parser
 from orchestrator.errors import WrongUse
+from pipeline.json_values import shown
 from state.log.batches import decode
 from state.log.protocol import Log, Partition, Reader, StoredRecord, TopicInfo
 from workers.client import description, log_of
 from workers.commands.run import add_place
-from workers.values import shown
 
 
 def run(argv: list[str]) -> int:

@@ -10,13 +10,14 @@ from typing import Any
 
 from orchestrator.cli.arguments import Parser
 from orchestrator.errors import NotThere, OrchestratorError, WrongUse
+from pipeline.errors import CodecError
+from pipeline.json_values import from_text, shown
 from pipeline.partitioner import partition_of
 from pipeline.tables import STREAM_TIME_KEY, TIME_BYTES
 from state.log.protocol import Log, Partition
 from workers.client import FIND_S, Client, description, log_of
 from workers.commands.run import add_place
 from workers.commands.show import show_json
-from workers.values import from_text, shown
 
 FRESH_S, POLL_S = 2.0, 0.05
 
@@ -62,7 +63,10 @@ async def query(client: Client, described: dict[str, Any], table: str, key: str,
     if facts is None:
         known = ", ".join(sorted(described["tables"])) or "none"
         raise WrongUse(f"'{described['id']}' has no table '{table}'; it has {known}")
-    data = from_text(facts["key_codec"], key)
+    try:
+        data = from_text(facts["key_codec"], key)
+    except CodecError as error:
+        raise WrongUse(str(error)) from None
     number, count = facts["subtopology"], facts["partitions"]
     partitions = range(count) if facts["routed"] or facts["local"] else [partition_of(data, count)]
     deadline = time.monotonic() + FRESH_S

@@ -1,4 +1,4 @@
-"""Keys and values between JSON on the console and bytes in the log. One rule: only the codec's name is needed.
+"""Keys and values between JSON and bytes. One rule: only the codec's name is needed.
 
 Works from the description kept in the log, so tools need no code of the app; `custom` codecs are shown as base64.
 """
@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.errors import WrongUse
+from pipeline.errors import CodecError
 
 
 def to_bytes(codec: str, value: Any) -> bytes:
-    """A JSON value as the codec of that name writes it. Raises WrongUse."""
+    """A JSON value as the codec of that name writes it. Raises CodecError."""
     if codec == "str" and isinstance(value, str):
         return value.encode()
     if codec == "bytes" and isinstance(value, str):
@@ -24,14 +24,14 @@ def to_bytes(codec: str, value: Any) -> bytes:
         try:
             return struct.pack(">q", value)
         except struct.error:
-            raise WrongUse(f"{value} does not fit into 8 bytes") from None
+            raise CodecError(f"{value} does not fit into 8 bytes") from None
     if codec == "float" and isinstance(value, int | float) and not isinstance(value, bool):
         return struct.pack(">d", float(value))
     if codec == "json":
         return msgspec.json.encode(value, order="deterministic")
     if codec == "custom":
-        raise WrongUse("this type has a codec of the app's own; name the app as MODULE:APP")
-    raise WrongUse(f"{value!r} is not {_article(codec)}")
+        raise CodecError("this type has a codec of the app's own; name the app as MODULE:APP")
+    raise CodecError(f"{value!r} is not {_article(codec)}")
 
 
 def from_text(codec: str, text: str) -> bytes:
@@ -41,7 +41,7 @@ def from_text(codec: str, text: str) -> bytes:
     try:
         value = msgspec.json.decode(text)
     except msgspec.MsgspecError:
-        raise WrongUse(f"'{text}' is not {_article(codec)}; write it as JSON") from None
+        raise CodecError(f"'{text}' is not {_article(codec)}; write it as JSON") from None
     return to_bytes(codec, value)
 
 

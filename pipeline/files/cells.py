@@ -1,0 +1,125 @@
+"""One cell of a file to the bytes of a key or a value, and to a time.
+
+One rule: a cell is what it is: text stays text, a number is never made of a bool, a fraction is never cut off, and a
+value that its type cannot read is not written. Raises NotThis with the reason; who knows the row says where.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from pipeline.codecs import Codec, JsonCodec, codec_name
+from pipeline.errors import CodecError
+from pipeline.files.shape import TIME_MAX_MS, NotThis, whole_ms
+from pipeline.json_values import to_bytes
+
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+SHOWN = 60
+
+
+def encoded(codec: Codec[Any], value: Any) -> bytes | None:
+    """A JSON value as the topic's codec writes it; it is read back once, so that nothing unreadable gets in."""
+    if value is None:
+        return None
+    name = codec_name(codec)
+    if name == "custom":
+        return _custom(codec, value)
+    return codec.encode(codec.decode(to_bytes(name, value)))
+
+
+def from_text(codec: Codec[Any], text: str) -> bytes:
+    """The text of a cell (CSV): itself where the type is text, a number where it is a number, JSON otherwise."""
+    name = codec_name(codec)
+    if name in ("str", "bytes"):
+        return text.encode()
+    if name == "int":
+        if not _WHOLE.fullmatch(text):
+            raise NotThis(f"{shown(text)} is not an int")
+        return codec.encode(int(text))
+    if name == "float":
+        if not _NUMBER.fullmatch(text):
+            raise NotThis(f"{shown(text)} is not a number")
+        return codec.encode(float(text))
+    if name == "custom":
+        return _custom(codec, text)
+    try:
+        data = text.encode()
+        codec.decode(data)
+        return data
+    except CodecError as error:
+        return codec.encode(_lax(codec, text, error))
+
+
+def from_cell(codec: Codec[Any], value: Any) -> bytes | None:
+    """A cell with a type (Parquet): bytes as they are, text as text or JSON, the rest by its type."""
+    if value is None:
+        return None
+    name = codec_name(codec)
+    if isinstance(value, bytes):
+        codec.decode(value)
+        return value
+    if name == "custom":
+        return _custom(codec, value)
+    if isinstance(value, str) and name != "str":
+        return from_text(codec, value)
+    if name == "json":
+        data = msgspec.json.encode(value)
+        codec.decode(data)
+        return data
+    return codec.encode(codec.decode(to_bytes(name, value)))
+
+
+def time_of_text(text: str, unit: str) -> int:
+    """A whole number of the unit, or a date and time as ISO 8601 has it (UTC where it names no zone), in ms."""
+    if _WHOLE.fullmatch(text):
+        return whole_ms(int(text), unit)
+    try:
+        return time_of_cell(datetime.fromisoformat(text), unit)
+    except ValueError:
+        raise NotThis(f"{shown(text)} is no time: write whole {unit} since 1970, or 2026-01-31T12:00:00Z") from None
+
+
+def time_of_cell(value: Any, unit: str) -> int:
+    """A whole number of the unit, or a date with or without a time (UTC where it names no zone), in ms, cut off."""
+    if isinstance(value, datetime):
+        placed = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        found = (placed - _EPOCH) // _MS
+        if not 0 <= found <= TIME_MAX_MS:
+            raise NotThis(f"{value} is before 1970")
+        return found
+    if isinstance(value, date):
+        return time_of_cell(datetime(value.year, value.month, value.day, tzinfo=UTC), unit)
+    if isinstance(value, str):
+        return time_of_text(value, unit)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return whole_ms(value, unit)
+    raise NotThis(f"{shown(value)} is no time: a timestamp, a date, or whole {unit} since 1970 are")
+
+
+def shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+
+
+def _custom(codec: Codec[Any], value: Any) -> bytes:
+    try:
+        return codec.encode(value)
+    except Exception as error:  # the user's own code
+        raise NotThis(f"{type(codec).__name__} cannot write it: {type(error).__name__}: {error}") from error
+
+
+def _lax(codec: Codec[Any], text: str, error: CodecError) -> Any:
+    """Text that is no JSON may still be what the type says: a date, a UUID, a number."""
+    if isinstance(codec, JsonCodec):
+        try:
+            return msgspec.convert(text, codec.type, strict=False)
+        except msgspec.MsgspecError:
+            pass
+    raise NotThis(str(error)) from None

@@ -1,0 +1,199 @@
+"""A row of columns (CSV, Parquet, flat JSON) to a record.
+
+One rule: a column means what its name says, and the type decides: a Struct takes the columns it has fields for, a dict
+all that are neither key nor time, a plain type the one that `--value` names. An empty cell of text is null, unless a
+string is wanted; null where the type has a default and does not know null is the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, get_args, get_origin
+
+import msgspec
+
+from pipeline.codecs import Codec, JsonCodec, codec_name, type_name
+from pipeline.errors import CodecError
+from pipeline.files import cells
+from pipeline.files.json_lines import json_headers
+from pipeline.files.shape import BadFile, BadRow, FileRecord, NotThis, Reading, Shape
+from pipeline.records import Headers
+
+Row = Mapping[str, Any]
+OWN = ("key", "value", "timestamp_ms")
+
+
+class Columns:
+    """Reads the rows of one file. `text`: its cells are text. Raises BadFile where its columns do not do."""
+
+    def __init__(self, reading: Reading, shape: Shape, names: Sequence[str], *, text: bool, file: str) -> None:
+        twice = sorted({name for name in names if list(names).count(name) > 1})
+        if twice:
+            raise BadFile(f"{file} has two columns '{twice[0]}'; rename one")
+        self._reading = reading
+        self._text = text
+        self._names = set(names)
+        self._unit = shape.unit
+        self._file = file
+        self._key = self._column(shape.key or "key", needed=not shape.flat or bool(shape.key))
+        self._time = self._column(shape.timestamp or "timestamp_ms", needed=bool(shape.timestamp))
+        self._headers = "headers" if "headers" in self._names and not shape.flat else ""
+        self._offset = "offset" if "offset" in self._names and not shape.flat else ""
+        built = shape.flat and not shape.value
+        self._value = "" if built else self._column(shape.value or "value", needed=True)
+        self._build = self._builder() if built else None
+
+    def record(self, where: str, line: int, row: Row) -> FileRecord:
+        """Raises BadRow naming `where`."""
+        try:
+            return FileRecord(
+                line,
+                self._read_key(row),
+                self._read_value(row),
+                self._read_time(row),
+                self._read_headers(row),
+                self._at(row),
+            )
+        except (NotThis, CodecError, msgspec.MsgspecError) as error:
+            raise BadRow(where, str(error)) from None
+
+    def _column(self, name: str, *, needed: bool) -> str:
+        if name in self._names:
+            return name
+        if needed:
+            raise BadFile(
+                f"{self._file} has no column '{name}' for topic '{self._reading.topic}', it has "
+                f"{', '.join(sorted(self._names))}; name columns with --key, --value and --timestamp"
+            )
+        return ""
+
+    def _read_key(self, row: Row) -> bytes | None:
+        codec = self._reading.key
+        cell = row[self._key] if self._key else None
+        data = self._cell(codec, cell)
+        # Equal keys have equal bytes, whatever the spaces in a file; bytes of a binary column are what was asked for.
+        same = data is None or isinstance(cell, bytes) or codec_name(codec) != "json"
+        return data if same else codec.encode(codec.decode(data))  # type: ignore[arg-type]
+
+    def _read_value(self, row: Row) -> bytes | None:
+        if self._build is not None:
+            return self._build(row)
+        return self._cell(self._reading.value, row[self._value])
+
+    def _cell(self, codec: Codec[Any], cell: Any) -> bytes | None:
+        if cell is None or (self._text and cell == "" and codec_name(codec) not in ("str", "bytes")):
+            return None
+        return cells.from_text(codec, cell) if self._text else cells.from_cell(codec, cell)
+
+    def _read_time(self, row: Row) -> int | None:
+        cell = row[self._time] if self._time else None
+        if cell is None or (self._text and cell == ""):
+            return None
+        return cells.time_of_cell(cell, self._unit)
+
+    def _read_headers(self, row: Row) -> Headers:
+        cell = row[self._headers] if self._headers else None
+        if not cell:
+            return ()
+        if not isinstance(cell, str):
+            return json_headers(cell)
+        try:
+            return json_headers(msgspec.json.decode(cell))
+        except msgspec.DecodeError as error:
+            raise NotThis(f"headers: {error}") from None
+
+    def _at(self, row: Row) -> int | None:
+        cell = row[self._offset] if self._offset else None
+        if cell is None or cell == "":
+            return None
+        try:
+            return int(cell)
+        except (ValueError, TypeError):
+            raise NotThis(f"offset {cells.shown(cell)} is not an int") from None
+
+    # ---- values of several columns
+
+    def _builder(self) -> Callable[[Row], bytes]:
+        codec = self._reading.value
+        others = sorted(self._names - {self._key, self._time})
+        if not isinstance(codec, JsonCodec):
+            raise BadFile(
+                f"topic '{self._reading.topic}' has values of one {codec_name(codec)}, and {self._file} has the columns "
+                f"{', '.join(others)}; name one with --value"
+            )
+        fields = fields_of(codec.type)
+        if fields is None:
+            inner = _inner_type(codec.type)
+            if inner is _NO_DICT:
+                raise BadFile(
+                    f"values of topic '{self._reading.topic}' ({type_name(codec.type)}) have no fields that columns "
+                    "could be; name the column that holds them with --value"
+                )
+            fields = {name: Field(inner, required=True) for name in others}
+        kept = {name: field for name, field in fields.items() if name in self._names}
+        missing = sorted(name for name, field in fields.items() if field.required and name not in kept)
+        if missing:
+            raise BadFile(
+                f"{self._file} has no column '{missing[0]}', which values of topic '{self._reading.topic}' "
+                f"({type_name(codec.type)}) need; it has {', '.join(sorted(self._names))}"
+            )
+        return self._built(codec, kept)
+
+    def _built(self, codec: JsonCodec, fields: Mapping[str, Field]) -> Callable[[Row], bytes]:
+        empty = {name: field.empty for name, field in fields.items()}
+        text, strict = self._text, not self._text
+        absent = {name for name, field in fields.items() if not field.required and not field.takes_null}
+
+        def build(row: Row) -> bytes:
+            found = {name: row[name] for name in fields}
+            if text:
+                found = {name: empty[name] if cell == "" else cell for name, cell in found.items()}
+            for name in absent:
+                if found[name] is None:
+                    del found[name]
+            return codec.encode(msgspec.convert(found, codec.type, strict=strict))
+
+        return build
+
+
+class Field:
+    """What a column of a value may hold."""
+
+    def __init__(self, type_: Any, *, required: bool) -> None:
+        self.required = required
+        self.takes_null = _takes(None, type_)
+        self.empty = "" if _takes("", type_) and not self.takes_null else None
+
+
+_NO_DICT = object()
+
+
+def fields_of(type_: Any) -> dict[str, Field] | None:
+    """The fields of a type by their names in JSON; None where it has none."""
+    info: Any = msgspec.inspect.type_info(type_)
+    if not hasattr(info, "fields") or getattr(info, "array_like", False):
+        return None
+    hints = _hints(type_)
+    return {field.encode_name: Field(hints[field.name], required=field.required) for field in info.fields}
+
+
+def _hints(type_: Any) -> dict[str, Any]:
+    from typing import get_type_hints
+
+    return get_type_hints(get_origin(type_) or type_)
+
+
+def _inner_type(type_: Any) -> Any:
+    if type_ is Any or type_ is dict:
+        return Any
+    if get_origin(type_) is dict:
+        return get_args(type_)[1]
+    return _NO_DICT
+
+
+def _takes(value: Any, type_: Any) -> bool:
+    try:
+        msgspec.convert(value, type_)
+    except (msgspec.MsgspecError, TypeError):
+        return False
+    return True

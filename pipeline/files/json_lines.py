@@ -1,0 +1,150 @@
+"""A line of JSON to a record.
+
+One rule: the value's bytes are those of the line, once the topic's type has read them; a key is written anew, because
+equal keys must have equal bytes. A line that is not what it should be is looked at again, slowly, to say why.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import msgspec
+
+from pipeline.codecs import Codec, codec_name
+from pipeline.errors import CodecError
+from pipeline.files.cells import encoded
+from pipeline.files.shape import TIME_MAX_MS, BadRow, FileRecord, NotThis, Reading
+from pipeline.records import Headers
+
+FIELDS = {"key", "value", "timestamp_ms", "headers"}
+IGNORED = {"partition", "offset"}  # `consume` prints them; where a record goes is decided by its key
+NUMBER_SHOWN = 20
+NULL = b"null"
+_NO_KEY = msgspec.Raw(NULL)
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    value: msgspec.Raw
+    key: msgspec.Raw = _NO_KEY
+    timestamp_ms: int | None = None
+    headers: dict[str, str] | None = None
+    partition: Any = None
+    offset: Any = None
+
+
+_lines = msgspec.json.Decoder(_Line)
+_text = msgspec.json.Decoder(str)
+
+
+def read_line(reading: Reading, number: int, line: bytes) -> FileRecord:
+    """Raises BadRow naming the line."""
+    try:
+        line.decode()
+        found = _lines.decode(line)
+        at_ms = found.timestamp_ms
+        if at_ms is not None and not 0 <= at_ms <= TIME_MAX_MS:
+            raise NotThis("timestamp_ms is not a whole number of milliseconds since 1970")
+        headers = found.headers
+        offset = found.offset if type(found.offset) is int else None
+        return FileRecord(
+            number,
+            _key(reading.key, found.key),
+            _value(reading.value, found.value),
+            at_ms,
+            () if not headers else tuple((name, text.encode()) for name, text in headers.items()),
+            offset,
+        )
+    except RecursionError:
+        raise BadRow(f"line {number}", "nested too deeply") from None
+    except (ValueError, TypeError, CodecError, msgspec.MsgspecError) as error:
+        raise BadRow(f"line {number}", _why(reading, line, error)) from None
+
+
+def _key(codec: Codec[Any], raw: msgspec.Raw) -> bytes | None:
+    data = bytes(raw)
+    if data == NULL:
+        return None
+    if codec_name(codec) == "str":
+        return _text.decode(data).encode()
+    return encoded(codec, msgspec.json.decode(data))
+
+
+def _value(codec: Codec[Any], raw: msgspec.Raw) -> bytes | None:
+    data = bytes(raw)
+    if data == NULL:
+        return None
+    if codec_name(codec) == "json":
+        try:
+            codec.decode(data)
+        except CodecError:
+            if not data.startswith(b'"'):
+                raise
+            data = _text.decode(data).encode()  # JSON that somebody wrote as text: it is what it says
+            codec.decode(data)
+        return data
+    return encoded(codec, msgspec.json.decode(data))
+
+
+def _why(reading: Reading, line: bytes, error: Exception) -> str:
+    """What is wrong with a line, in words about records and not about decoders."""
+    try:
+        line.decode()
+        facts = msgspec.json.decode(line)
+    except UnicodeDecodeError:
+        return "not UTF-8"
+    except msgspec.DecodeError as broken:
+        return _cause(line, broken)
+    if not isinstance(facts, dict):
+        return "not a JSON object"
+    unknown = set(facts) - FIELDS - IGNORED
+    if unknown:
+        return f"unknown field '{min(unknown)}'; known are {', '.join(sorted(FIELDS))}"
+    if "value" not in facts:
+        return "no value; write null to delete a key"
+    try:
+        for codec, field in ((reading.key, "key"), (reading.value, "value")):
+            if facts.get(field) is not None:
+                encoded(codec, facts[field])
+        json_time(facts.get("timestamp_ms"))
+        json_headers(facts.get("headers"))
+    except (NotThis, CodecError, msgspec.MsgspecError) as found:
+        return str(found)
+    return str(error)
+
+
+def _cause(line: bytes, error: msgspec.DecodeError) -> str:
+    """What is wrong with a line. Where it is JSON to others, it is for one of two things that the decoder does not name."""
+    large: list[str] = []
+
+    def number(text: str) -> float:
+        value = float(text)
+        if math.isinf(value):
+            large.append(text)
+        return value
+
+    try:
+        text = json.dumps(json.loads(line, parse_float=number), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return str(error)
+    if large:
+        return f"the number {large[0][:NUMBER_SHOWN]} is too large"
+    half = next((letter for letter in text if "\ud800" <= letter <= "\udfff"), None)
+    return str(error) if half is None else f"\\u{ord(half):04x} is half of a pair that makes one character"
+
+
+def json_time(given: Any) -> int | None:
+    if given is None:
+        return None
+    if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= TIME_MAX_MS:
+        raise NotThis("timestamp_ms is not a whole number of milliseconds since 1970")
+    return given
+
+
+def json_headers(given: Any) -> Headers:
+    if given is None:
+        return ()
+    if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):
+        raise NotThis("headers is not an object of strings")
+    return tuple((name, text.encode()) for name, text in given.items())

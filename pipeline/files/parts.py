@@ -1,0 +1,108 @@
+"""Files cut into parts, and a part read into records.
+
+One rule: what a part holds depends on the file and its cut alone, and parts in their order give the rows of the file in
+theirs. JSON lines that are not compressed are cut at about PART_BYTES, Parquet into its row groups; all else is one part.
+"""
+
+from __future__ import annotations
+
+import glob
+import lzma
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from zlib import error as ZlibError
+
+import msgspec
+
+from pipeline.files import parquet, text
+from pipeline.files.columns import Columns
+from pipeline.files.shape import BadFile, BadRow, FileRecord, Reading, Shape
+from pipeline.files.text import COMPRESSED, opened
+
+PART_BYTES = 32 << 20
+FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv"}
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Bytes (JSON lines) or row groups (Parquet) from `start` until before `end`; -1: to the end."""
+
+    file: str
+    kind: str
+    start: int = 0
+    end: int = -1
+
+
+def files(patterns: Sequence[str]) -> list[str]:
+    """The files that patterns name, in order; a name that is a file is that file, whatever letters it has.
+
+    Raises BadFile for a pattern that names none, and for a format that is not read.
+    """
+    found: list[str] = []
+    for pattern in patterns:
+        here = Path(pattern)
+        matched = [pattern] if here.is_file() else sorted(name for name in _named(pattern) if Path(name).is_file())
+        if not matched:
+            raise BadFile(f"no file is called {pattern}; name files, or a pattern of files")
+        found += matched
+    for name in found:
+        kind_of(name)
+    return [str(Path(name).absolute()) for name in dict.fromkeys(found)]
+
+
+def _named(pattern: str) -> list[str]:
+    """Names that begin with a dot are found where the pattern says so, as in a shell."""
+    return glob.glob(pattern, recursive=True)  # noqa: PTH207 - a pattern may be absolute
+
+
+def kind_of(name: str) -> str:
+    """ "json", "csv" or "parquet", by the name. Raises BadFile."""
+    suffixes = [suffix.lower() for suffix in Path(name).suffixes]
+    while suffixes and suffixes[-1] in COMPRESSED:
+        suffixes.pop()
+    kind = FORMATS.get(suffixes[-1]) if suffixes else None
+    if kind is None:
+        raise BadFile(
+            f"{name}: files are read that end with {', '.join(sorted(FORMATS))}, also with {', '.join(COMPRESSED)}"
+        )
+    return kind
+
+
+def parts(name: str) -> list[Part]:
+    """Raises BadFile for a file that cannot be opened."""
+    kind = kind_of(name)
+    if kind == "parquet":
+        return [Part(name, kind, at, at + 1) for at in range(parquet.groups(name))]
+    if kind == "json" and not name.lower().endswith(COMPRESSED):
+        try:
+            size = Path(name).stat().st_size
+        except OSError as error:
+            raise BadFile(f"cannot read {name}: {error.strerror}") from None
+        return [Part(name, kind, at, min(at + PART_BYTES, size)) for at in range(0, size, PART_BYTES)]
+    return [Part(name, kind)]
+
+
+def check(name: str, reading: Reading, shape: Shape) -> None:
+    """Whether the columns of a file do, before anything is read. Raises BadFile."""
+    kind = kind_of(name)
+    if kind == "parquet":
+        Columns(reading, shape, parquet.names(name), text=False, file=name)
+    elif kind == "csv":
+        with opened(name) as raw:
+            text.csv_columns(raw, reading, shape, name)
+
+
+def read(part: Part, reading: Reading, shape: Shape) -> Iterator[FileRecord]:
+    """The records of a part in their order; blank lines are none. Raises BadRow, BadFile, both naming the file."""
+    try:
+        if part.kind == "parquet":
+            yield from parquet.records(part.file, part.start, reading, shape)
+        elif part.kind == "json":
+            yield from text.json_part(part.file, part.start, part.end, reading, shape)
+        else:
+            with opened(part.file) as raw:
+                columns = text.csv_columns(raw, reading, shape, part.file)
+                yield from text.csv_records(raw, columns, columns.lines)
+    except BadRow as error:
+        raise BadRow(f"{part.file}, {error.where}", error.why) from None
+    except (EOFError, OSError, lzma.LZMAError, ZlibError) as error:
+        raise BadFile(f"cannot read {part.file}: {error}") from None

@@ -1,0 +1,94 @@
+"""Which columns of a file make a record, and what stands in one: a record, or why not.
+
+One rule: without options a row has our own names (key, value, timestamp_ms, headers, offset); `--key`, `--value` and
+`--timestamp` name columns of a flat file instead, and without `--value` the value is built from the columns by the
+topic's type. In the flow: options -> Shape -> `json_lines` and `columns` -> FileRecord.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pipeline.codecs import Codec
+from pipeline.errors import DefinitionError, PipelineError
+from pipeline.records import Headers
+
+UNITS = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
+TIME_MAX_MS = (1 << 63) - 1
+
+
+class BadRow(PipelineError):
+    """A row that is no record of its topic. `where` is its line or row, `why` what is wrong with it."""
+
+    exit_code = 1
+
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(f"{where}: {why}")
+        self.where = where
+        self.why = why
+
+
+class BadFile(PipelineError):
+    """A file that is not there, cannot be read, or has not the columns asked for."""
+
+    exit_code = 2
+
+
+class NotThis(ValueError):
+    """Why a cell or a row is not what its topic wants; who knows the line makes a BadRow of it."""
+
+
+class FileRecord(NamedTuple):
+    """A record as its file has it. `line` counts from 1 within what is read (a line of text, a row of Parquet)."""
+
+    line: int
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int | None
+    headers: Headers = ()
+    offset: int | None = None
+
+
+class Reading(NamedTuple):
+    """The types that rows are read as."""
+
+    topic: str
+    key: Codec[Any]
+    value: Codec[Any]
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """Names of columns; "" for our own. `unit` is that of whole numbers in the timestamp's column."""
+
+    key: str = ""
+    value: str = ""
+    timestamp: str = ""
+    unit: str = "ms"
+
+    @property
+    def flat(self) -> bool:
+        """Whether rows are those of a flat file, and not records by our own names."""
+        return bool(self.key or self.value or self.timestamp)
+
+
+def shape_of(key: str | None, value: str | None, timestamp: str | None) -> Shape:
+    """From the options. `--timestamp COLUMN` or `COLUMN:s`, with the unit of whole numbers. Raises DefinitionError."""
+    column, unit = timestamp or "", "ms"
+    head, colon, tail = column.rpartition(":")
+    if colon and tail in UNITS:
+        column, unit = head, tail
+    for name, given in (("--key", key), ("--value", value), ("--timestamp", timestamp)):
+        if given is not None and not given.strip():
+            raise DefinitionError(f"{name} '{given}': write the name of a column")
+    return Shape(key or "", value or "", column, unit)
+
+
+def whole_ms(number: int, unit: str) -> int:
+    """A whole number of the unit as milliseconds since 1970, cut off. Raises NotThis."""
+    times, parts = UNITS[unit]
+    found = number * times // parts
+    if number < 0 or found > TIME_MAX_MS:
+        raise NotThis(f"{number} is no time: whole {unit} since 1970 from 0 on are")
+    return found

@@ -1,0 +1,229 @@
+"""Text files: JSON lines and CSV, plain or compressed.
+
+One rule: a line is read once, in order, and nothing is asked of the lines after it; so a part can be read anywhere, and
+reading can stop after any record and go on there (`Tail`).
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import lzma
+from bz2 import BZ2File
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, NamedTuple, cast
+
+import msgspec
+
+from pipeline.codecs import JsonCodec
+from pipeline.files.columns import Columns, fields_of
+from pipeline.files.json_lines import read_line
+from pipeline.files.shape import BadFile, BadRow, FileRecord, Reading, Shape
+
+COMPRESSED = (".gz", ".bz2", ".xz")
+CHUNK = 1 << 20
+CELL_MAX = 64 << 20
+BOM = b"\xef\xbb\xbf"  # Excel begins its UTF-8 with it
+
+
+def opened(name: str) -> IO[bytes]:
+    """The bytes of a file, not compressed. Raises BadFile."""
+    try:
+        if name.lower().endswith(".gz"):
+            return cast(IO[bytes], gzip.open(name))
+        if name.lower().endswith(".bz2"):
+            return cast(IO[bytes], BZ2File(name))
+        if name.lower().endswith(".xz"):
+            return cast(IO[bytes], lzma.open(name))
+        return Path(name).open("rb")
+    except OSError as error:
+        raise BadFile(f"cannot read {name}: {error.strerror}") from None
+
+
+class Tail:
+    """The lines of a file that follow a position, with the digest of all that was read up to the last mark.
+
+    Whoever reads marks what it has understood: lines of a row that is not one are not counted as read.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._read: list[bytes] = []  # since the last call of `marked`
+        self._marked = 0  # how many of them
+        self.bytes = 0
+        self.lines = 0
+
+    def skip(self, count: int, lines: int) -> bool:
+        """Read `count` bytes, which have so many lines; False where the file is shorter."""
+        left = count
+        while left:
+            data = self._file.read(min(left, CHUNK))
+            if not data:
+                return False
+            self._hash.update(data)
+            left -= len(data)
+        self.bytes, self.lines = count, lines
+        return True
+
+    def mark(self) -> None:
+        """All that was read until now is understood."""
+        self._marked = len(self._read)
+
+    def marked(self) -> tuple[int, int, str]:
+        """Bytes, lines and digest of what is marked."""
+        data = b"".join(self._read[: self._marked])
+        self._hash.update(data)
+        self.bytes += len(data)
+        self.lines += self._marked
+        self._read = self._read[self._marked :]
+        self._marked = 0
+        return self.bytes, self.lines, self.digest()
+
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __iter__(self) -> Iterator[bytes]:
+        for line in self._file:
+            self._read.append(line)
+            yield line
+
+
+# ---------------------------------------------------------------- JSON lines
+
+
+def json_records(lines: Iterable[bytes], first: int, reading: Reading, shape: Shape) -> Iterator[FileRecord]:
+    """A record a line that is not blank. `first`: the number of the first line. Raises BadRow."""
+    for number, line in enumerate(lines, first):
+        if line.strip():
+            yield read_line(reading, number, line) if not shape.flat else _flat(reading, shape, number, line)
+
+
+def json_part(name: str, start: int, end: int, reading: Reading, shape: Shape) -> Iterator[FileRecord]:
+    """Of the lines that begin from byte `start` until before `end` (-1: all)."""
+    with opened(name) as file:
+        try:
+            yield from json_records(_lines(file, start, end), 1, reading, shape)
+        except BadRow as error:
+            number = int(error.where.split()[1]) + _lines_before(name, start)
+            raise BadRow(f"line {number}", error.why) from None
+
+
+def _flat(reading: Reading, shape: Shape, number: int, line: bytes) -> FileRecord:
+    where = f"line {number}"
+    try:
+        row = msgspec.json.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRow(where, str(error)) from None
+    if not isinstance(row, dict):
+        raise BadRow(where, "not a JSON object")
+    try:
+        columns, names = _columns(reading, shape, tuple(row))
+    except BadFile as error:
+        raise BadRow(where, str(error)) from None
+    return columns.record(where, number, dict.fromkeys(names) | row)
+
+
+@lru_cache(maxsize=256)
+def _columns(reading: Reading, shape: Shape, names: tuple[str, ...]) -> tuple[Columns, list[str]]:
+    """Of lines with these fields. What the type has and a line leaves out is null there."""
+    fields = fields_of(reading.value.type) if isinstance(reading.value, JsonCodec) else None
+    every = [*names, *(name for name in fields or () if name not in names)]
+    return Columns(reading, shape, every, text=False, file="it"), every
+
+
+def _lines(file: IO[bytes], start: int, end: int) -> Iterator[bytes]:
+    """A line belongs to the part in which it begins."""
+    at = start
+    if start:
+        file.seek(start - 1)
+        at += len(file.readline()) - 1
+    while end < 0 or at < end:
+        line = file.readline()
+        if not line:
+            return
+        yield line
+        at += len(line)
+
+
+def _lines_before(name: str, start: int) -> int:
+    """How many lines begin before the byte; counted only where a line has to be named."""
+    if not start:
+        return 0
+    with Path(name).open("rb") as file:
+        return sum(1 for _ in _lines(file, 0, start))
+
+
+# ---------------------------------------------------------------- CSV
+
+
+def csv_columns(lines: Iterable[bytes], reading: Reading, shape: Shape, name: str) -> CsvColumns:
+    """From the first line on: reads the header. Raises BadFile."""
+    try:
+        first = next(_rows(_without_bom(iter(lines)), 1), None)
+    except BadRow as error:
+        raise BadFile(f"{name}, {error}") from None
+    if first is None:
+        raise BadFile(f"{name} is empty; CSV begins with a line of names")
+    return CsvColumns(first.cells, Columns(reading, shape, first.cells, text=True, file=name), first.last)
+
+
+class CsvColumns:
+    """The header of a file, and what it makes of a row. `lines`: how many the header has."""
+
+    def __init__(self, names: list[str], columns: Columns, lines: int) -> None:
+        self._names = names
+        self._columns = columns
+        self.lines = lines
+
+    def record(self, line: int, cells: list[str]) -> FileRecord:
+        if len(cells) != len(self._names):
+            raise BadRow(f"line {line}", f"{len(cells)} cells, and {len(self._names)} names in the first line")
+        return self._columns.record(f"line {line}", line, dict(zip(self._names, cells, strict=True)))
+
+
+def csv_records(lines: Iterable[bytes], columns: CsvColumns, before: int) -> Iterator[FileRecord]:
+    """A record a row; `before`: how many lines came before. RFC 4180: quoted cells may have commas, quotes and line
+    ends, as pandas, Excel and DuckDB write them. Raises BadRow naming the line in which the row begins."""
+    for row in _rows(lines, before + 1):
+        yield columns.record(row.first, row.cells)
+
+
+class _Row(NamedTuple):
+    """Cells, and the lines that they stand in."""
+
+    first: int
+    last: int
+    cells: list[str]
+
+
+def _rows(lines: Iterable[bytes], first: int) -> Iterator[_Row]:
+    csv.field_size_limit(CELL_MAX)
+    begun = first
+    reader = csv.reader(_decoded(lines, first), strict=True)
+    try:
+        for cells in reader:
+            if cells:
+                yield _Row(begun, first + reader.line_num - 1, cells)
+            begun = first + reader.line_num
+    except csv.Error as error:
+        raise BadRow(f"line {begun}", f"no CSV as RFC 4180 has it: {error}") from None
+
+
+def _decoded(lines: Iterable[bytes], first: int) -> Iterator[str]:
+    for number, line in enumerate(lines, first):
+        try:
+            yield line.decode()
+        except UnicodeDecodeError:
+            raise BadRow(f"line {number}", "not UTF-8") from None
+
+
+def _without_bom(lines: Iterator[bytes]) -> Iterator[bytes]:
+    for number, line in enumerate(lines):
+        yield line.removeprefix(BOM) if number == 0 else line
