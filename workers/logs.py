@@ -11,6 +11,7 @@ from orchestrator.errors import WrongUse
 from state.log.protocol import GroupLog
 
 FOLDER = ".orchestrator"
+BUSY_MS = 2_000  # of those who wait by themselves, and say so
 
 
 class NoLog(WrongUse):

@@ -31,11 +31,19 @@ log = logging.getLogger("orchestrator.log")
 PAUSE_S, PAUSE_MAX_S = 0.02, 1.0
 
 
-class Patience:
-    """How long calls of one kind ("read", "write") have been waiting for the log."""
+class End:
+    """Of waiting for one log: once a call has waited too long, no other begins to wait; what ends need not be told."""
 
-    def __init__(self, kind: str, limit_s: float, clock: Callable[[], float]) -> None:
+    def __init__(self) -> None:
+        self.reason = ""
+
+
+class Patience:
+    """How long calls of one kind ("read", "write") have been waiting for the log. `end`: of waiting, for both kinds."""
+
+    def __init__(self, kind: str, limit_s: float, clock: Callable[[], float], end: End) -> None:
         self.reason = ""  # of the wait; "" where nothing waits
+        self._end = end
         self._kind = kind
         self._limit_s = limit_s
         self._clock = clock
@@ -45,10 +53,13 @@ class Patience:
         """The answer of `call`, made again until the log can be used. Raises LogTimedOut."""
         pause = PAUSE_S
         while True:
+            if self._end.reason:
+                raise LogTimedOut(self._end.reason)
+            begun = self._clock()
             try:
                 answer = await call()
             except LogUnavailable as error:
-                self._away(error)
+                self._away(error, begun)
                 await asyncio.sleep(pause)
                 pause = min(PAUSE_MAX_S, pause * 2)
             else:
@@ -56,17 +67,18 @@ class Patience:
                     self._back()
                 return answer
 
-    def _away(self, error: LogUnavailable) -> None:
+    def _away(self, error: LogUnavailable, begun: float) -> None:
         now = self._clock()
         if not self.reason:
-            self._since = now
+            self._since = begun
             log.warning("waiting for the log to be %s: %s", "written" if self._kind == "write" else "read", error)
         self.reason = str(error)
         if now - self._since >= self._limit_s:
-            raise LogTimedOut(
+            self._end.reason = (
                 f"the log could not be used for {self._limit_s:g} s ({error}); nothing is lost: what was not committed is "
                 "processed again at the next start; --log-timeout says how long to wait"
-            ) from error
+            )
+            raise LogTimedOut(self._end.reason) from error
 
     def _back(self) -> None:
         log.warning("the log can be used again after %.1f s", self._clock() - self._since)
@@ -103,7 +115,7 @@ async def open_patiently(
     open_: Callable[[], Awaitable[GroupLog]], limit_s: float, clock: Callable[[], float]
 ) -> PatientLog:
     """The log that `open_` opens; one that cannot be opened now is waited for as well. Raises LogTimedOut."""
-    return PatientLog(await Patience("read", limit_s, clock)(open_), limit_s, clock)
+    return PatientLog(await Patience("read", limit_s, clock, End())(open_), limit_s, clock)
 
 
 class PatientLog:
@@ -112,8 +124,9 @@ class PatientLog:
     def __init__(self, log: GroupLog, limit_s: float, clock: Callable[[], float]) -> None:
         self.inner = log
         self.log_id = log.log_id
-        self._read = Patience("read", limit_s, clock)
-        self._write = Patience("write", limit_s, clock)
+        end = End()
+        self._read = Patience("read", limit_s, clock, end)
+        self._write = Patience("write", limit_s, clock, end)
 
     @property
     def waiting(self) -> str:
@@ -122,6 +135,10 @@ class PatientLog:
 
     async def close(self) -> None:
         await self.inner.close()
+
+    async def patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        """A call of somebody who uses the log without patience, with it. Raises LogTimedOut."""
+        return await self._write(call)
 
     # topics
 

@@ -23,11 +23,9 @@ from state.store.protocol import Store
 from state.store.rocksdb import Budget, RocksDbStore
 from workers.blame import CallNote
 from workers.journal import Journal, wall_ms
-from workers.logs import open_log
+from workers.logs import BUSY_MS, open_log
 from workers.spec import InstanceSpec, WorkerSpec, encode_spec
 from workers.uplink import Line, ThreadLine
-
-BUSY_MS = 2_000
 
 
 class WorkerProcess(Protocol):

@@ -19,6 +19,7 @@ Synchronous = Literal["NORMAL", "FULL"]
 APPLICATION_ID = 0x534F4C47
 FORMAT = 1
 _PAUSE_S = 0.001
+_MADE_S = 1.0
 _PAUSE_MAX_S = 0.008
 
 _TABLES = (
@@ -131,6 +132,8 @@ def _make(connection: sqlite3.Connection, path: Path, *, create: bool, busy_time
     if _foreign(connection):
         raise LogUnusable(f"{path} is an SQLite file but not a log: name another file, or move this one away")
     if not create:
+        if _made_by_another(connection, busy_timeout_ms):
+            return
         raise LogUnusable(f"the log {path} is empty: it was never started, or something cut it off")
     connection.execute("pragma auto_vacuum=incremental")
     _wal(connection, busy_timeout_ms)
@@ -146,6 +149,16 @@ def _make(connection: sqlite3.Connection, path: Path, *, create: bool, busy_time
     except BaseException:
         connection.execute("rollback")
         raise
+
+
+def _made_by_another(connection: sqlite3.Connection, busy_timeout_ms: int) -> bool:
+    """Whether another process, which has made the file a moment ago, makes a log of it."""
+    deadline = time.monotonic() + min(busy_timeout_ms / 1000, _MADE_S)
+    while _scalar(connection, "pragma application_id") != APPLICATION_ID:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_PAUSE_MAX_S)
+    return True
 
 
 def _foreign(connection: sqlite3.Connection) -> bool:

@@ -39,6 +39,7 @@ async def produce(log: Log) -> None:
     await log.append(batch)
 
 
+@pytest.mark.long  # the tour judges the same checks on every run; here they are judged by faults
 async def test_every_key_and_every_fault(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import asyncio
 

@@ -59,6 +59,17 @@ async def test_a_missing_log_is_not_made_by_who_only_reads(tmp_path: Path) -> No
     assert not (tmp_path / "nowhere.db").exists()
 
 
+async def test_a_log_that_is_being_made_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    path.touch()  # what a reader finds between the making of the file and that of its tables
+    reading = asyncio.create_task(open_sqlite(path, create=False))
+    made_ = await open_sqlite(path, create=True)
+    read = await reading
+    assert read.log_id == made_.log_id
+    await read.close()
+    await made_.close()
+
+
 async def test_what_is_no_log_is_left_alone(tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("these are my notes, not a database\n" * 100)

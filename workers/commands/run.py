@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from orchestrator.settings import GROUP, group_settings_of, whole_number
 from orchestrator.weights import strange
 from pipeline.loading import load
 from workers.fleet import Fleet, Host, ProcessHost
-from workers.logs import default_log, log_path, open_log, show_log
+from workers.logs import BUSY_MS, default_log, log_path, open_log, show_log
+from workers.patient_log import open_patiently
 from workers.prepare import prepare
 from workers.spec import InstanceSpec
 
@@ -112,12 +114,19 @@ def state_dir(args: Any, url: str) -> str:
 async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
     """Prepare the log, start the fleet, and stop it on a signal."""
     app = load(spec.app)
-    log = await open_log(spec.log, create=True, synchronous=spec.synchronous)
+    limit_s = spec.log_timeout_ms / 1_000
+    busy_ms = min(BUSY_MS, spec.log_timeout_ms)  # what a fleet writes can be written later
+    patient = await open_patiently(
+        lambda: open_log(spec.log, create=True, synchronous=spec.synchronous, busy_timeout_ms=busy_ms),
+        limit_s,
+        time.monotonic,
+    )
+    log = patient.inner
     try:
         fleet = Fleet(host, log, spec, lambda text: print(text, file=sys.stderr, flush=True))
         fleet.claim()
-        await fleet.announce()
-        prepared = await prepare(log, app)
+        await patient.patiently(fleet.announce)
+        prepared = await prepare(patient, app)
         unknown = strange(prepared.tasks(), spec.task_weights)
         if unknown:
             there = ", ".join(str(task.id) for task in prepared.tasks()[:20])
