@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-kafka check kill bench bench-assignors bench-group bench-rebalance bench-yardstick simulate simulate-process clean
+.PHONY: setup demo test test-kafka test-long check kill bench bench-assignors bench-group bench-rebalance bench-yardstick simulate simulate-process clean
 
 setup: $(READY)
 
@@ -28,6 +28,10 @@ ROUNDS ?= 5
 KAFKA ?= 4.3.0
 test-kafka: $(READY)
 	ROUNDS=$(ROUNDS) KAFKA=$(KAFKA) $(BIN)/python -m pytest -m kafka
+
+# What earns no place in every run: the tour with plain processes, an oracle judged by faults, and the like.
+test-long: $(READY)
+	$(BIN)/python -m pytest -m long
 
 check: $(READY)
 	$(BIN)/ruff format --check .
