@@ -55,10 +55,10 @@ class KeptLedger:
 
     async def put_generation(self, generation: int) -> None: ...
 
-    async def operation(self) -> Mapping[str, object] | None:
-        return None
+    async def operations(self) -> Sequence[Mapping[str, object]]:
+        return []
 
-    async def put_operation(self, facts: Mapping[str, object] | None) -> None: ...
+    async def put_operations(self, facts: Sequence[Mapping[str, object]]) -> None: ...
 
 
 class Counting(Coordinator):

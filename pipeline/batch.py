@@ -1,7 +1,8 @@
 """The records of a batch, as the user's function sees them: a list. One rule: where a batch was cut changes nothing.
 
 What is sent while a record is being looked at carries that record's time, as if records had come one by one; so a loop
-over the batch gives the same output for every cut. Only the time of expiring tables stands still during a call.
+over the batch gives the same output for every cut. The time of
+expiring tables stands still during a call: a batch ends where it moves on (Step.cut).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from pipeline.errors import PipelineError, ProcessorFailed, WrongTask
 from pipeline.failures import dead_letter, failed, without_our_head
 from pipeline.partitioner import partition_of
 from pipeline.records import RawRecord, Record
-from pipeline.steps import Item, Step, count_of, place
+from pipeline.steps import Arrived, Item, Step, count_of, place
 from pipeline.table_view import TableView
 from pipeline.tables import StoreView
 
@@ -34,7 +34,6 @@ _NOTHING: Mapping[str, Any] = {}
 # What a user function may raise as a failure of its call: sys.exit() in a processor is no orderly end.
 _FAILURES = (Exception, SystemExit)
 _STANDING_STILL = float  # as a clock: float() is 0.0
-Arrived = tuple[str, RawRecord, Item | None]
 
 
 class _Source:
@@ -211,7 +210,7 @@ class TaskProcess:
             failure = error  # the records before it are completed first
         read = [item for item in items if item is not None]
         self.finished = len(items)
-        if failure is None and (not read or await self._call_batch(step, read)):
+        if failure is None and not step.time_steps and (not read or await self._call_batch(step, read)):
             self._all_completed(records)
             return self.finished
         arrived = [(topic, raw, item) for (topic, raw), item in zip(records, items, strict=False)]
@@ -333,7 +332,11 @@ class TaskProcess:
     # a batch: one that fails is run again one by one, so the others' effects stay and the culprit is found
 
     async def _batch(self, step: Step, arrived: Sequence[Arrived]) -> None:
-        """The call of a batch step, which completes its records."""
+        """The calls of a batch step, which complete its records."""
+        for part in step.cut(arrived):
+            await self._part(step, part)
+
+    async def _part(self, step: Step, arrived: Sequence[Arrived]) -> None:
         items = [item for _, _, item in arrived if item is not None]
         whole = not items or await self._call_batch(step, items)
         for topic, raw, item in arrived:

@@ -6,7 +6,7 @@ call cannot write into the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -27,6 +27,9 @@ class Item(NamedTuple):
     raw: RawRecord
     topic: str
     stream_ms: int
+
+
+Arrived = tuple[str, RawRecord, Item | None]  # from which topic, as it came, and decoded where it can be read
 
 
 class Step:
@@ -83,6 +86,9 @@ class Step:
                     )
                 arguments.append(resources[item.name])
         self.arguments = tuple(arguments)
+        # A call has one time: a batch whose tables expire ends where that time steps on.
+        expiring = {table.spec.time_step_ms for table in self.tables if table.spec.expire_ms is not None}
+        self.time_steps = tuple(sorted(expiring)) if processor.batch else ()
         if processor.rekey_to is not None:
             self.rekey = sink(processor.rekey_to)
             source = processor.sources[0].value_codec
@@ -94,6 +100,9 @@ class Step:
         for table in self.tables:
             table.closed = False
             table.stream_ms = stream_ms
+        if self.time_steps:
+            for table in self.tables:
+                table.stream_ms = stream_ms - stream_ms % table.spec.time_step_ms
         for sink in self.sinks:
             sink.closed = False
             sink.timestamp_ms = timestamp_ms
@@ -109,6 +118,20 @@ class Step:
         """The records of a batch for the function; a plain list where nobody can tell the difference."""
         records = [item.record for item in items]
         return Batch(records, self.looked_at) if self.sinks else records
+
+    def cut(self, arrived: Sequence[Arrived]) -> Iterable[Sequence[Arrived]]:
+        """The batches of what arrived: the time of none of its expiring tables steps on within one."""
+        if not self.time_steps:
+            return (arrived,)
+        batches: list[list[Arrived]] = []
+        last: list[int] | None = None
+        for one in arrived:
+            time = last if one[2] is None else [one[2].stream_ms // step for step in self.time_steps]
+            if not batches or (last is not None and time != last):
+                batches.append([])
+            batches[-1].append(one)
+            last = time
+        return batches
 
     def __enter__(self) -> None:
         return None

@@ -208,7 +208,8 @@ class TableView(Table[K, V]):
         """The writes since the last take (see WriteLayers), and the time they carry. `stream_ms` is the stream time of
         the completed records: what it expires goes."""
         if self.spec.expire_ms is not None and stream_ms > self._kept_stream_ms:
-            self._sweep(stream_ms)
+            # Nothing goes that a batch, whose time moves in steps, could still see.
+            self._sweep(stream_ms - stream_ms % self.spec.time_step_ms)
             self._kept_stream_ms = stream_ms
             self.layers.remember(STREAM_TIME_KEY, stream_ms.to_bytes(TIME_BYTES, "big", signed=True))
         return self.layers.take()

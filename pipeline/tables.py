@@ -21,6 +21,7 @@ V = TypeVar("V")
 # with it. No str, int, float or JSON key can be these bytes, and a bytes key that is gets refused.
 STREAM_TIME_KEY = b"\xff\x00stream-time"
 TIME_BYTES = 8
+TIME_STEPS = 1_000  # in which the time of an expiring table passes its `expire`
 
 
 class StoreView(Protocol):
@@ -69,6 +70,12 @@ class TableSpec:
     expire_ms: int | None = None
     upgrade: Callable[[Any], Any] | None = None
     none_is_value: bool = False
+
+    @property
+    def time_step_ms(self) -> int:
+        """How far the time of an expiring table moves at once for what takes batches: what expires within a step expires
+        at its end, wherever a batch was cut."""
+        return 1 if self.expire_ms is None else max(1, self.expire_ms // TIME_STEPS)
 
     def encode_key(self, key: Any) -> bytes:
         """Bytes of a key. Raises CodecError naming the table."""

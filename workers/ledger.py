@@ -56,12 +56,17 @@ class LogLedger:
     async def put_generation(self, generation: int) -> None:
         await self._put(GENERATION, GENERATION.name, b"%d" % generation)
 
-    async def operation(self) -> Mapping[str, object] | None:
+    async def operations(self) -> Sequence[Mapping[str, object]]:
         found = await self._log.metadata(self._lease.application, OPERATION, "scale-down")
-        return json.loads(found) if found else None
+        if not found:
+            return []
+        first = json.loads(found)
+        return [first, *first.pop("beside", ())]
 
-    async def put_operation(self, facts: Mapping[str, object] | None) -> None:
-        await self._put(OPERATION, "scale-down", None if facts is None else json.dumps(facts).encode())
+    async def put_operations(self, facts: Sequence[Mapping[str, object]]) -> None:
+        # One alone is written as ever: versions that know of one at a time go on with the first.
+        first = {**facts[0], "beside": facts[1:]} if len(facts) > 1 else facts[0] if facts else None
+        await self._put(OPERATION, "scale-down", None if first is None else json.dumps(first).encode())
 
     async def _put(self, kind: MetadataKind, key: str, value: bytes | None) -> None:
         try:

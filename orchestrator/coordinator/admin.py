@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from orchestrator.clocks import monotonic_ms
@@ -16,8 +16,8 @@ from orchestrator.errors import OrchestratorError, RefusedBySafety, WrongUse
 from orchestrator.explain.task import explain_task
 from orchestrator.group import events as ev
 from orchestrator.group.convergence import holder_of, is_stable
-from orchestrator.group.scale_plan import choose_leaving, leaver_costs, parse_amount, running, target_size
-from orchestrator.group.state import GroupState
+from orchestrator.group.scale_plan import choose, parse_amount, running
+from orchestrator.group.state import GroupState, Operation
 from orchestrator.model import Role, TaskId
 from orchestrator.names import natural
 
@@ -39,26 +39,43 @@ async def status(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str,
         "term": group.term,
         "stable": is_stable(group),
         "scale": scale(group),
+        "scales": [one_scale(group, operation) for operation in group.operations.values()],
         "scale_since": coordinator.scale_since,
         "instances": instances(group),
         "tasks": [task_facts(group, task) for task in sorted(group.tasks)],
         "hand_overs": hand_over_facts(coordinator, int(args.get("hand_overs_since") or 0)),
-        "last_outcome": list(coordinator.last_outcome) if coordinator.last_outcome else None,
+        "last_outcome": list(next(reversed(coordinator.outcomes.items()))) if coordinator.outcomes else None,
+        "outcomes": coordinator.outcomes,
     }
 
 
 def scale(group: GroupState) -> dict[str, Any] | None:
-    operation = group.operation
-    if operation is None:
+    """All scale-downs that run, as one; the first of them gives it its name."""
+    found = [one_scale(group, operation) for operation in group.operations.values()]
+    if not found:
         return None
-    left = sum(1 for o in group.owners.values() if o.writer and _instance(group, o.member) in operation.instances)
+    deadlines = [one["deadline_s"] for one in found if one["deadline_s"] is not None]
+    leaving = {instance for one in found for instance in one["leaving"]}
+    return {
+        "id": found[0]["id"],
+        "leaving": sorted(leaving, key=natural),
+        "deadline_s": min(deadlines, default=None),
+        "moves_left": _tasks_on(group, leaving),
+    }
+
+
+def one_scale(group: GroupState, operation: Operation) -> dict[str, Any]:
     deadline = operation.deadline_ms
     return {
         "id": operation.id,
         "leaving": sorted(operation.instances, key=natural),
         "deadline_s": None if deadline is None else max(0, (deadline - monotonic_ms()) / 1000),
-        "moves_left": left,
+        "moves_left": _tasks_on(group, operation.instances),
     }
+
+
+def _tasks_on(group: GroupState, instances: Collection[str]) -> int:
+    return sum(1 for o in group.owners.values() if o.writer and _instance(group, o.member) in instances)
 
 
 def _instance(group: GroupState, member: str) -> str | None:
@@ -163,35 +180,29 @@ async def plan(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, A
 
 def make_plan(group: GroupState, args: Mapping[str, Any], host: str | None) -> dict[str, Any]:
     """The plan of a scale-down: its id stands for the group as it is now, so an older plan does not fit later."""
-    present = running(group)
     given = [name for name in AMOUNTS if args.get(name)]
     if len(given) != 1:
         raise WrongUse("give one of --to, --by, --instances")
     current = args.get("current")
-    if current is not None and int(current) != len(present):
-        raise RefusedBySafety(f"{len(present)} instances run, not {current}; look at `status` and decide again")
-    if "instances" in given:
-        leaving = sorted(set(str(args["instances"]).split(",")), key=natural)
-        unknown = [name for name in leaving if name not in present]
-        if unknown:
-            raise WrongUse(f"no instance '{unknown[0]}' runs; there are {', '.join(sorted(present, key=natural))}")
-        if len(leaving) >= len(present):
-            raise WrongUse("all instances would leave, and one always stays; name fewer")
-    else:
-        to = parse_amount(str(args["to"]), "--to") if "to" in given else None
-        by = parse_amount(str(args["by"]), "--by") if "by" in given else None
-        size = target_size(len(present), to=to, by=by)
-        leaving = choose_leaving(leaver_costs(group, present), len(present) - size, last=host)
-    staying = sorted(present - set(leaving), key=natural)
+    chosen = choose(
+        group,
+        to=parse_amount(str(args["to"]), "--to") if "to" in given else None,
+        by=parse_amount(str(args["by"]), "--by") if "by" in given else None,
+        instances=str(args["instances"]).split(",") if "instances" in given else (),
+        current=None if current is None else int(current),
+        last=host,
+    )
+    leaving = chosen.leaving
     moves = _moves(group, set(leaving))
     # Neither bytes nor lags: they change with every record, and the plan stays the same plan.
-    facts = f"{group.generation}|{sorted(present)}|{leaving}|{[(move['task'], move['from']) for move in moves]}"
+    known = f"{sorted(group.operations)}|{chosen.before}|{chosen.staying}"
+    facts = f"{group.generation}|{known}|{leaving}|{[(move['task'], move['from']) for move in moves]}"
     return {
         "plan": hashlib.blake2b(facts.encode(), digest_size=6).hexdigest(),
-        "from": len(present),
-        "to": len(staying),
+        "from": chosen.before,
+        "to": len(chosen.staying),
         "leaving": leaving,
-        "staying": staying,
+        "staying": chosen.staying,
         "moves": moves,
         "outcome": "planned" if leaving else "nothing to do",
     }
@@ -223,13 +234,15 @@ def _moves(group: GroupState, leaving: set[str]) -> list[dict[str, Any]]:
 
 
 async def scale_down(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Mark the leavers. The operation is written down before any member is sent its part."""
+    """Mark the leavers, beside those of scale-downs that run. The operation is written down before any member is sent its
+    part; a second request that comes meanwhile waits for that, and counts the instances that stay."""
     await coordinator.gathered.wait()
+    async with coordinator.operations_lock:
+        return await _scale_down(coordinator, args)
+
+
+async def _scale_down(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
     group = coordinator.group
-    if group.operation is not None:
-        raise RefusedBySafety(
-            f"scale-down {group.operation.id} is running; follow it with --follow or take it back with --undo"
-        )
     wanted = args.get("plan")
     if wanted and not any(args.get(name) for name in AMOUNTS):
         if wanted not in coordinator.plans:
@@ -242,23 +255,24 @@ async def scale_down(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[
         return made
     timeout_ms = args.get("timeout_ms")
     deadline_wall = None if timeout_ms is None else coordinator.wall_ms() + int(timeout_ms)
-    force = bool(args.get("force"))
-    await coordinator.ledger.put_operation(
-        {"id": made["plan"], "leaving": made["leaving"], "deadline_wall_ms": deadline_wall, "force": force}
+    force, name = bool(args.get("force")), str(made["plan"])
+    await coordinator.keep_operation(
+        {"id": name, "leaving": made["leaving"], "deadline_wall_ms": deadline_wall, "force": force}
     )
     deadline = None if timeout_ms is None else monotonic_ms() + int(timeout_ms)
     coordinator.scale_since = coordinator.hand_over_count
-    coordinator.event(ev.Leaving(made["plan"], tuple(made["leaving"]), deadline, force))
+    coordinator.event(ev.Leaving(name, tuple(made["leaving"]), deadline, force))
     return {**made, "outcome": "running", "since": coordinator.scale_since}
 
 
 async def undo(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Take the marks of the running scale-down back."""
-    operation = coordinator.group.operation
-    if operation is None:
-        return {"outcome": "nothing to do"}
-    coordinator.event(ev.UndoLeaving())
-    return {"outcome": "rolled back", "plan": operation.id}
+    """Take the marks of all scale-downs that run back."""
+    async with coordinator.operations_lock:  # one that is being written down is taken back, too
+        running_now = list(coordinator.group.operations)
+        if not running_now:
+            return {"outcome": "nothing to do"}
+        coordinator.event(ev.UndoLeaving())
+        return {"outcome": "rolled back", "plan": running_now[0]}
 
 
 async def explain(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,8 +38,8 @@ class Ledger(Protocol):
     async def put_generation(self, generation: int) -> None:
         """Raises NotCoordinator."""
 
-    async def operation(self) -> Mapping[str, object] | None:
-        """The scale-down that runs, as written down."""
+    async def operations(self) -> Sequence[Mapping[str, object]]:
+        """The scale-downs that run, as written down."""
 
-    async def put_operation(self, facts: Mapping[str, object] | None) -> None:
+    async def put_operations(self, facts: Sequence[Mapping[str, object]]) -> None:
         """Raises NotCoordinator."""

@@ -28,7 +28,7 @@ from orchestrator.model import Settings, Task, TaskId
 log = logging.getLogger("orchestrator.coordinator")
 TICK_S = 0.1
 RENEW_S = 1.0
-HAND_OVERS_KEPT = 10_000
+HAND_OVERS_KEPT, OUTCOMES_KEPT = 10_000, 100
 
 Handler = Callable[["Coordinator", dict[str, Any]], Awaitable[Any]]
 
@@ -57,7 +57,9 @@ class Coordinator:
         self.group = Group(settings, self.tasks, term=ledger.term, now_ms=monotonic_ms())
         self.hand_overs: dict[tuple[TaskId, int], ev.HandedOver] = {}
         self.hand_over_count = 0
-        self.last_outcome: tuple[str, str] | None = None
+        self.outcomes: dict[str, str] = {}  # of the last scale-downs that ended, the latest one last
+        self.operations_lock = asyncio.Lock()  # held from the choice of leavers until they are marked
+        self._operations: dict[str, Mapping[str, object]] = {}  # those that run, as the log has them
         self.scale_since = 0  # hand-overs before the last scale-down under this coordinator
         self.plans: dict[str, dict[str, Any]] = {}  # shown and not yet applied
         self.lookups: dict[int, asyncio.Future[messages.Found]] = {}
@@ -90,7 +92,7 @@ class Coordinator:
             generation=await self.ledger.generation(),
             gathering=True,
         )
-        await self._resume_operation()
+        await self._resume_operations()
         self._started.set()
         try:
             async with asyncio.TaskGroup() as group:
@@ -114,23 +116,34 @@ class Coordinator:
         self.gathered.set()
         await asyncio.gather(*(connection.close() for connection in self._connections.values()))
 
-    async def _resume_operation(self) -> None:
-        facts = await self.ledger.operation()
-        if facts is None:
-            return
-        deadline = facts.get("deadline_wall_ms")
-        left = None if deadline is None else int(str(deadline)) - self.wall_ms()
-        instances = facts["leaving"]
-        assert isinstance(instances, Sequence)
-        self.event(
-            ev.Leaving(
-                str(facts["id"]),
-                tuple(str(i) for i in instances),
-                None if left is None else monotonic_ms() + left,
-                bool(facts.get("force")),
-                resumed=True,
+    async def _resume_operations(self) -> None:
+        for facts in await self.ledger.operations():
+            self._operations[str(facts["id"])] = facts
+            deadline = facts.get("deadline_wall_ms")
+            left = None if deadline is None else int(str(deadline)) - self.wall_ms()
+            instances = facts["leaving"]
+            assert isinstance(instances, Sequence)
+            self.event(
+                ev.Leaving(
+                    str(facts["id"]),
+                    tuple(str(i) for i in instances),
+                    None if left is None else monotonic_ms() + left,
+                    bool(facts.get("force")),
+                    resumed=True,
+                )
             )
-        )
+
+    async def keep_operation(self, facts: Mapping[str, object]) -> None:
+        """Have the log know a scale-down that is about to begin. Under the lock."""
+        await self.ledger.put_operations([*self._operations.values(), facts])
+        self._operations[str(facts["id"])] = facts
+        self.outcomes.pop(str(facts["id"]), None)
+
+    async def _forget_operation(self, operation: str) -> None:
+        async with self.operations_lock:
+            again = operation in self.group.operations  # taken back, and asked for once more meanwhile
+            if not again and self._operations.pop(operation, None) is not None:
+                await self.ledger.put_operations([*self._operations.values()])
 
     # ---- the core
 
@@ -155,7 +168,9 @@ class Coordinator:
             case ev.ComputeTarget():
                 self._targets.put_nowait(effect)
             case ev.OperationEnded(operation, outcome):
-                self.last_outcome = (operation, outcome)
+                self.outcomes[operation] = outcome
+                if len(self.outcomes) > OUTCOMES_KEPT:
+                    del self.outcomes[next(iter(self.outcomes))]
                 log.info("scale-down %s: %s", operation, outcome)
                 self._writes.put_nowait(effect)
             case ev.HandedOver():
@@ -214,8 +229,8 @@ class Coordinator:
             elif isinstance(effect, ev.Fence):
                 tasks = await self.ledger.fence(effect.transactional_id)
                 self.event(ev.Fenced(effect.transactional_id, tasks))
-            elif self.group.operation is None:
-                await self.ledger.put_operation(None)
+            else:
+                await self._forget_operation(effect.operation)
 
     async def _keep_generation(self) -> None:
         """Not every member receives every generation, and those who did may be gone: the log keeps the last one."""

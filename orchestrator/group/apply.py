@@ -345,14 +345,14 @@ def _(change: ch.Gathered, group: GroupState) -> None:
 
 @_rule(ch.OperationBegun)
 def _(change: ch.OperationBegun, group: GroupState) -> None:
-    group.operation = change.operation
+    group.operations[change.operation.id] = change.operation
     group.touched.update(group.members.by_name)
     group.dirty = True
 
 
 @_rule(ch.OperationOver)
 def _(change: ch.OperationOver, group: GroupState) -> None:
-    group.operation = None
+    del group.operations[change.operation]
     group.dismissed.update(change.dismissed)
 
 

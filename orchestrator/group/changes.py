@@ -306,14 +306,15 @@ class Gathered(Change, frozen=True):
 
 
 class OperationBegun(Change, frozen=True):
-    """A scale-down runs."""
+    """A scale-down runs, beside others."""
 
     operation: Operation
 
 
 class OperationOver(Change, frozen=True):
-    """No scale-down runs; instances that were stopped by force may not come back before `until_ms`."""
+    """The scale-down runs no more; instances that it stopped by force may not come back before `until_ms`."""
 
+    operation: str
     dismissed: Mapping[str, int]
 
 

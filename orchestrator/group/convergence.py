@@ -18,7 +18,7 @@ def is_stable(group: GroupState) -> bool:
         and not group.learners
         and not group.fencing
         and group.computing is None
-        and group.operation is None
+        and not group.operations
         and not (any(m.is_leaving for m in group.members) and len({m.join_request.instance for m in group.members}) > 1)
     )
 

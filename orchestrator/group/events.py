@@ -62,7 +62,7 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """Mark instances as leaving. `resumed`: read from the log by a new coordinator, to which nobody has joined yet."""
+    """Mark instances as leaving, beside those that leave already. `resumed`: read from the log by a new coordinator, to which nobody has joined yet."""
 
     operation: str
     instances: tuple[str, ...]
@@ -73,7 +73,7 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class UndoLeaving:
-    """Take the marks of the running scale-down back; its learners finish what they began."""
+    """Take all scale-downs that run back; their learners finish what they began."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ def joined(group: GroupState, event: ev.Joined, now_ms: int) -> ch.Decisions:
     known = group.members.get(join_request.member)
     yield from _end_former(group, event, known)
     same = known is not None and known.join_request.writer == join_request.writer
-    marked = group.operation is not None and join_request.instance in group.operation.instances
+    marked = any(join_request.instance in operation.instances for operation in group.operations.values())
     member = Member(
         join_request,
         None,

@@ -1,7 +1,7 @@
 """A scale-down in the group: instances are marked, hand everything over, and are sent their shutdown.
 
-One rule: a mark can be taken back as long as its instance has not been sent its shutdown; whoever is stopped by force is fenced.
-Called by step.py.
+One rule: several run beside each other, and an instance leaves while one of them names it. A mark can be taken back as
+long as its instance has not been sent its shutdown; whoever is stopped by force is fenced. Called by step.py.
 """
 
 from __future__ import annotations
@@ -15,25 +15,30 @@ from orchestrator.names import natural
 
 
 def mark(group: GroupState, event: ev.Leaving) -> ch.Decisions:
-    """Mark instances as leaving."""
+    """Mark instances as leaving. Others that leave already go on."""
     leavers = frozenset(event.instances)
     yield ch.OperationBegun(Operation(event.operation, leavers, event.deadline_ms, event.force, event.resumed))
     for member in group.members:
-        leaving = member.join_request.instance in leavers
-        if member.leaving != leaving:
-            yield ch.LeavingMarked(member, leaving)
+        if member.join_request.instance in leavers and not member.leaving:
+            yield ch.LeavingMarked(member, True)
 
 
-def undo(group: GroupState, outcome: str) -> ch.Decisions:
-    """Take the marks of the running scale-down back."""
-    if group.operation is None:
-        return
+def undo(group: GroupState) -> ch.Decisions:
+    """Take all scale-downs that run back."""
+    for operation in [*group.operations.values()]:
+        yield from _take_back(group, operation)
+
+
+def _take_back(group: GroupState, operation: Operation) -> ch.Decisions:
+    """Take the marks of one back; who is to leave by another one leaves all the same."""
+    others = (other.instances for other in group.operations.values() if other is not operation)
+    back = operation.instances.difference(*others)
     for member in group.members:
-        if member.leaving and not member.shut_down:
+        if member.join_request.instance in back and member.leaving and not member.shut_down:
             yield ch.LeavingMarked(member, False)
     yield ch.Touched(set(group.members.by_name))
-    yield ev.OperationEnded(group.operation.id, outcome)
-    yield ch.OperationOver({})
+    yield ev.OperationEnded(operation.id, "rolled back")
+    yield ch.OperationOver(operation.id, {})
     yield ch.TargetOutdated()
 
 
@@ -44,7 +49,9 @@ def force(group: GroupState, operation: Operation, now_ms: int) -> ch.Decisions:
         if member.join_request.instance in operation.instances:
             yield from fencing.expire(group, member)
     yield ev.OperationEnded(operation.id, "forced")
-    yield ch.OperationOver(dict.fromkeys(operation.instances, now_ms + 3 * group.settings.session_timeout_ms))
+    yield ch.OperationOver(
+        operation.id, dict.fromkeys(operation.instances, now_ms + 3 * group.settings.session_timeout_ms)
+    )
 
 
 def check_deadline(group: GroupState, operation: Operation, now_ms: int) -> ch.Decisions:
@@ -54,7 +61,7 @@ def check_deadline(group: GroupState, operation: Operation, now_ms: int) -> ch.D
     if operation.force:
         yield from force(group, operation, now_ms)
     else:
-        yield from undo(group, "rolled back")
+        yield from _take_back(group, operation)
 
 
 def finish(going: list[Member]) -> ch.Decisions:
@@ -73,4 +80,4 @@ def end(group: GroupState, operation: Operation, now_ms: int) -> ch.Decisions:
     if operation.resumed and (absent or now_ms - group.started_ms < group.settings.rejoin_grace_ms):
         return  # its leavers may still come back to this coordinator, or run on until they are fenced
     yield ev.OperationEnded(operation.id, "done")
-    yield ch.OperationOver({})
+    yield ch.OperationOver(operation.id, {})

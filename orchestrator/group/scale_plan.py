@@ -6,7 +6,7 @@ those that cost the least to move. Reads the group, changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -89,6 +89,45 @@ def choose_leaving(costs: Mapping[str, tuple[int, int]], leave: int, *, last: st
 
 
 # ---- read from the group
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Who leaves, of how many that run. Some may leave already: then the scale-down joins those that run."""
+
+    leaving: list[str]
+    before: int
+    staying: list[str]
+
+
+def choose(
+    group: GroupState,
+    *,
+    to: Amount | None = None,
+    by: Amount | None = None,
+    instances: Sequence[str] = (),
+    current: int | None = None,
+    last: str | None = None,
+) -> Choice:
+    """Who leaves. Counts and shares are of those that run and do not leave; a count that is reached already, or
+    instances that leave already, are waited for. Raises WrongUse, RefusedBySafety."""
+    present = running(group)
+    if current is not None and current != len(present):
+        raise RefusedBySafety(f"{len(present)} instances run, not {current}; look at `status` and decide again")
+    already = {m.join_request.instance for m in group.members if m.is_leaving and not m.fenced} - present
+    if instances:
+        leaving = set(instances)
+        if unknown := sorted(leaving - present - already, key=natural):
+            there = ", ".join(sorted(present | already, key=natural))
+            raise WrongUse(f"no instance '{unknown[0]}' runs; there are {there}")
+        if leaving & present and leaving >= present:
+            raise WrongUse("all instances would leave, and one always stays; name fewer")
+    else:
+        size = target_size(len(present), to=to, by=by)
+        leaving = set(choose_leaving(leaver_costs(group, present), len(present) - size, last=last))
+        if not leaving and to is not None and to.count is not None and to.count >= len(present):
+            leaving = already
+    return Choice(sorted(leaving, key=natural), len(present | leaving), sorted(present - leaving, key=natural))
 
 
 def leaver_costs(group: GroupState, present: set[str]) -> dict[str, tuple[int, int]]:

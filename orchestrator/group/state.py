@@ -105,7 +105,7 @@ class GroupState:
         self.end_offsets = EndOffsets(self.members, self.owners)
         self.weights: dict[TaskId, int] = {}  # as their owners measured them last
         self.hand_overs: dict[TaskId, HandOver] = {}
-        self.operation: Operation | None = None
+        self.operations: dict[str, Operation] = {}  # scale-downs that run; an instance leaves while one names it
         self.dismissed: dict[str, int] = {}  # instances stopped by force, and until when they may not come back
         self.started_ms = self.last_step_ms = now_ms
         self.first_join_ms: int | None = None

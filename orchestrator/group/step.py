@@ -63,8 +63,8 @@ class Group(GroupState):
 def _decide(group: GroupState, event: ev.Event, now_ms: int) -> ch.Decisions:
     """Everything that follows from an event; each change is applied before the next decision is made."""
     yield from _answer(group, event, now_ms)
-    if group.operation is not None:
-        yield from scale_down.check_deadline(group, group.operation, now_ms)
+    for operation in [*group.operations.values()]:
+        yield from scale_down.check_deadline(group, operation, now_ms)
     # A heartbeat that changes nothing turns nothing: there are thousands a second.
     turns = group.dirty or bool(group.touched) or isinstance(event, ev.TargetComputed)
     if group.dirty:
@@ -77,8 +77,8 @@ def _decide(group: GroupState, event: ev.Event, now_ms: int) -> ch.Decisions:
         yield from advance(group)
         going = yield from send_assignments(group)
         yield from scale_down.finish(going)
-    if group.operation is not None:
-        yield from scale_down.end(group, group.operation, now_ms)
+    for operation in [*group.operations.values()]:
+        yield from scale_down.end(group, operation, now_ms)
     if turns:
         yield ch.Turned(turn_of(group, now_ms))
 
@@ -103,7 +103,7 @@ def _answer(group: GroupState, event: ev.Event, now_ms: int) -> Iterable[ch.Deci
         case ev.Leaving():
             return scale_down.mark(group, event)
         case ev.UndoLeaving():
-            return scale_down.undo(group, "rolled back")
+            return scale_down.undo(group)
         case ev.TargetComputed(number, target):
             return target_computed(group, number, target, now_ms)
         case ev.Gathered():

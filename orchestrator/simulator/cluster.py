@@ -38,12 +38,12 @@ class Cluster:
         self.log: dict[TaskId, Owner] = {}
         self.nodes: dict[str, Node] = {}
         self.group = Group(settings)
-        self.operation: ev.Leaving | None = None  # the scale-down that runs, as the log has it
+        self.operations: dict[str, ev.Leaving] = {}  # the scale-downs that run, as the log has them
         self.former: FormerCoordinator | None = None
         self.version: tuple[TaskRange, ...] | None = None  # what the app has, once a topic grew
         self.events: list[str] = []
         self.measures: dict[TaskId, int] = {}  # bytes of state, or records a second, as the setting `weights` says
-        self._sessions = 0
+        self._sessions = self._begun = 0
         self._leaving: set[str] = set()  # instances whose process was told to leave
         self._queue: deque[Callable[[], None]] = deque()
 
@@ -97,8 +97,8 @@ class Cluster:
             generation=self.group.generation,
             gathering=True,
         )
-        if self.operation is not None:
-            self._to_group(replace(self.operation, resumed=True))
+        for operation in [*self.operations.values()]:
+            self._to_group(replace(operation, resumed=True))
 
     def new_node(
         self,
@@ -164,8 +164,8 @@ class Cluster:
                 self._queue.append(lambda: self._to_group(ev.TargetComputed(number, assign_tasks(view))))
             case ev.Announced(text):
                 self._announce(text)
-            case ev.OperationEnded():
-                self.operation = None
+            case ev.OperationEnded(operation):
+                self.operations.pop(operation, None)
             case ev.HandedOver():
                 pass
 
@@ -293,8 +293,10 @@ class Cluster:
 
     def mark_leaving(self, instances: list[str], timeout_ms: int | None = None, force: bool = False) -> None:
         deadline_ms = None if timeout_ms is None else self.now_ms + timeout_ms
-        self.operation = ev.Leaving("scenario", tuple(instances), deadline_ms, force)
-        self._to_group(self.operation)
+        self._begun += 1
+        operation = ev.Leaving(f"scale-down {self._begun}", tuple(instances), deadline_ms, force)
+        self.operations[operation.operation] = operation
+        self._to_group(operation)
         self.settle()
 
     def undo_leaving(self) -> None:

@@ -13,7 +13,7 @@ from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.explain.task import explain_task
 from orchestrator.group import invariants
 from orchestrator.group.members import is_released
-from orchestrator.group.scale_plan import choose_leaving, leaver_costs, parse_amount, running, target_size
+from orchestrator.group.scale_plan import choose, parse_amount
 from orchestrator.group.topology_versions import ranges
 from orchestrator.model import PROTOCOL_ORDER, Protocol, Settings, Task, TaskId, TaskRange
 from orchestrator.names import natural
@@ -236,31 +236,22 @@ class Scenario:
 
     def _scale_down(self, words: list[str]) -> None:
         if words == ["--undo"]:
-            if self.cluster.group.operation is None:
+            if not self.cluster.group.operations:
                 raise WrongUse("no scale-down is running")
             self.cluster.undo_leaving()
             return
         options = scale_down_options(words)
-        group = self.cluster.group
-        present = running(group)
-        if "--instances" in options:
-            leaving = options["--instances"].split(",")
-            unknown = [name for name in leaving if name not in present]
-            if unknown:
-                raise WrongUse(f"no instance {unknown[0]} runs; there are {', '.join(sorted(present, key=natural))}")
-            if len(set(leaving)) >= len(present):
-                raise WrongUse("one instance always stays; name fewer")
-        else:
-            to = parse_amount(options["--to"], "--to") if "--to" in options else None
-            by = parse_amount(options["--by"], "--by") if "--by" in options else None
-            size = target_size(len(present), to=to, by=by)
-            leader = self.cluster.leader()
-            last = self.cluster.nodes[leader].join_request.instance if leader else None
-            leaving = choose_leaving(leaver_costs(group, present), len(present) - size, last=last)
-        if leaving:
-            also = group.operation.instances if group.operation else ()
+        leader = self.cluster.leader()
+        chosen = choose(
+            self.cluster.group,
+            to=parse_amount(options["--to"], "--to") if "--to" in options else None,
+            by=parse_amount(options["--by"], "--by") if "--by" in options else None,
+            instances=options["--instances"].split(",") if "--instances" in options else (),
+            last=self.cluster.nodes[leader].join_request.instance if leader else None,
+        )
+        if chosen.leaving:
             timeout_ms = parse_duration_ms(options["--timeout"]) if "--timeout" in options else None
-            self.cluster.mark_leaving([*leaving, *also], timeout_ms, "--force" in options)
+            self.cluster.mark_leaving(chosen.leaving, timeout_ms, "--force" in options)
 
     def _crash(self, words: list[str]) -> None:
         for node in [self._here(word) for word in some("crash", words)]:

@@ -172,8 +172,8 @@ def test_an_interrupt_leaves_it_running(group: Console) -> None:
             waiting = group.start("scale-down", "bank", "--instances", leaver, "--wait", name=name)
             group.until("the scale-down", lambda: group.here("status", "bank", "--json").json["scale"])
             group.until("progress", lambda name=name: "still leaving" in group.said(name))
-            second = group.here("scale-down", "bank", "--to", "1")
-            assert second.code == 3 and "--follow" in second.err and "--undo" in second.err
+            joined = group.start("scale-down", "bank", "--to", "2", "--wait", name=f"joins{code}")
+            group.until("progress", lambda code=code: "still leaving" in group.said(f"joins{code}"))
             waiting.send_signal(number)
             assert group.end(waiting) == code
             told = group.said(name)
@@ -183,6 +183,7 @@ def test_an_interrupt_leaves_it_running(group: Console) -> None:
             assert scale["leaving"] == [leaver] and scale.keys() >= {"leaving", "deadline_s", "moves_left"}
             undone = group.here("scale-down", "bank", "--undo", "--json")
             assert (undone.code, undone.json["outcome"]) == (0, "rolled back")
+            assert group.end(joined) == 4, group.said(f"joins{code}")  # it waited for the one that ran, as for its own
         finally:
             os.kill(worker, signal.SIGCONT)
     stable(group, 3)
@@ -202,6 +203,19 @@ def test_drain(group: Console) -> None:
     done = group.here("drain", "bank", name, "--wait", "--json")
     assert (done.code, done.json["outcome"], done.json["leaving"]) == (0, "done", [name])
     stable(group, 2)
+    grow(group, 3)
+
+
+def test_two_drains_at_once(group: Console) -> None:
+    """Two hooks, as when a node is emptied. Both hand over before they end, and neither is refused."""
+    names = [row["id"] for row in stable(group, 3)["instances"][1:]]
+    drains = [group.start("drain", "bank", name, "--wait", "--json", name=f"drain-{name}") for name in names]
+    assert [group.end(drain) for drain in drains] == [0, 0], [group.said(f"drain-{name}") for name in names]
+    for name in names:
+        told = json.loads((group.folder / f"drain-{name}.out").read_text())
+        assert (told["outcome"], told["leaving"]) == ("done", [name])
+    stable(group, 1)
+    assert re.fullmatch("7\n", group.here("query", "bank", "balances", "ann").out)
     grow(group, 3)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from benchmarks.group import joined
 from benchmarks.heartbeats import KeptLedger, ask
@@ -45,8 +45,8 @@ async def test_a_large_group_is_placed_beside_other_requests() -> None:
 class WithOperation(KeptLedger):
     """A ledger that knows of a scale-down, by a coordinator that is gone."""
 
-    async def operation(self) -> Mapping[str, object] | None:
-        return {"id": "op-1", "leaving": ["I9"], "deadline_wall_ms": None}
+    async def operations(self) -> Sequence[Mapping[str, object]]:
+        return [{"id": "op-1", "leaving": ["I9"], "deadline_wall_ms": None}]
 
 
 async def test_a_coordinator_that_takes_up_a_scale_down_places_a_large_group() -> None:

@@ -166,7 +166,7 @@ def _join(world: World, fault: Fault) -> None:
 def _leave(world: World, fault: Fault) -> None:
     """Of those whom the coordinator knows, as `scale-down` asks for."""
     holder = world.holder()
-    if holder is None or holder.group is None or world.log.operation is not None:
+    if holder is None or holder.group is None:
         return
     present = sorted(
         {m.join_request.instance for m in holder.group.members if not m.is_leaving and not m.fenced}, key=natural
@@ -176,14 +176,15 @@ def _leave(world: World, fault: Fault) -> None:
         return
     first = present.index(fault.instance) if fault.instance in present else 0
     leaving = tuple(sorted((present[first:] + present[:first])[:count], key=natural))
-    world.log.operation = ("op", leaving)
     world.changes += 1
-    holder.hear(ev.Leaving("op", leaving))
+    name = f"op{world.changes}"
+    world.log.operations[name] = leaving
+    holder.hear(ev.Leaving(name, leaving))
 
 
 def _undo(world: World, fault: Fault) -> None:
     holder = world.holder()
-    if holder is not None and world.log.operation is not None:
+    if holder is not None and world.log.operations:
         world.changes += 1
         holder.hear(ev.UndoLeaving())
 

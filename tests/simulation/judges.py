@@ -85,15 +85,15 @@ class Judges:
 
     # ---- of coordinators
 
-    def operation_ended(self, outcome: str) -> None:
+    def operation_ended(self, name: str, outcome: str) -> None:
         """A scale-down is done when nobody of it runs anything any more."""
-        running = self.world.log.operation
-        if outcome != "done" or running is None:
+        leavers = self.world.log.operations.get(name, ())
+        if outcome != "done":
             return
         for worker in self.world.workers:
             there = worker.process.alive and not worker.gone and worker.join_request.writer not in self.fenced
-            if worker.instance in running[1] and there and worker.position:
-                raise Broken(f"the scale-down of {running[1]} is called done, and {worker.member} still runs tasks")
+            if worker.instance in leavers and there and worker.position:
+                raise Broken(f"the scale-down of {leavers} is called done, and {worker.member} still runs tasks")
 
     def lives(self, before: dict[str, Presence | None], group: Group) -> None:
         """Every step of every member is one of the table, and it is where its connection and its mark say."""

@@ -290,8 +290,8 @@ class Candidate:
         wait = world.settings.gathering_ms
         self.later(wait, lambda _: self.hear(ev.Gathered()) if self.term == term else None, life)
         world.note(f"{self.process.name} coordinates, term {taken.term}")
-        if world.log.operation is not None:
-            self.hear(ev.Leaving(*world.log.operation, resumed=True))
+        for name, instances in [*world.log.operations.items()]:
+            self.hear(ev.Leaving(name, instances, resumed=True))
         world.coordinator_changed(self)
         self.tick(life)
 
@@ -355,9 +355,9 @@ class Candidate:
                 self.write(lambda: world.log.fence(self.term, writer), lambda had: ev.Fenced(writer, had or ()))
             case ev.ComputeTarget(number, view):
                 self.compute(number, view)
-            case ev.OperationEnded(_, outcome):
-                world.judges.operation_ended(outcome)
-                world.log.operation = None
+            case ev.OperationEnded(name, outcome):
+                world.judges.operation_ended(name, outcome)
+                world.log.operations.pop(name, None)
             case ev.Announced(text):
                 world.note(text)
             case ev.HandedOver():

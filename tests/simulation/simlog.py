@@ -45,7 +45,7 @@ class SimLog:
     positions: dict[TaskId, int] = field(default_factory=dict)
     ends: dict[TaskId, int] = field(default_factory=dict)
     lease: LeaseRow | None = None
-    operation: tuple[str, tuple[str, ...]] | None = None
+    operations: dict[str, tuple[str, ...]] = field(default_factory=dict)  # scale-downs that run: who leaves
     check_owner: bool = True  # mutations switch a rule off here
     check_lease: bool = True
     history: list[Commit] = field(default_factory=list)

@@ -219,8 +219,7 @@ class World:
             return []
         joined = {m.join_request.writer for m in group.members if m.session is not None}
         found += [f"{w.member} is not in the group" for w in here if w.join_request.writer not in joined]
-        if self.log.operation is not None:
-            found.append(f"{self.log.operation[1]} still leave")
+        found += [f"{leavers} still leave" for leavers in self.log.operations.values()]
         placed: dict[TaskId, Worker] = {}
         there = frozenset[TaskId]().union(*(self.knows(w) for w in here))
         for task in self.tasks:

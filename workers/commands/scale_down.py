@@ -108,7 +108,8 @@ async def _follow(args: Any, client: Client, log: GroupStore, application: str) 
     if status["scale"] is None:
         return _end(args, {"outcome": "nothing to do", "leaving": []})
     scale = status["scale"]
-    answer = {"plan": scale["id"], "leaving": scale["leaving"], "since": status["scale_since"]}
+    plans = [one["id"] for one in status["scales"]]
+    answer = {"plan": scale["id"], "plans": plans, "leaving": scale["leaving"], "since": status["scale_since"]}
     return await _see_through(args, client, log, application, answer, status)
 
 
@@ -132,20 +133,20 @@ async def _see_through(args: Any, client: Client, log: GroupStore, application: 
 
 
 async def wait_for_end(client: Client, answer: Any, progress: Progress) -> tuple[str, Any]:
-    """Until the operation is over: "done", "rolled back" or "forced", and the last status."""
+    """Until what was asked for is over: "done", "rolled back" or "forced", and the last status."""
+    plans = answer.get("plans", [answer["plan"]])
     since = {"hand_overs_since": answer["since"]}
     while True:
         status = await client.ask("status", since, retry_s=30)
-        scale = status["scale"]
         present = {i["id"] for i in status["instances"]}
         left = sum(1 for name in answer["leaving"] if name in present)
-        if scale is None or scale["id"] != answer["plan"]:
+        running = [scale for scale in status["scales"] if scale["id"] in plans]
+        if not running:
             progress.end()
-            last = status["last_outcome"]
-            if last and last[0] == answer["plan"]:
-                return str(last[1]), status
-            return ("rolled back" if left else "done"), status  # its coordinator is gone, and took the word with it
-        progress.show(scale["moves_left"], left)
+            # A coordinator that is gone took the word with it.
+            ended = [status["outcomes"].get(plan, "rolled back" if left else "done") for plan in plans]
+            return next((o for o in ("rolled back", "forced") if o in ended), "done"), status
+        progress.show(sum(scale["moves_left"] for scale in running), left)
         await asyncio.sleep(POLL_S)
 
 
@@ -209,6 +210,7 @@ def _end(args: Any, facts: dict[str, Any]) -> int:
     }
     facts = {**known, **facts}
     facts.pop("since", None)
+    facts.pop("plans", None)
     if args.json:
         show_json(facts)
     else:
