@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pipeline.app import App
     from pipeline.topology import Subtopology
 
+SLICES, SLICE_S = 8, 1.0  # a timeout counts down in so many slices at least, of so many seconds at most
 CALL, RECORD, RUN = "call", "record", "run"  # what counts together: a call, the calls of a record, or of a whole run
 
 
@@ -45,13 +46,42 @@ def without_waiting(run: Coroutine[Any, Any, int]) -> int:
 
 async def in_time(step: Step, argument: Any) -> None:
     """Await the user's function, for at most its timeout."""
+    if step.timeout_s is None:
+        await step.function(argument, *step.arguments)
+        return
     try:
-        async with asyncio.timeout(step.timeout_s) as limit:
-            await step.function(argument, *step.arguments)
+        async with asyncio.timeout(None) as limit:
+            watch = _Countdown(limit, step.timeout_s)
+            try:
+                await step.function(argument, *step.arguments)
+            finally:
+                watch.end()
     except TimeoutError as error:
         if not limit.expired():
             raise
         raise TimeoutError(f"{step.name} did not end within its timeout of {step.timeout_s:g} s") from error
+
+
+class _Countdown:
+    """Ends a call after `seconds` in which this process ran. It counts down in slices, each when its timer fires: of the
+    time for which the process stands still (SIGSTOP, a paused container) at most one slice counts."""
+
+    def __init__(self, limit: asyncio.Timeout, seconds: float) -> None:
+        self._limit = limit
+        self._left = seconds
+        self._slice = min(SLICE_S, seconds / SLICES)
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(self._slice, self._tick)
+
+    def _tick(self) -> None:
+        self._left -= self._slice
+        if self._left > 0:
+            self._timer = self._loop.call_later(min(self._slice, self._left), self._tick)
+        else:
+            self._limit.reschedule(self._loop.time())
+
+    def end(self) -> None:
+        self._timer.cancel()
 
 
 def newest(items: Sequence[Item]) -> int:

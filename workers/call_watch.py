@@ -29,34 +29,40 @@ class Turn:
 
 
 class CallWatch:
-    """Looks at the turn under way; `clock` in seconds. `overdue` is told of a call that lasts longer than `max_call_s`."""
+    """Looks at the turn under way; `clock` in seconds. `overdue` is told of a call that lasts longer than `max_call_s`.
+    Somebody looks every `look_s` at least while this process runs: of a longer time between two looks no more counts,
+    because the process stood still (SIGSTOP, a paused container)."""
 
     def __init__(
         self,
         clock: Callable[[], float],
         max_call_s: float = math.inf,
         overdue: Callable[[Turn], None] = lambda turn: None,
+        look_s: float = math.inf,
     ) -> None:
         self._clock = clock
         self._max_call_s = max_call_s
         self._overdue = overdue
+        self._look_s = look_s
         self._seen: tuple[Turn, int] | None = None
-        self._since = 0.0
+        self._looked_at = 0.0
+        self._lasts = 0.0
 
     def look(self, turn: Turn | None) -> str:
         """A sentence on the call that has lasted for more than a second since it was first seen; "" without one."""
         now = self._clock()
+        passed, self._looked_at = min(now - self._looked_at, self._look_s), now
         if turn is None:
             self._seen = None
             return ""
         seen = turn, turn.process.finished
         if self._seen is None or self._seen[0] is not seen[0] or self._seen[1] != seen[1]:
-            self._seen, self._since = seen, now
+            self._seen, self._lasts = seen, 0.0
             return ""
-        lasts = now - self._since
-        if lasts > self._max_call_s:
+        self._lasts += passed
+        if self._lasts > self._max_call_s:
             self._overdue(turn)
-        return f"{describe(turn)} has lasted {lasts:.0f} s" if lasts >= NOTICED_S else ""
+        return f"{describe(turn)} has lasted {self._lasts:.0f} s" if self._lasts >= NOTICED_S else ""
 
 
 def is_of_one_record(turn: Turn) -> bool:

@@ -1,8 +1,9 @@
 """Tasks that are halted for the whole group: a processor stopped at a record, and `--on-halt continue` keeps the others going.
 
 One rule: a halt is in the log before the task is given up, so no next owner tries the record again. Its owner holds a
-halted task and processes nothing; `orchestrator resume` takes the halt back, or has the record skipped. Every worker
-looks once a heartbeat whether a halt of a task that it holds was taken back.
+halted task and processes nothing; `orchestrator resume` takes the halt back, or has the record skipped. A skip stays in
+the log until it is committed, also behind a later halt, and all changes of a halt are made with compare-and-set. Every
+worker looks once a heartbeat whether a halt of a task that it holds was taken back.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ import msgspec
 
 from pipeline.errors import ProcessorFailed
 from state.log.group_store import GroupStore, MetadataKind
-from state.log.protocol import Partition
+from state.log.protocol import GroupLog, Partition
 
 if TYPE_CHECKING:
     from workers.task import TaskRun
     from workers.worker import Worker
 
 HALTS = MetadataKind("halt")
+Place = tuple[str, int, int]  # of a record: topic, partition, offset
 
 
 class Halt(msgspec.Struct, frozen=True):
-    """Why a task processes nothing: the record, and what its processor failed with. `skip`: go on behind the record."""
+    """Why a task processes nothing: the record, and what its processor failed with. `skip`: go on behind the record.
+    `skips`: records of earlier halts that are to be skipped and were not committed when this halt was written."""
 
     topic: str
     partition: int
@@ -32,6 +35,12 @@ class Halt(msgspec.Struct, frozen=True):
     error: str
     at_ms: int
     skip: bool = False
+    skips: tuple[Place, ...] = ()
+
+    @property
+    def left_out(self) -> tuple[Place, ...]:
+        """All records that are to be skipped."""
+        return (*self.skips, (self.topic, self.partition, self.offset)) if self.skip else self.skips
 
     @property
     def record(self) -> str:
@@ -61,8 +70,34 @@ async def read_all(store: GroupStore, application: str) -> dict[str, Halt]:
     return {task: decode(value) for task, value in (await store.metadata_of(application, HALTS)).items()}
 
 
-async def write(store: GroupStore, application: str, task: str, halt: Halt) -> None:
-    await store.put_metadata(application, HALTS, task, encode(halt))
+async def write(log: GroupLog, application: str, task: str, halt: Halt) -> None:
+    """Writes a halt, with the skips before it that are not committed yet."""
+    while True:
+        seen = await log.metadata(application, HALTS, task)
+        skips = () if seen is None else await _not_committed(log, application, decode(seen).left_out)
+        value = encode(msgspec.structs.replace(halt, skips=skips))
+        if await log.replace_metadata(application, HALTS, task, seen, value):
+            return
+
+
+async def _not_committed(log: GroupLog, application: str, places: tuple[Place, ...]) -> tuple[Place, ...]:
+    partitions = [Partition(topic, number) for topic, number, _ in places]
+    positions = await log.positions(application, partitions)
+    return tuple(place for place in places if positions.get(Partition(*place[:2]), 0) <= place[2])
+
+
+async def take_back(log: GroupLog, application: str, task: str, seen: bytes, *, skip: bool) -> bool:
+    """The task of the halt that was `seen` goes on; with `skip` behind its record. Skips of earlier halts are kept.
+    Returns False, with nothing done, where it is another halt by now, or none."""
+    halt = decode(seen)
+    if skip:
+        value = encode(msgspec.structs.replace(halt, skip=True))
+    elif halt.skips:
+        *before, (topic, partition, offset) = halt.skips
+        value = encode(Halt(topic, partition, offset, halt.error, halt.at_ms, skip=True, skips=tuple(before)))
+    else:
+        value = None
+    return await log.replace_metadata(application, HALTS, task, seen, value)
 
 
 async def run(worker: Worker) -> None:
@@ -84,16 +119,19 @@ async def _look(worker: Worker, run: TaskRun, found: Halt | None) -> None:
         if found is None or found.skip:
             run.resume(found)
     elif found is not None and found.skip:
-        position = run.committed.get(Partition(found.topic, found.partition), 0)
-        if position > found.offset:
-            await _is_over(worker, run)
+        committed = run.committed
+        if all(committed.get(Partition(*place[:2]), 0) > place[2] for place in found.left_out):
+            await _is_over(worker, run, found)
 
 
-async def _is_over(worker: Worker, run: TaskRun) -> None:
-    """The skip is committed: the halt goes from the log, unless the task was halted at a later record meanwhile."""
+async def _is_over(worker: Worker, run: TaskRun, found: Halt) -> None:
+    """The skips are committed: the halt goes from the log, unless the task was halted at a later record meanwhile."""
     halt = run.halt
     async with worker.halting:
-        if run.halt is halt:
-            await worker.log.put_metadata(worker.application, HALTS, run.scope, None)
+        if run.halt is not halt:
+            return
+        seen = await worker.log.metadata(worker.application, HALTS, run.scope)
+        if seen is not None and decode(seen) == found:
+            await worker.log.replace_metadata(worker.application, HALTS, run.scope, seen, None)
         if run.halt is halt:
             run.halt = None

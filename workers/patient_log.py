@@ -243,6 +243,6 @@ class PatientLog:
         await self._write(lambda: self.inner.put_metadata(application, kind, key, value, lease=lease))
 
     async def replace_metadata(
-        self, application: str, kind: MetadataKind, key: str, seen: bytes | None, value: bytes
+        self, application: str, kind: MetadataKind, key: str, seen: bytes | None, value: bytes | None
     ) -> bool:
         return await self._write(lambda: self.inner.replace_metadata(application, kind, key, seen, value))

@@ -34,6 +34,7 @@ TURN_RECORDS, TURN_S = 500, 0.05
 FETCH_BYTES, FETCH_BYTES_MIN = 256 << 10, 16 << 10
 BUFFER_BYTES, BUFFER_BYTES_ALL = 1 << 20, 64 << 20  # of fetched records that wait: of a partition, and of the worker
 IDLE_MS = 20
+LOOKS = 3  # heartbeats in which somebody looks at a sync call that lasts, at least
 CALL_END_S = 5.0  # how long an orderly stop waits for async calls before it undoes them
 
 
@@ -56,7 +57,8 @@ class RecordLoop:
         self._turns: dict[TaskRun, Turn] = {}  # of async tasks
         self._watches: dict[TaskRun, CallWatch] = {}
         max_call_s = worker.spec.instance.max_call_ms / 1000
-        self._watch = CallWatch(worker.surroundings.clock, max_call_s, worker.overdue)
+        look_s = LOOKS * worker.spec.instance.settings.heartbeat_ms / 1000
+        self._watch = CallWatch(worker.surroundings.clock, max_call_s, worker.overdue, look_s)
 
     # ---- tasks come and go
 

@@ -175,8 +175,9 @@ class TaskRun:
         if halt is not None and not halt.skip:
             self._report_started()
             return
-        if halt is not None:
-            self.worker.caution.leave_out(self.scope, halt.topic, halt.partition, halt.offset)
+        for topic, number, offset in halt.left_out if halt is not None else ():
+            if committed.get(Partition(topic, number), 0) <= offset:
+                self.worker.caution.leave_out(self.scope, topic, number, offset)
         stores = {table: opened.store for table, opened in self.stores.items()}
         self.process = TaskProcess(
             prepared.app,

@@ -97,7 +97,7 @@ class GroupStore(Protocol):
         without one, and for a lease with a kind that is not."""
 
     async def replace_metadata(
-        self, application: str, kind: MetadataKind, key: str, seen: bytes | None, value: bytes
+        self, application: str, kind: MetadataKind, key: str, seen: bytes | None, value: bytes | None
     ) -> bool:
-        """Write a value only where the stored one still is what was `seen` (None: not there); whether it was written.
-        Raises StateError for a kind that is written under a lease."""
+        """Write (or with None remove) a value only where the stored one still is what was `seen` (None: not there); whether
+        that was done. Raises StateError for a kind that is written under a lease."""

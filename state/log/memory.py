@@ -309,7 +309,7 @@ class MemoryLog:
         self.wake()
 
     async def replace_metadata(
-        self, application: str, kind: MetadataKind, key: str, seen: bytes | None, value: bytes
+        self, application: str, kind: MetadataKind, key: str, seen: bytes | None, value: bytes | None
     ) -> bool:
         checks.author(kind, None)
         if self._kept(application, kind).get(key) != seen:

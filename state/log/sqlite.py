@@ -267,7 +267,7 @@ class SqliteLog:
         await self._write(partial(self._writer.put_metadata, application, kind, key, value, lease))
 
     async def replace_metadata(
-        self, application: str, kind: MetadataKind, key: str, seen: bytes | None, value: bytes
+        self, application: str, kind: MetadataKind, key: str, seen: bytes | None, value: bytes | None
     ) -> bool:
         return await self._write(partial(self._writer.replace_metadata, application, kind, key, seen, value))
 

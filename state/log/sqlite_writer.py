@@ -229,7 +229,7 @@ class Writer:
             _put_metadata(db, application, kind, key, value)
 
     def replace_metadata(
-        self, application: str, kind: MetadataKind, key: str, seen: bytes | None, value: bytes
+        self, application: str, kind: MetadataKind, key: str, seen: bytes | None, value: bytes | None
     ) -> bool:
         checks.author(kind, None)
         with self.transaction() as db:
@@ -394,7 +394,7 @@ def read_metadata(db: sqlite3.Connection, application: str, kind: MetadataKind, 
 
 
 def _replace_metadata(
-    db: sqlite3.Connection, application: str, kind: MetadataKind, key: str, seen: bytes | None, value: bytes
+    db: sqlite3.Connection, application: str, kind: MetadataKind, key: str, seen: bytes | None, value: bytes | None
 ) -> bool:
     if read_metadata(db, application, kind, key) != seen:
         return False

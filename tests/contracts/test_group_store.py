@@ -116,6 +116,9 @@ async def test_metadata_is_replaced_only_where_it_is_as_it_was_seen(log: GroupLo
     assert await log.metadata(APP, SCHEMA, "app") == b"first"
     assert await log.replace_metadata(APP, SCHEMA, "app", b"first", b"second")
     assert await log.metadata_of(APP, SCHEMA) == {"app": b"second"}
+    assert not await log.replace_metadata(APP, SCHEMA, "app", b"first", None), "it is another one by now"
+    assert await log.replace_metadata(APP, SCHEMA, "app", b"second", None)
+    assert await log.metadata_of(APP, SCHEMA) == {}
 
 
 async def test_of_many_that_replace_at_once_none_is_lost(log: GroupLog, place: Place) -> None:

@@ -17,7 +17,7 @@ from pipeline.errors import PipelineError
 from state.errors import StateError
 from state.log.protocol import GroupLog
 from tests.process_simulation.disk import NoteFile
-from tests.process_simulation.process import DEAD, STOPPED, Process, Thread, current
+from tests.process_simulation.process import DEAD, STOPPED, Process, ProcessGone, Thread, current
 from workers.blame import CallNote
 from workers.fleet import Fleet
 from workers.instance import Instance
@@ -61,6 +61,9 @@ class MemoryLine(ThreadLine):
         return await super().open(address, heartbeat_s, self._process.watching(watch))
 
     async def call(self, work: Coroutine[Any, Any, Any]) -> Any:
+        if self._process.state == DEAD:  # what is left of it is unwound: nobody would run the work
+            work.close()
+            raise ProcessGone(self._process.name)
         return await self._process.loop.create_task(work, context=self._thread.context)
 
 

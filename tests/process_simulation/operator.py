@@ -8,15 +8,13 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from state.log.protocol import Partition
 from tests.process_simulation.apps import policy
 from tests.process_simulation.fates import FATES_OF_LIFE, HANGS, RAISES
 from tests.process_simulation.judges import payment_id, records_of
 from tests.process_simulation.process import DEAD
 from workers import halts
-from workers.halts import HALTS, Halt
+from workers.halts import Halt
 
 if TYPE_CHECKING:
     from tests.process_simulation.life import Life
@@ -92,14 +90,13 @@ class Operator:
             life.loop.tell(f"resume {task} --skip: record {number}")
             life.receipts.may_be_left_out.add(number)
             life.left_out.add(number)
-            skipping = halts.encode(msgspec.structs.replace(halt, skip=True))
-            await life.log.replace_metadata(application, HALTS, task, halts.encode(halt), skipping)
+            await halts.take_back(life.log, application, task, halts.encode(halt), skip=True)
             return
         if trouble is not None and (trouble.way != "again" or number in self._resumed or trouble.fate != RAISES):
             FATES_OF_LIFE.mend({number})
         self._resumed.add(number)
         life.loop.tell(f"resume {task}: record {number}")
-        await life.log.put_metadata(application, HALTS, task, None)
+        await halts.take_back(life.log, application, task, halts.encode(halt), skip=False)
 
     def _record(self, halt: Halt) -> int:
         for record in records_of(self._life.log, Partition(halt.topic, halt.partition)):

@@ -17,8 +17,6 @@ from tests.process_simulation.plan import Fault, Plan, draw
 from tests.process_simulation.shrink import broken, shrunk
 
 LIVES, PIECE = 200, 20
-# What is left of a life is unwound in the middle of things, after it was judged.
-pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 
 
 @pytest.mark.parametrize("first", range(0, LIVES, PIECE))

@@ -11,7 +11,6 @@ import pytest
 from tests.process_simulation.plan import Plan
 from tests.process_simulation.shrink import broken
 
-pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 FOLDER = Path(__file__).parent / "mended"
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 
-import msgspec
-
 from orchestrator.cli.arguments import Parser
 from orchestrator.errors import RefusedBySafety, WrongUse
 from state.log.protocol import GroupLog
@@ -31,19 +29,12 @@ def run(argv: list[str]) -> int:
 
 async def _resume(app: str, task: str, skip: bool, url: str | None) -> str:
     async with log_of(app, url) as (application, log, _):
-        halt = await halts.read(log, application, task)
-        if halt is None:
+        seen = await log.metadata(application, halts.HALTS, task)
+        if seen is None:
             return await _not_halted(log, application, task)
-        value = halts.encode(halt)
-        if skip:
-            skipping = halts.encode(msgspec.structs.replace(halt, skip=True))
-            if not await log.replace_metadata(application, halts.HALTS, task, value, skipping):
-                raise RefusedBySafety(
-                    f"{task} was resumed or halted again meanwhile; look at `orchestrator status {app}`"
-                )
-            return f"{task} goes on behind {halt.record}"
-        await log.put_metadata(application, halts.HALTS, task, None)
-        return f"{task} goes on with {halt.record}"
+        if not await halts.take_back(log, application, task, seen, skip=skip):
+            raise RefusedBySafety(f"{task} was resumed or halted again meanwhile; look at `orchestrator status {app}`")
+        return f"{task} goes on {'behind' if skip else 'with'} {halts.decode(seen).record}"
 
 
 async def _not_halted(log: GroupLog, application: str, task: str) -> str:

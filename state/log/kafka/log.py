@@ -267,7 +267,7 @@ class KafkaLog:
             await (await self._made_facts(application)).change(lambda _: record)
 
     async def replace_metadata(
-        self, application: str, kind: MetadataKind, key: str, seen: bytes | None, value: bytes
+        self, application: str, kind: MetadataKind, key: str, seen: bytes | None, value: bytes | None
     ) -> bool:
         checks.author(kind, None)
         record = [facts.metadata_record(kind, key, value)]

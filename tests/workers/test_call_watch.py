@@ -1,0 +1,76 @@
+"""How long calls last: time for which the process stood still does not count, neither for sync calls nor for async ones."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from orchestrator import App, Record
+from pipeline.calls import SLICE_S
+from pipeline.errors import ProcessorFailed
+from pipeline.process import TaskProcess
+from pipeline.records import SourceRecord
+from tests.process_simulation.chance import Order
+from tests.process_simulation.loop import VirtualLoop
+from workers.call_watch import CallWatch, Turn
+
+RECORDS = [("in", SourceRecord(0, 0, b"k", b"v"))]
+
+
+def process_of(call: Any, timeout: float | None = None) -> TaskProcess:
+    app = App("x")
+    app.processor(app.topic("in", key=str, value=str), timeout=timeout)(call)
+    return TaskProcess(app, app.topology().subtopologies[0], 0, {}, {})
+
+
+def test_a_longer_time_between_two_looks_is_a_pause() -> None:
+    def call(record: Record[str, str]) -> None:
+        """Is not called."""
+
+    now, overdue = [0.0], list[Turn]()
+    watch = CallWatch(lambda: now[0], 10.0, overdue.append, look_s=2.0)
+    turn = Turn("0_0", process_of(call), RECORDS)
+    watch.look(turn)
+    now[0] += 60.0
+    assert watch.look(turn) == "the call of call with in-0@0 in task 0_0 has lasted 2 s"
+    for _ in range(8):
+        now[0] += 1.0
+        watch.look(turn)
+    assert not overdue, "the call has lasted 10 s and no more"
+    now[0] += 0.1
+    watch.look(turn)
+    assert overdue == [turn]
+
+
+def lived(call: Any, *, stands_still: bool) -> int:
+    """How many records an async call with a timeout of 4 s completes; the process may stand still for a minute."""
+    loop = VirtualLoop(1, Order(1, 0.0))
+
+    def pause() -> None:
+        loop._now += 60.0
+
+    if stands_still:
+        loop.call_later(SLICE_S / 2, pause)
+    try:
+        return loop.run_until_complete(process_of(call, 4.0).run_async(RECORDS))
+    finally:
+        loop.close()
+
+
+def test_a_pause_of_the_process_does_not_end_an_async_call() -> None:
+    async def call(record: Record[str, str]) -> None:
+        for _ in range(3):
+            await asyncio.sleep(1.0)
+
+    assert lived(call, stands_still=True) == 1
+
+
+@pytest.mark.parametrize("stands_still", [False, True])
+def test_an_async_call_that_hangs_is_ended(stands_still: bool) -> None:
+    async def call(record: Record[str, str]) -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(ProcessorFailed, match=r"call did not end within its timeout of 4 s"):
+        lived(call, stands_still=stands_still)
