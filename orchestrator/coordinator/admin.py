@@ -1,4 +1,4 @@
-"""What clients may ask the coordinator: status, scale-down and its plan, explain, query.
+"""What the coordinator answers to requests: status, scale-down and its plan, explain, where a task is.
 
 One rule: an answer is plain data in the shapes that the command line prints; a request becomes one event of the group.
 """
@@ -7,10 +7,23 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from orchestrator.clocks import monotonic_ms
+from orchestrator.coordinator.requests import (
+    ExplainRequest,
+    Handler,
+    HandOversRequest,
+    LocateRequest,
+    PlanRequest,
+    Request,
+    ScaleDownRequest,
+    StableRequest,
+    StatusRequest,
+    UndoRequest,
+)
 from orchestrator.coordinator.shell import Coordinator
 from orchestrator.errors import OrchestratorError, RefusedBySafety, WrongUse
 from orchestrator.explain.task import explain_task
@@ -26,12 +39,11 @@ AMOUNTS = ("to", "by", "instances")
 PLANS_KEPT = 100
 
 
-async def status(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole group, as `status --json` prints it (the caller adds application and log). `counted`: refuse while it is
-    not known how many instances run."""
+async def status(coordinator: Coordinator, request: StatusRequest) -> dict[str, Any]:
+    """The whole group, as `status --json` prints it (the caller adds application and log)."""
     await coordinator.gathered.wait()
     group = coordinator.group
-    if args.get("counted"):
+    if request.counted:
         running(group)
     return {
         "generation": group.generation,
@@ -42,7 +54,7 @@ async def status(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str,
         "scale_since": coordinator.scale_since,
         "instances": instances(group),
         "tasks": [task_facts(group, task) for task in sorted(group.tasks)],
-        "hand_overs": hand_over_facts(coordinator, int(args.get("hand_overs_since") or 0)),
+        "hand_overs": hand_over_facts(coordinator, request.hand_overs_since),
         "last_outcome": list(coordinator.last_outcome) if coordinator.last_outcome else None,
     }
 
@@ -142,7 +154,7 @@ def hand_over_facts(coordinator: Coordinator, since: int = 0) -> dict[str, Any]:
     }
 
 
-async def hand_overs(coordinator: Coordinator, args: Mapping[str, Any]) -> list[dict[str, Any]]:
+async def hand_overs(coordinator: Coordinator, request: HandOversRequest) -> list[dict[str, Any]]:
     """The last hand-overs, oldest first."""
     return [
         {"task": str(h.task), "from": h.source, "to": h.target, "gap_ms": h.gap_ms, "pause_ms": h.pause_ms}
@@ -150,36 +162,35 @@ async def hand_overs(coordinator: Coordinator, args: Mapping[str, Any]) -> list[
     ]
 
 
-async def plan(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
+async def plan(coordinator: Coordinator, request: PlanRequest) -> dict[str, Any]:
     """Who would leave and what would move; changes nothing."""
     await coordinator.gathered.wait()
-    made = make_plan(coordinator.group, args, coordinator.host)
+    made = make_plan(coordinator.group, request, coordinator.host)
     coordinator.plans.pop(made["plan"], None)
-    coordinator.plans[made["plan"]] = {name: args.get(name) for name in AMOUNTS}
+    coordinator.plans[made["plan"]] = {name: getattr(request, name) for name in AMOUNTS}
     while len(coordinator.plans) > PLANS_KEPT:
         del coordinator.plans[next(iter(coordinator.plans))]
     return made
 
 
-def make_plan(group: GroupState, args: Mapping[str, Any], host: str | None) -> dict[str, Any]:
+def make_plan(group: GroupState, request: PlanRequest | ScaleDownRequest, host: str | None) -> dict[str, Any]:
     """The plan of a scale-down: its id stands for the group as it is now, so an older plan does not fit later."""
     present = running(group)
-    given = [name for name in AMOUNTS if args.get(name)]
+    given = [name for name in AMOUNTS if getattr(request, name)]
     if len(given) != 1:
         raise WrongUse("give one of --to, --by, --instances")
-    current = args.get("current")
-    if current is not None and int(current) != len(present):
-        raise RefusedBySafety(f"{len(present)} instances run, not {current}; look at `status` and decide again")
+    if request.current is not None and request.current != len(present):
+        raise RefusedBySafety(f"{len(present)} instances run, not {request.current}; look at `status` and decide again")
     if "instances" in given:
-        leaving = sorted(set(str(args["instances"]).split(",")), key=natural)
+        leaving = sorted(set(str(request.instances).split(",")), key=natural)
         unknown = [name for name in leaving if name not in present]
         if unknown:
             raise WrongUse(f"no instance '{unknown[0]}' runs; there are {', '.join(sorted(present, key=natural))}")
         if len(leaving) >= len(present):
             raise WrongUse("all instances would leave, and one always stays; name fewer")
     else:
-        to = parse_amount(str(args["to"]), "--to") if "to" in given else None
-        by = parse_amount(str(args["by"]), "--by") if "by" in given else None
+        to = parse_amount(str(request.to), "--to") if "to" in given else None
+        by = parse_amount(str(request.by), "--by") if "by" in given else None
         size = target_size(len(present), to=to, by=by)
         leaving = choose_leaving(leaver_costs(group, present), len(present) - size, last=host)
     staying = sorted(present - set(leaving), key=natural)
@@ -222,7 +233,7 @@ def _moves(group: GroupState, leaving: set[str]) -> list[dict[str, Any]]:
     return rows
 
 
-async def scale_down(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
+async def scale_down(coordinator: Coordinator, request: ScaleDownRequest) -> dict[str, Any]:
     """Mark the leavers. The operation is written down before any member is sent its part."""
     await coordinator.gathered.wait()
     group = coordinator.group
@@ -230,29 +241,28 @@ async def scale_down(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[
         raise RefusedBySafety(
             f"scale-down {group.operation.id} is running; follow it with --follow or take it back with --undo"
         )
-    wanted = args.get("plan")
-    if wanted and not any(args.get(name) for name in AMOUNTS):
+    wanted = request.plan
+    if wanted and not any(getattr(request, name) for name in AMOUNTS):
         if wanted not in coordinator.plans:
             raise RefusedBySafety(f"there is no plan {wanted} here, or its coordinator is gone; make one with --plan")
-        args = {**args, **coordinator.plans[wanted]}
-    made = make_plan(group, args, coordinator.host)
+        request = msgspec.structs.replace(request, **coordinator.plans[wanted])
+    made = make_plan(group, request, coordinator.host)
     if wanted and wanted != made["plan"]:
         raise RefusedBySafety(f"plan {wanted} does not fit: the group has changed since; make a new one with --plan")
     if not made["leaving"]:
         return made
-    timeout_ms = args.get("timeout_ms")
-    deadline_wall = None if timeout_ms is None else coordinator.wall_ms() + int(timeout_ms)
-    force = bool(args.get("force"))
+    timeout_ms, force = request.timeout_ms, request.force
+    deadline_wall = None if timeout_ms is None else coordinator.wall_ms() + timeout_ms
     await coordinator.ledger.put_operation(
         {"id": made["plan"], "leaving": made["leaving"], "deadline_wall_ms": deadline_wall, "force": force}
     )
-    deadline = None if timeout_ms is None else monotonic_ms() + int(timeout_ms)
+    deadline = None if timeout_ms is None else monotonic_ms() + timeout_ms
     coordinator.scale_since = coordinator.hand_over_count
     coordinator.event(ev.Leaving(made["plan"], tuple(made["leaving"]), deadline, force))
     return {**made, "outcome": "running", "since": coordinator.scale_since}
 
 
-async def undo(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
+async def undo(coordinator: Coordinator, request: UndoRequest) -> dict[str, Any]:
     """Take the marks of the running scale-down back."""
     operation = coordinator.group.operation
     if operation is None:
@@ -261,10 +271,10 @@ async def undo(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, A
     return {"outcome": "rolled back", "plan": operation.id}
 
 
-async def explain(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
+async def explain(coordinator: Coordinator, request: ExplainRequest) -> dict[str, Any]:
     """Why a task is where it is."""
     group = coordinator.group
-    task = _task(group, str(args["task"]))
+    task = _task(group, request.task)
     why, waiting = explain_task(group, task)
     holder = holder_of(group, task)
     return {
@@ -285,37 +295,33 @@ def _task(group: GroupState, text: str) -> TaskId:
     return task
 
 
-async def query(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Read a key from the active's store."""
+async def locate(coordinator: Coordinator, request: LocateRequest) -> dict[str, Any]:
+    """Which instance runs a task, and where it listens: it is asked itself for what is in its stores."""
     group = coordinator.group
-    task = _task(group, str(args["task"]))
+    task = _task(group, request.task)
     holder = holder_of(group, task)
     if holder is None or holder.session is None:
         raise OrchestratorError(f"{task} has no active instance at the moment; try again, or ask `explain {task}`")
-    found = await coordinator.lookup(holder.session, task, str(args["table"]), bytes(args["key"]))
-    if found.error:
-        raise OrchestratorError(found.error)
     return {
-        "value": found.value,
         "task": str(task),
         "instance": holder.join_request.instance,
-        "role": found.role,
-        "restore_lag": found.restore_lag,
+        "member": holder.name,
+        "address": holder.join_request.address,
     }
 
 
-async def wait_generation(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
+async def wait_generation(coordinator: Coordinator, request: StableRequest) -> dict[str, Any]:
     """A light request: has anything changed, is it stable."""
     return {"generation": coordinator.group.generation, "stable": is_stable(coordinator.group)}
 
 
-HANDLERS = {
-    "status": status,
-    "plan": plan,
-    "scale-down": scale_down,
-    "undo": undo,
-    "explain": explain,
-    "query": query,
-    "hand-overs": hand_overs,
-    "stable": wait_generation,
+HANDLERS: dict[type[Request], Handler] = {
+    StatusRequest: status,
+    PlanRequest: plan,
+    ScaleDownRequest: scale_down,
+    UndoRequest: undo,
+    ExplainRequest: explain,
+    LocateRequest: locate,
+    HandOversRequest: hand_overs,
+    StableRequest: wait_generation,
 }
