@@ -26,11 +26,22 @@ from random import Random
 
 from benchmarks.assignors import in_turns, lines_within, processor
 from benchmarks.group_rounds import Round, Steps
-from benchmarks.heartbeats import Server, ask, beats_of_rival, status_of
+from benchmarks.heartbeats import (
+    CREDENTIALS,
+    Crash,
+    Measured,
+    Server,
+    Settled,
+    Watch,
+    ask,
+    beats_of_rival,
+    status_of,
+)
 from benchmarks.section import write_section
 from orchestrator.coordinator import messages
+from orchestrator.coordinator.connection import Connection
 from orchestrator.coordinator.heartbeat_delta import DeltaEncoder
-from orchestrator.coordinator.transport import Connection, connect
+from orchestrator.coordinator.transport import connect
 from orchestrator.model import JoinRequest, Settings, Task, TaskId
 from orchestrator.task_assignor.assign import assign_tasks
 from orchestrator.task_assignor.view import MemberView, View
@@ -148,25 +159,25 @@ async def beats(instances: int, tasks: int, seconds: float) -> Beats:
     try:
         links = [await joined(server.address, number, instances, tasks) for number in range(CONNECTIONS)]
         workers = [Talking(link, tasks_of(number, instances, tasks)) for number, link in enumerate(links)]
-        control = await connect(server.address)
+        control = await connect(server.address, CREDENTIALS)
         await settled(control)
         runs = []
         for _ in range(3):
             ours = await beats_of_ours(control, workers, seconds)
             runs.append((ours, await beats_of_rival(other.address, CONNECTIONS, held, seconds)))
-        await ask(control, "watch")
+        await ask(control, Watch())
         await asyncio.sleep(2)
-        rest = (await ask(control, "measured"))["pause_ms"]
-        prober = await connect(server.address)
+        rest = (await ask(control, Measured()))["pause_ms"]
+        prober = await connect(server.address, CREDENTIALS)
         said = made_ahead(workers, instances)
         begin = time.monotonic()
-        await ask(control, "crash", member=f"stream-{instances - 1:05}")
+        await ask(control, Crash(f"stream-{instances - 1:05}"))
         busy = asyncio.create_task(beat_on(said, instances))
         waits: list[float] = []
         probing = asyncio.create_task(probe(prober, waits))
         await settled(control)
         took = time.monotonic() - begin
-        worst = (await ask(control, "measured"))["pause_ms"]
+        worst = (await ask(control, Measured()))["pause_ms"]
         for task in (busy, probing):
             task.cancel()
         p99 = statistics.quantiles(waits, n=100)[98]
@@ -200,13 +211,13 @@ async def probe(link: Connection, waits: list[float]) -> None:
     begin = time.monotonic()
     for due in itertools.count(begin, PROBE_S):
         await asyncio.sleep(max(0.0, due - time.monotonic()))
-        await ask(link, "settled")
+        await ask(link, Settled())
         waits.append(1000 * (time.monotonic() - due))
 
 
 async def settled(control: Connection) -> None:
     """Until nothing moves and nothing is computed."""
-    while not (await ask(control, "settled"))["settled"]:  # noqa: ASYNC110 - it is another process
+    while not (await ask(control, Settled()))["settled"]:  # noqa: ASYNC110 - it is another process
         await asyncio.sleep(0.02)
 
 
@@ -214,7 +225,7 @@ async def joined(address: str, number: int, instances: int, tasks: int) -> Conne
     """A worker of the group at rest, with the tasks that stable_start gave it."""
     name = f"stream-{number:05}"
     status = status_of(tasks_of(number, instances, tasks))
-    link = await connect(address)
+    link = await connect(address, CREDENTIALS)
     link.send(messages.Join(messages.VERSION, "bench", JoinRequest(name, name, f"{name}#1", f"{name}#1"), status))
     await link.receive_down()
     return link
@@ -249,12 +260,12 @@ async def beats_of_ours(control: Connection, workers: list[Talking], seconds: fl
     took, heard, end = 0.0, 0, time.monotonic() + seconds
     while time.monotonic() < end:
         rounds_of_beats = [[(worker.link, worker.next()) for worker in workers] for _ in range(20)]
-        before = await ask(control, "measured")
+        before = await ask(control, Measured())
         for beats in rounds_of_beats:
             for link, beat in beats:
                 link.send(beat)
-            await ask(control, "settled")  # so that nothing piles up
-        after = await ask(control, "measured")
+            await ask(control, Settled())  # so that nothing piles up
+        after = await ask(control, Measured())
         took, heard = took + after["cpu"] - before["cpu"], heard + after["beats"] - before["beats"]
     return heard / took
 

@@ -23,12 +23,48 @@ import msgspec
 
 from benchmarks.group_rounds import Round
 from orchestrator.coordinator import messages
+from orchestrator.coordinator.connection import Connection
+from orchestrator.coordinator.handshake import Credentials
+from orchestrator.coordinator.requests import Request
+from orchestrator.coordinator.secret import KEY_BYTES, Right, Secret
+from orchestrator.coordinator.services import Services
 from orchestrator.coordinator.shell import Coordinator
-from orchestrator.coordinator.transport import Connection
 from orchestrator.group import events as ev
 from orchestrator.model import MemberStatus, Owner, Settings, TaskId
 
 HEAD = "POST /beat HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+
+
+CREDENTIALS = Credentials("bench", Secret(Right.JOIN, bytes(KEY_BYTES)))
+
+
+class Look(Request, tag="look", frozen=True):
+    """What a test or benchmark wants to know."""
+
+
+class Measured(Request, tag="measured", frozen=True):
+    """CPU time, the longest pause, heartbeats taken."""
+
+
+class Settled(Request, tag="settled", frozen=True):
+    """Whether nothing moves."""
+
+
+class Watch(Request, tag="watch", frozen=True):
+    """Begin to look at the loop's pauses."""
+
+
+class Crash(Request, tag="crash", frozen=True):
+    """A member is gone."""
+
+    member: str
+
+
+async def listening(coordinator: Coordinator, credentials: Credentials = CREDENTIALS) -> tuple[Services, str]:
+    """A listener of its own for a coordinator; `close` it."""
+    services = Services(credentials)
+    coordinator.listen(services)
+    return services, await services.open()
 
 
 class KeptLedger:
@@ -112,24 +148,24 @@ async def serve(instances: int, tasks: int, connections: int) -> None:
     placed = list(made.group.owners.values())
     per_writer = {w: sorted(made.group.by_transactional_id.of(w)) for w in made.group.by_transactional_id}
 
-    async def measured(coordinator: Coordinator, args: dict[str, Any]) -> dict[str, Any]:
+    async def measured(coordinator: Coordinator, request: Measured) -> dict[str, Any]:
         return {"cpu": time.process_time(), "pause_ms": pauses.longest_ms(), "beats": counting.beats}
 
-    async def settled(coordinator: Coordinator, args: dict[str, Any]) -> dict[str, Any]:
+    async def settled(coordinator: Coordinator, request: Settled) -> dict[str, Any]:
         group = coordinator.group
         work = bool(group.moves or group.recording or group.fencing or group.computing or group.dirty)
         return {"settled": not work, "generation": group.generation, "owned": len(group.by_transactional_id)}
 
-    async def crash(coordinator: Coordinator, args: dict[str, Any]) -> None:
-        coordinator.event(ev.Expired(str(args["member"])))
+    async def crash(coordinator: Coordinator, request: Crash) -> None:
+        coordinator.event(ev.Expired(request.member))
 
-    async def watch(coordinator: Coordinator, args: dict[str, Any]) -> None:
+    async def watch(coordinator: Coordinator, request: Watch) -> None:
         pauses.wanted.set()
 
-    handlers = {"watch": watch, "measured": measured, "settled": settled, "crash": crash}
+    handlers: dict[type[Request], Any] = {Watch: watch, Measured: measured, Settled: settled, Crash: crash}
     settings = Settings(session_timeout_ms=3_600_000, rejoin_grace_ms=3_600_000)
     counting = coordinator = Counting("bench", settings, KeptLedger(placed), made.group.tasks.values(), handlers)
-    print(await coordinator.listen(), flush=True)
+    print((await listening(coordinator))[1], flush=True)
     gc.collect()
     async with asyncio.TaskGroup() as group:
         group.create_task(coordinator.serve())
@@ -184,8 +220,8 @@ class Server:
         self.process.wait()
 
 
-async def ask(connection: Connection, verb: str, **args: object) -> Any:
-    connection.send(messages.Ask(1, verb, dict(args)))
+async def ask(connection: Connection, request: Request) -> Any:
+    connection.send(messages.ask(1, request))
     while True:
         answer = await connection.receive_down()
         if isinstance(answer, messages.Answer):

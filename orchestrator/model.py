@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+COUNT_MAX = 1 << 53  # of whatever is counted: exact in every language's numbers
+TASKS_MAX = 1_000_000  # of a group, and of what a message names
+
 
 class TaskId(NamedTuple):
     """A unit of assignment: one partition of one subtopology; prints as `0_3`."""
@@ -143,7 +146,7 @@ class MemberStatus:
 class JoinRequest:
     """How a worker introduces itself. `member` = instance id + worker number; `incarnation` is new at each process
     start, and `writer` (the transactional id) is made of both and never used again. `tasks` is what its version of the
-    app has; None: the same as the coordinator's own."""
+    app has; None: the same as the coordinator's own. `address`: where its instance answers queries."""
 
     member: str
     instance: str
@@ -155,6 +158,7 @@ class JoinRequest:
     pid: int = 0
     protocols: tuple[Protocol, ...] = PROTOCOL_ORDER
     tasks: tuple[TaskRange, ...] | None = None
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+from state import private
 from state.errors import DirectoryLocked, DirectoryUnusable, StoreDamaged
 from state.store.rocksdb import Peek, peek
 
@@ -58,7 +59,9 @@ class StateDirectory:
     def __init__(self, root: Path, application: str, instance: str) -> None:
         self.path = root / _piece(application, "application") / _piece(instance, "instance")
         with _clear(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
+            private.make_folder(self.path)
+            for folder in (root, self.path.parent, self.path):
+                private.close_to_others(folder)
             probe = self.path / f"{_PROBE}-{os.getpid()}"
             probe.write_bytes(b"writable?")
             probe.unlink()
@@ -78,9 +81,9 @@ class StateDirectory:
         file = folder / LOCK_FILE
         while True:
             with _clear(folder):
-                folder.mkdir(parents=True, exist_ok=True)
+                private.make_folder(folder)
                 try:
-                    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, private.FILE)
                 except FileNotFoundError:  # another process removed the stale folder at this moment
                     continue
             try:

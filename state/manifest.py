@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
+from state import private
 from state.errors import SnapshotUnusable
 
 FORMAT = 1
@@ -89,7 +90,7 @@ class SnapshotManifest(msgspec.Struct, frozen=True):
 
 def write_scope(folder: Path, manifest: ScopeManifest) -> str:
     """Write the manifest of a scope into its folder, after its tables; returns the sum the root manifest needs."""
-    folder.mkdir(parents=True, exist_ok=True)
+    private.make_folder(folder)
     data = msgspec.json.encode(manifest)
     _write_whole(folder / MANIFEST, data)
     return _digest(data)

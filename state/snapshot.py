@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from rocksdict import SstFileWriter
 
+from state import private
 from state.changelog import usable
 from state.errors import SnapshotUnusable
 from state.manifest import ADVICE, FileSum, ScopeManifest, SnapshotManifest, TableManifest, load, load_scope
@@ -92,7 +93,7 @@ class _FileWriter:
                 self._writer = None
 
     def _next(self) -> SstFileWriter:
-        self._target.mkdir(parents=True, exist_ok=True)
+        private.make_folder(self._target)
         path = self._target / f"{len(self._files):05d}.sst"
         try:
             writer = SstFileWriter(options())

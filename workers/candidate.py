@@ -1,6 +1,6 @@
 """A candidate for coordinator: watches the lease, takes it when its holder is gone, serves until deposed.
 
-One rule: the port is open before the lease names it, and nothing is decided before the owner records are read.
+One rule: the instance's listener is open before the lease names it, and nothing is decided before the owner records are read.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import replace
 from orchestrator.clocks import monotonic_ms
 from orchestrator.coordinator.admin import HANDLERS
 from orchestrator.coordinator.election import Election, Seen
+from orchestrator.coordinator.services import Services
 from orchestrator.coordinator.shell import Coordinator
 from orchestrator.model import Task
 from state import history
@@ -34,12 +35,18 @@ class Candidate:
     """Runs in each instance's parent process."""
 
     def __init__(
-        self, log_: GroupLog, prepared: Prepared, spec: InstanceSpec, surroundings: Surroundings = REAL
+        self,
+        log_: GroupLog,
+        prepared: Prepared,
+        spec: InstanceSpec,
+        services: Services,
+        surroundings: Surroundings = REAL,
     ) -> None:
         self._log = log_
         self._prepared = prepared
         self._app = prepared.app
         self._spec = spec
+        self._services = services
         self._surroundings = surroundings
         self._election = Election()
 
@@ -89,10 +96,10 @@ class Candidate:
             host=self._spec.instance,
             wall_ms=self._surroundings.wall_ms,
         )
-        address = await coordinator.listen()
+        coordinator.listen(self._services)
         taken: Lease | None = None
         try:
-            taken = await self._log.acquire(self._app.id, self._spec.instance, address, seen)
+            taken = await self._log.acquire(self._app.id, self._spec.instance, self._services.listener.address, seen)
             if taken is None:
                 return
             log.info("%s is the coordinator of %s, term %d", self._spec.instance, self._app.id, taken.term)

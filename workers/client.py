@@ -6,23 +6,30 @@ One rule: a client never creates a log, and holds no opinion: what it prints is 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from orchestrator.coordinator import messages
-from orchestrator.coordinator.transport import Connection, ConnectionEnded, connect
+from orchestrator.coordinator.connection import Connection, ConnectionEnded
+from orchestrator.coordinator.handshake import Credentials
+from orchestrator.coordinator.requests import Request
+from orchestrator.coordinator.secret import Right
+from orchestrator.coordinator.transport import connect
 from orchestrator.errors import NotThere, OrchestratorError, RefusedBySafety, TimedOut, WrongUse
 from state.log.group_store import GroupStore
 from state.log.protocol import GroupLog
+from workers.credentials import client_credentials
 from workers.fleet import FLEET, started
 from workers.logs import default_log, open_log
 from workers.prepare import DESCRIPTION
 
 FIND_S, ALONE_S, ASK_S = 8.0, 1.5, 20.0
+_numbers = itertools.count(1)  # never the same twice: an answer that comes late is to nobody's request
 
 
 def application_of(app: str) -> str:
@@ -46,6 +53,18 @@ async def log_of(app: str, url: str | None) -> AsyncIterator[tuple[str, GroupLog
         await log.close()
 
 
+@asynccontextmanager
+async def client_of(args: Any) -> AsyncIterator[tuple[str, GroupLog, Client]]:
+    """(application id, its log, a client of its group) from the options of a command. Raises WrongUse where there is no
+    log; the secret is read when the group is asked."""
+    async with log_of(args.app, args.log) as (application, log, url):
+        client = Client(log, application, lambda: client_credentials(application, url, args), url)
+        try:
+            yield application, log, client
+        finally:
+            await client.close()
+
+
 async def description(log: GroupStore, application: str) -> dict[str, Any]:
     """What the log knows of the application. Raises WrongUse for one it does not know."""
     found = await log.metadata(application, DESCRIPTION, "app")
@@ -58,19 +77,23 @@ async def description(log: GroupStore, application: str) -> dict[str, Any]:
 class Client:
     """Questions to the coordinator; finds it again when it moves."""
 
-    def __init__(self, log: GroupStore, application: str) -> None:
+    def __init__(
+        self, log: GroupStore, application: str, credentials: Callable[[], Credentials], log_url: str = ""
+    ) -> None:
+        self.log_url = log_url
         self._log = log
         self._application = application
+        self._credentials = credentials  # read with the first connection: before that there may be no secret
         self._connection: Connection | None = None
-        self._id = 0
+        self._instances: dict[str, Connection] = {}  # by address
 
-    async def ask(self, verb: str, args: Mapping[str, Any] | None = None, *, retry_s: float = FIND_S) -> Any:
+    async def ask(self, request: Request, *, retry_s: float = FIND_S) -> Any:
         """The answer, or the error that the coordinator gave with its exit code. Raises RefusedBySafety where no
         coordinator can be found within `retry_s`."""
         begun = time.monotonic()
         while True:
             try:
-                return await self._ask(verb, dict(args or {}))
+                return await self._ask(request)
             except ConnectionEnded as error:
                 await self.close()
                 # With a fleet, a coordinator will be found in a moment; without one, nobody will be.
@@ -82,29 +105,54 @@ class Client:
                     ) from None
                 await asyncio.sleep(0.1)
 
-    async def _ask(self, verb: str, args: dict[str, Any]) -> Any:
+    async def _ask(self, request: Request) -> Any:
         if self._connection is None:
             lease = await self._log.lease(self._application)
             if lease is None:
                 raise ConnectionEnded("it never had one")
-            self._connection = await connect(lease.address)
-        self._id += 1
-        self._connection.send(messages.Ask(self._id, verb, args))
-        while True:
-            try:
-                async with asyncio.timeout(ASK_S):
-                    answer = await self._connection.receive_down()
-            except TimeoutError:
-                raise ConnectionEnded(f"it did not answer within {ASK_S:.0f} s") from None
-            if isinstance(answer, messages.Answer) and answer.id == self._id:
-                if answer.error:
-                    raise _raised(answer)
-                return answer.body
+            self._connection = await connect(lease.address, self._credentials())
+        return await ask_over(self._connection, request)
+
+    async def ask_instance(self, address: str, request: Request) -> Any:
+        """What the instance that listens at `address` answers. Raises ConnectionEnded, and what it answers as an error."""
+        connection = self._instances.get(address)
+        if connection is None:
+            connection = self._instances[address] = await connect(address, self._credentials())
+        try:
+            return await ask_over(connection, request)
+        except ConnectionEnded:
+            del self._instances[address]
+            await connection.close()
+            raise
+
+    def require(self, right: Right) -> None:
+        """For what a command does beside the coordinator. Raises RefusedBySafety."""
+        self._credentials().secret.key_of(right)
 
     async def close(self) -> None:
+        for connection in self._instances.values():
+            await connection.close()
+        self._instances.clear()
         if self._connection is not None:
             await self._connection.close()
             self._connection = None
+
+
+async def ask_over(connection: Connection, request: Request) -> Any:
+    """The answer to the request, over a connection that waits for nothing else. Raises ConnectionEnded, and what the other
+    end answers as an error."""
+    number = next(_numbers)
+    connection.send(messages.ask(number, request))
+    while True:
+        try:
+            async with asyncio.timeout(ASK_S):
+                answer = await connection.receive_down()
+        except TimeoutError:
+            raise ConnectionEnded(f"it did not answer within {ASK_S:.0f} s") from None
+        if isinstance(answer, messages.Answer) and answer.id == number:
+            if answer.error:
+                raise _raised(answer)
+            return answer.body
 
 
 def _raised(answer: messages.Answer) -> OrchestratorError:

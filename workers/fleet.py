@@ -23,9 +23,11 @@ from typing import Any, Protocol
 import msgspec
 
 from orchestrator.errors import RefusedBySafety
+from state import private
 from state.errors import DirectoryUnusable, StateError
 from state.log.group_store import GroupStore, MetadataKind
 from workers.journal import wall_ms
+from workers.listening import place_of_instance
 from workers.spec import FAILED_APP, InstanceSpec, encode_spec
 
 log = logging.getLogger("orchestrator.fleet")
@@ -149,8 +151,8 @@ class Fleet:
         """One fleet of an application in a state directory. Raises RefusedBySafety."""
         folder = Path(self._base.state_dir) / self._base.application
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(folder / "fleet.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            private.make_folder(folder)
+            self._lock = os.open(folder / "fleet.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, private.FILE)
         except OSError as error:
             raise DirectoryUnusable(
                 f"the state folder {folder} cannot be made or written ({error.strerror}); choose another with --state-dir"
@@ -225,8 +227,9 @@ class Fleet:
 
     def _add(self) -> str:
         name = f"i{self._next}"
+        listen = place_of_instance(self._base.listen, self._next)
         self._next += 1
-        slot = Slot(msgspec.structs.replace(self._base, instance=name))
+        slot = Slot(msgspec.structs.replace(self._base, instance=name, listen=listen))
         self._slots[name] = slot
         slot.watcher = asyncio.create_task(self._watch(name, slot))
         slot.watcher.add_done_callback(lambda watcher: self._ended(slot, watcher))

@@ -14,15 +14,19 @@ import signal
 import sys
 from pathlib import Path
 
+from orchestrator.coordinator.services import Services
 from orchestrator.error_report import report
 from orchestrator.errors import OrchestratorError
 from pipeline.errors import PipelineError
 from pipeline.loading import load
 from state.errors import LogTimedOut, StateError
 from state.log.protocol import GroupLog
+from state.private import private_process
 from workers import halts
 from workers.blame import Blame, CallNote, note_path
 from workers.candidate import Candidate
+from workers.instance_stores import InstanceStores
+from workers.listening import place_of
 from workers.patient_log import open_patiently
 from workers.prepare import Prepared, prepare
 from workers.spec import FAILED_APP, REPORTED, InstanceSpec, WorkerSpec, decode_instance, first_line
@@ -54,6 +58,8 @@ class Instance:
         self._signals = 0
         self._careful: set[int] = set()
         self._blamed: dict[int, list[Blame]] = {}
+        self._incarnations: dict[int, str] = {}  # of the processes that are the workers now
+        self._address = ""
 
     async def run(self) -> int:
         """See run_instance. Signals are heard before the journal tells which process to send them to."""
@@ -75,7 +81,8 @@ class Instance:
 
     async def _supervise(self, prepared: Prepared, log_: GroupLog) -> int:
         self._log = log_
-        candidate = Candidate(log_, prepared, self.spec, self._surroundings)
+        services = await self._open_listener()
+        candidate = Candidate(log_, prepared, self.spec, services, self._surroundings)
         coordinating = asyncio.create_task(candidate.run()) if self.spec.coordinate else None
         watching = asyncio.create_task(self._watch())
         try:
@@ -85,9 +92,17 @@ class Instance:
             if coordinating is not None:
                 coordinating.cancel()
                 await asyncio.gather(coordinating, return_exceptions=True)
+            await services.close()
         if self.spec.after_leave == "park" and max(codes) == 0:
             await self._stop.wait()  # left: for a supervisor that would start again what exits
         return max(codes)
+
+    async def _open_listener(self) -> Services:
+        """The one port of this instance: for workers that join (while it is the coordinator), clients and queries."""
+        services = Services(self._surroundings.credentials(self.spec))
+        services.add(InstanceStores(self.spec.instance, self._incarnations.get))
+        self._address = await services.open(*place_of(self.spec.listen))
+        return services
 
     # ---- workers
 
@@ -147,7 +162,9 @@ class Instance:
             self._surroundings.new_id(),
             careful=number in self._careful,
             blamed=tuple(self._blamed.get(number, ())),
+            address=self._address,
         )
+        self._incarnations[number] = spec.incarnation
         process = await self._surroundings.start_worker(spec)
         self._workers[number] = process
         if self._wish is not None:
@@ -216,6 +233,7 @@ class Instance:
 def main() -> int:
     """`python -m workers.instance`: the spec is the first line of standard input. The pipe is a leash: when it ends,
     whoever started the instance is gone, and the instance stops in order."""
+    private_process()
     logging.basicConfig(
         level=os.environ.get("ORCHESTRATOR_LOG_LEVEL", "WARNING").upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",

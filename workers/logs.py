@@ -9,6 +9,7 @@ from pathlib import Path
 
 from orchestrator.errors import WrongUse
 from state.log.protocol import GroupLog
+from state.private import make_folder
 
 FOLDER = ".orchestrator"
 BUSY_MS = 2_000  # of those who wait by themselves, and say so
@@ -48,7 +49,7 @@ async def open_log(url: str, *, create: bool, synchronous: str = "NORMAL", busy_
             raise WrongUse(f"--log {url}: no path; write sqlite:PATH")
         if create:
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(path.parent)
             except OSError as error:
                 raise WrongUse(
                     f"--log {url}: the folder {path.parent} cannot be made ({error.strerror}); name another path"

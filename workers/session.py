@@ -14,11 +14,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.coordinator import messages
-from orchestrator.coordinator.transport import ConnectionEnded
-from orchestrator.errors import ProtocolError
+from orchestrator.coordinator.connection import ConnectionEnded
+from orchestrator.coordinator.handshake import NotTrusted
+from orchestrator.errors import ProtocolError, WrongUse
 from orchestrator.group.topology_versions import ranges
 from orchestrator.member.events import Assigned, Measured, Noticed, Progress, SessionOpened, WriterLost
-from orchestrator.model import JoinRequest, TaskId, TaskRange
+from orchestrator.model import JoinRequest, TaskRange
 from orchestrator.weights import with_given
 from state.errors import Fenced, StateError
 from workers.uplink import Line, Uplink
@@ -53,7 +54,10 @@ class Session:
             host=socket.gethostname(),
             pid=os.getpid(),
             tasks=self._tasks(),
+            address=spec.address,
         )
+        self._credentials = worker.surroundings.credentials(spec.instance)
+        self._refused = ""  # the last reason, which is said once
 
     def _tasks(self) -> tuple[TaskRange, ...]:
         worker = self._worker
@@ -112,6 +116,10 @@ class Session:
                 await self._once()
             except (ConnectionEnded, ProtocolError) as error:
                 log.debug("session: %s", error)
+            except (NotTrusted, WrongUse) as error:
+                if str(error) != self._refused:
+                    log.warning("no session with the coordinator: %s", error)
+                self._refused = str(error)
             finally:
                 if self._uplink is not None:
                     await self._uplink.close()
@@ -126,7 +134,7 @@ class Session:
         if not await self._open_writer():
             return
         heartbeat_s = worker.spec.instance.settings.heartbeat_ms / 1000
-        uplink = await self._line.open(lease.address, heartbeat_s, worker.records.long_call)
+        uplink = await self._line.open(lease.address, self._credentials, heartbeat_s, worker.records.long_call)
         if self._opened != self.hello.writer:  # fenced meanwhile: the log does not know the new id yet
             await uplink.close()
             return
@@ -190,10 +198,8 @@ class Session:
                     if fenced and self.hello.writer == writer:
                         worker.tell(WriterLost())
                     return
-                case messages.Lookup():
-                    uplink.answer(self._look_up(message))
-                case messages.Answer():
-                    pass
+                case messages.Lookup() | messages.Answer():
+                    raise ProtocolError(f"{type(message).__name__} is no message of a coordinator")
 
     def _join(self, uplink: Uplink) -> None:
         uplink.join(self._worker.application, self.hello, self._worker.machine.status())
@@ -221,15 +227,3 @@ class Session:
         if self._uplink is not None:
             await self._uplink.close()
         self._line.close()
-
-    # ---- queries
-
-    def _look_up(self, lookup: messages.Lookup) -> messages.Found:
-        run = self._worker.runs.get(TaskId.parse(lookup.task))
-        opened = run.stores.get(lookup.table) if run is not None else None
-        if run is None or opened is None:
-            told = f"{lookup.task} is not open on {self.hello.instance}; try again"
-            return messages.Found(lookup.id, None, "", 0, told)
-        lag = max(0, sum(run.ends.values()) - run.position()) if run.process is None else 0
-        role = "active" if run.process is not None or run.catching_up else "standby"
-        return messages.Found(lookup.id, opened.store.get(lookup.key), role, lag)

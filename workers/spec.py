@@ -21,6 +21,7 @@ class InstanceSpec(msgspec.Struct, frozen=True):
     """One instance. `folder` is where the app's module is looked for first; `log` is a URL.
 
     `restore_rate_limit` is in bytes a second, 0 for none;
+    `secret_file` "": where credentials.py looks for it; `listen` "": a free port of 127.0.0.1;
     `attempt` tells a retry of the host (a Spark task's attempt) from the first start; `failpoint` see failpoint.py.
     """
 
@@ -47,16 +48,22 @@ class InstanceSpec(msgspec.Struct, frozen=True):
     coordinate: bool = True
     attempt: int = 0
     failpoint: str = ""
+    secret_file: str = ""
+    listen: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
-    """One worker process of an instance. `careful` and `blamed`: see blame.py."""
+    """One worker process of an instance. `careful` and `blamed`: see blame.py; `address`: where its instance listens."""
 
     instance: InstanceSpec
     number: int
     incarnation: str
     careful: bool = False
     blamed: tuple[Blame, ...] = ()
+    address: str = ""
 
 
 def first_line(descriptor: int = 0) -> str:

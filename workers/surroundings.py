@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from orchestrator.coordinator.handshake import Credentials
 from state.directory import StateDirectory
 from state.log.protocol import GroupLog
 from state.store.protocol import Store
 from state.store.rocksdb import Budget, RocksDbStore
 from workers.blame import CallNote
+from workers.credentials import instance_credentials
 from workers.journal import Journal, wall_ms
 from workers.logs import BUSY_MS, open_log
 from workers.spec import InstanceSpec, WorkerSpec, encode_spec
@@ -110,6 +112,7 @@ class Surroundings:
     clock: Callable[[], float] = time.monotonic  # what bounds a turn: read after each record, and by the watch of calls
     new_line: Callable[[], Line] = ThreadLine
     new_id: Callable[[], str] = lambda: secrets.token_hex(4)
+    credentials: Callable[[InstanceSpec], Credentials] = instance_credentials
     open_log: Callable[[InstanceSpec], Awaitable[GroupLog]] = open_instance_log
     open_directory: Callable[[Path, str, str], StateDirectory] = StateDirectory
     open_store: Callable[[Path, Mapping[str, str], Budget], Store] = lambda path, stamp, budget: RocksDbStore(

@@ -14,8 +14,10 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from orchestrator.coordinator import messages
+from orchestrator.coordinator.connection import Connection, ConnectionEnded
+from orchestrator.coordinator.handshake import Credentials
 from orchestrator.coordinator.heartbeat_delta import DeltaEncoder
-from orchestrator.coordinator.transport import Connection, ConnectionEnded, connect
+from orchestrator.coordinator.transport import connect
 from orchestrator.model import JoinRequest, MemberStatus
 
 T = TypeVar("T")
@@ -34,9 +36,6 @@ class Uplink(Protocol):
     def publish(self, status: MemberStatus) -> None:
         """Sends the status, and again with each heartbeat until there is another."""
 
-    def answer(self, found: messages.Found) -> None:
-        """Sends the answer to a query."""
-
     async def receive(self) -> messages.Down:
         """The next message. Raises ConnectionEnded, ProtocolError."""
 
@@ -46,8 +45,8 @@ class Uplink(Protocol):
 class Line(Protocol):
     """Where a worker's connections live."""
 
-    async def open(self, address: str, heartbeat_s: float, watch: Watch) -> Uplink:
-        """Connects to a coordinator. Raises ConnectionEnded."""
+    async def open(self, address: str, credentials: Credentials, heartbeat_s: float, watch: Watch) -> Uplink:
+        """Connects to a coordinator. Raises what `connect` raises."""
 
     def close(self) -> None: ...
 
@@ -80,9 +79,6 @@ class LoopUplink:
             self._sent_at = asyncio.get_running_loop().time()
             self._connection.send(self._encoder.say(status))
 
-    def answer(self, found: messages.Found) -> None:
-        self._connection.send(found)
-
     async def receive(self) -> messages.Down:
         return await self._connection.receive_down()
 
@@ -105,8 +101,8 @@ class LoopUplink:
 class LoopLine:
     """Connections on the worker's own loop."""
 
-    async def open(self, address: str, heartbeat_s: float, watch: Watch) -> LoopUplink:
-        return LoopUplink(await connect(address), heartbeat_s, watch)
+    async def open(self, address: str, credentials: Credentials, heartbeat_s: float, watch: Watch) -> LoopUplink:
+        return LoopUplink(await connect(address, credentials), heartbeat_s, watch)
 
     def close(self) -> None:
         """Nothing but the connections was opened."""
@@ -118,8 +114,8 @@ class ThreadLine:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def open(self, address: str, heartbeat_s: float, watch: Watch) -> ThreadUplink:
-        return ThreadUplink(self, await self.call(_open(address, heartbeat_s, watch)))
+    async def open(self, address: str, credentials: Credentials, heartbeat_s: float, watch: Watch) -> ThreadUplink:
+        return ThreadUplink(self, await self.call(_open(address, credentials, heartbeat_s, watch)))
 
     def close(self) -> None:
         if self._loop is not None:
@@ -138,8 +134,8 @@ class ThreadLine:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
 
-async def _open(address: str, heartbeat_s: float, watch: Watch) -> LoopUplink:
-    return LoopUplink(await connect(address), heartbeat_s, watch)
+async def _open(address: str, credentials: Credentials, heartbeat_s: float, watch: Watch) -> LoopUplink:
+    return LoopUplink(await connect(address, credentials), heartbeat_s, watch)
 
 
 class ThreadUplink:
@@ -160,9 +156,6 @@ class ThreadUplink:
 
     def publish(self, status: MemberStatus) -> None:
         self._line.soon(self._uplink.publish, status)
-
-    def answer(self, found: messages.Found) -> None:
-        self._line.soon(self._uplink.answer, found)
 
     async def receive(self) -> messages.Down:
         message = await self._received.get()

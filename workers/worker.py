@@ -21,7 +21,7 @@ from orchestrator.model import Role, TaskId
 from state import history
 from state.errors import StateError, StoreDamaged
 from state.log.protocol import GroupLog, Partition
-from workers import growth, halts
+from workers import growth, halts, offered_stores
 from workers.blame import Caution, note_path
 from workers.call_watch import Turn, blame, is_of_one_record
 from workers.commit import Taken
@@ -98,6 +98,7 @@ class Worker:
                 ("growth", growth.run(self)),
                 ("halts", halts.run(self)),
                 ("records", self.records.run()),
+                ("stores", offered_stores.run(self)),
             )
         ]
         stop = asyncio.create_task(self.stopping.wait(), name="stop")

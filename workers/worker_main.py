@@ -19,6 +19,7 @@ from pipeline.errors import PipelineError, ProcessorFailed
 from pipeline.loading import load
 from pipeline.resources import Resources
 from state.errors import StateError
+from state.private import private_process
 from workers.patient_log import open_patiently
 from workers.prepare import prepare
 from workers.spec import FAILED_APP, REPORTED, WorkerSpec, decode_worker, first_line
@@ -30,6 +31,7 @@ def main() -> int:
     line = first_line()
     if not line:
         return 1
+    private_process()
     spec = decode_worker(line)
     logging.basicConfig(
         level=os.environ.get("ORCHESTRATOR_LOG_LEVEL", "WARNING").upper(),

@@ -22,9 +22,11 @@ from examples.demo.killing import kill
 from examples.demo.processes import Processes
 from examples.demo.show import Show
 from examples.flights import app
+from orchestrator.coordinator.requests import HandOversRequest, StatusRequest
 from orchestrator.errors import OrchestratorError, RefusedBySafety, TimedOut
 from state.log.sqlite import SqliteLog, open_sqlite
 from workers.client import Client
+from workers.credentials import credentials_of
 from workers.journal import read_journals
 from workers.prepare import prepare
 
@@ -58,7 +60,7 @@ class Tour:
 
     async def run(self) -> dict[str, Any]:
         self.log = await open_sqlite(self.options.log, create=True)
-        self.client = Client(self.log, app.id)
+        self.client = Client(self.log, app.id, lambda: credentials_of(app.id, f"sqlite:{self.options.log}"))
         try:
             await self._timed("produce", self.produce())
             await self._timed("backfill", self.backfill())
@@ -91,7 +93,7 @@ class Tour:
             await asyncio.sleep(0.1)
 
     async def status(self) -> dict[str, Any]:
-        answer: dict[str, Any] = await self.client.ask("status", retry_s=60)
+        answer: dict[str, Any] = await self.client.ask(StatusRequest(), retry_s=60)
         return answer
 
     def check(self, check: str, expected: object, found: object, ok: bool) -> None:
@@ -214,14 +216,14 @@ class Tour:
         moved = {t["id"]: (old[t["id"]], t["active"]) for t in after["tasks"] if old[t["id"]] != t["active"]}
 
         async def told() -> bool:
-            found = await self.client.ask("hand-overs")
+            found = await self.client.ask(HandOversRequest())
             return {row["task"] for row in found} >= set(moved)
 
         try:
             await self.until("both sides of each hand-over to tell their times", told, 10)
         except TimedOut:
             self.show.note("not every hand-over was timed by both sides")
-        times = {row["task"]: row for row in await self.client.ask("hand-overs")}
+        times = {row["task"]: row for row in await self.client.ask(HandOversRequest())}
         rows = []
         for task, (source, target) in sorted(moved.items()):
             row = times.get(task, {})

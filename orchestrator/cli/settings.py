@@ -92,6 +92,13 @@ TABLE: dict[str, Setting] = {
             "bytes a second that copies of an instance restore, 64MiB; 0: no limit",
             bytes_or_0,
         ),
+        Setting(
+            "secret-file", "", "file with the application's secret; by default beside its log, or in the state folder"
+        ),
+        Setting("listen", "", "HOST:PORT where other machines reach the first instance; by default this machine alone"),
+        Setting("tls-cert", "", "PEM file with a certificate: needed to listen to other machines"),
+        Setting("tls-key", "", "PEM file with the key of that certificate"),
+        Setting("tls-ca", "", "PEM file with the authority that has signed the certificates of both ends"),
         Setting("log-level", "WARNING", "what instances say on stderr: DEBUG, INFO, WARNING or ERROR", level),
     )
 }

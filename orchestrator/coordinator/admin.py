@@ -1,4 +1,4 @@
-"""What clients may ask the coordinator: status, scale-down and its plan, explain, query.
+"""What the coordinator answers to requests: status, scale-down and its plan, explain, where a task is.
 
 One rule: an answer is plain data in the shapes that the command line prints; a request becomes one event of the group.
 """
@@ -7,10 +7,24 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
+import msgspec
+
 from orchestrator.clocks import monotonic_ms
+from orchestrator.coordinator.requests import (
+    ExplainRequest,
+    Handler,
+    HandOversRequest,
+    LocateRequest,
+    PlanRequest,
+    Request,
+    ScaleDownRequest,
+    StableRequest,
+    StatusRequest,
+    UndoRequest,
+)
 from orchestrator.coordinator.shell import Coordinator
 from orchestrator.errors import OrchestratorError, RefusedBySafety, WrongUse
 from orchestrator.explain.task import explain_task
@@ -26,12 +40,11 @@ AMOUNTS = ("to", "by", "instances")
 PLANS_KEPT = 100
 
 
-async def status(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole group, as `status --json` prints it (the caller adds application and log). `counted`: refuse while it is
-    not known how many instances run."""
+async def status(coordinator: Coordinator, request: StatusRequest) -> dict[str, Any]:
+    """The whole group, as `status --json` prints it (the caller adds application and log)."""
     await coordinator.gathered.wait()
     group = coordinator.group
-    if args.get("counted"):
+    if request.counted:
         running(group)
     return {
         "generation": group.generation,
@@ -43,7 +56,7 @@ async def status(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str,
         "scale_since": coordinator.scale_since,
         "instances": instances(group),
         "tasks": [task_facts(group, task) for task in sorted(group.tasks)],
-        "hand_overs": hand_over_facts(coordinator, int(args.get("hand_overs_since") or 0)),
+        "hand_overs": hand_over_facts(coordinator, request.hand_overs_since),
         "last_outcome": list(next(reversed(coordinator.outcomes.items()))) if coordinator.outcomes else None,
         "outcomes": coordinator.outcomes,
     }
@@ -159,7 +172,7 @@ def hand_over_facts(coordinator: Coordinator, since: int = 0) -> dict[str, Any]:
     }
 
 
-async def hand_overs(coordinator: Coordinator, args: Mapping[str, Any]) -> list[dict[str, Any]]:
+async def hand_overs(coordinator: Coordinator, request: HandOversRequest) -> list[dict[str, Any]]:
     """The last hand-overs, oldest first."""
     return [
         {"task": str(h.task), "from": h.source, "to": h.target, "gap_ms": h.gap_ms, "pause_ms": h.pause_ms}
@@ -167,29 +180,28 @@ async def hand_overs(coordinator: Coordinator, args: Mapping[str, Any]) -> list[
     ]
 
 
-async def plan(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
+async def plan(coordinator: Coordinator, request: PlanRequest) -> dict[str, Any]:
     """Who would leave and what would move; changes nothing."""
     await coordinator.gathered.wait()
-    made = make_plan(coordinator.group, args, coordinator.host)
+    made = make_plan(coordinator.group, request, coordinator.host)
     coordinator.plans.pop(made["plan"], None)
-    coordinator.plans[made["plan"]] = {name: args.get(name) for name in AMOUNTS}
+    coordinator.plans[made["plan"]] = {name: getattr(request, name) for name in AMOUNTS}
     while len(coordinator.plans) > PLANS_KEPT:
         del coordinator.plans[next(iter(coordinator.plans))]
     return made
 
 
-def make_plan(group: GroupState, args: Mapping[str, Any], host: str | None) -> dict[str, Any]:
+def make_plan(group: GroupState, request: PlanRequest | ScaleDownRequest, host: str | None) -> dict[str, Any]:
     """The plan of a scale-down: its id stands for the group as it is now, so an older plan does not fit later."""
-    given = [name for name in AMOUNTS if args.get(name)]
+    given = [name for name in AMOUNTS if getattr(request, name)]
     if len(given) != 1:
         raise WrongUse("give one of --to, --by, --instances")
-    current = args.get("current")
     chosen = choose(
         group,
-        to=parse_amount(str(args["to"]), "--to") if "to" in given else None,
-        by=parse_amount(str(args["by"]), "--by") if "by" in given else None,
-        instances=str(args["instances"]).split(",") if "instances" in given else (),
-        current=None if current is None else int(current),
+        to=parse_amount(str(request.to), "--to") if "to" in given else None,
+        by=parse_amount(str(request.by), "--by") if "by" in given else None,
+        instances=str(request.instances).split(",") if "instances" in given else (),
+        current=request.current,
         last=host,
     )
     leaving = chosen.leaving
@@ -233,39 +245,38 @@ def _moves(group: GroupState, leaving: set[str]) -> list[dict[str, Any]]:
     return rows
 
 
-async def scale_down(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
+async def scale_down(coordinator: Coordinator, request: ScaleDownRequest) -> dict[str, Any]:
     """Mark the leavers, beside those of scale-downs that run. The operation is written down before any member is sent its
     part; a second request that comes meanwhile waits for that, and counts the instances that stay."""
     await coordinator.gathered.wait()
     async with coordinator.operations_lock:
-        return await _scale_down(coordinator, args)
+        return await _scale_down(coordinator, request)
 
 
-async def _scale_down(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
+async def _scale_down(coordinator: Coordinator, request: ScaleDownRequest) -> dict[str, Any]:
     group = coordinator.group
-    wanted = args.get("plan")
-    if wanted and not any(args.get(name) for name in AMOUNTS):
+    wanted = request.plan
+    if wanted and not any(getattr(request, name) for name in AMOUNTS):
         if wanted not in coordinator.plans:
             raise RefusedBySafety(f"there is no plan {wanted} here, or its coordinator is gone; make one with --plan")
-        args = {**args, **coordinator.plans[wanted]}
-    made = make_plan(group, args, coordinator.host)
+        request = msgspec.structs.replace(request, **coordinator.plans[wanted])
+    made = make_plan(group, request, coordinator.host)
     if wanted and wanted != made["plan"]:
         raise RefusedBySafety(f"plan {wanted} does not fit: the group has changed since; make a new one with --plan")
     if not made["leaving"]:
         return made
-    timeout_ms = args.get("timeout_ms")
-    deadline_wall = None if timeout_ms is None else coordinator.wall_ms() + int(timeout_ms)
-    force, name = bool(args.get("force")), str(made["plan"])
+    timeout_ms, force, name = request.timeout_ms, request.force, str(made["plan"])
+    deadline_wall = None if timeout_ms is None else coordinator.wall_ms() + timeout_ms
     await coordinator.keep_operation(
         {"id": name, "leaving": made["leaving"], "deadline_wall_ms": deadline_wall, "force": force}
     )
-    deadline = None if timeout_ms is None else monotonic_ms() + int(timeout_ms)
+    deadline = None if timeout_ms is None else monotonic_ms() + timeout_ms
     coordinator.scale_since = coordinator.hand_over_count
     coordinator.event(ev.Leaving(name, tuple(made["leaving"]), deadline, force))
     return {**made, "outcome": "running", "since": coordinator.scale_since}
 
 
-async def undo(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
+async def undo(coordinator: Coordinator, request: UndoRequest) -> dict[str, Any]:
     """Take the marks of all scale-downs that run back."""
     async with coordinator.operations_lock:  # one that is being written down is taken back, too
         running_now = list(coordinator.group.operations)
@@ -275,10 +286,10 @@ async def undo(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, A
         return {"outcome": "rolled back", "plan": running_now[0]}
 
 
-async def explain(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
+async def explain(coordinator: Coordinator, request: ExplainRequest) -> dict[str, Any]:
     """Why a task is where it is."""
     group = coordinator.group
-    task = _task(group, str(args["task"]))
+    task = _task(group, request.task)
     why, waiting = explain_task(group, task)
     holder = holder_of(group, task)
     return {
@@ -299,37 +310,33 @@ def _task(group: GroupState, text: str) -> TaskId:
     return task
 
 
-async def query(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Read a key from the active's store."""
+async def locate(coordinator: Coordinator, request: LocateRequest) -> dict[str, Any]:
+    """Which instance runs a task, and where it listens: it is asked itself for what is in its stores."""
     group = coordinator.group
-    task = _task(group, str(args["task"]))
+    task = _task(group, request.task)
     holder = holder_of(group, task)
     if holder is None or holder.session is None:
         raise OrchestratorError(f"{task} has no active instance at the moment; try again, or ask `explain {task}`")
-    found = await coordinator.lookup(holder.session, task, str(args["table"]), bytes(args["key"]))
-    if found.error:
-        raise OrchestratorError(found.error)
     return {
-        "value": found.value,
         "task": str(task),
         "instance": holder.join_request.instance,
-        "role": found.role,
-        "restore_lag": found.restore_lag,
+        "member": holder.name,
+        "address": holder.join_request.address,
     }
 
 
-async def wait_generation(coordinator: Coordinator, args: Mapping[str, Any]) -> dict[str, Any]:
+async def wait_generation(coordinator: Coordinator, request: StableRequest) -> dict[str, Any]:
     """A light request: has anything changed, is it stable."""
     return {"generation": coordinator.group.generation, "stable": is_stable(coordinator.group)}
 
 
-HANDLERS = {
-    "status": status,
-    "plan": plan,
-    "scale-down": scale_down,
-    "undo": undo,
-    "explain": explain,
-    "query": query,
-    "hand-overs": hand_overs,
-    "stable": wait_generation,
+HANDLERS: dict[type[Request], Handler] = {
+    StatusRequest: status,
+    PlanRequest: plan,
+    ScaleDownRequest: scale_down,
+    UndoRequest: undo,
+    ExplainRequest: explain,
+    LocateRequest: locate,
+    HandOversRequest: hand_overs,
+    StableRequest: wait_generation,
 }

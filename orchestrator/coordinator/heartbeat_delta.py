@@ -14,10 +14,10 @@ from typing import Any
 
 from msgspec import UNSET
 
-from orchestrator.coordinator.messages import FullStatus, Join, StatusDelta
+from orchestrator.coordinator.messages import TEXT_MAX, FullStatus, Join, StatusDelta
 from orchestrator.errors import ProtocolError
 from orchestrator.group.shared_keys import SharedKeys
-from orchestrator.model import MemberStatus, TaskId
+from orchestrator.model import COUNT_MAX, TASKS_MAX, MemberStatus, TaskId
 
 FIELDS = tuple(field.name for field in fields(MemberStatus))
 WIDE = {"facts"}  # several columns, for several values a task
@@ -61,6 +61,8 @@ class DeltaDecoder:
     def decode(self, message: Join | FullStatus | StatusDelta) -> MemberStatus:
         """The whole status. Raises ProtocolError for a change of something that was never sent."""
         if not isinstance(message, StatusDelta):
+            for now in _values(message.status):
+                _checked(now)
             self._received = message.status
             return message.status
         if self._received is None:
@@ -68,9 +70,22 @@ class DeltaDecoder:
         values = list(_values(self._received))
         for number, now in enumerate(_values(message)):
             if now is not UNSET:
-                values[number] = _shared(values[number], now) if type(now) in COLUMNS else now
+                values[number] = _shared(values[number], now) if type(now) in COLUMNS else _checked(now)
         self._received = MemberStatus(*values)
         return self._received
+
+
+def _checked(value: Any) -> Any:
+    """The value, if it is what a group may have. Raises ProtocolError."""
+    if isinstance(value, int):
+        if not 0 <= value <= COUNT_MAX:
+            raise ProtocolError(f"a generation or term of {value}; it has to be between 0 and {COUNT_MAX}")
+    elif isinstance(value, str):
+        if len(value) > TEXT_MAX:
+            raise ProtocolError(f"a notice of {len(value)} characters is over the limit of {TEXT_MAX}")
+    elif len(value) > TASKS_MAX:
+        raise ProtocolError(f"a status of {len(value)} tasks is over the limit of {TASKS_MAX}")
+    return value
 
 
 def _shared(before: Mapping[TaskId, Any], values: list[Any] | tuple[list[Any], ...]) -> SharedKeys[Any]:

@@ -1,6 +1,7 @@
 """What travels between workers, clients and the coordinator: msgspec structs, msgpack, one tag each.
 
-One rule: a frame is a 4-byte big-endian length and that many bytes; a peer that sends anything else is dropped.
+One rule: a frame is a 4-byte big-endian length and that many bytes; a peer that sends anything else is dropped. Numbers,
+texts and lists that come up are bounded. What begins a connection is in handshake.py, what clients request in requests.py.
 """
 
 from __future__ import annotations
@@ -11,10 +12,34 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from orchestrator.errors import ProtocolError
-from orchestrator.model import Assignment, Copy, JoinRequest, MemberStatus, ProcessingStarted, Released, TaskId
+from orchestrator.model import (
+    COUNT_MAX,
+    TASKS_MAX,
+    Assignment,
+    Copy,
+    JoinRequest,
+    MemberStatus,
+    ProcessingStarted,
+    Released,
+    TaskId,
+)
 
-VERSION = 1
+VERSION = 2
 FRAME_BYTES_MAX = 32 << 20
+
+
+TEXT_MAX, NAME_MAX = 100_000, 1_000  # characters
+
+
+def bounded(message: msgspec.Struct) -> None:
+    """What a struct does after it was decoded. Raises ValueError for a value that nobody means."""
+    for name in message.__struct_fields__:
+        value = getattr(message, name)
+        if isinstance(value, int):
+            if not 0 <= value <= COUNT_MAX:
+                raise ValueError(f"`{name}` is {value}, and has to be between 0 and {COUNT_MAX}")
+        elif isinstance(value, str | bytes) and len(value) > TEXT_MAX:
+            raise ValueError(f"`{name}` is longer than {TEXT_MAX}")
 
 
 class Join(msgspec.Struct, tag="join", frozen=True):
@@ -24,6 +49,21 @@ class Join(msgspec.Struct, tag="join", frozen=True):
     application: str
     hello: JoinRequest
     status: MemberStatus
+
+    def __post_init__(self) -> None:
+        bounded(self)
+        request = self.hello
+        texts = (request.member, request.instance, request.incarnation, request.writer, request.zone, request.host)
+        if any(len(text) > NAME_MAX for text in (*texts, request.address)):
+            raise ValueError(f"a name of the member is longer than {NAME_MAX}")
+        if not (0 <= request.capacity <= TASKS_MAX and 0 <= request.pid <= COUNT_MAX and len(request.protocols) <= 100):
+            raise ValueError("the member's capacity, pid or protocols are out of bounds")
+        ranges = request.tasks or ()
+        if any(min(r.subtopology, r.first, r.partitions, r.weight) < 0 for r in ranges) or (
+            sum(r.partitions for r in ranges) > TASKS_MAX
+            or any(max(r.subtopology, r.first) >= TASKS_MAX or r.weight > COUNT_MAX for r in ranges)
+        ):
+            raise ValueError(f"its tasks are out of bounds; a group has at most {TASKS_MAX}")
 
 
 class FullStatus(msgspec.Struct, tag="beat", frozen=True):
@@ -57,11 +97,25 @@ class StatusDelta(msgspec.Struct, tag="change", frozen=True):
 
 
 class Ask(msgspec.Struct, tag="ask", frozen=True):
-    """A client's request. `verb` names a handler of the coordinator; `args` is plain data."""
+    """A client's request (requests.py), not decoded: one that is malformed gets an answer."""
 
     id: int
-    verb: str
-    args: dict[str, Any] = {}
+    request: msgspec.Raw
+
+    def __post_init__(self) -> None:
+        bounded(self)
+
+
+class Attach(msgspec.Struct, tag="attach", frozen=True):
+    """A worker offers its stores to its instance, which lets it look up keys. `incarnation`: of its process."""
+
+    version: int
+    worker: int
+    incarnation: str
+    member: str
+
+    def __post_init__(self) -> None:
+        bounded(self)
 
 
 class Found(msgspec.Struct, tag="found", frozen=True):
@@ -112,7 +166,7 @@ class Answer(msgspec.Struct, tag="answer", frozen=True):
     code: int = 0
 
 
-Up = Join | FullStatus | StatusDelta | Ask | Found
+Up = Join | FullStatus | StatusDelta | Ask | Attach | Found
 Down = Welcome | Assign | Closed | Lookup | Answer
 
 _encoder = msgspec.msgpack.Encoder()
@@ -120,7 +174,12 @@ _up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)
 _down: msgspec.msgpack.Decoder[Down] = msgspec.msgpack.Decoder(Down)
 
 
-def encode(message: Up | Down) -> bytes:
+def ask(number: int, request: msgspec.Struct) -> Ask:
+    """A request, as it is sent."""
+    return Ask(number, msgspec.Raw(_encoder.encode(request)))
+
+
+def encode(message: msgspec.Struct) -> bytes:
     """A whole frame. Raises ProtocolError for one that is too large."""
     body = _encoder.encode(message)
     if len(body) > FRAME_BYTES_MAX:
@@ -132,7 +191,7 @@ def decode_up(body: bytes) -> Up:
     """What a worker or client sent. Raises ProtocolError."""
     try:
         return _up.decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ProtocolError(f"not a message of ours: {error}") from None
 
 

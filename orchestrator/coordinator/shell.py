@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.clocks import monotonic_ms, wall_ms
@@ -18,8 +17,10 @@ from orchestrator.coordinator import messages
 from orchestrator.coordinator.assignor_process import AssignorProcess
 from orchestrator.coordinator.heartbeat_delta import DeltaDecoder
 from orchestrator.coordinator.ledger import Ledger, NotCoordinator
-from orchestrator.coordinator.transport import Connection, ConnectionEnded, listen
-from orchestrator.errors import OrchestratorError, ProtocolError
+from orchestrator.coordinator.listener import Peer
+from orchestrator.coordinator.requests import Handler, Request, Requests
+from orchestrator.coordinator.services import Services
+from orchestrator.errors import ProtocolError
 from orchestrator.group import events as ev
 from orchestrator.group import invariants
 from orchestrator.group.step import Group
@@ -30,11 +31,11 @@ TICK_S = 0.1
 RENEW_S = 1.0
 HAND_OVERS_KEPT, OUTCOMES_KEPT = 10_000, 100
 
-Handler = Callable[["Coordinator", dict[str, Any]], Awaitable[Any]]
-
 
 class Coordinator:
-    """One term of one application. `handlers` are the handlers of what clients may ask (admin.py)."""
+    """One term of one application. `handlers` are the handlers of what clients may request (admin.py)."""
+
+    opened_by: type[messages.Join] | type[messages.Attach] = messages.Join
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class Coordinator:
         settings: Settings,
         ledger: Ledger,
         tasks: Iterable[Task],
-        handlers: Mapping[str, Handler],
+        handlers: Mapping[type[Request], Handler],
         *,
         host: str = "",
         wall_ms: Callable[[], int] = wall_ms,
@@ -53,7 +54,7 @@ class Coordinator:
         self.wall_ms = wall_ms  # deadlines in the log outlive this process, and with it the clock of its loop
         self.ledger = ledger
         self.tasks = tuple(tasks)
-        self.handlers = handlers
+        self.requests = Requests(handlers)
         self.group = Group(settings, self.tasks, term=ledger.term, now_ms=monotonic_ms())
         self.hand_overs: dict[tuple[TaskId, int], ev.HandedOver] = {}
         self.hand_over_count = 0
@@ -61,28 +62,27 @@ class Coordinator:
         self.operations_lock = asyncio.Lock()  # held from the choice of leavers until they are marked
         self._operations: dict[str, Mapping[str, object]] = {}  # those that run, as the log has them
         self.scale_since = 0  # hand-overs before the last scale-down under this coordinator
-        self.plans: dict[str, dict[str, Any]] = {}  # shown and not yet applied
-        self.lookups: dict[int, asyncio.Future[messages.Found]] = {}
-        self.ids = itertools.count(1)
-        self._connections: dict[int, Connection] = {}
+        self.plans: dict[str, Any] = {}  # shown and not yet applied
+        self._peers: dict[int, Peer] = {}
+        self._decoders: dict[int, DeltaDecoder] = {}
+        self._joined: dict[int, tuple[str, str]] = {}  # member and transactional id of a session
         self._writes: asyncio.Queue[ev.RecordOwners | ev.Fence | ev.OperationEnded] = asyncio.Queue()
         self._agreed = asyncio.Event()
         self._targets: asyncio.Queue[ev.ComputeTarget] = asyncio.Queue()
         self.assignor_process = AssignorProcess()
-        self._server: asyncio.Server | None = None
+        self._behind: Services | None = None
         self._started = asyncio.Event()
         self.gathered = asyncio.Event()  # before that nobody knows how many there are
         self._ended = False
-        self._asks: set[asyncio.Task[None]] = set()
 
-    async def listen(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Open the port; sessions are taken once `serve` runs. Returns `host:port`."""
-        self._server, address = await listen(host, port, self._accept)
-        return address
+    def listen(self, services: Services) -> None:
+        """Be found behind the listener; sessions are taken once `serve` runs."""
+        self._behind = services
+        services.add(self)
 
     async def serve(self) -> None:
         """Run until the lease is lost (NotCoordinator) or the task is cancelled. `listen` comes first."""
-        assert self._server is not None
+        assert self._behind is not None
         self.group = Group(
             self.settings,
             self.tasks,
@@ -108,13 +108,13 @@ class Coordinator:
             await self.close()
 
     async def close(self) -> None:
-        """End all sessions and the port, also those that wait for a beginning that does not come."""
-        if self._server is not None:
-            self._server.close()
+        """End all sessions, also those that wait for a beginning that does not come. The listener stays."""
+        if self._behind is not None:
+            self._behind.remove(self)
         self._ended = True
         self._started.set()
         self.gathered.set()
-        await asyncio.gather(*(connection.close() for connection in self._connections.values()))
+        await asyncio.gather(*(peer.connection.close() for peer in list(self._peers.values())))
 
     async def _resume_operations(self) -> None:
         for facts in await self.ledger.operations():
@@ -196,9 +196,9 @@ class Coordinator:
         )
 
     def _send(self, session: int, message: messages.Down) -> None:
-        connection = self._connections.get(session)
-        if connection is not None:
-            connection.send(message)
+        peer = self._peers.get(session)
+        if peer is not None:
+            peer.connection.send(message)
 
     # ---- loops
 
@@ -252,68 +252,44 @@ class Coordinator:
         finally:
             await self.assignor_process.close()
 
-    # ---- connections
+    # ---- behind the listener (services.Service)
 
-    async def _accept(self, connection: Connection) -> None:
-        session = next(self.ids)
-        self._connections[session] = connection
-        decoder = DeltaDecoder()
-        try:
-            await self._started.wait()
-            if self._ended:
-                return
-            await connection.receive_all(
-                lambda body: self._receive(session, connection, decoder, messages.decode_up(body))
-            )
-        except ConnectionEnded:
-            pass
-        except ProtocolError as error:
-            log.warning("dropped a peer that sent a malformed frame: %s", error)
-        finally:
-            del self._connections[session]
-            self.event(ev.SessionEnded(session))
+    async def is_open(self) -> bool:
+        await self._started.wait()
+        return not self._ended
 
-    def _receive(self, session: int, connection: Connection, decoder: DeltaDecoder, message: messages.Up) -> None:
+    def begin(self, peer: Peer) -> None:
+        self._peers[peer.id] = peer
+
+    def receive(self, peer: Peer, message: messages.Up) -> None:
         match message:
             case messages.StatusDelta() | messages.FullStatus():
-                self.event(ev.Heartbeat(session, decoder.decode(message)))
-            case messages.Join(version, application, join_request):
-                if version != messages.VERSION or application != self.application:
-                    what = f"this is the coordinator of {self.application}, protocol {messages.VERSION}"
-                    connection.send(messages.Closed(False, what))
-                    raise ProtocolError(
-                        f"{join_request.member} of {application}, protocol {version}, wanted to join; {what}"
-                    )
-                connection.send(messages.Welcome(self.ledger.term, changes=True))
-                self.event(ev.Joined(session, join_request, decoder.decode(message)))
-            case messages.Found(id=number):
-                waiting = self.lookups.pop(number, None)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(message)
-            case messages.Ask():
-                task = asyncio.get_running_loop().create_task(self._answer(connection, message))
-                self._asks.add(task)
-                task.add_done_callback(self._asks.discard)
+                decoder = self._decoders.get(peer.id)
+                if decoder is None:
+                    raise ProtocolError("a heartbeat of a peer that has not joined")
+                self.event(ev.Heartbeat(peer.id, decoder.decode(message)))
+            case messages.Join():
+                self._join(peer, message)
+            case _:
+                raise ProtocolError(f"{type(message).__name__} is no message for a coordinator")
 
-    async def _answer(self, connection: Connection, ask: messages.Ask) -> None:
-        handler = self.handlers.get(ask.verb)
-        try:
-            if handler is None:
-                raise OrchestratorError(f"the coordinator cannot '{ask.verb}'; it may be of an older version")
-            connection.send(messages.Answer(ask.id, await handler(self, ask.args)))
-        except OrchestratorError as error:
-            connection.send(messages.Answer(ask.id, None, str(error), error.exit_code))
+    def _join(self, peer: Peer, message: messages.Join) -> None:
+        """A session is of one member under one transactional id, whatever it sends later."""
+        join_request = message.hello
+        if message.version != messages.VERSION or message.application != self.application:
+            what = f"this is the coordinator of {self.application}, protocol {messages.VERSION}"
+            peer.connection.send(messages.Closed(False, what))
+            whom = f"{join_request.member} of {message.application}, protocol {message.version}"
+            raise ProtocolError(f"{whom}, wanted to join; {what}")
+        who = (join_request.member, join_request.writer)
+        if self._joined.setdefault(peer.id, who) != who:
+            raise ProtocolError(f"a session of {self._joined[peer.id][0]} wanted to join as {join_request.member}")
+        decoder = self._decoders.setdefault(peer.id, DeltaDecoder())
+        peer.connection.send(messages.Welcome(self.ledger.term, changes=True))
+        self.event(ev.Joined(peer.id, join_request, decoder.decode(message)))
 
-    async def lookup(self, session: int, task: TaskId, table: str, key: bytes) -> messages.Found:
-        """Ask a worker for a key of its store."""
-        number = next(self.ids)
-        waiting: asyncio.Future[messages.Found] = asyncio.get_running_loop().create_future()
-        self.lookups[number] = waiting
-        self._send(session, messages.Lookup(number, str(task), table, key))
-        try:
-            async with asyncio.timeout(5):
-                return await waiting
-        except TimeoutError:
-            raise OrchestratorError(f"the worker of {task} did not answer within 5 s; try again") from None
-        finally:
-            self.lookups.pop(number, None)
+    def ended(self, peer: Peer) -> None:
+        self._peers.pop(peer.id, None)
+        self._decoders.pop(peer.id, None)
+        if self._joined.pop(peer.id, None) is not None:
+            self.event(ev.SessionEnded(peer.id))

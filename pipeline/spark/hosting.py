@@ -25,6 +25,7 @@ import msgspec
 from orchestrator.errors import WrongUse
 from pipeline.spark.session import SparkFailed, absolute_log, failure, is_gone, log_of, spark_session, stop
 from pipeline.spark.source import Source, ship
+from state.private import FILE, OTHERS, make_folder
 from workers.commands import run as run_command
 from workers.instance import run_instance
 from workers.journal import NAME, wall_ms
@@ -66,8 +67,9 @@ def host(source: Source, specs: Iterable[str]) -> Iterator[tuple[int, str]]:
 
 def _instance(spec: InstanceSpec) -> tuple[int, str]:
     folder = Path(spec.state_dir) / spec.application / spec.instance
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     before = {number: signal.getsignal(number) for number in SIGNALS}
+    mask = os.umask(OTHERS)
     with _stderr_to(folder / STDERR) as said:
         logging.basicConfig(level=os.environ.get("ORCHESTRATOR_LOG_LEVEL", "WARNING").upper(), stream=sys.stderr)
         try:
@@ -75,6 +77,7 @@ def _instance(spec: InstanceSpec) -> tuple[int, str]:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+            os.umask(mask)
         return code, "" if code == 0 else _tail(said)
 
 
@@ -83,7 +86,7 @@ def _stderr_to(path: Path) -> Iterator[Path]:
     """An executor's standard error is lost in the JVM's log: the instance and its workers get a file of their own."""
     sys.stderr.flush()
     kept = os.dup(2)
-    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, FILE)
     os.dup2(target, 2)
     os.close(target)
     try:

@@ -113,7 +113,7 @@ def _quiet(log: Path) -> Iterator[None]:
     """The JVM inherits standard error: point it at the log while it starts."""
     sys.stderr.flush()
     kept = os.dup(2)
-    target = os.open(log.with_suffix(".start.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    target = os.open(log.with_suffix(".start.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(target, 2)
     os.close(target)
     try:

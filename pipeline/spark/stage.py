@@ -30,6 +30,7 @@ from pipeline.spark.source import Source
 from pipeline.spark.task_state import TaskState
 from pipeline.topology import Subtopology
 from state import base, manifest
+from state.private import make_folder, private_process
 from state.snapshot import Origin, write_table
 
 FACTS = "facts.json"
@@ -124,7 +125,8 @@ class _Running:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> TaskFacts:
         begun = time.monotonic()
-        self._draft.mkdir(parents=True, exist_ok=True)
+        private_process()  # the snapshot is its owner's
+        make_folder(self._draft)
         try:
             asyncio.run(self._process(batches))
             self._keep()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
+from state import private
 from state.errors import LogBusy, LogFull, LogMissing, LogUnusable, StateError
 
 Synchronous = Literal["NORMAL", "FULL"]
@@ -71,9 +72,12 @@ def connect(path: Path, *, create: bool, synchronous: Synchronous, busy_timeout_
         if not create:
             raise LogMissing(f"no log at {path}: check the path, or start an application to make one")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            private.make_folder(path.parent)
+            private.make_file(path)  # SQLite gives its -wal and -shm the rights of the file
         except OSError as error:
             raise LogUnusable(f"the folder of the log {path} cannot be made: {error.strerror}") from error
+    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
+        private.close_to_others(path.with_name(name))
     uri = f"file:{quote(str(path.absolute()))}?mode={'rwc' if create else 'rw'}"
     try:
         connection = sqlite3.connect(

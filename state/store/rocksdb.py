@@ -30,6 +30,7 @@ from rocksdict import (
     WriteOptions,
 )
 
+from state import private
 from state.errors import DirectoryLocked, DirectoryUnusable, StateError, StoreDamaged
 from state.store.layout import (
     DATA,
@@ -122,7 +123,7 @@ class RocksDbStore:
         self._without_wal = cast(Any, WriteOptions())
         self._without_wal.disable_wal = True  # a property, whatever the binding's stubs say
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            private.make_folder(path)
         except OSError as error:
             raise DirectoryUnusable(f"the store {path} cannot be made: {error.strerror}") from error
         try:

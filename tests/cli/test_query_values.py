@@ -7,7 +7,8 @@ import socket
 
 import pytest
 
-from orchestrator.coordinator.transport import Connection, listen
+from benchmarks.heartbeats import CREDENTIALS
+from orchestrator.coordinator.listener import Listener, Peer
 from orchestrator.errors import WrongUse
 from tests.cli.console import ROOT, Console
 
@@ -57,11 +58,13 @@ def test_simulate_prints_an_object_a_command(console: Console) -> None:
 
 
 async def test_a_port_that_is_taken_and_an_open_address() -> None:
-    async def nobody(_: Connection) -> None: ...
+    async def nobody(_: Peer) -> None: ...
 
+    listener = Listener(CREDENTIALS, nobody)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(WrongUse, match=f"cannot listen on 127.0.0.1:{port} .*choose another port"):
-            await listen("127.0.0.1", port, nobody)
-    with pytest.raises(WrongUse, match="needs a shared key"):
-        await listen("0.0.0.0", 0, nobody)
+            await listener.open("127.0.0.1", port)
+    for host in ("0.0.0.0", "10.0.0.5", "host"):
+        with pytest.raises(WrongUse, match=f"--listen {host}: .*needs TLS"):
+            await listener.open(host)

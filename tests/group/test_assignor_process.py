@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.group import joined
-from benchmarks.heartbeats import KeptLedger
+from benchmarks.heartbeats import KeptLedger, listening
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.assignor_codec import RequestEncoder
 from orchestrator.coordinator.assignor_main import FRAME_BYTES_MAX, frame
@@ -134,7 +134,7 @@ async def test_a_coordinator_whose_process_is_killed_in_the_middle_reaches_the_t
 ) -> None:
     tasks = [Task(TaskId(0, n)) for n in range(LONG_ASSIGNMENT + 1)]
     coordinator = Coordinator("bench", Settings(), KeptLedger([]), tasks, {})
-    address = await coordinator.listen()
+    services, address = await listening(coordinator)
     serving = asyncio.create_task(coordinator.serve())
     try:
         async with asyncio.timeout(DEADLINE_S):
@@ -151,6 +151,7 @@ async def test_a_coordinator_whose_process_is_killed_in_the_middle_reaches_the_t
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
+        await services.close()
 
 
 COORDINATOR = """

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from benchmarks.group import joined
-from benchmarks.heartbeats import KeptLedger, ask
+from benchmarks.heartbeats import CREDENTIALS, KeptLedger, Look, ask, listening
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.shell import Coordinator
 from orchestrator.coordinator.transport import connect
@@ -18,18 +18,18 @@ async def test_a_large_group_is_placed_beside_other_requests() -> None:
     tasks = [Task(TaskId(0, n)) for n in range(LONG_ASSIGNMENT + 1)]
     computing: list[bool] = []
 
-    async def look(coordinator: Coordinator, args: dict[str, object]) -> None:
+    async def look(coordinator: Coordinator, request: Look) -> None:
         computing.append(coordinator.group.computing is not None)
 
-    coordinator = Coordinator("bench", Settings(), KeptLedger([]), tasks, {"look": look})
-    address = await coordinator.listen()
+    coordinator = Coordinator("bench", Settings(), KeptLedger([]), tasks, {Look: look})
+    services, address = await listening(coordinator)
     serving = asyncio.create_task(coordinator.serve())
     try:
         async with asyncio.timeout(30):
-            control = await connect(address)
+            control = await connect(address, CREDENTIALS)
             link = await joined(address, 0, 1, 0)
             while not computing or not computing[-1]:
-                await ask(control, "look")  # answered between two steps of the placement
+                await ask(control, Look())  # answered between two steps of the placement
             while not isinstance(told := await link.receive_down(), messages.Assign) or not told.assignment.active:
                 pass
         assert told.assignment.active.keys() == {task.id for task in tasks}
@@ -39,6 +39,7 @@ async def test_a_large_group_is_placed_beside_other_requests() -> None:
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
+        await services.close()
     assert coordinator.assignor_process.pid is None, "its process is there still"
 
 
@@ -53,7 +54,7 @@ async def test_a_coordinator_that_takes_up_a_scale_down_places_a_large_group() -
     """What taking it up asks for is done, too: a target that is waited for and that nobody computes stops everything."""
     tasks = [Task(TaskId(0, n)) for n in range(LONG_ASSIGNMENT + 1)]
     coordinator = Coordinator("bench", Settings(), WithOperation([]), tasks, {})
-    address = await coordinator.listen()
+    services, address = await listening(coordinator)
     serving = asyncio.create_task(coordinator.serve())
     try:
         async with asyncio.timeout(30):
@@ -65,3 +66,4 @@ async def test_a_coordinator_that_takes_up_a_scale_down_places_a_large_group() -
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
+        await services.close()

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.heartbeats import KeptLedger
+from benchmarks.heartbeats import CREDENTIALS, KeptLedger, listening
 from orchestrator.coordinator import messages
+from orchestrator.coordinator.connection import ConnectionEnded
 from orchestrator.coordinator.shell import Coordinator
-from orchestrator.coordinator.transport import ConnectionEnded, connect
+from orchestrator.coordinator.transport import connect
 from orchestrator.errors import OrchestratorError
 from orchestrator.model import JoinRequest, MemberStatus, Owner, Settings, Task, TaskId
 
@@ -31,10 +32,10 @@ class Unreadable(KeptLedger):
 async def test_a_coordinator_that_never_began_ends_its_sessions_too() -> None:
     ledger = Unreadable()
     coordinator = Coordinator("bench", Settings(), ledger, [Task(TaskId(0, 0))], {})
-    address = await coordinator.listen()
+    services, address = await listening(coordinator)
     serving = asyncio.create_task(coordinator.serve())
     async with asyncio.timeout(30):
-        link = await connect(address)
+        link = await connect(address, CREDENTIALS)
         link.send(messages.Join(messages.VERSION, "bench", JoinRequest("S1", "S1", "S1#1", "S1#1"), MemberStatus()))
         while len(asyncio.all_tasks()) < 3:  # noqa: ASYNC110 - until its session waits, too
             await asyncio.sleep(0)
@@ -45,5 +46,6 @@ async def test_a_coordinator_that_never_began_ends_its_sessions_too() -> None:
         with pytest.raises(ConnectionEnded):
             await link.receive()
         await link.close()
+        await services.close()
         while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110 - nobody waits for its beginning any more
             await asyncio.sleep(0)

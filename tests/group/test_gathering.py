@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from benchmarks.heartbeats import KeptLedger, ask
+from benchmarks.heartbeats import CREDENTIALS, KeptLedger, ask, listening
 from orchestrator.coordinator import admin, messages
+from orchestrator.coordinator.connection import Connection
+from orchestrator.coordinator.requests import PlanRequest, StatusRequest
+from orchestrator.coordinator.services import Services
 from orchestrator.coordinator.shell import Coordinator
-from orchestrator.coordinator.transport import Connection, connect
+from orchestrator.coordinator.transport import connect
 from orchestrator.explain.planning import why_not_planned
 from orchestrator.group import events as ev
 from orchestrator.group.step import Group
@@ -51,7 +54,7 @@ def test_a_fresh_group_waits_for_nobody() -> None:
 
 
 async def joined(address: str, name: str, status: MemberStatus) -> Connection:
-    link = await connect(address)
+    link = await connect(address, CREDENTIALS)
     link.send(messages.Join(messages.VERSION, "bench", join_request(name), status))
     await link.receive_down()
     return link
@@ -59,44 +62,48 @@ async def joined(address: str, name: str, status: MemberStatus) -> Connection:
 
 async def test_a_status_that_is_asked_for_at_once_counts_everybody() -> None:
     settings = Settings(heartbeat_ms=250)
-    handlers = {"status": admin.status, "plan": admin.plan}
+    handlers = admin.HANDLERS
     coordinator = Coordinator("bench", settings, KeptLedger(OWNERS), map(Task, TASKS), handlers)
-    address = await coordinator.listen()
+    services, address = await listening(coordinator)
     serving = asyncio.create_task(coordinator.serve())
     async with asyncio.timeout(30):
         first = await joined(address, "S1", MemberStatus(active=dict.fromkeys(TASKS, 1)))
-        control_link = await connect(address)
-        asking = asyncio.create_task(ask(control_link, "status"))
+        control_link = await connect(address, CREDENTIALS)
+        asking = asyncio.create_task(ask(control_link, StatusRequest()))
         second = await joined(address, "S2", MemberStatus())
         assert not asking.done(), "nobody knows yet how many there are"
         assert [one["id"] for one in (await asking)["instances"]] == ["S1", "S2"]
-        assert (await ask(control_link, "plan", to="50%"))["from"] == 2
-        await over(serving, first, second, control_link)
+        assert (await ask(control_link, PlanRequest(to="50%")))["from"] == 2
+        await over(services, serving, first, second, control_link)
 
 
-async def over(serving: asyncio.Task[None], *links: Connection) -> None:
+async def over(services: Services, serving: asyncio.Task[None], *links: Connection) -> None:
     for link in links:
         await link.close()
     serving.cancel()
     await asyncio.gather(serving, return_exceptions=True)
+    await services.close()
 
 
 async def test_a_count_is_refused_while_owners_may_come_back() -> None:
     settings = Settings(heartbeat_ms=20, rejoin_grace_ms=60_000)
     owners = [OWNERS[0], Owner(TASKS[1], 1, "S2", "S2#1", 1)]
-    handlers = {"status": admin.status, "plan": admin.plan}
+    handlers = admin.HANDLERS
     coordinator = Coordinator("bench", settings, KeptLedger(owners), map(Task, TASKS), handlers)
-    address = await coordinator.listen()
+    services, address = await listening(coordinator)
     serving = asyncio.create_task(coordinator.serve())
     async with asyncio.timeout(30):
-        first, control_link = await joined(address, "S1", MemberStatus(active={TASKS[0]: 1})), await connect(address)
-        assert len((await ask(control_link, "status"))["instances"]) == 1
-        for verb, args in (("status", {"counted": True}), ("plan", {"to": "1"})):
-            control_link.send(messages.Ask(7, verb, args))
+        first, control_link = (
+            await joined(address, "S1", MemberStatus(active={TASKS[0]: 1})),
+            await connect(address, CREDENTIALS),
+        )
+        assert len((await ask(control_link, StatusRequest()))["instances"]) == 1
+        for request in (StatusRequest(counted=True), PlanRequest(to="1")):
+            control_link.send(messages.ask(7, request))
             answer = await control_link.receive_down()
             assert isinstance(answer, messages.Answer) and answer.code == 3
             assert answer.error.startswith("S2 had tasks and is not back")
-        await over(serving, first, control_link)
+        await over(services, serving, first, control_link)
 
 
 def test_a_scale_down_is_not_done_before_a_leaver_that_is_not_back_is_fenced() -> None:

@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.heartbeats import KeptLedger, ask, status_of
+from benchmarks.heartbeats import CREDENTIALS, KeptLedger, Look, ask, listening, status_of
 from orchestrator.coordinator import messages
+from orchestrator.coordinator.connection import Connection, ConnectionEnded
+from orchestrator.coordinator.handshake import Credentials
 from orchestrator.coordinator.heartbeat_delta import FIELDS, DeltaDecoder, DeltaEncoder
 from orchestrator.coordinator.shell import Coordinator
-from orchestrator.coordinator.transport import Connection, ConnectionEnded, connect
+from orchestrator.coordinator.transport import connect
 from orchestrator.errors import ProtocolError
 from orchestrator.group.shared_keys import SharedKeys, same_keys
 from orchestrator.model import (
@@ -179,17 +181,18 @@ async def test_a_peer_that_changes_what_it_never_told_is_dropped(caplog: pytest.
     """With one line in the log; the others do not notice."""
     group: list[int] = []
 
-    async def look(coordinator: Coordinator, args: dict[str, Any]) -> int:
+    async def look(coordinator: Coordinator, request: Look) -> int:
         group.append(len(coordinator.group.members))
         member = coordinator.group.members.get("A")
         return member.status.ends.get(TASKS[0], 0) if member is not None else 0
 
-    coordinator = Coordinator("bank", Settings(), KeptLedger([]), [Task(task) for task in TASKS], {"look": look})
-    address = await coordinator.listen()
+    credentials = Credentials("bank", CREDENTIALS.secret)
+    coordinator = Coordinator("bank", Settings(), KeptLedger([]), [Task(task) for task in TASKS], {Look: look})
+    services, address = await listening(coordinator, credentials)
     serving = asyncio.create_task(coordinator.serve())
     try:
         async with asyncio.timeout(30):
-            control, good, bad = [await connect(address) for _ in range(3)]
+            control, good, bad = [await connect(address, credentials) for _ in range(3)]
             speaker = DeltaEncoder(status_of(TASKS))
             good.send(messages.Join(messages.VERSION, "bank", HELLO, status_of(TASKS)))
             assert await good.receive_down() == messages.Welcome(1, changes=True)
@@ -198,7 +201,7 @@ async def test_a_peer_that_changes_what_it_never_told_is_dropped(caplog: pytest.
             with caplog.at_level(logging.WARNING, "orchestrator"), pytest.raises(ConnectionEnded):
                 await told_by(bad)
             good.send(speaker.say(status_of(TASKS, 1)))
-            while await ask(control, "look") != status_of(TASKS, 1).ends[TASKS[0]]:
+            while await ask(control, Look()) != status_of(TASKS, 1).ends[TASKS[0]]:
                 pass
             good.send(messages.StatusDelta(ends=[1]))
             with caplog.at_level(logging.WARNING, "orchestrator"), pytest.raises(ConnectionEnded):
@@ -211,6 +214,7 @@ async def test_a_peer_that_changes_what_it_never_told_is_dropped(caplog: pytest.
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
+        await services.close()
 
 
 async def told_by(link: Connection) -> messages.Down:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.heartbeats import CREDENTIALS
 from orchestrator.coordinator import messages
-from orchestrator.coordinator.transport import UNREAD_BYTES_MAX, Connection, ConnectionEnded, connect, listen
+from orchestrator.coordinator.connection import UNREAD_BYTES_MAX, Connection, ConnectionEnded
+from orchestrator.coordinator.listener import Listener, Peer
+from orchestrator.coordinator.requests import ExplainRequest
+from orchestrator.coordinator.transport import connect
 from orchestrator.errors import ProtocolError
 
 
@@ -81,17 +84,18 @@ async def test_a_peer_that_nobody_listens_to_is_held_back_and_loses_nothing() ->
     accepted: asyncio.Queue[Connection] = asyncio.Queue()
     done = asyncio.Event()
 
-    async def accept(connection: Connection) -> None:
-        accepted.put_nowait(connection)
+    async def accept(peer: Peer) -> None:
+        accepted.put_nowait(peer.connection)
         await done.wait()
 
-    server, address = await listen("127.0.0.1", 0, accept)
+    server = Listener(CREDENTIALS, accept)
+    address = await server.open()
     async with asyncio.timeout(30):
-        link = await connect(address)
+        link = await connect(address, CREDENTIALS)
         there = await accepted.get()
         count = 3 * UNREAD_BYTES_MAX // 50_000
         for number in range(count):
-            link.send(messages.Ask(number, "x" * 50_000))
+            link.send(messages.ask(number, ExplainRequest("x" * 50_000)))
         while not there.held_back:  # noqa: ASYNC110 - it is the loop that has to go on
             await asyncio.sleep(0)
         heard = [messages.decode_up(await there.receive()) for _ in range(count)]
@@ -100,7 +104,7 @@ async def test_a_peer_that_nobody_listens_to_is_held_back_and_loses_nothing() ->
         with pytest.raises(ConnectionEnded):
             await link.receive()
         await link.close()
-    server.close()
+    await server.close()
 
 
 async def test_a_peer_that_never_reads_does_not_outlive_the_close() -> None:
@@ -108,25 +112,22 @@ async def test_a_peer_that_never_reads_does_not_outlive_the_close() -> None:
     told = 32 * UNREAD_BYTES_MAX  # far more than the kernel holds
     closed = asyncio.Event()
 
-    async def accept(connection: Connection) -> None:
+    async def accept(peer: Peer) -> None:
         for number in range(32):
-            connection.send(messages.Answer(number, "x" * UNREAD_BYTES_MAX))
-        await connection.close()
+            peer.connection.send(messages.Answer(number, "x" * UNREAD_BYTES_MAX))
+        await peer.connection.close()
         closed.set()
 
-    with socket.socket() as deaf:
-        server, address = await listen("127.0.0.1", 0, accept)
-        host, _, port = address.rpartition(":")
-        async with asyncio.timeout(30):
-            deaf.setblocking(False)
-            loop = asyncio.get_running_loop()
-            await loop.sock_connect(deaf, (host, int(port)))
-            await closed.wait()
-            heard = 0
-            try:
-                while some := await loop.sock_recv(deaf, 1 << 20):
-                    heard += len(some)
-            except ConnectionResetError:
-                pass
-        assert heard < told
-        server.close()
+    server = Listener(CREDENTIALS, accept)
+    address = await server.open()
+    async with asyncio.timeout(30):
+        deaf = await connect(address, CREDENTIALS)
+        deaf._transport.pause_reading()
+        await closed.wait()
+        deaf._transport.resume_reading()
+        received = 0
+        with pytest.raises(ConnectionEnded):
+            while True:
+                received += len(await deaf.receive())
+    assert received < told
+    await server.close()

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.coordinator import messages
+from orchestrator.coordinator.requests import Request, ScaleDownRequest
 from orchestrator.coordinator.transport import connect
 from orchestrator.errors import OrchestratorError
 from tests.process_simulation.plan import Fault
@@ -141,10 +142,10 @@ async def _scale_down(life: Life) -> None:
     """One instance less, by the coordinator, if there is more than one."""
     if len(_instances(life)) > 1:
         life.until = max(life.until, life.loop.time() + 3.0)
-        life.loop.tell(f"scale-down: {await ask(life, 'scale-down', {'by': '1', 'timeout_ms': 20_000})}")
+        life.loop.tell(f"scale-down: {await ask(life, ScaleDownRequest(by='1', timeout_ms=20_000))}")
 
 
-async def ask(life: Life, verb: str, args: dict[str, Any]) -> Any:
+async def ask(life: Life, request: Request) -> Any:
     """What the coordinator answers to a command that is run once; None where nobody answers, or it refuses."""
     lease = await life.log.lease(life.plan.application)
     if lease is None:
@@ -153,8 +154,8 @@ async def ask(life: Life, verb: str, args: dict[str, Any]) -> Any:
 
     async def client() -> int:
         with contextlib.suppress(OrchestratorError, TimeoutError):
-            connection = await connect(lease.address)
-            connection.send(messages.Ask(1, verb, args))
+            connection = await connect(lease.address, life.credentials())
+            connection.send(messages.ask(1, request))
             async with asyncio.timeout(5):
                 answers.append(await connection.receive_down())
             await connection.close()

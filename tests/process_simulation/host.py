@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.coordinator.handshake import Credentials
 from orchestrator.error_report import report
 from orchestrator.errors import OrchestratorError
 from pipeline.errors import PipelineError
@@ -57,8 +58,8 @@ class MemoryLine(ThreadLine):
     def soon(self, work: Callable[..., Any], *args: Any) -> None:
         self._process.loop.hand_over(self._process, lambda: work(*args), self._thread.context)
 
-    async def open(self, address: str, heartbeat_s: float, watch: Watch) -> ThreadUplink:
-        return await super().open(address, heartbeat_s, self._process.watching(watch))
+    async def open(self, address: str, credentials: Credentials, heartbeat_s: float, watch: Watch) -> ThreadUplink:
+        return await super().open(address, credentials, heartbeat_s, self._process.watching(watch))
 
     async def call(self, work: Coroutine[Any, Any, Any]) -> Any:
         if self._process.state == DEAD:  # what is left of it is unwound: nobody would run the work
@@ -150,6 +151,7 @@ def surroundings(life: Life, process: Process, instance: str) -> Surroundings:
         new_line=lambda: MemoryLine(process),
         clock=life.loop.time,
         new_id=life.new_id,
+        credentials=lambda spec: life.credentials(),
         open_log=open_log,
         open_directory=life.disk.open_directory,  # type: ignore[arg-type]
         open_store=open_store,

@@ -16,6 +16,9 @@ from collections import Counter
 from typing import Any
 from unittest.mock import patch
 
+from orchestrator.coordinator.handshake import Credentials
+from orchestrator.coordinator.requests import StatusRequest
+from orchestrator.coordinator.secret import KEY_BYTES, Right, Secret
 from pipeline.partitioner import partition_of
 from state.errors import Fenced, LeaseLost
 from state.log.memory import MemoryLog
@@ -81,6 +84,7 @@ class Life:
         FATES_OF_LIFE.begin(plan.troubles)
         self.receipts.may_be_left_out |= left_out_by_policy(self)
         self._ids = stream(plan.seed, "ids")
+        self._nonces = stream(plan.seed, "nonces")
         self.base = InstanceSpec(
             app=f"tests.process_simulation.apps:{_attribute(plan.application)}",
             application=plan.application,
@@ -100,6 +104,11 @@ class Life:
 
     def new_id(self) -> str:
         return f"{self._ids.getrandbits(32):08x}"
+
+    def credentials(self) -> Credentials:
+        """Everybody's; nonces are drawn, as all else that is random."""
+        secret = Secret(Right.JOIN, b"simulated" + bytes(KEY_BYTES - 9))
+        return Credentials(self.plan.application, secret, new_nonce=lambda: self._nonces.randbytes(KEY_BYTES))
 
     def wall_ms(self, instance: str) -> int:
         return WALL_MS + int(self.loop.time() * 1000) + self.jumps.get(instance, 0)
@@ -377,7 +386,7 @@ class Life:
         """Every instance that runs must be in the group, with all of its workers, and nobody else."""
         deadline = self.loop.time() + MEMBERS_S
         while self.broken is None:
-            status = await faults.ask(self, "status", {})
+            status = await faults.ask(self, StatusRequest())
             runs = Counter(p.name.partition(".")[0] for p in self.processes if "." in p.name and p.state == RUNNING)
             told = {row["id"]: row["workers"] for row in (status or {}).get("instances", ())}
             if told == dict(runs):

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from orchestrator import App, Record, Table
 from orchestrator.coordinator import messages
-from orchestrator.coordinator.transport import Connection, listen
+from orchestrator.coordinator.listener import Listener, Peer
 from state.log.memory import MemoryLog
+from workers.credentials import instance_credentials
 from workers.prepare import prepare
 from workers.session import Session
 from workers.spec import InstanceSpec, WorkerSpec
@@ -35,14 +36,15 @@ async def test_a_coordinator_that_hangs_is_left_for_the_one_that_has_the_lease(t
     )
     joined: asyncio.Queue[int] = asyncio.Queue()
 
-    async def hang(term: int, connection: Connection) -> None:
-        assert isinstance(messages.decode_up(await connection.receive()), messages.Join)
-        connection.send(messages.Welcome(term))
+    async def hang(term: int, peer: Peer) -> None:
+        assert isinstance(messages.decode_up(await peer.connection.receive()), messages.Join)
+        peer.connection.send(messages.Welcome(term))
         joined.put_nowait(term)
         await asyncio.Event().wait()
 
-    first, address = await listen("127.0.0.1", 0, lambda connection: hang(1, connection))
-    second, other = await listen("127.0.0.1", 0, lambda connection: hang(2, connection))
+    credentials = instance_credentials(worker.spec.instance)
+    first, second = [Listener(credentials, lambda peer, term=term: hang(term, peer)) for term in (1, 2)]  # type: ignore[misc]
+    address, other = await first.open(), await second.open()
     lease = await log.acquire(app.id, "i1", address, None)
     session = asyncio.create_task(Session(worker).run())
     try:
@@ -53,8 +55,8 @@ async def test_a_coordinator_that_hangs_is_left_for_the_one_that_has_the_lease(t
     finally:
         session.cancel()
         await asyncio.gather(session, return_exceptions=True)
-        first.close()
-        second.close()
+        await first.close()
+        await second.close()
 
 
 async def test_a_transactional_id_that_was_fenced_before_it_joined_is_left_for_another(tmp_path: Path) -> None:
@@ -64,13 +66,14 @@ async def test_a_transactional_id_that_was_fenced_before_it_joined_is_left_for_a
     session = Session(Worker(spec, log, await prepare(log, app), {}))
     joined: asyncio.Queue[str] = asyncio.Queue()
 
-    async def welcome(connection: Connection) -> None:
-        join = messages.decode_up(await connection.receive())
+    async def welcome(peer: Peer) -> None:
+        join = messages.decode_up(await peer.connection.receive())
         assert isinstance(join, messages.Join)
         joined.put_nowait(join.hello.writer)
         await asyncio.Event().wait()
 
-    server, address = await listen("127.0.0.1", 0, welcome)
+    server = Listener(instance_credentials(spec.instance), welcome)
+    address = await server.open()
     lease = await log.acquire(app.id, "i1", address, None)
     assert lease is not None
     fenced = session.hello.writer
@@ -84,7 +87,7 @@ async def test_a_transactional_id_that_was_fenced_before_it_joined_is_left_for_a
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        server.close()
+        await server.close()
 
 
 async def test_a_worker_joins_with_its_instances_zone_and_capacity(tmp_path: Path) -> None:
@@ -114,13 +117,14 @@ async def test_a_transactional_id_that_changes_while_the_log_is_waited_for_is_op
     session = Session(Worker(spec, log, await prepare(log, app), {}))
     joined: asyncio.Queue[str] = asyncio.Queue()
 
-    async def welcome(connection: Connection) -> None:
-        join = messages.decode_up(await connection.receive())
+    async def welcome(peer: Peer) -> None:
+        join = messages.decode_up(await peer.connection.receive())
         assert isinstance(join, messages.Join)
         joined.put_nowait(join.hello.writer)
         await asyncio.Event().wait()
 
-    server, address = await listen("127.0.0.1", 0, welcome)
+    server = Listener(instance_credentials(spec.instance), welcome)
+    address = await server.open()
     assert await log.acquire(app.id, "i1", address, None) is not None
     running = asyncio.create_task(session.run())
     try:
@@ -134,4 +138,4 @@ async def test_a_transactional_id_that_changes_while_the_log_is_waited_for_is_op
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        server.close()
+        await server.close()

@@ -7,7 +7,7 @@ from argparse import Namespace
 from orchestrator.cli.arguments import Parser, checked
 from orchestrator.settings import some_time
 from workers.commands import scale_down
-from workers.commands.run import add_place
+from workers.commands.run import add_access, add_place
 
 
 def run(argv: list[str]) -> int:
@@ -18,6 +18,7 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--timeout", type=checked(some_time), metavar="DURATION")
     parser.add_argument("--json", action="store_true")
     add_place(parser)
+    add_access(parser)
     args = parser.parse_args(argv)
     not_asked = dict.fromkeys(("to", "by", "current", "apply"))
     no = dict.fromkeys(("plan", "follow", "undo", "force"), False)

@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 from orchestrator.cli.arguments import Parser
-from workers.client import Client, log_of
-from workers.commands.run import add_place
+from orchestrator.coordinator.requests import ExplainRequest
+from workers.client import client_of
+from workers.commands.run import add_access, add_place
 from workers.commands.show import show_json
 
 
@@ -17,8 +18,9 @@ def run(argv: list[str]) -> int:
     parser.add_argument("task", metavar="TASK", help="such as 0_3")
     parser.add_argument("--json", action="store_true")
     add_place(parser)
+    add_access(parser)
     args = parser.parse_args(argv)
-    facts = asyncio.run(_explain(args.app, args.task, args.log))
+    facts = asyncio.run(_explain(args))
     if args.json:
         show_json(facts)
     else:
@@ -26,10 +28,6 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-async def _explain(app: str, task: str, url: str | None) -> Any:
-    async with log_of(app, url) as (application, log, _):
-        client = Client(log, application)
-        try:
-            return await client.ask("explain", {"task": task})
-        finally:
-            await client.close()
+async def _explain(args: Any) -> Any:
+    async with client_of(args) as (_, _, client):
+        return await client.ask(ExplainRequest(args.task))

@@ -8,15 +8,18 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from orchestrator.cli.arguments import Parser
+from orchestrator.coordinator.requests import LocateRequest, StoreRequest
 from orchestrator.errors import NotThere, OrchestratorError, WrongUse
 from pipeline.errors import CodecError
 from pipeline.json_values import from_text, shown
 from pipeline.partitioner import partition_of
 from pipeline.tables import STREAM_TIME_KEY, TIME_BYTES
 from state.log.protocol import Log, Partition
-from workers.client import FIND_S, Client, description, log_of
-from workers.commands.run import add_place
+from workers.client import FIND_S, Client, client_of, description
+from workers.commands.run import add_access, add_place
 from workers.commands.show import show_json
 
 FRESH_S, POLL_S = 2.0, 0.05
@@ -29,8 +32,9 @@ def run(argv: list[str]) -> int:
     parser.add_argument("key", metavar="KEY", help="as typed for str keys, as JSON for others")
     parser.add_argument("--json", action="store_true")
     add_place(parser)
+    add_access(parser)
     args = parser.parse_args(argv)
-    facts = asyncio.run(_query(args.app, args.table, args.key, args.log))
+    facts = asyncio.run(_query(args))
     if args.json:
         show_json(facts)
     elif facts["found"]:
@@ -47,14 +51,10 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-async def _query(app: str, table: str, key: str, url: str | None) -> dict[str, Any]:
-    async with log_of(app, url) as (application, log, _):
+async def _query(args: Any) -> dict[str, Any]:
+    async with client_of(args) as (application, log, client):
         described = await description(log, application)
-        client = Client(log, application)
-        try:
-            return await query(client, described, table, key, log)
-        finally:
-            await client.close()
+        return await query(client, described, args.table, args.key, log)
 
 
 async def query(client: Client, described: dict[str, Any], table: str, key: str, log: Log) -> dict[str, Any]:
@@ -74,9 +74,9 @@ async def query(client: Client, described: dict[str, Any], table: str, key: str,
     answer: dict[str, Any] = {}
     value: bytes | None = None
     for partition in partitions:
-        wish = {"task": f"{number}_{partition}", "table": table, "key": data}
-        answer = await _ask(client, wish)
-        value = await _live(client, facts.get("expire_ms"), wish, answer["value"])
+        request = StoreRequest(f"{number}_{partition}", table, data)
+        answer = await _ask(client, request)
+        value = await _live(client, facts.get("expire_ms"), request, answer["value"])
         if value is not None:
             break
     return {
@@ -103,31 +103,33 @@ async def _fresh(log: Log, described: dict[str, Any], number: int, partitions: I
         await asyncio.sleep(POLL_S)
 
 
-async def _ask(client: Client, wish: dict[str, Any]) -> dict[str, Any]:
-    """Ask the task's owner. Between two owners there is nobody to ask for a moment, and one that is still restoring
-    does not know yet."""
+async def _ask(client: Client, request: StoreRequest) -> dict[str, Any]:
+    """Ask the coordinator where the task is, and the instance that it names. Between two owners there is nobody to ask for
+    a moment, one that has handed the task over is not asked again, and one that is still restoring does not know yet."""
     deadline = time.monotonic() + FIND_S
     while True:
         try:
-            found: dict[str, Any] = await client.ask("query", wish)
+            place = await client.ask(LocateRequest(request.task))
+            asked = msgspec.structs.replace(request, member=place["member"])
+            found: dict[str, Any] = await client.ask_instance(place["address"], asked)
             if not found["restore_lag"] or time.monotonic() > deadline:
                 return found
         except WrongUse as error:  # a new coordinator hears of the other versions of the app one by one
             if time.monotonic() > deadline:
-                raise WrongUse(f"no version of the app that runs has table '{wish['table']}': {error}") from None
+                raise WrongUse(f"no version of the app that runs has table '{request.table}': {error}") from None
         except OrchestratorError as error:
             if error.exit_code != 1 or time.monotonic() > deadline:
                 raise
         await asyncio.sleep(POLL_S)
 
 
-async def _live(client: Client, expire_ms: int | None, wish: dict[str, Any], raw: bytes | None) -> bytes | None:
+async def _live(client: Client, expire_ms: int | None, request: StoreRequest, raw: bytes | None) -> bytes | None:
     """The value's bytes: an expiring table keeps the time of the write before them, and its stream time under a key."""
     if raw is None or expire_ms is None:
         return raw
-    if wish["key"] == STREAM_TIME_KEY:
+    if request.key == STREAM_TIME_KEY:
         return None
-    time_kept = (await _ask(client, {**wish, "key": STREAM_TIME_KEY}))["value"]
+    time_kept = (await _ask(client, msgspec.structs.replace(request, key=STREAM_TIME_KEY)))["value"]
     stream_ms = -1 if time_kept is None else int.from_bytes(time_kept, "big", signed=True)
     written_ms = int.from_bytes(raw[:TIME_BYTES], "big", signed=True)
     return None if stream_ms >= written_ms + expire_ms else raw[TIME_BYTES:]

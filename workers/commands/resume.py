@@ -7,13 +7,15 @@ begins.
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from orchestrator.cli.arguments import Parser
+from orchestrator.coordinator.secret import Right
 from orchestrator.errors import RefusedBySafety, WrongUse
 from state.log.protocol import GroupLog
 from workers import halts
-from workers.client import description, log_of
-from workers.commands.run import add_place
+from workers.client import client_of, description
+from workers.commands.run import add_access, add_place
 
 
 def run(argv: list[str]) -> int:
@@ -22,16 +24,19 @@ def run(argv: list[str]) -> int:
     parser.add_argument("task", metavar="TASK", help="such as 0_3")
     parser.add_argument("--skip", action="store_true", help="leave the record out instead of trying it again")
     add_place(parser)
+    add_access(parser)
     args = parser.parse_args(argv)
-    print(asyncio.run(_resume(args.app, args.task, args.skip, args.log)))
+    print(asyncio.run(_resume(args)))
     return 0
 
 
-async def _resume(app: str, task: str, skip: bool, url: str | None) -> str:
-    async with log_of(app, url) as (application, log, _):
+async def _resume(args: Any) -> str:
+    app, task, skip = args.app, args.task, args.skip
+    async with client_of(args) as (application, log, client):
         seen = await log.metadata(application, halts.HALTS, task)
         if seen is None:
             return await _not_halted(log, application, task)
+        client.require(Right.SCALE)  # nothing is asked of the group: the request is a change of the log
         if not await halts.take_back(log, application, task, seen, skip=skip):
             raise RefusedBySafety(f"{task} was resumed or halted again meanwhile; look at `orchestrator status {app}`")
         return f"{task} goes on {'behind' if skip else 'with'} {halts.decode(seen).record}"

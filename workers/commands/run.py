@@ -11,13 +11,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from orchestrator.cli.arguments import Parser, checked
 from orchestrator.cli.settings import TABLE
 from orchestrator.errors import WrongUse
 from orchestrator.settings import GROUP, group_settings_of, whole_number
 from orchestrator.weights import strange
 from pipeline.loading import load
+from workers.credentials import instance_credentials
 from workers.fleet import Fleet, Host, ProcessHost
+from workers.listening import place_of_instance
 from workers.logs import BUSY_MS, default_log, log_path, open_log, show_log
 from workers.patient_log import open_patiently
 from workers.prepare import prepare
@@ -38,6 +42,7 @@ OWN = (
         "on",
         "failpoint",
     ),
+    "listen",
     "log-level",
 )
 INSTANCES_MAX = 1_000
@@ -55,6 +60,12 @@ def add_place(parser: Parser) -> None:
     parser.setting("--state-dir")
 
 
+def add_access(parser: Parser) -> None:
+    """What a process of the group, or a client of it, proves itself with."""
+    for name in ("secret-file", "tls-cert", "tls-key", "tls-ca"):
+        parser.setting(f"--{name}")
+
+
 def run(argv: list[str]) -> int:
     parser = Parser("run", "Run instances of an app until they are stopped.")
     parser.add_argument("app", metavar="MODULE:APP")
@@ -62,6 +73,7 @@ def run(argv: list[str]) -> int:
     for name in OWN:
         parser.setting(f"--{name}")
     add_place(parser)
+    add_access(parser)
     add_group_settings(parser)
     args = parser.parse_args(argv)
     if args.instances > INSTANCES_MAX:
@@ -95,12 +107,21 @@ def run(argv: list[str]) -> int:
         on_halt=args.on_halt,
         after_leave=args.after_leave,
         failpoint=args.failpoint,
+        secret_file=absolute(args.secret_file),
+        listen=args.listen,
+        tls_cert=absolute(args.tls_cert),
+        tls_key=absolute(args.tls_key),
+        tls_ca=absolute(args.tls_ca),
     )
     if args.on == "spark":
         from importlib import import_module
 
         return int(import_module("pipeline.spark.hosting").run_fleet(spec, args.instances))
     return asyncio.run(run_fleet(ProcessHost(), spec, args.instances))
+
+
+def absolute(path: str) -> str:
+    return str(Path(path).absolute()) if path else ""
 
 
 def state_dir(args: Any, url: str) -> str:
@@ -123,6 +144,7 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
     )
     log = patient.inner
     try:
+        instance_credentials(msgspec.structs.replace(spec, listen=place_of_instance(spec.listen, count)))
         fleet = Fleet(host, log, spec, lambda text: print(text, file=sys.stderr, flush=True))
         fleet.claim()
         await patient.patiently(fleet.announce)

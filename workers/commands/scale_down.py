@@ -11,12 +11,13 @@ import time
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
+from orchestrator.coordinator.requests import PlanRequest, ScaleDownRequest, StatusRequest, UndoRequest
 from orchestrator.errors import TimedOut, WrongUse
 from orchestrator.group.scale_plan import parse_amount
 from orchestrator.settings import some_time, whole_number
 from state.log.group_store import GroupStore
-from workers.client import Client, fleet_of, log_of
-from workers.commands.run import add_place
+from workers.client import Client, client_of, fleet_of
+from workers.commands.run import add_access, add_place
 from workers.commands.show import show_json
 
 POLL_S, SHUT_DOWN_S, BAR = 0.1, 15.0, 30
@@ -40,6 +41,7 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--force", action="store_true", help="with --timeout: stop the leavers instead")
     parser.add_argument("--json", action="store_true")
     add_place(parser)
+    add_access(parser)
     return do(parser.parse_args(argv))
 
 
@@ -76,35 +78,25 @@ def _check(args: Any) -> None:
 
 
 async def _run(args: Any) -> int:
-    async with log_of(args.app, args.log) as (application, log, _):
-        client = Client(log, application)
-        try:
-            if args.undo:
-                return _end(args, {"leaving": [], **await client.ask("undo")})
-            if args.follow:
-                return await _follow(args, client, log, application)
-            wishes = {
-                "to": args.to,
-                "by": args.by,
-                "instances": args.instances,
-                "current": args.current,
-                "plan": args.apply,
-                "timeout_ms": args.timeout,
-                "force": args.force,
-            }
-            if args.plan:
-                return _end(args, await client.ask("plan", wishes))
-            before = await client.ask("status")
-            answer = await client.ask("scale-down", wishes)
-            if answer["outcome"] == "nothing to do" or not args.wait:
-                return _end(args, answer)
-            return await _see_through(args, client, log, application, answer, before)
-        finally:
-            await client.close()
+    async with client_of(args) as (application, log, client):
+        if args.undo:
+            return _end(args, {"leaving": [], **await client.ask(UndoRequest())})
+        if args.follow:
+            return await _follow(args, client, log, application)
+        if args.plan:
+            return _end(args, await client.ask(PlanRequest(args.to, args.by, args.instances, args.current)))
+        before = await client.ask(StatusRequest())
+        request = ScaleDownRequest(
+            args.to, args.by, args.instances, args.current, plan=args.apply, timeout_ms=args.timeout, force=args.force
+        )
+        answer = await client.ask(request)
+        if answer["outcome"] == "nothing to do" or not args.wait:
+            return _end(args, answer)
+        return await _see_through(args, client, log, application, answer, before)
 
 
 async def _follow(args: Any, client: Client, log: GroupStore, application: str) -> int:
-    status = await client.ask("status")
+    status = await client.ask(StatusRequest())
     if status["scale"] is None:
         return _end(args, {"outcome": "nothing to do", "leaving": []})
     scale = status["scale"]
@@ -135,9 +127,9 @@ async def _see_through(args: Any, client: Client, log: GroupStore, application: 
 async def wait_for_end(client: Client, answer: Any, progress: Progress) -> tuple[str, Any]:
     """Until what was asked for is over: "done", "rolled back" or "forced", and the last status."""
     plans = answer.get("plans", [answer["plan"]])
-    since = {"hand_overs_since": answer["since"]}
+    since = StatusRequest(hand_overs_since=answer["since"])
     while True:
-        status = await client.ask("status", since, retry_s=30)
+        status = await client.ask(since, retry_s=30)
         present = {i["id"] for i in status["instances"]}
         left = sum(1 for name in answer["leaving"] if name in present)
         running = [scale for scale in status["scales"] if scale["id"] in plans]

@@ -10,13 +10,15 @@ import time
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
+from orchestrator.coordinator.requests import StatusRequest
+from orchestrator.coordinator.secret import Right
 from orchestrator.errors import RefusedBySafety, TimedOut, WrongUse
 from orchestrator.group.scale_plan import Amount, parse_amount, target_size
 from orchestrator.settings import some_time, whole_number
 from state.errors import StateError
 from state.log.group_store import GroupStore
-from workers.client import Client, fleet_of, log_of
-from workers.commands.run import INSTANCES_MAX, add_place
+from workers.client import Client, client_of, fleet_of
+from workers.commands.run import INSTANCES_MAX, add_access, add_place
 from workers.commands.show import show_json
 from workers.fleet import FLEET, GRANTED, WISH, WITHDRAWN
 
@@ -38,6 +40,7 @@ def run(argv: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true")
     add_place(parser)
+    add_access(parser)
     args = parser.parse_args(argv)
     if (args.to is None) == (args.by is None):
         raise WrongUse("--to and --by exclude each other; give one" if args.to else "how many: give --to or --by")
@@ -57,34 +60,31 @@ def _amounts(args: Any) -> tuple[Amount | None, Amount | None]:
 
 
 async def _run(args: Any) -> dict[str, Any]:
-    async with log_of(args.app, args.log) as (application, log, _):
-        client = Client(log, application)
-        try:
-            before = await client.ask("status", {"counted": True})
-            current = sum(1 for i in before["instances"] if i["state"] != "leaving")
-            if args.current is not None and args.current != current:
-                raise RefusedBySafety(f"{current} instances run, not {args.current}; look at `status` and decide again")
-            to, by = _amounts(args)
-            size = target_size(current, to=to, by=by, grow=True)
-            if size - current > INSTANCES_MAX:
-                raise WrongUse(f"{size - current} more instances are too many; write at most {INSTANCES_MAX}")
-            if size <= current:
-                return _facts(current, current, [], "nothing to do", 0.0, before)
-            if await fleet_of(log, application) is None:
-                raise RefusedBySafety(
-                    f"the instances of '{application}' were not started by `orchestrator run` here; start more with "
-                    f"`orchestrator run MODULE:APP --instances {size - current}` where they live"
-                )
-            started = time.monotonic()
-            deadline = started + args.timeout / 1000
-            added = await _ask_fleet(log, application, size - current, deadline)
-            outcome, after = "running", before
-            if args.wait:
-                after = await wait_stable(client, added, deadline)
-                outcome = "done"
-            return _facts(current, size, added, outcome, time.monotonic() - started, after)
-        finally:
-            await client.close()
+    async with client_of(args) as (application, log, client):
+        before = await client.ask(StatusRequest(counted=True))
+        client.require(Right.SCALE)  # the request goes through the log
+        current = sum(1 for i in before["instances"] if i["state"] != "leaving")
+        if args.current is not None and args.current != current:
+            raise RefusedBySafety(f"{current} instances run, not {args.current}; look at `status` and decide again")
+        to, by = _amounts(args)
+        size = target_size(current, to=to, by=by, grow=True)
+        if size - current > INSTANCES_MAX:
+            raise WrongUse(f"{size - current} more instances are too many; write at most {INSTANCES_MAX}")
+        if size <= current:
+            return _facts(current, current, [], "nothing to do", 0.0, before)
+        if await fleet_of(log, application) is None:
+            raise RefusedBySafety(
+                f"the instances of '{application}' were not started by `orchestrator run` here; start more with "
+                f"`orchestrator run MODULE:APP --instances {size - current}` where they live"
+            )
+        started = time.monotonic()
+        deadline = started + args.timeout / 1000
+        added = await _ask_fleet(log, application, size - current, deadline)
+        outcome, after = "running", before
+        if args.wait:
+            after = await wait_stable(client, added, deadline)
+            outcome = "done"
+        return _facts(current, size, added, outcome, time.monotonic() - started, after)
 
 
 async def _ask_fleet(log: GroupStore, application: str, count: int, deadline: float) -> list[str]:
@@ -134,7 +134,7 @@ async def _forget(log: GroupStore, application: str, key: str) -> None:
 async def wait_stable(client: Client, added: list[str], deadline: float) -> Any:
     """Until the new instances are there and nothing moves any more."""
     while True:
-        status = await client.ask("status", retry_s=30)
+        status = await client.ask(StatusRequest(), retry_s=30)
         present = {i["id"] for i in status["instances"]}
         if set(added) <= present and status["stable"]:
             return status

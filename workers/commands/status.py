@@ -6,9 +6,10 @@ import asyncio
 from typing import Any
 
 from orchestrator.cli.arguments import Parser
+from orchestrator.coordinator.requests import StatusRequest
 from workers import halts
-from workers.client import Client, description, log_of
-from workers.commands.run import add_place
+from workers.client import client_of, description
+from workers.commands.run import add_access, add_place
 from workers.commands.show import show_json, table
 
 
@@ -17,8 +18,9 @@ def run(argv: list[str]) -> int:
     parser.add_argument("app", metavar="APP")
     parser.add_argument("--json", action="store_true")
     add_place(parser)
+    add_access(parser)
     args = parser.parse_args(argv)
-    facts = asyncio.run(status(args.app, args.log))
+    facts = asyncio.run(status(args))
     if args.json:
         show_json(facts)
     else:
@@ -26,15 +28,11 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-async def status(app: str, url: str | None, retry_s: float = 8.0) -> dict[str, Any]:
+async def status(args: Any) -> dict[str, Any]:
     """What `status --json` prints, but for the schema."""
-    async with log_of(app, url) as (application, log, found):
+    async with client_of(args) as (application, log, client):
         described = await description(log, application)
-        client = Client(log, application)
-        try:
-            answer = await client.ask("status", retry_s=retry_s)
-        finally:
-            await client.close()
+        answer = await client.ask(StatusRequest())
         lease = await log.lease(application)
         halted = await halts.read_all(log, application)
     topics = {sub["number"]: sub["sources"] for sub in described["subtopologies"]}
@@ -46,7 +44,7 @@ async def status(app: str, url: str | None, retry_s: float = 8.0) -> dict[str, A
             task["halted"] = {"record": halt.record, "error": halt.error, "at_ms": halt.at_ms, "skip": halt.skip}
     return {
         "application": application,
-        "log": found,
+        "log": client.log_url,
         "generation": answer["generation"],
         "protocol": answer["protocol"],
         "coordinator": {"instance": lease.holder, "address": lease.address, "term": lease.term} if lease else None,

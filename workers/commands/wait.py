@@ -7,11 +7,13 @@ import time
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
+from orchestrator.coordinator.handshake import NotTrusted
+from orchestrator.coordinator.requests import StatusRequest
 from orchestrator.errors import RefusedBySafety, TimedOut
 from orchestrator.settings import some_time, whole_number
 from state.errors import LogMissing, LogUnusable
-from workers.client import Client, description, fleet_of, log_of
-from workers.commands.run import add_place
+from workers.client import client_of, description, fleet_of, log_of
+from workers.commands.run import add_access, add_place
 from workers.commands.show import show_json
 from workers.logs import NoLog
 
@@ -27,6 +29,7 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--timeout", type=checked(some_time), default=60_000, metavar="DURATION")
     parser.add_argument("--json", action="store_true")
     add_place(parser)
+    add_access(parser)
     args = parser.parse_args(argv)
     facts = asyncio.run(_wait(args))
     if args.json:
@@ -49,26 +52,20 @@ async def _wait(args: Any) -> dict[str, Any]:
     making, told = time.monotonic() + MAKING_S, "it has not begun"
     while True:
         try:
-            async with log_of(args.app, args.log) as (application, log, _):
-                client = Client(log, application)
-                try:
-                    while True:
-                        status = await client.ask("status", retry_s=max(0.0, deadline - time.monotonic()))
-                        there = len(status["instances"])
-                        told = "tasks are moving" if not status["stable"] else f"{there} instances are there"
-                        if status["stable"] and there >= args.instances:
-                            return {
-                                "application": application,
-                                "generation": status["generation"],
-                                "instances": there,
-                            }
-                        if time.monotonic() > deadline:
-                            break
-                        await asyncio.sleep(POLL_S)
-                finally:
-                    await client.close()
+            async with client_of(args) as (application, _, client):
+                while True:
+                    status = await client.ask(StatusRequest(), retry_s=max(0.0, deadline - time.monotonic()))
+                    there = len(status["instances"])
+                    told = "tasks are moving" if not status["stable"] else f"{there} instances are there"
+                    if status["stable"] and there >= args.instances:
+                        return {"application": application, "generation": status["generation"], "instances": there}
+                    if time.monotonic() > deadline:
+                        break
+                    await asyncio.sleep(POLL_S)
         except (LogMissing, NoLog) as error:
             told = str(error)
+        except NotTrusted:
+            raise
         except RefusedBySafety as error:
             told = str(error)
             if time.monotonic() > making:

@@ -1,0 +1,101 @@
+"""TLS for addresses that are not this machine's: the contexts of both ends, and what binds a proof to a certificate.
+
+One rule: who the peer is, is proven by the secret; TLS hides what is said. The proof is of the server's certificate, so a
+stranger between the two ends has none that fits (as RFC 5929, tls-server-end-point). With an authority (--tls-ca) both
+ends show certificates that it has signed, and nobody else gets as far as the proof.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.errors import WrongUse
+
+SCHEME = "tls://"
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """The contexts of one process. `binding`: the digest of its own certificate, which its clients see."""
+
+    client: ssl.SSLContext
+    server: ssl.SSLContext | None = None
+    binding: bytes = b""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address. A name other than localhost counts as open."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def digest(certificate: bytes) -> bytes:
+    """Of a certificate in DER."""
+    return hashlib.sha256(certificate).digest()
+
+
+def make_tls(certificate: str, key: str, authority: str) -> Tls | None:
+    """From the settings tls-cert, tls-key and tls-ca; None where none is given. Raises WrongUse."""
+    if not (certificate or key or authority):
+        return None
+    if bool(certificate) != bool(key):
+        raise WrongUse("--tls-cert and --tls-key go together; give both")
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False  # instances come and go at any address; the proof of the secret is what counts
+    client.verify_mode = ssl.CERT_NONE
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if certificate else None
+    for context in filter(None, (client, server)):
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        if certificate:
+            _load(context, certificate, key)
+        if authority:
+            try:
+                context.load_verify_locations(authority)
+            except (OSError, ssl.SSLError) as error:
+                raise WrongUse(f"--tls-ca {authority} cannot be read ({error}); name a PEM file") from None
+            context.verify_mode = ssl.CERT_REQUIRED
+    return Tls(client, server, _binding(certificate) if certificate else b"")
+
+
+def _load(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    try:
+        context.load_cert_chain(certificate, key, password=lambda: "")
+    except (OSError, ssl.SSLError) as error:
+        raise WrongUse(
+            f"--tls-cert {certificate} with --tls-key {key} cannot be used ({error}); name PEM files that belong together"
+        ) from None
+
+
+def _binding(certificate: str) -> bytes:
+    text = Path(certificate).read_text()
+    first = text[text.index("-----BEGIN CERTIFICATE") :].partition("-----END CERTIFICATE-----")[0]
+    return digest(ssl.PEM_cert_to_DER_cert(f"{first}-----END CERTIFICATE-----\n"))
+
+
+def client_context(address: str, tls: Tls | None) -> tuple[str, int, ssl.SSLContext | None]:
+    """Host, port and context to connect to an address of the group. Raises ValueError for none, WrongUse for one that is
+    open and without TLS: what is said there could be read on the way."""
+    plain = address.removeprefix(SCHEME)
+    host, _, port = plain.rpartition(":")
+    if plain != address:
+        return host.strip("[]"), int(port), (tls or _any()).client
+    if not is_loopback(host.strip("[]")):
+        raise WrongUse(f"the instance at {address} listens to other machines without TLS; it is not used")
+    return host.strip("[]"), int(port), None
+
+
+def _any() -> Tls:
+    """For a client that was given no authority: the proof is bound to whatever certificate it sees."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_mode = ssl.CERT_NONE
+    client.minimum_version = ssl.TLSVersion.TLSv1_3
+    return Tls(client)

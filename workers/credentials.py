@@ -1,0 +1,87 @@
+"""Where the secret of an application lies, and what a process of this machine proves itself with.
+
+One rule: whoever may read the log's folder needs no flag. The secret of an embedded log lies beside it
+(`bank.db-bank.secret`), that of a Kafka log in the state folder (`<state>/<application>/group.secret`); another machine
+gets a copy of the file and names it with --secret-file. It is made by the first that starts instances, and never changed.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+from orchestrator.coordinator.handshake import Credentials
+from orchestrator.coordinator.secret import KEY_BYTES, Right, Secret, refusal
+from orchestrator.coordinator.tls import make_tls
+from orchestrator.errors import RefusedBySafety, WrongUse
+from state.private import is_private, make_folder, publish
+from workers.logs import log_path
+from workers.spec import InstanceSpec
+
+BYTES_MAX = 1_000
+
+
+def secret_path(application: str, log: str, state_dir: str) -> Path:
+    """Where the secret of an application lies that nobody named a file for."""
+    path = log_path(log)
+    if path is not None:
+        return path.with_name(f"{path.name}-{application}.secret")
+    return Path(state_dir) / application / "group.secret"
+
+
+def read_secret(path: Path) -> Secret:
+    """Raises WrongUse for a file that is not there, holds none, or that others may read."""
+    try:
+        if not is_private(path):
+            raise WrongUse(
+                f"the secret {path} can be read by others; `chmod 600 {path}`, and make a new one if they have"
+            )
+        with path.open("rb") as file:
+            text = file.read(BYTES_MAX).decode(errors="replace")
+    except FileNotFoundError:
+        raise WrongUse(
+            f"there is no secret at {path}; copy it from the machine that runs the application, and name it with --secret-file"
+        ) from None
+    except OSError as error:
+        raise WrongUse(f"the secret {path} cannot be read: {error.strerror}") from None
+    return Secret.parse(text, str(path))
+
+
+def make_secret(path: Path) -> None:
+    """Makes one where there is none. Raises WrongUse where it cannot be written."""
+    try:
+        make_folder(path.parent)
+        if not path.exists():
+            publish(path, Secret(Right.JOIN, secrets.token_bytes(KEY_BYTES)).text().encode())
+    except OSError as error:
+        raise WrongUse(f"the secret {path} cannot be made: {error.strerror}; name another with --secret-file") from None
+
+
+def client_path(application: str, log: str, args: Any) -> Path:
+    """The file that a command reads."""
+    if args.secret_file:
+        return Path(args.secret_file)
+    return secret_path(application, log, str(Path(args.state_dir).absolute()))
+
+
+def client_credentials(application: str, log: str, args: Any) -> Credentials:
+    """What a command proves itself with, from its options. Raises WrongUse."""
+    secret = read_secret(client_path(application, log, args))
+    return Credentials(application, secret, make_tls(args.tls_cert, args.tls_key, args.tls_ca))
+
+
+def credentials_of(application: str, log: str) -> Credentials:
+    """Of an embedded log, by a process on its machine. Raises WrongUse."""
+    return Credentials(application, read_secret(secret_path(application, log, "")))
+
+
+def instance_credentials(spec: InstanceSpec) -> Credentials:
+    """What an instance and its workers prove themselves with. Raises WrongUse, RefusedBySafety for a lesser secret."""
+    path = Path(spec.secret_file) if spec.secret_file else secret_path(spec.application, spec.log, spec.state_dir)
+    if not spec.secret_file:
+        make_secret(path)
+    secret = read_secret(path)
+    if secret.right < Right.JOIN:
+        raise RefusedBySafety(f"{path}: {refusal(secret.right, Right.JOIN)}")
+    return Credentials(spec.application, secret, make_tls(spec.tls_cert, spec.tls_key, spec.tls_ca))

@@ -1,0 +1,115 @@
+"""Queries of an instance: its listener takes them, its workers look the keys up.
+
+One rule: an answer counts only from the worker that was asked, over the connection that it was asked on, for a question
+that still waits. Workers are those processes that this instance has started: each attaches with its own incarnation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.coordinator import messages
+from orchestrator.coordinator.listener import Peer
+from orchestrator.coordinator.requests import Requests, StoreRequest
+from orchestrator.errors import OrchestratorError, ProtocolError, WrongUse
+from orchestrator.model import TaskId
+
+ANSWER_S = 5.0
+
+
+@dataclass(eq=False, slots=True)
+class Attached:
+    """A worker that offers its stores."""
+
+    peer: Peer
+    member: str
+    asked: dict[int, asyncio.Future[messages.Found]] = field(default_factory=dict)
+
+
+class InstanceStores:
+    """See services.Service. `incarnation_of`: of the process that is the worker of this number now."""
+
+    opened_by: type[messages.Join] | type[messages.Attach] = messages.Attach
+
+    def __init__(self, instance: str, incarnation_of: Callable[[int], str | None]) -> None:
+        self.requests = Requests({StoreRequest: look_up})
+        self.instance = instance
+        self._incarnation_of = incarnation_of
+        self._attached: dict[int, Attached] = {}  # by peer
+        self._ids = itertools.count(1)
+
+    async def is_open(self) -> bool:
+        return True
+
+    def begin(self, peer: Peer) -> None:
+        """Nothing is known of it yet."""
+
+    def receive(self, peer: Peer, message: messages.Up) -> None:
+        attached = self._attached.get(peer.id)
+        match message:
+            case messages.Attach(version, worker, incarnation, member) if attached is None:
+                if version != messages.VERSION or self._incarnation_of(worker) != incarnation:
+                    raise ProtocolError(f"worker {worker} ({incarnation[:40]}) was not started by {self.instance}")
+                self._attached[peer.id] = Attached(peer, member)
+            case messages.Found(number) if attached is not None:
+                waiting = attached.asked.pop(number, None)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(message)
+            case _:
+                raise ProtocolError(f"{type(message).__name__} is no message for the stores of {self.instance}")
+
+    def ended(self, peer: Peer) -> None:
+        attached = self._attached.pop(peer.id, None)
+        for waiting in attached.asked.values() if attached is not None else ():
+            if not waiting.done():
+                waiting.set_exception(OrchestratorError("its worker has ended; try again"))
+
+    async def ask(self, attached: Attached, request: StoreRequest) -> messages.Found:
+        """A worker's answer. Raises OrchestratorError where none comes."""
+        number = next(self._ids)
+        waiting: asyncio.Future[messages.Found] = asyncio.get_running_loop().create_future()
+        attached.asked[number] = waiting
+        attached.peer.connection.send(messages.Lookup(number, request.task, request.table, request.key))
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await waiting
+        except TimeoutError:
+            raise OrchestratorError(
+                f"the worker of {request.task} did not answer within {ANSWER_S:g} s; try again"
+            ) from None
+        finally:
+            attached.asked.pop(number, None)
+
+    def attached(self, member: str) -> list[Attached]:
+        """The member's worker; all of them where it is not known."""
+        there = list(self._attached.values())
+        return [one for one in there if one.member == member] or there
+
+
+async def look_up(stores: InstanceStores, request: StoreRequest) -> dict[str, Any]:
+    """The key from the worker that has the task here: its active one before a copy."""
+    try:
+        TaskId.parse(request.task)
+    except ValueError:
+        raise WrongUse(f"'{request.task[:40]}' is no task; write it as 0_3") from None
+    best: messages.Found | None = None
+    problem = f"{request.task} is not open on {stores.instance}; try again"
+    for attached in stores.attached(request.member):
+        found = await stores.ask(attached, request)
+        if found.error:
+            problem = found.error
+        elif best is None or found.role == "active":
+            best = found
+    if best is None:
+        raise OrchestratorError(problem)
+    return {
+        "value": best.value,
+        "task": request.task,
+        "instance": stores.instance,
+        "role": best.role,
+        "restore_lag": best.restore_lag,
+    }

@@ -1,0 +1,35 @@
+"""Where an instance listens: `--listen HOST:PORT` as host and port, and the port of each instance of a fleet.
+
+One rule: the address is one that others can reach, so it is never a wildcard. Pure.
+"""
+
+from __future__ import annotations
+
+from orchestrator.errors import WrongUse
+
+LOOPBACK = "127.0.0.1"
+WILDCARDS = ("0.0.0.0", "::", "*", "")
+PORT_MAX = 65_535
+
+
+def place_of(text: str) -> tuple[str, int]:
+    """`host:port`, or `host` for any free port; "": any free port of this machine alone. Raises WrongUse."""
+    if not text:
+        return LOOPBACK, 0
+    host, colon, port = text.rpartition(":") if not text.endswith("]") and text.count(":") != 0 else (text, "", "0")
+    host = host.strip("[]")
+    if colon and not (port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) <= PORT_MAX):
+        raise WrongUse(f"--listen {text[:80]}: '{port[:20]}' is no port; write HOST:PORT, with 0 for a free port")
+    if host in WILDCARDS:
+        raise WrongUse(f"--listen {text[:80]}: name the address that other machines reach, such as 10.0.0.5:7000")
+    return host, int(port)
+
+
+def place_of_instance(text: str, number: int) -> str:
+    """The place of a fleet's instance: the first takes the port that was named, the others those behind it."""
+    host, port = place_of(text)
+    if not text or not port:
+        return text
+    if port + number - 1 > PORT_MAX:
+        raise WrongUse(f"--listen {text}: there is no port {port + number - 1} for instance {number}; name a lower one")
+    return f"[{host}]:{port + number - 1}" if ":" in host else f"{host}:{port + number - 1}"

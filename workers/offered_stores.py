@@ -1,0 +1,63 @@
+"""A worker's stores, offered to its instance: keys are looked up for whoever queries the instance.
+
+One rule: only the instance that started the worker looks into its stores; what a client may read is checked at the
+instance's listener (instance_stores.py), and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from orchestrator.coordinator import messages
+from orchestrator.coordinator.connection import Connection, ConnectionEnded
+from orchestrator.coordinator.transport import connect
+from orchestrator.errors import OrchestratorError, ProtocolError
+from orchestrator.model import TaskId
+
+if TYPE_CHECKING:
+    from workers.worker import Worker
+
+log = logging.getLogger("orchestrator.stores")
+RETRY_S = 0.5
+
+
+async def run(worker: Worker) -> None:
+    """Until cancelled. Without the instance's listener nobody queries, and the worker goes on."""
+    if not worker.spec.address:
+        await asyncio.Event().wait()
+    while True:
+        try:
+            connection = await connect(worker.spec.address, worker.surroundings.credentials(worker.spec.instance))
+            try:
+                await _offer(worker, connection)
+            finally:
+                await connection.close()
+        except ConnectionEnded as error:
+            log.debug("stores: %s", error)
+        except OrchestratorError as error:
+            log.warning("the stores of this worker cannot be queried: %s", error)
+        await asyncio.sleep(RETRY_S)
+
+
+async def _offer(worker: Worker, connection: Connection) -> None:
+    spec = worker.spec
+    connection.send(messages.Attach(messages.VERSION, spec.number, spec.incarnation, worker.session.hello.member))
+    while True:
+        lookup = await connection.receive_down()
+        if not isinstance(lookup, messages.Lookup):
+            raise ProtocolError(f"{type(lookup).__name__} is no message of an instance to its worker")
+        connection.send(look_up(worker, lookup))
+
+
+def look_up(worker: Worker, lookup: messages.Lookup) -> messages.Found:
+    """The value of a key, or why there is none to be had."""
+    run = worker.runs.get(TaskId.parse(lookup.task))
+    opened = run.stores.get(lookup.table) if run is not None else None
+    if run is None or opened is None:
+        problem = f"{lookup.task} is not open on {worker.spec.instance.instance}; try again"
+        return messages.Found(lookup.id, None, "", 0, problem)
+    lag = max(0, sum(run.ends.values()) - run.position()) if run.process is None else 0
+    role = "active" if run.process is not None or run.catching_up else "standby"
+    return messages.Found(lookup.id, opened.store.get(lookup.key), role, lag)
