@@ -32,7 +32,7 @@ PAUSE_S, PAUSE_MAX_S = 0.02, 1.0
 
 
 class End:
-    """Of waiting for one log: once a call has waited too long, no other begins to wait; what ends need not be told."""
+    """Of waiting for one log: once a call has waited too long, others try once and do not wait, until one is answered."""
 
     def __init__(self) -> None:
         self.reason = ""
@@ -53,16 +53,17 @@ class Patience:
         """The answer of `call`, made again until the log can be used. Raises LogTimedOut."""
         pause = PAUSE_S
         while True:
-            if self._end.reason:
-                raise LogTimedOut(self._end.reason)
             begun = self._clock()
             try:
                 answer = await call()
             except LogUnavailable as error:
+                if self._end.reason:
+                    raise LogTimedOut(self._end.reason) from error
                 self._away(error, begun)
                 await asyncio.sleep(pause)
                 pause = min(PAUSE_MAX_S, pause * 2)
             else:
+                self._end.reason = ""
                 if self.reason:
                     self._back()
                 return answer
