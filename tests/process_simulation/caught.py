@@ -28,7 +28,7 @@ CAUGHT_BY: dict[str, int] = {
     "commits_overlap": 9,
     "what_was_taken_is_not_put_back": 3,
     "serve_after_the_term": 3,
-    "take_the_lease_at_once": 0,
+    "take_the_lease_at_once": 2,
     "never_take_the_lease": 0,
     "connect_once": 26,
     "sessions_do_not_end": 8,
@@ -47,5 +47,5 @@ CAUGHT_BY: dict[str, int] = {
     "patience_has_no_end": 2,
     "a_timeout_of_the_log_is_a_crash": 2,
     "nobody_looks_at_topics": 33,
-    "start_at_what_is_gone": 3,
+    "start_at_what_is_gone": 5,
 }
