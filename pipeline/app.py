@@ -206,10 +206,11 @@ class App(Declares):
             )
         return topic
 
-    def run(self) -> None:
-        """Run one instance in this process, for debuggers."""
+    def run(self, *, log: str = "", state_dir: str = "") -> None:
+        """Run one instance in this process until Ctrl-C, for debuggers. `log` is a URL as `--log` takes it, "memory:" for
+        one that is gone with the process. Raises SystemExit with the exit code of `orchestrator run` where it fails."""
         module, name = _RUNNER
-        getattr(import_module(module), name)(self)
+        getattr(import_module(module), name)(self, log=log, state_dir=state_dir)
 
     def add_rekey(
         self, source: Topic[Any, Any], target: Topic[Any, Any], by: Callable[..., Any], on_error: Any = None

@@ -34,9 +34,14 @@ def load(target: str, folder: Path | None = None) -> App:
         found = _called(found, f"{module_name}:{attribute}()")
     if not isinstance(found, App):
         raise LoadError(f"{target} is {_kind(found)}, not an App; {_apps_of(module, module_name, found)}")
-    if not any(processor.rekey_to is None for processor in found.processors.values()):
-        raise LoadError(f"{target}: app {found.id!r} has no processors; declare one with @app.processor(...)")
+    runnable(found, target)
     return found
+
+
+def runnable(app: App, what: str) -> None:
+    """Raises LoadError for an app that does nothing."""
+    if not any(processor.rekey_to is None for processor in app.processors.values()):
+        raise LoadError(f"{what}: app {app.id!r} has no processors; declare one with @app.processor(...)")
 
 
 def _parts(target: str) -> tuple[str, str, bool]:

@@ -169,6 +169,11 @@ class Fleet:
         os.truncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
+    async def check(self) -> None:
+        """Raises RefusedBySafety where a fleet runs the application with state elsewhere."""
+        found = await self._log.metadata(self._base.application, FLEET, "fleet")
+        self._refuse_another(json.loads(found) if found else {})
+
     async def announce(self) -> None:
         """Tell in the log that this fleet runs the application. Raises RefusedBySafety where another one does, with
         state elsewhere: both would have an instance i1. Of two that start at one moment one is refused."""

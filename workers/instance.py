@@ -18,7 +18,6 @@ from orchestrator.coordinator.services import Services
 from orchestrator.error_report import report
 from orchestrator.errors import OrchestratorError
 from pipeline.errors import PipelineError
-from pipeline.loading import load
 from state.errors import LogTimedOut, StateError
 from state.log.protocol import GroupLog
 from state.private import private_process
@@ -63,7 +62,7 @@ class Instance:
 
     async def run(self) -> int:
         """See run_instance. Signals are heard before the journal tells which process to send them to."""
-        app = load(self.spec.app, Path(self.spec.folder))
+        app = self._surroundings.load_app(self.spec.app, Path(self.spec.folder))
         directory = self._surroundings.open_directory(Path(self.spec.state_dir), app.id, self.spec.instance)
         self._app, self._directory = app, directory
         journal = self._surroundings.open_journal(directory.path / "journal.jsonl", {"instance": self.spec.instance})

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Protocol
 
 from orchestrator.coordinator.handshake import Credentials
+from pipeline.app import App
+from pipeline.loading import load
 from state.directory import StateDirectory
 from state.log.protocol import GroupLog
 from state.store.protocol import Store
@@ -104,6 +106,13 @@ async def open_instance_log(spec: InstanceSpec) -> GroupLog:
     )
 
 
+async def open_requests() -> asyncio.StreamReader:
+    """What the parent of this process writes to it; its end is the end of the parent."""
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    return reader
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """See the module text. `exit` ends the process at once, without any clean-up."""
@@ -120,6 +129,8 @@ class Surroundings:
     )
     open_journal: Callable[[Path, Mapping[str, object]], Journal] = lambda path, facts: Journal(path, **facts)
     open_note: Callable[[Path], CallNote] = CallNote  # of the call under way: a worker writes it, its parent reads it
+    load_app: Callable[[str, Path], App] = load
+    requests: Callable[[], Awaitable[asyncio.StreamReader]] = open_requests
     start_worker: Callable[[WorkerSpec], Awaitable[WorkerProcess]] = start_worker
     exit: Callable[[int], None] = os._exit
 

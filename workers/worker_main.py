@@ -16,7 +16,6 @@ from pathlib import Path
 from orchestrator.error_report import report
 from orchestrator.errors import OrchestratorError
 from pipeline.errors import PipelineError, ProcessorFailed
-from pipeline.loading import load
 from pipeline.resources import Resources
 from state.errors import StateError
 from state.private import private_process
@@ -56,7 +55,7 @@ async def run_worker(spec: WorkerSpec, surroundings: Surroundings = REAL) -> int
 
 
 async def _run(spec: WorkerSpec, surroundings: Surroundings) -> int:
-    app = load(spec.instance.app, Path(spec.instance.folder))
+    app = surroundings.load_app(spec.instance.app, Path(spec.instance.folder))
     limit_s = spec.instance.log_timeout_ms / 1000
     log = await open_patiently(lambda: surroundings.open_log(spec.instance), limit_s, surroundings.clock)
     try:
@@ -74,9 +73,7 @@ async def _run(spec: WorkerSpec, surroundings: Surroundings) -> int:
 
 async def _listen(worker: Worker) -> None:
     """The parent's wishes. When the pipe ends, nobody supervises this process any more: it ends at once."""
-    reader = asyncio.StreamReader()
-    loop = asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    reader = await worker.surroundings.requests()
     while line := await reader.readline():
         wish = line.strip()
         if wish == b"stop":

@@ -106,9 +106,16 @@ class Console:
 
     def start(self, *words: str, name: str = "background") -> subprocess.Popen[bytes]:
         """Start a command and go on; its output is in `<name>.out` and `<name>.err`."""
+        return self._start(self._words(words), name)
+
+    def script(self, *words: str, name: str) -> subprocess.Popen[bytes]:
+        """The same with a script of the user's own."""
+        return self._start([sys.executable, *words], name)
+
+    def _start(self, command: list[str], name: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.out").open("ab") as out, (self.folder / f"{name}.err").open("ab") as err:
             process = subprocess.Popen(
-                self._words(words),
+                command,
                 cwd=self.folder,
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,

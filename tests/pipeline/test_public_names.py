@@ -5,12 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 import orchestrator
-from orchestrator import App
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("pyspark", "faust", "aiokafka", "rocksdict", "rich", "pyarrow", "numpy", "pandas")
@@ -45,11 +43,3 @@ def test_every_public_name_is_there() -> None:
         assert getattr(orchestrator, name).__name__ == name
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         orchestrator.Nothing
-
-
-def test_run_is_handed_to_the_room_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[App] = []
-    monkeypatch.setitem(sys.modules, "workers.run_here", SimpleNamespace(run_app=given.append))
-    app = App("x")
-    app.run()
-    assert given == [app]

@@ -1,0 +1,80 @@
+"""`app.run()`: one instance in the user's own process, with the answers of `orchestrator run`."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.console import Console
+
+pytestmark = pytest.mark.processes
+SCRIPT = """
+import asyncio
+import sys
+
+from orchestrator import App, Record, Sink, Table
+
+app = App("bank", partitions=2)
+payments = app.topic("payments", key=str, value=int)
+receipts = app.topic("receipts", key=str, value=int)
+balances = app.table("balances", key=str, value=int, default=int)
+
+
+@app.processor(payments, balances, receipts)
+def settle(payment: Record[str, int], balances: Table[str, int], receipts: Sink[str, int]) -> None:
+    if payment.value == 13:
+        raise ValueError("unlucky")
+    balances[payment.key] += payment.value
+    receipts.send(payment.key, payment.value)
+
+
+if __name__ == "__main__":
+    app.run(**dict(word.split("=") for word in sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def console(tmp_path: Path) -> Iterator[Console]:
+    made = Console(tmp_path)
+    made.write("bank.py", SCRIPT)
+    yield made
+    made.close()
+
+
+def test_an_app_runs_in_its_own_script(console: Console) -> None:
+    rows = "\n".join(json.dumps({"key": f"k{n % 4}", "value": n}) for n in range(10))
+    assert console.here("produce", "bank:app", "payments", stdin=rows).code == 0
+    running = console.script("bank.py", name="script")
+    console.until("the receipts", lambda: console.here("consume", "bank", "receipts").out.count("\n") == 10)
+    assert console.here("query", "bank", "balances", "k1").out == "15\n"
+    status = console.here("status", "bank", "--json").json
+    assert [one["pid"] for one in status["instances"]] == [running.pid]
+    beside = console.here("run", "bank:app")
+    assert beside.code == 3 and f"is run already by process {running.pid}" in beside.err
+    running.send_signal(signal.SIGINT)
+    assert console.end(running) == 0, console.said("script")
+    again = console.script("bank.py", name="again")
+    assert console.here("produce", "bank:app", "payments", stdin='{"key": "k1", "value": 13}').code == 0
+    assert console.end(again) == 1
+    said = console.said("again")
+    assert "unlucky" in said and 'bank.py", line' in said and "workers/" not in said, said
+
+
+def test_where_it_cannot_run(console: Console) -> None:
+    for code, words in (
+        (
+            "from bank import app; import threading; t = threading.Thread(target=app.run); t.start(); t.join()",
+            "main thread",
+        ),
+        ("from bank import app\nimport asyncio\nasync def f(): app.run()\nasyncio.run(f())", "outside of a coroutine"),
+        ("from bank import app; app.run(log='nowhere')", "unknown kind of log"),
+        ("from orchestrator import App; App('x').run(log='memory:')", "has no processors"),
+    ):
+        (console.folder / "it.err").unlink(missing_ok=True)
+        console.end(console.script("-c", code, name="it"))
+        said = console.said("it")
+        assert words in said and said.startswith("error: ") and said.count("\n") == 1, said

@@ -1,0 +1,127 @@
+"""`app.run()`: one instance in this process, its worker beside it on one loop, so that a debugger sees every call.
+
+One rule: the instance and the worker are those of `orchestrator run`; only what starts a process is another. Nothing times
+out while somebody looks at a breakpoint: sessions and calls last a day.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.error_report import report
+from orchestrator.errors import OrchestratorError, WrongUse
+from orchestrator.model import Settings
+from pipeline.app import App
+from pipeline.errors import PipelineError
+from pipeline.loading import runnable
+from state.errors import StateError
+from state.log.memory import MemoryLog
+from state.log.protocol import GroupLog
+from workers.fleet import Fleet, ProcessHost
+from workers.instance import Instance
+from workers.logs import default_log, open_log, show_log
+from workers.prepare import prepare
+from workers.spec import FAILED_APP, InstanceSpec, WorkerSpec
+from workers.surroundings import REAL, Surroundings
+from workers.worker_main import run_worker
+
+STATE = ".orchestrator/state"
+PATIENCE_MS = 24 * 3_600_000  # a person at a breakpoint
+KILLED = -9
+
+
+class WorkerHere:
+    """A worker on the loop of its instance. See `workers.surroundings.WorkerProcess`."""
+
+    def __init__(self, spec: WorkerSpec, around: Surroundings) -> None:
+        self._pipe = asyncio.StreamReader()
+        self._running = asyncio.create_task(run_worker(spec, replace(around, requests=self._requests)))
+
+    @property
+    def returncode(self) -> int | None:
+        if not self._running.done():
+            return None
+        return KILLED if self._running.cancelled() else self._running.result()
+
+    def send(self, request: bytes) -> None:
+        self._pipe.feed_data(request + b"\n")
+
+    def kill(self) -> None:
+        self._running.cancel()
+
+    def is_stopped(self) -> bool:
+        return False  # or its instance would stand still, too
+
+    async def wait(self) -> int:
+        await asyncio.wait([self._running])
+        code = self.returncode
+        assert code is not None
+        return code
+
+    async def _requests(self) -> asyncio.StreamReader:
+        return self._pipe
+
+
+def run_app(app: App, *, log: str = "", state_dir: str = "") -> None:
+    """Run an app until it is told to stop (Ctrl-C). `log` is a URL as of `--log`, "memory:" for one that is gone with
+    the process. Raises SystemExit with the exit code of `orchestrator run` where it fails; the reason is on standard error.
+    """
+    try:
+        _refuse_where_it_cannot_run()
+        runnable(app, f"app.run() of {app.id!r}")
+        url = log or default_log(app.id, Path.cwd(), existing=False)
+        spec = InstanceSpec(
+            app=app.id,
+            application=app.id,
+            instance="i1",
+            log=url,
+            state_dir=str(Path(state_dir or STATE).absolute()),
+            folder=str(Path.cwd()),
+            settings=Settings(session_timeout_ms=PATIENCE_MS),
+            max_call_ms=PATIENCE_MS,
+        )
+        code = asyncio.run(_run(app, spec))
+    except (OrchestratorError, StateError, PipelineError) as error:
+        code = report(error)
+    if code:
+        raise SystemExit(1 if code == FAILED_APP else code)
+
+
+def _refuse_where_it_cannot_run() -> None:
+    if threading.current_thread() is not threading.main_thread():
+        raise WrongUse("app.run() listens to signals: call it from the main thread")
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise WrongUse("app.run() has a loop of its own: call it outside of a coroutine, or use `orchestrator run`")
+
+
+async def _run(app: App, spec: InstanceSpec) -> int:
+    memory = MemoryLog() if spec.log == "memory:" else None
+    opened: GroupLog = memory or await open_log(spec.log, create=True)
+    try:
+        fleet = Fleet(ProcessHost(), opened, spec, print)  # for its lock: it starts nothing
+        fleet.claim()
+        await fleet.check()
+        prepared = await prepare(opened, app)
+    finally:
+        await opened.close()
+    where = "a log in memory" if memory is not None else show_log(spec.log)
+    print(f"1 instance, {len(prepared.tasks())} tasks, {where}; Ctrl-C stops it", file=sys.stderr, flush=True)
+    around = replace(REAL, load_app=lambda name, folder: app)
+    if memory is not None:
+
+        async def given(_: InstanceSpec) -> GroupLog:
+            return memory
+
+        around = replace(around, open_log=given)
+
+    async def start(worker: WorkerSpec) -> WorkerHere:
+        return WorkerHere(worker, around)
+
+    return await Instance(spec, surroundings=replace(around, start_worker=start)).run()
