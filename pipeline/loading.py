@@ -1,14 +1,16 @@
-"""From `MODULE:APP` to an App. One rule: whatever is wrong with the user's module is said in one line, by name.
+"""From `MODULE:APP` or `FILE.py:APP` to an App. One rule: whatever is wrong with the user's module is said in one line.
 
-The current folder comes first, as with `python -m`. Importing runs the user's module and nothing else of theirs.
+A module is looked for in the current folder first, as with `python -m`. A file is loaded under a name of its own, and what
+lies beside it comes last: so it may be called as one of our rooms is. Importing runs the user's module and nothing else.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,13 +24,20 @@ _HOME = Path(__file__).resolve().parent.parent
 
 
 def load(target: str, folder: Path | None = None) -> App:
-    """The App that `MODULE:APP` names, or that `MODULE:FACTORY()` makes. Raises LoadError."""
+    """The App that `MODULE:APP` or `FILE.py:APP` names, or that `MODULE:FACTORY()` makes. A file is meant from `folder` on.
+    Raises LoadError."""
     folder = (folder or Path.cwd()).resolve()
     module_name, attribute, call = _parts(target)
-    _refuse_hiding(folder)
-    if sys.path[:1] != [str(folder)]:
-        sys.path.insert(0, str(folder))
-    module = _imported(module_name, folder)
+    if names_a_file(target):
+        path = _file_of(target, folder)
+        if str(path.parent) not in sys.path:
+            sys.path.append(str(path.parent))
+        module = _run(module_name, path.parent, lambda: _loaded(module_of(target), path))
+    else:
+        _refuse_hiding(folder)
+        if sys.path[:1] != [str(folder)]:
+            sys.path.insert(0, str(folder))
+        module = _run(module_name, folder, lambda: import_module(module_name))
     found = _attribute(module, module_name, attribute)
     if call:
         found = _called(found, f"{module_name}:{attribute}()")
@@ -45,11 +54,11 @@ def runnable(app: App, what: str) -> None:
 
 
 def _parts(target: str) -> tuple[str, str, bool]:
-    module, colon, attribute = target.partition(":")
+    module, colon, attribute = target.rpartition(":") if ":" in target else (target, "", "")
     call = attribute.endswith("()")
     attribute = attribute.removesuffix("()")
-    if module.endswith(".py"):
-        raise LoadError(f"{target!r}: {module} is a file; write {_as_module(module)}:{attribute or 'app'}")
+    if module.endswith(".py") and (not colon or not attribute):
+        raise LoadError(f"{target!r} names no app; write FILE.py:APP, for example {module}:app")
     if not colon or not attribute:
         raise LoadError(f"{target!r} names no app; write MODULE:APP, for example {module or 'bank'}:app")
     if module == "__main__":
@@ -57,9 +66,52 @@ def _parts(target: str) -> tuple[str, str, bool]:
             f"{target!r}: an app in a script or a notebook cannot be imported by other processes; save it as a module "
             f"and write its name, for example bank:{attribute}"
         )
-    if not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
+    parts = [] if module.endswith(".py") else module.split(".")
+    if not all(part.isidentifier() for part in (*parts, *attribute.split("."))):
         raise LoadError(f"{target!r} is not MODULE:APP or MODULE:FACTORY()")
     return module, attribute, call
+
+
+def names_a_file(target: str) -> bool:
+    """`./pipeline.py:app`, with or without the folder."""
+    return target.rpartition(":")[0].endswith(".py")
+
+
+def module_of(target: str) -> str:
+    """The top-level name under which the app's module is imported: of a file one that hides nothing."""
+    module = target.rpartition(":")[0]
+    if not module.endswith(".py"):
+        return module.partition(".")[0]
+    return "app_file_" + "".join(letter if letter.isalnum() else "_" for letter in Path(module).stem)
+
+
+def moved(target: str) -> str:
+    """The same app once its source lies in another folder, which is given to `load` with it."""
+    path, _, attribute = target.rpartition(":")
+    return f"./{Path(path).name}:{attribute}" if names_a_file(target) else target
+
+
+def _file_of(target: str, folder: Path) -> Path:
+    path = (folder / target.rpartition(":")[0]).resolve()
+    if not path.is_file():
+        raise LoadError(f"there is no file {path}; name the file of the app, for example ./bank.py:app")
+    return path
+
+
+def _loaded(name: str, path: Path) -> ModuleType:
+    """The module of a file; a second load of the same file is the same module."""
+    found = sys.modules.get(name)
+    if found is not None and getattr(found, "__file__", None) == str(path):
+        return found
+    spec = spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
 
 
 def _refuse_hiding(folder: Path) -> None:
@@ -70,12 +122,15 @@ def _refuse_hiding(folder: Path) -> None:
         for path in (folder / f"{room}.py", folder / room / "__init__.py"):
             if path.exists():
                 shown = path.relative_to(folder)
-                raise LoadError(f"{shown} in {folder} hides the package {room!r} of stream-orchestrator; rename it")
+                raise LoadError(
+                    f"{shown} in {folder} hides the package {room!r} of stream-orchestrator; rename it, or name the file "
+                    "of the app instead of its module: ./bank.py:app"
+                )
 
 
-def _imported(name: str, folder: Path) -> ModuleType:
+def _run(name: str, folder: Path, importing: Callable[[], ModuleType]) -> ModuleType:
     try:
-        return import_module(name)
+        return importing()
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
             raise LoadError(f"{name} imports {error.name}, which is not installed", user_frames(error)) from error
@@ -123,10 +178,6 @@ def _apps_of(module: ModuleType, name: str, found: Any = None) -> str:
 
 def _modules_in(folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.py"))
-
-
-def _as_module(path: str) -> str:
-    return path.removesuffix(".py").removeprefix("./").replace("/", ".")
 
 
 def _close(name: str, known: Iterable[str]) -> str:

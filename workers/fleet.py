@@ -105,6 +105,7 @@ class ProcessHost:
         paths = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
         process = await asyncio.create_subprocess_exec(
             sys.executable,
+            "-P",  # what lies in the current folder hides nothing of ours
             "-m",
             "workers.instance",
             stdin=asyncio.subprocess.PIPE,

@@ -89,6 +89,7 @@ async def start_worker(spec: WorkerSpec) -> ChildProcess:
     process = ChildProcess(
         await asyncio.create_subprocess_exec(
             sys.executable,
+            "-P",  # what lies in the current folder hides nothing of ours
             "-m",
             "workers.worker_main",
             stdin=asyncio.subprocess.PIPE,

@@ -61,7 +61,7 @@ def host(source: Source, specs: Iterable[str]) -> Iterator[tuple[int, str]]:
     for text in specs:
         given = decode_instance(text)
         attempt = given.attempt + context.attemptNumber()
-        spec = msgspec.structs.replace(given, attempt=attempt, folder=str(source.folder()))
+        spec = msgspec.structs.replace(given, app=source.app, attempt=attempt, folder=str(source.folder()))
         yield _instance(spec)
 
 

@@ -25,7 +25,7 @@ import msgspec
 
 from orchestrator.errors import WrongUse
 from pipeline.app import App
-from pipeline.loading import ROOMS, load
+from pipeline.loading import ROOMS, load, module_of, moved
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,10 +72,10 @@ def ship(session: SparkSession, app_ref: str) -> Source:
     if not re.match(r"local($|\[)", str(context.master)):
         ours = _kept(folder, "stream-orchestrator", ((HOME, HOME / room) for room in ROOMS))
         context.addPyFile(str(ours))  # on the path before anything of ours is unpickled
-    module = app_ref.partition(":")[0].partition(".")[0]
+    module = module_of(app_ref)
     archive = _kept(folder, module, pieces(module))
     context.addFile(str(archive))
-    return Source(app_ref, archive.name)
+    return Source(moved(app_ref), archive.name)
 
 
 def pieces(module: str) -> Iterator[tuple[Path, Path]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -82,7 +83,7 @@ def one_line(err: str) -> bool:
         (["run", "bank:app", "--rejoin-grace", "5"], "--rejoin-grace 5: '5' is not a duration"),
         (["run", "bank:app", "--protocol", "magic"], "not one of"),
         (["run", "bank"], "names no app"),
-        (["run", "bank.py"], "is a file"),
+        (["run", "bank.py"], "names no app"),
         (["run", "nowhere:app"], "no module 'nowhere'"),
         (["produce", "bank", "t"], "names no app"),
         (["scale-down", "bank", "--apply", "x", "--to", "1"], "excludes --to"),
@@ -176,6 +177,22 @@ def test_a_module_that_hides_ours_from_the_command_itself(tmp_path: Path, room: 
     done = console("run", "bank:app")
     assert (done.code, done.out) == (2, "")
     assert one_line(done.err) and f"{room}.py hides the package '{room}' of stream-orchestrator" in done.err
+
+
+@pytest.mark.parametrize("room", ["state", "pipeline"])
+def test_a_file_of_that_name_runs(tmp_path: Path, room: str) -> None:
+    """Named as a file, in the command, in instances and in workers; `python -m orchestrator` looks elsewhere first."""
+    console = Console(tmp_path / "place").bank()
+    (console.folder / "bank.py").rename(console.folder / f"{room}.py")
+    (console.folder / "workers").mkdir()
+    console.write("workers/__init__.py", "raise ImportError('not this one')")
+    running = console.script("-m", "orchestrator", "run", f"./{room}.py:app", name="run")
+    payment = json.dumps({"key": "ann", "value": {"account": "ann", "amount": 5}})
+    console.until("the fleet", lambda: console.here("wait", "bank", "--instances", "1").code == 0)
+    assert console.here("produce", f"./{room}.py:app", "payments", stdin=payment).out == "1 record\n"
+    assert console.here("query", f"{room}.py:app", "balances", "ann").out == "5\n"
+    running.terminate()
+    assert console.end(running) == 0, console.said("run")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")

@@ -60,6 +60,19 @@ def test_loads_from_the_current_folder(folder: Path, target: str) -> None:
     assert load(folder, target) == "loaded bank"
 
 
+@pytest.mark.parametrize("name", ["pipeline", "state", "workers", "orchestrator", "my-app"])
+def test_loads_a_file_whatever_its_name(folder: Path, name: str) -> None:
+    (folder / "beside.py").write_text("WORD = 'bank'")
+    (folder / "src").mkdir()
+    for path in (folder / f"{name}.py", folder / "src" / f"{name}.py"):
+        path.write_text(BANK + "\nimport beside\nassert beside.WORD == 'bank'\n")
+    (folder / "src" / "beside.py").write_text("WORD = 'bank'")
+    for target in (f"./{name}.py:app", f"{name}.py:make()", f"src/{name}.py:app", f"{folder}/src/{name}.py:app"):
+        assert load(folder, target) == "loaded bank", target
+    (folder / f"{name}.py").write_text("raise ValueError('mine')")
+    assert "cannot be imported: ValueError: mine" in load(folder, f"{name}.py:app")
+
+
 def test_loads_from_a_package(folder: Path) -> None:
     (folder / "apps").mkdir()
     (folder / "apps" / "one.py").write_text(BANK)
@@ -78,7 +91,8 @@ def test_loads_from_a_package(folder: Path) -> None:
         ("bank:raises()", "bank:raises() raised ValueError: no luck"),
         ("bank:empty", "bank:empty: app 'empty' has no processors; declare one with @app.processor(...)"),
         ("bank", "'bank' names no app; write MODULE:APP, for example bank:app"),
-        ("bank.py:app", "'bank.py:app': bank.py is a file; write bank:app"),
+        ("bank.py", "'bank.py' names no app; write FILE.py:APP, for example bank.py:app"),
+        ("./none.py:app", "there is no file {folder}/none.py; name the file of the app, for example ./bank.py:app"),
         ("bank:a b", "'bank:a b' is not MODULE:APP or MODULE:FACTORY()"),
     ],
 )
@@ -108,8 +122,9 @@ def test_errors_of_the_users_module_show_their_frames(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["state", "workers", "pipeline", "orchestrator"])
 def test_a_module_that_would_hide_ours_is_told_at_once(folder: Path, name: str) -> None:
     (folder / f"{name}.py").write_text("")
-    told = f"{name}.py in {folder} hides the package '{name}' of stream-orchestrator; rename it"
-    assert load(folder, "bank:app") == told
+    told = f"{name}.py in {folder} hides the package '{name}' of stream-orchestrator; rename it, or name the file of the app"
+    assert load(folder, "bank:app").startswith(told)
+    assert load(folder, "./bank.py:app") == "loaded bank"
     (folder / f"{name}.py").unlink()
     (folder / name).mkdir()
     assert load(folder, "bank:app") == "loaded bank"  # a folder that is no package hides nothing

@@ -431,6 +431,17 @@ async def test_what_the_app_writes_into_its_own_inputs_is_followed(place: Place)
     await log.close()
 
 
+async def test_an_app_in_a_file_of_any_name(place: Place) -> None:
+    path = place.folder / "pipeline.py"
+    path.write_text(Path(str(loop.__file__)).read_text() + "\nimport beside\nassert beside.HERE\n")
+    (place.folder / "beside.py").write_text("HERE = True")
+    log = await place.log()
+    await write(log, loop.app, [(loop.firsts, "p", 1, 1)])
+    facts = await place.backfill(f"{path}:app")
+    assert facts["tables"] == {"sums": 1}
+    await log.close()
+
+
 async def test_a_producer_of_a_followed_topic_is_found(place: Place) -> None:
     log = await place.log()
     await write(log, loop.app, [(loop.firsts, "p", 1, 1)])
