@@ -14,9 +14,8 @@ from itertools import chain
 from typing import Any, Final, TypeVar, cast
 
 from pipeline.errors import PipelineError
+from pipeline.expiry import STREAM_TIME_KEY, stored_time
 from pipeline.tables import (
-    STREAM_TIME_KEY,
-    TIME_BYTES,
     StoreView,
     Table,
     TableSpec,
@@ -211,7 +210,7 @@ class TableView(Table[K, V]):
             # Nothing goes that a batch, whose time moves in steps, could still see.
             self._sweep(stream_ms - stream_ms % self.spec.time_step_ms)
             self._kept_stream_ms = stream_ms
-            self.layers.remember(STREAM_TIME_KEY, stream_ms.to_bytes(TIME_BYTES, "big", signed=True))
+            self.layers.remember(STREAM_TIME_KEY, stored_time(stream_ms))
         return self.layers.take()
 
     def settle(self) -> None:

@@ -11,16 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from pipeline import expiry
 from pipeline.codecs import BytesCodec, Codec, JsonCodec, StrCodec
 from pipeline.errors import CodecError, PipelineError
+from pipeline.expiry import STREAM_TIME_KEY
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-# Where an expiring table keeps the task's stream time: in the table itself, so that it moves, restores and commits
-# with it. No str, int, float or JSON key can be these bytes, and a bytes key that is gets refused.
-STREAM_TIME_KEY = b"\xff\x00stream-time"
-TIME_BYTES = 8
 TIME_STEPS = 1_000  # in which the time of an expiring table passes its `expire`
 
 
@@ -111,13 +109,11 @@ class TableSpec:
         """The value's bytes out of stored bytes, or None where there is none or it has expired."""
         if raw is None or self.expire_ms is None:
             return raw
-        if stream_ms >= int.from_bytes(raw[:TIME_BYTES], "big", signed=True) + self.expire_ms:
-            return None
-        return raw[TIME_BYTES:]
+        return expiry.live_value(raw, self.expire_ms, stream_ms)
 
     def stored_value(self, data: bytes, stream_ms: int) -> bytes:
         """What is stored for the value's bytes: an expiring table puts the time of the write before them."""
-        return data if self.expire_ms is None else stream_ms.to_bytes(TIME_BYTES, "big", signed=True) + data
+        return data if self.expire_ms is None else expiry.stored(data, stream_ms)
 
     def prefix_bounds(self, start: Any) -> tuple[bytes, bytes | None, bool]:
         """First bytes, end (exclusive), and whether a `,` or `]` must follow (`[1` does not begin `[12]`)."""
@@ -140,8 +136,7 @@ def after_prefix(prefix: bytes) -> bytes | None:
 
 def stored_stream_time(store: StoreView) -> int:
     """The stream time an expiring table has kept; -1 before any record."""
-    raw = store.get(STREAM_TIME_KEY)
-    return -1 if raw is None else int.from_bytes(raw, "big", signed=True)
+    return expiry.stream_time(store.get(STREAM_TIME_KEY))
 
 
 def stored_pairs(spec: TableSpec, store: StoreView) -> Iterator[tuple[Any, Any]]:

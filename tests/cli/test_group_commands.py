@@ -3,16 +3,21 @@ tests of this module, each of which leaves it stable with the number of instance
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import signal
+from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from orchestrator.errors import TimedOut
 from tests.cli.console import Console, Done
+from workers.client import client_of
+from workers.commands.scale_up import wait_stable
 
 pytestmark = pytest.mark.processes
 HAND_OVERS = {"count", "p50_ms", "p99_ms", "max_ms"}
@@ -143,6 +148,27 @@ def test_a_plan_changes_nothing_and_fits_until_the_group_changes(group: Console)
     assert grown.json.keys() >= {"schema", "from", "to", "added", "outcome", "elapsed_s", "hand_overs"}
     assert (grown.json["from"], grown.json["to"], grown.json["outcome"]) == (2, 3, "done")
     stable(group, 3)
+
+
+def test_scale_up_tells_its_own_hand_overs_and_is_taken_back_at_its_deadline(group: Console) -> None:
+    assert group.here("scale-up", "bank", "--to", "3").out == "nothing to do: 3 instances run\n"
+    assert group.here("scale-up", "bank", "--to", "3", "--json").json["hand_overs"]["count"] == 0
+    done = group.here("scale-up", "bank", "--by", "1")
+    [name] = re.findall(r"i\d+", done.out)
+
+    url = f"sqlite:{group.folder / '.orchestrator/bank.db'}"
+    words = Namespace(app="bank", log=url, state_dir="", secret_file="", tls_cert="", tls_key="", tls_ca="")
+
+    group.until(name, lambda: name in {i["id"] for i in group.here("status", "bank", "--json").json["instances"]})
+
+    async def waited() -> None:
+        async with client_of(words) as (_, _, client):
+            with pytest.raises(TimedOut, match=f"{name} leave again"):
+                await wait_stable(client, [name, "i99"], 0.0, 0)
+
+    asyncio.run(waited())
+    stable(group, 3)
+    assert name not in {i["id"] for i in stable(group, 3)["instances"]}
 
 
 def test_a_deadline_takes_the_mark_back(group: Console) -> None:

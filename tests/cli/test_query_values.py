@@ -42,6 +42,8 @@ def test_an_expiring_table_and_a_key_of_parts(console: Console) -> None:
     assert console.here("query", "bank", "seen", "old").code == 5, "it has expired by stream time"
     assert console.here("query", "bank", "pairs", '["new", 2]').out == "[2]\n"
     assert console.here("query", "bank", "pairs", "new").code == 2
+    shown = [json.loads(line) for line in console.here("consume", "bank", "bank-seen-changelog").out.splitlines()]
+    assert [(one["key"], one["value"]) for one in shown] == [("old", None), ("new", 2)]
 
 
 def test_simulate_prints_an_object_a_command(console: Console) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.cli.arguments import Parser
 from orchestrator.errors import WrongUse
+from pipeline import expiry
 from pipeline.json_values import shown
 from state.log.batches import decode
 from state.log.protocol import Log, Partition, Reader, StoredRecord, TopicInfo
@@ -44,6 +45,8 @@ async def _consume(app: str, topic: str, url: str | None, follow: bool) -> int:
             while follow or ends:
                 for part in await reader.poll(wait_ms=200 if follow else 0):
                     for record in decode(part.data, part.position) if part.data else []:
+                        if is_internal(record, codecs):
+                            continue
                         if follow or record.offset < ends.get(part.partition, 0):
                             print(json.dumps(line(part.partition, record, codecs)), flush=follow)
                     if part.next_position >= ends.get(part.partition, 0):
@@ -65,19 +68,32 @@ def _add_new(reader: Reader, partitions: list[Partition], info: TopicInfo | None
 
 
 def codecs_of(topic: str, facts: dict[str, Any]) -> dict[str, Any]:
-    """How to read a topic: as declared; a changelog as its table (one that expires keeps times before its values)."""
+    """How to read a topic: as declared; a changelog as its table."""
     found = facts["topics"].get(topic)
     for table in facts["tables"].values():
-        if table["changelog_topic"] == topic and table.get("expire_ms") is None:
+        if table["changelog_topic"] == topic:
             found = table
     return found or {"key_codec": "bytes", "value_codec": "bytes"}
 
 
+def is_internal(record: StoredRecord, codecs: dict[str, Any]) -> bool:
+    """Whether a record of a changelog is none of the table's entries: the stream time of one that expires, or the marker
+    of a snapshot that it goes on from."""
+    if "changelog_topic" not in codecs:
+        return False
+    if record.offset == 0 and record.key == b"" and record.value is None:
+        return True
+    return bool(codecs.get("expire_ms") is not None and record.key == expiry.STREAM_TIME_KEY)
+
+
 def line(partition: Partition, record: StoredRecord, codecs: dict[str, Any]) -> dict[str, Any]:
     """A record as a JSON object; `produce` reads what this prints."""
+    value = record.value
+    if value is not None and codecs.get("expire_ms") is not None:
+        value = expiry.value_of(value)
     return {
         "key": shown(codecs["key_codec"], record.key),
-        "value": shown(codecs["value_codec"], record.value),
+        "value": shown(codecs["value_codec"], value),
         "timestamp_ms": record.timestamp_ms,
         "headers": {name: value.decode(errors="replace") for name, value in record.headers},
         "partition": partition.number,

@@ -13,10 +13,11 @@ import msgspec
 from orchestrator.cli.arguments import Parser
 from orchestrator.coordinator.requests import LocateRequest, StoreRequest
 from orchestrator.errors import NotThere, OrchestratorError, WrongUse
+from pipeline import expiry
 from pipeline.errors import CodecError
+from pipeline.expiry import STREAM_TIME_KEY
 from pipeline.json_values import from_text, shown
 from pipeline.partitioner import partition_of
-from pipeline.tables import STREAM_TIME_KEY, TIME_BYTES
 from state.log.protocol import Log, Partition
 from workers.client import FIND_S, Client, client_of, description
 from workers.commands.run import add_access, add_place
@@ -130,6 +131,4 @@ async def _live(client: Client, expire_ms: int | None, request: StoreRequest, ra
     if request.key == STREAM_TIME_KEY:
         return None
     time_kept = (await _ask(client, msgspec.structs.replace(request, key=STREAM_TIME_KEY)))["value"]
-    stream_ms = -1 if time_kept is None else int.from_bytes(time_kept, "big", signed=True)
-    written_ms = int.from_bytes(raw[:TIME_BYTES], "big", signed=True)
-    return None if stream_ms >= written_ms + expire_ms else raw[TIME_BYTES:]
+    return expiry.live_value(raw, expire_ms, expiry.stream_time(time_kept))

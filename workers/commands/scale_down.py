@@ -226,7 +226,7 @@ def _text(facts: dict[str, Any]) -> str:
             lines.append(f"  {move['task']}  from {move['from']}  {size}  {how}")
         return "\n".join(lines)
     if outcome == "nothing to do":
-        return "nothing to do"
+        return "nothing to do" if "to" not in facts else f"nothing to do: {facts['to']} stay of {facts['from']}"
     if outcome == "running":
         verb = "is" if len(facts["leaving"]) == 1 else "are"
         return f"{facts['from']} -> {facts['to']} instances; {', '.join(facts['leaving'])} {verb} leaving"

@@ -6,13 +6,14 @@ import asyncio
 import json
 import logging
 import secrets
+import sys
 import time
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
-from orchestrator.coordinator.requests import StatusRequest
+from orchestrator.coordinator.requests import ScaleDownRequest, StatusRequest
 from orchestrator.coordinator.secret import Right
-from orchestrator.errors import RefusedBySafety, TimedOut, WrongUse
+from orchestrator.errors import OrchestratorError, RefusedBySafety, TimedOut, WrongUse
 from orchestrator.group.scale_plan import Amount, parse_amount, target_size
 from orchestrator.settings import some_time, whole_number
 from state.errors import StateError
@@ -70,8 +71,14 @@ async def _run(args: Any) -> dict[str, Any]:
         size = target_size(current, to=to, by=by, grow=True)
         if size - current > INSTANCES_MAX:
             raise WrongUse(f"{size - current} more instances are too many; write at most {INSTANCES_MAX}")
+        since = before["hand_overs"]["count"]
         if size <= current:
-            return _facts(current, current, [], "nothing to do", 0.0, before)
+            return _facts(
+                current, current, [], "nothing to do", 0.0, await client.ask(StatusRequest(hand_overs_since=since))
+            )
+        if size > (tasks := len(before["tasks"])):
+            idle = f"{size - tasks} of them run none, but may hold copies"
+            print(f"{size} instances for {tasks} tasks: {idle}", file=sys.stderr, flush=True)
         if await fleet_of(log, application) is None:
             raise RefusedBySafety(
                 f"the instances of '{application}' were not started by `orchestrator run` here; start more with "
@@ -82,7 +89,7 @@ async def _run(args: Any) -> dict[str, Any]:
         added = await _ask_fleet(log, application, size - current, deadline)
         outcome, after = "running", before
         if args.wait:
-            after = await wait_stable(client, added, deadline)
+            after = await wait_stable(client, added, deadline, since)
             outcome = "done"
         return _facts(current, size, added, outcome, time.monotonic() - started, after)
 
@@ -131,16 +138,27 @@ async def _forget(log: GroupStore, application: str, key: str) -> None:
         logger.info("a note of scale-up stays: %s", error)
 
 
-async def wait_stable(client: Client, added: list[str], deadline: float) -> Any:
-    """Until the new instances are there and nothing moves any more."""
+async def wait_stable(client: Client, added: list[str], deadline: float, since: int) -> Any:
+    """Until the new instances are there and nothing moves any more. Raises TimedOut, once they leave again."""
     while True:
-        status = await client.ask(StatusRequest(), retry_s=30)
+        status = await client.ask(StatusRequest(hand_overs_since=since), retry_s=30)
         present = {i["id"] for i in status["instances"]}
         if set(added) <= present and status["stable"]:
             return status
         if time.monotonic() > deadline:
-            raise TimedOut("the new instances are not ready yet; they go on learning")
+            raise TimedOut(await _taken_back(client, [name for name in added if name in present]))
         await asyncio.sleep(POLL_S)
+
+
+async def _taken_back(client: Client, added: list[str]) -> str:
+    """Have them leave; what to say of it."""
+    if not added:
+        return "the new instances have not come yet; those that come stay, look at `orchestrator status`"
+    try:
+        await client.ask(ScaleDownRequest(instances=",".join(added)), retry_s=30)
+    except OrchestratorError as error:
+        return f"the new instances are not ready yet, and stay: {error}"
+    return f"the new instances are not ready yet: {', '.join(added)} leave again; give it longer with --timeout"
 
 
 def _facts(before: int, to: int, added: list[str], outcome: str, elapsed: float, status: Any) -> dict[str, Any]:
@@ -156,7 +174,7 @@ def _facts(before: int, to: int, added: list[str], outcome: str, elapsed: float,
 
 def _text(facts: dict[str, Any]) -> str:
     if facts["outcome"] == "nothing to do":
-        return "nothing to do"
+        return f"nothing to do: {facts['from']} instance{'s run' if facts['from'] != 1 else ' runs'}"
     text = f"{facts['from']} -> {facts['to']} instances; {', '.join(facts['added'])} started"
     if facts["outcome"] == "done":
         gap = facts["hand_overs"]["max_ms"]
