@@ -180,16 +180,6 @@ def codec_name(codec: Codec[Any]) -> str:
     return "json" if isinstance(codec, JsonCodec) else "custom"
 
 
-def codec_named(name: str) -> Codec[Any]:
-    """The codec for a name of `codec_name`, for tools without the app's code. JSON decodes to plain data."""
-    for native_name, codec in _NATIVE.values():
-        if name == native_name:
-            return codec
-    if name == "json":
-        return _ANY_JSON
-    raise CodecError(f"a codec {name!r} needs the app's code; give MODULE:APP instead of the application id")
-
-
 def encode_natural(value: Any) -> bytes:
     """The bytes of a part of a key: a topic keyed by that part's type would have the same."""
     for type_, (_, codec) in _NATIVE.items():

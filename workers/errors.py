@@ -5,10 +5,6 @@ from __future__ import annotations
 from orchestrator.errors import OrchestratorError
 
 
-class WorkerError(OrchestratorError):
-    """Base of what goes wrong in an instance."""
-
-
 class AppRefused(OrchestratorError):
     """The app does not fit what the log knows of it."""
 

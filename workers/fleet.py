@@ -65,9 +65,7 @@ class Handle(Protocol):
 
 
 class Host(Protocol):
-    """Where instances live. `restarts`: the host itself starts a crashed instance again (a Spark task's retry)."""
-
-    restarts: bool
+    """Where instances live."""
 
     async def start(self, spec: InstanceSpec) -> Handle:
         """Raises OrchestratorError where the host is gone, OSError where it cannot start one now."""
@@ -97,8 +95,6 @@ class ProcessHandle:
 
 class ProcessHost:
     """Instances as processes on this machine."""
-
-    restarts = False
 
     async def start(self, spec: InstanceSpec) -> ProcessHandle:
         home = str(Path(__file__).resolve().parent.parent)

@@ -262,8 +262,6 @@ def gone(session: SparkSession) -> SparkFailed:
 class SparkHost:
     """Instances in the slots of a Spark session. A crashed one comes back as another attempt of its Spark task."""
 
-    restarts = True
-
     def __init__(self, session: SparkSession, source: Source) -> None:
         self._session = session
         self._source = source

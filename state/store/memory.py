@@ -6,10 +6,8 @@ range costs what it reads.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
 from state.errors import StateError
 
@@ -81,30 +79,6 @@ class MemoryStore:
 
     def flush(self) -> None:
         self._check_open()
-
-    def checkpoint(self, folder: Path) -> None:
-        """A text file of everything: for the eye, and for `restored`."""
-        self._check_open()
-        if folder.exists():
-            raise StateError(f"a checkpoint cannot be written to {folder}: it exists already")
-        folder.mkdir(parents=True)
-        content = {
-            "offset": self._offset,
-            "time_ms": self._time_ms,
-            "stamp": self._stamp,
-            "values": {key.hex(): self._values[key].hex() for key in self._keys},
-        }
-        (folder / CHECKPOINT_FILE).write_text(json.dumps(content))
-
-    @classmethod
-    def restored(cls, folder: Path, *, clock_ms: Callable[[], int] = lambda: 0) -> MemoryStore:
-        """The store that was written to `folder` by `checkpoint`."""
-        content = json.loads((folder / CHECKPOINT_FILE).read_text())
-        store = cls(stamp=content["stamp"], clock_ms=clock_ms)
-        store._values = {bytes.fromhex(key): bytes.fromhex(value) for key, value in content["values"].items()}
-        store._keys = sorted(store._values)
-        store._offset, store._time_ms = content["offset"], content["time_ms"]
-        return store
 
     def close(self) -> None:
         self._closed = True

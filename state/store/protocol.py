@@ -7,7 +7,6 @@ exactly the changelog position it reflects (facts: WAL off, offset in the same c
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Protocol
 
 
@@ -36,8 +35,5 @@ class Store(Protocol):
         """About how much it holds on disk and in memory."""
 
     def flush(self) -> None: ...
-
-    def checkpoint(self, folder: Path) -> None:
-        """A consistent copy in `folder` (hard links), while the store goes on."""
 
     def close(self) -> None: ...

@@ -18,7 +18,6 @@ from rocksdict import (
     AccessType,
     BlockBasedOptions,
     Cache,
-    Checkpoint,
     DbClosedError,
     DBCompressionType,
     IngestExternalFileOptions,
@@ -248,15 +247,6 @@ class RocksDbStore:
         self._offset, self._time_ms = unpack_offset(self._get(OFFSET_KEY), self.path)
 
     # ------------------------------------------------------------------ copies and the end
-
-    def checkpoint(self, folder: Path) -> None:
-        """`folder` must not exist yet; it can be opened as a store."""
-        if folder.exists():
-            raise StateError(f"a checkpoint cannot be written to {folder}: it exists already")
-        try:
-            Checkpoint(self._db).create_checkpoint(str(folder))
-        except Exception as error:
-            raise explain(error, folder) from error
 
     def close(self) -> None:
         """Flushes. Ranges still open end with an error: each of them would keep the folder locked."""

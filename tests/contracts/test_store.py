@@ -114,20 +114,6 @@ def test_size_grows_with_the_data(store: Any) -> None:
     assert store.size_bytes() > before
 
 
-def test_a_checkpoint_is_the_store_at_that_moment(store: Any, tmp_path: Path) -> None:
-    store.write({b"a": b"1"}, 5)
-    store.checkpoint(tmp_path / "copy")
-    store.write({b"a": b"2"}, 6)
-    with pytest.raises(StateError, match="exists already"):
-        store.checkpoint(tmp_path / "copy")
-    copy = (
-        MemoryStore.restored(tmp_path / "copy") if isinstance(store, MemoryStore) else open_rocksdb(tmp_path / "copy")
-    )
-    assert (copy.offset, everything(copy), copy.stamp()["log_id"]) == (5, {b"a": b"1"}, "log-1")
-    copy.close()
-    assert store.get(b"a") == b"2"
-
-
 KEYS = st.binary(max_size=3)
 CHANGES = st.dictionaries(KEYS, st.none() | st.binary(max_size=4), max_size=8)
 

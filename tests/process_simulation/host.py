@@ -103,8 +103,6 @@ class Child:
 class Host:
     """See `workers.fleet.Host`."""
 
-    restarts = False
-
     def __init__(self, life: Life) -> None:
         self._life = life
 

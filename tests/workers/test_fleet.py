@@ -29,8 +29,6 @@ REFUSE = "create trigger refuse before insert on notes when new.key like '{}' be
 class QuietHost:
     """Processes that do nothing until their pipe ends: a fleet asks no more of an instance."""
 
-    restarts = False
-
     def __init__(self) -> None:
         self.started: list[str] = []
         self.handles: dict[str, ProcessHandle] = {}

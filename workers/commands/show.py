@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 
@@ -16,3 +17,8 @@ def table(rows: Sequence[Sequence[object]], heads: Sequence[str]) -> str:
     text = [list(heads), *[[("-" if cell is None else str(cell)) for cell in row] for row in rows]]
     widths = [max(len(row[i]) for row in text) for i in range(len(heads))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in text)
+
+
+def shown_time(time_ms: int) -> str:
+    """A time of the wall, to the second."""
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%SZ}"
