@@ -52,6 +52,7 @@ class Candidate:
 
     async def run(self) -> None:
         """Until cancelled."""
+        said = ""
         while True:
             try:
                 lease = await self._log.lease(self._app.id)
@@ -59,7 +60,10 @@ class Candidate:
                 if self._election.look(seen, monotonic_ms()) or await self._is_given_back(lease):
                     await self._serve(lease)
             except* StateError as errors:  # a coordinator's loops end together, with a group of errors
-                log.warning("no coordinator from here for now: %s", errors.exceptions[0])
+                reason = str(errors.exceptions[0])
+                if reason != said:  # looks follow each other several times a second
+                    log.warning("no coordinator from here for now: %s", reason)
+                said = reason
             except* Exception:
                 log.exception("an internal error ended the coordinator here; a candidate takes over")
             await asyncio.sleep(LOOK_S)

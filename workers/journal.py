@@ -7,10 +7,12 @@ Reports (the demo's, a post-mortem's) read it.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from pathlib import Path
 from typing import Any
 
+log = logging.getLogger("orchestrator.journal")
 NAME = "journal.jsonl"
 
 
@@ -24,11 +26,20 @@ class Journal:
     def __init__(self, path: Path, **always: Any) -> None:
         self._path = path
         self._always = always
+        self._failed = False
 
     def write(self, what: str, **facts: Any) -> None:
+        """A journal that cannot be written costs its lines and nothing else; that is said once."""
         line = json.dumps({"at_ms": wall_ms(), "what": what, **self._always, **facts})
-        with self._path.open("a") as file:
-            file.write(line + "\n")
+        try:
+            with self._path.open("a") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            if not self._failed:
+                log.warning(
+                    "the journal %s cannot be written (%s); what happens goes on unrecorded", self._path, error.strerror
+                )
+            self._failed = True
 
 
 def read_journals(folder: Path) -> list[dict[str, Any]]:

@@ -110,11 +110,16 @@ def test_a_full_disk_under_the_state(console: Console, small: Path) -> None:
 def test_a_log_that_is_deleted_under_a_running_group(console: Console) -> None:
     fleet = console.run(*FAST, instances=2)
     console.pay(("ann", 5))
+    shutil.rmtree(console.folder / ".orchestrator/state", ignore_errors=True)  # with the journals
     for path in (console.folder / ".orchestrator").glob("bank.db*"):
         path.unlink()
     assert console.end(fleet) == 1
     said = console.said("run")
     assert "was deleted or replaced while in use" in said and "Traceback" not in said, said
+    for instance in ("i1", "i2"):
+        assert (
+            said.count("no coordinator from here") <= 2 and said.count(f"/{instance}/journal.jsonl cannot be") <= 1
+        ), said
     console.nothing_left()
 
 
