@@ -21,6 +21,7 @@ from state.base import BASE, stands_on_one
 from state.errors import Fenced, LogUnusable, NotOpened
 from state.log import checks, compaction, sqlite_reader
 from state.log.batches import MESSAGE_BYTES_MAX
+from state.log.file_watch import open_watch
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
 from state.log.protocol import NewRecord, Partition, Reader, TaskCommit, TopicInfo, TopicSpec
 from state.log.sqlite_file import Synchronous, connect, explain, prepare
@@ -30,6 +31,7 @@ from state.log.sqlite_writer import FileIdentity, Writer, find_part, is_fenced, 
 T = TypeVar("T")
 
 _WAIT_S, _WAIT_MAX_S = 0.002, 0.020
+_WATCHED_MAX_S = 0.5  # where the kernel tells of writes
 _SHRINK_PAGES = 2_000
 
 
@@ -91,6 +93,8 @@ class SqliteLog:
         self._delete_retention_ms = delete_retention_ms
         self._waiting: set[asyncio.Future[bool]] = set()
         self._version = 0
+        self._hinted = False
+        self._watch = open_watch(Path(f"{identity.path}-wal"), self._hint)
         self._closed = False
 
     async def close(self) -> None:
@@ -98,6 +102,8 @@ class SqliteLog:
             return
         self._closed = True
         self.wake()
+        if self._watch is not None:
+            self._watch.close()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._write_thread, self._writer.close)
         await loop.run_in_executor(self._read_thread, self._reading.close)
@@ -146,15 +152,29 @@ class SqliteLog:
         while (left := deadline - loop.time()) > 0:
             woken: asyncio.Future[bool] = loop.create_future()
             self._waiting.add(woken)
+            if self._watch is not None:
+                self._watch.arm()
             timer = loop.call_later(min(pause, left), _finish, woken, False)
             try:
                 called = await woken
             finally:
                 timer.cancel()
                 self._waiting.discard(woken)
+                if self._watch is not None and not self._waiting:
+                    self._watch.disarm()
             if self.version() != version or called:
                 return
-            pause = min(pause * 1.1, _WAIT_MAX_S)
+            # A hint comes a moment before its commit can be seen, so it is looked for soon after, then ever more rarely.
+            pause = (
+                _WAIT_S if self._hinted else min(pause * 1.1, _WAIT_MAX_S if self._watch is None else _WATCHED_MAX_S)
+            )
+            self._hinted = False
+
+    def _hint(self) -> None:
+        """The file was written, by this process or another."""
+        self._hinted = True
+        for woken in self._waiting:
+            _finish(woken, False)
 
     def wake(self) -> None:
         """Have waiting readers look again now: this process wrote something, or a reader got another partition."""

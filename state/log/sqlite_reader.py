@@ -139,6 +139,7 @@ class SqliteReader:
         self._source = source
         self._positions: dict[Partition, int] = {}
         self._added = 0
+        self._nothing_at = (-1, -1)  # version of the log and number of additions where nothing was to be had
 
     def add(self, partition: Partition, position: int) -> None:
         self._positions[partition] = position
@@ -153,12 +154,19 @@ class SqliteReader:
         deadline = loop.time() + wait_ms / 1000
         while True:
             version, added = self._source.version(), self._added
+            if (version, added) == self._nothing_at:
+                if loop.time() >= deadline:
+                    return []
+                await self._source.changed(version, deadline)
+                continue
             wanted = list(self._positions.items())
             got = await self._source.read(lambda db, wanted=wanted: fetch(db, wanted, max_bytes_per_partition))  # type: ignore[misc]
             # While the thread read, a partition may have been dropped, or added again elsewhere.
             taken = [one for one in got if self._positions.get(one.partition) == one.position]
             for one in taken:
                 self._positions[one.partition] = one.next_position
+            if not got and version >= 0:
+                self._nothing_at = (version, added)
             if taken or loop.time() >= deadline:
                 return taken
             if added == self._added:  # a partition added while the thread read woke nobody: look again at once
