@@ -263,16 +263,17 @@ def test_while_the_client_is_away_one_call_at_a_time_is_tried() -> None:
     life.away = Counter(dict.fromkeys(range(RECORDS), 1_000_000))
 
     async def live() -> None:
-        run = asyncio.ensure_future(life.go([], 400, None))
-        while life.process.waiting is None:  # noqa: ASYNC110 - has no event
+        run = asyncio.ensure_future(life.process.run_async(life.left()))
+        while life.process.waiting is None or life.under_way.total():  # noqa: ASYNC110 - has no event
             await asyncio.sleep(0)
-        began = len(life.called)
-        tried = 0
-        while len(life.called) < began + 6 and not run.done():
+        began, tried = len(life.called), 0
+        while len(life.called) < began + 6:
             tried = max(tried, life.under_way.total())
             await asyncio.sleep(0)
-        assert tried <= 1
-        await run
+        assert tried == 1
+        run.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await run
 
     asyncio.run(live())
     assert not life.process.has_completed
