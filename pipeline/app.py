@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from importlib import import_module
 from typing import Any, Literal, TypeVar, get_args, overload
@@ -16,17 +17,22 @@ from pipeline.codecs import Codec
 from pipeline.declare import Declares, Name, Wait
 from pipeline.definitions import Declared, Resource, Start, TableDef, Topic, checked_name, checked_partitions
 from pipeline.describe import check_schema, describe, with_others
+from pipeline.error_policy import Choice, ErrorPolicy, OnError
 from pipeline.errors import DefinitionError
 from pipeline.processors import (
-    OnError,
     Processor,
     awaits,
     bind,
     checked_app,
+    checked_backoff,
+    checked_concurrency,
     checked_on_error,
     checked_others,
+    checked_retries,
     checked_sources,
     checked_timeout,
+    chosen,
+    waits,
 )
 from pipeline.topology import Topology, build
 
@@ -43,7 +49,8 @@ class App(Declares):
 
     `partitions` is the number of partitions of the topics it creates; the count of a topic that exists wins.
     `on_error` is what happens to a record whose processing fails: "stop", "skip", or a topic of the app for dead
-    letters (by name here, where no topic is declared yet).
+    letters (by name here, where no topic is declared yet); or these by class of error, where "wait" is one more: the
+    task pauses until the call succeeds.
     """
 
     def __init__(
@@ -194,17 +201,18 @@ class App(Declares):
         """Raise SchemaRefused where a table's types cannot read what an earlier version (its `describe()`) stored."""
         check_schema(self, kept)
 
-    def error_policy(self, processor: Processor) -> OnError:
-        """ "stop", "skip" or the topic for dead letters: the processor's own, else the app's."""
-        chosen = processor.on_error or self.on_error
-        if not isinstance(chosen, str) or chosen in ("stop", "skip"):
-            return checked_on_error(self, chosen) or "stop"
-        topic = self.topics.get(chosen)
-        if topic is None:
-            raise DefinitionError(
-                f'app {self.id!r}: on_error={chosen!r} of {processor.name} is none of "stop", "skip", one of its topics'
-            )
-        return topic
+    def error_policy(self, processor: Processor) -> ErrorPolicy:
+        """What becomes of a record whose call failed: the processor's own `on_error`, else the app's."""
+        levels: list[dict[type[Exception], Choice]] = []
+        rest: Choice = "stop"
+        for on_error in (processor.on_error, self.on_error):
+            if on_error is None:
+                continue
+            if not isinstance(on_error, Mapping):
+                rest = chosen(self, on_error, processor.name)
+                break
+            levels.append({kind: chosen(self, choice, processor.name) for kind, choice in on_error.items()})
+        return ErrorPolicy(tuple(levels), rest)
 
     def run(self, *, log: str = "", state_dir: str = "") -> None:
         """Run one instance in this process until Ctrl-C, for debuggers. `log` is a URL as `--log` takes it, "memory:" for
@@ -234,6 +242,9 @@ class App(Declares):
         alias: Name,
         on_error: Any,
         timeout: Wait,
+        concurrency: int,
+        retries: int,
+        backoff: Wait,
     ) -> None:
         sources, declared = checked_sources(self, source), checked_others(self, others)
         base = name = bind(function, declared, alias)
@@ -241,7 +252,9 @@ class App(Declares):
         while name in self.processors:  # one function may be declared on several sources
             count += 1
             name = f"{base}-{count}"
-        self.processors[name] = Processor(
+        is_async = awaits(function)
+        tries = checked_retries(name, retries)
+        found = Processor(
             name,
             function,
             sources,
@@ -249,8 +262,12 @@ class App(Declares):
             batch=bool(batch),
             on_error=checked_on_error(self, on_error),
             timeout_s=checked_timeout(name, timeout),
-            is_async=awaits(function),
+            is_async=is_async,
+            concurrency=checked_concurrency(name, concurrency, is_async=is_async, batch=batch, others=declared),
+            retries=tries,
         )
+        is_used = tries > 0 or waits(found.on_error, self.on_error)
+        self.processors[name] = replace(found, backoff_s=checked_backoff(name, backoff, is_used=is_used))
 
     def _register(self, where: dict[str, Any], item: Declared[Any]) -> None:
         if item.name in where:

@@ -12,8 +12,8 @@ from datetime import timedelta
 from typing import Any, Literal, TypeVar, overload
 
 from pipeline.definitions import Declared, Topic
+from pipeline.error_policy import OnError
 from pipeline.errors import DefinitionError
-from pipeline.processors import OnError
 from pipeline.records import Record
 
 K = TypeVar("K")
@@ -44,6 +44,9 @@ class Declares:
         alias: Name = None,
         on_error: OnError | None = None,
         timeout: Wait = None,
+        concurrency: int = 1,
+        retries: int = 0,
+        backoff: Wait = None,
     ) -> Callable[[Callable[[Record[K, V]], R]], Callable[[Record[K, V]], R]]: ...
     @overload
     def processor(
@@ -56,6 +59,9 @@ class Declares:
         alias: Name = None,
         on_error: OnError | None = None,
         timeout: Wait = None,
+        concurrency: int = 1,
+        retries: int = 0,
+        backoff: Wait = None,
     ) -> Callable[[Callable[[Record[K, V], A], R]], Callable[[Record[K, V], A], R]]: ...
     @overload
     def processor(
@@ -69,6 +75,9 @@ class Declares:
         alias: Name = None,
         on_error: OnError | None = None,
         timeout: Wait = None,
+        concurrency: int = 1,
+        retries: int = 0,
+        backoff: Wait = None,
     ) -> Callable[[Callable[[Record[K, V], A, B], R]], Callable[[Record[K, V], A, B], R]]: ...
     @overload
     def processor(
@@ -83,6 +92,9 @@ class Declares:
         alias: Name = None,
         on_error: OnError | None = None,
         timeout: Wait = None,
+        concurrency: int = 1,
+        retries: int = 0,
+        backoff: Wait = None,
     ) -> Callable[[Callable[[Record[K, V], A, B, C], R]], Callable[[Record[K, V], A, B, C], R]]: ...
     @overload
     def processor(
@@ -98,6 +110,9 @@ class Declares:
         alias: Name = None,
         on_error: OnError | None = None,
         timeout: Wait = None,
+        concurrency: int = 1,
+        retries: int = 0,
+        backoff: Wait = None,
     ) -> Callable[[Callable[[Record[K, V], A, B, C, D], R]], Callable[[Record[K, V], A, B, C, D], R]]: ...
     @overload
     def processor(
@@ -114,6 +129,9 @@ class Declares:
         alias: Name = None,
         on_error: OnError | None = None,
         timeout: Wait = None,
+        concurrency: int = 1,
+        retries: int = 0,
+        backoff: Wait = None,
     ) -> Callable[[Callable[[Record[K, V], A, B, C, D, E], R]], Callable[[Record[K, V], A, B, C, D, E], R]]: ...
     @overload
     def processor(  # type: ignore[overload-overlap]
@@ -125,6 +143,8 @@ class Declares:
         alias: Name = None,
         on_error: OnError | None = None,
         timeout: Wait = None,
+        retries: int = 0,
+        backoff: Wait = None,
     ) -> Callable[[Callable[[Sequence[Record[K, V]]], R]], Callable[[Sequence[Record[K, V]]], R]]: ...
     @overload
     def processor(  # type: ignore[overload-overlap]
@@ -137,6 +157,8 @@ class Declares:
         alias: Name = None,
         on_error: OnError | None = None,
         timeout: Wait = None,
+        retries: int = 0,
+        backoff: Wait = None,
     ) -> Callable[[Callable[[Sequence[Record[K, V]], A], R]], Callable[[Sequence[Record[K, V]], A], R]]: ...
     @overload
     def processor(  # type: ignore[overload-overlap]
@@ -150,6 +172,8 @@ class Declares:
         alias: Name = None,
         on_error: OnError | None = None,
         timeout: Wait = None,
+        retries: int = 0,
+        backoff: Wait = None,
     ) -> Callable[[Callable[[Sequence[Record[K, V]], A, B], R]], Callable[[Sequence[Record[K, V]], A, B], R]]: ...
     @overload
     def processor(  # type: ignore[overload-overlap]
@@ -164,6 +188,8 @@ class Declares:
         alias: Name = None,
         on_error: OnError | None = None,
         timeout: Wait = None,
+        retries: int = 0,
+        backoff: Wait = None,
     ) -> Callable[[Callable[[Sequence[Record[K, V]], A, B, C], R]], Callable[[Sequence[Record[K, V]], A, B, C], R]]: ...
     @overload
     def processor(  # type: ignore[overload-overlap]
@@ -179,6 +205,8 @@ class Declares:
         alias: Name = None,
         on_error: OnError | None = None,
         timeout: Wait = None,
+        retries: int = 0,
+        backoff: Wait = None,
     ) -> Callable[
         [Callable[[Sequence[Record[K, V]], A, B, C, D], R]], Callable[[Sequence[Record[K, V]], A, B, C, D], R]
     ]: ...
@@ -197,6 +225,8 @@ class Declares:
         alias: Name = None,
         on_error: OnError | None = None,
         timeout: Wait = None,
+        retries: int = 0,
+        backoff: Wait = None,
     ) -> Callable[
         [Callable[[Sequence[Record[K, V]], A, B, C, D, E], R]], Callable[[Sequence[Record[K, V]], A, B, C, D, E], R]
     ]: ...
@@ -210,6 +240,9 @@ class Declares:
         alias: Name = None,
         on_error: OnError | None = None,
         timeout: Wait = None,
+        concurrency: int = 1,
+        retries: int = 0,
+        backoff: Wait = None,
     ) -> Callable[[F], F]: ...
     def processor(
         self,
@@ -220,14 +253,31 @@ class Declares:
         alias: Name = None,
         on_error: Any = None,
         timeout: Wait = None,
+        concurrency: int = 1,
+        retries: int = 0,
+        backoff: Wait = None,
     ) -> Any:
-        """Declare a function as a processor of `source` (a topic or a list of topics); returns it unchanged."""
+        """Declare a function as a processor of `source` (a topic or a list of topics); returns it unchanged.
+        `concurrency`: so many calls of a task may be under way at once, those of one key in order. `retries`: a call
+        that raised is made again so often, `backoff` seconds later, twice as long each time, up to a minute; then
+        `on_error` decides."""
         if callable(source) and not isinstance(source, Declared):  # it would vanish, and nobody would hear of it
             name = getattr(source, "__name__", repr(source))
             raise DefinitionError(f"@app.processor above {name} has no source; write @app.processor(topic, ...)")
 
         def declare(function: F) -> F:
-            self._add_processor(function, source, others, batch=batch, alias=alias, on_error=on_error, timeout=timeout)
+            self._add_processor(
+                function,
+                source,
+                others,
+                batch=batch,
+                alias=alias,
+                on_error=on_error,
+                timeout=timeout,
+                concurrency=concurrency,
+                retries=retries,
+                backoff=backoff,
+            )
             return function
 
         return declare
@@ -242,5 +292,8 @@ class Declares:
         alias: Name,
         on_error: Any,
         timeout: Wait,
+        concurrency: int,
+        retries: int,
+        backoff: Wait,
     ) -> None:
         raise NotImplementedError

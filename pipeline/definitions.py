@@ -148,7 +148,7 @@ class Topic(Declared[Sink[K, V]]):
         value: None = None,
         partitions: int | None = None,
         alias: str | None = None,
-        on_error: str | Topic[Any, Any] | None = None,
+        on_error: str | Topic[Any, Any] | Mapping[type[Exception], Any] | None = None,
     ) -> Topic[K2, V]: ...
     @overload
     def rekey(
@@ -160,7 +160,7 @@ class Topic(Declared[Sink[K, V]]):
         value: type[V2] | Codec[V2],
         partitions: int | None = None,
         alias: str | None = None,
-        on_error: str | Topic[Any, Any] | None = None,
+        on_error: str | Topic[Any, Any] | Mapping[type[Exception], Any] | None = None,
     ) -> Topic[K2, V2]: ...
     @overload
     def rekey(
@@ -172,7 +172,7 @@ class Topic(Declared[Sink[K, V]]):
         value: object,
         partitions: int | None = None,
         alias: str | None = None,
-        on_error: str | Topic[Any, Any] | None = None,
+        on_error: str | Topic[Any, Any] | Mapping[type[Exception], Any] | None = None,
     ) -> Topic[K2, Any]: ...
     def rekey(
         self,
@@ -183,7 +183,7 @@ class Topic(Declared[Sink[K, V]]):
         value: Any = None,
         partitions: int | None = None,
         alias: str | None = None,
-        on_error: str | Topic[Any, Any] | None = None,
+        on_error: str | Topic[Any, Any] | Mapping[type[Exception], Any] | None = None,
     ) -> Topic[Any, Any]:
         """The same records under another key, through the topic `<app>-<name>-repartition`; a key None drops one."""
         target: Topic[Any, Any] = Topic(

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipeline.codecs import Codec, JsonCodec, codec_name
-from pipeline.definitions import Topic
 from pipeline.errors import SchemaRefused
 from pipeline.schemas import unreadable
 
@@ -62,7 +61,9 @@ def describe(app: App, topology: Topology) -> dict[str, Any]:
                 "resources": [resource.name for resource in processor.resources],
                 "batch": processor.batch,
                 "async": processor.is_async,
-                "on_error": _policy(app.error_policy(processor)),
+                "on_error": str(app.error_policy(processor)),
+                "concurrency": processor.concurrency,
+                "retries": processor.retries,
             }
             for name, processor in app.processors.items()
         },
@@ -137,7 +138,3 @@ def routing_codec(app: App, sources: tuple[str, ...], table: str) -> Codec[Any] 
         if topic.topic in sources and codec_name(topic.key_codec) == "custom":
             return None if topic.key_codec is app.tables[table].key_codec else topic.key_codec
     return None
-
-
-def _policy(policy: str | Topic[Any, Any]) -> str:
-    return policy if isinstance(policy, str) else policy.topic

@@ -4,23 +4,26 @@
         bank.send(payments, "ann", Payment("ann", -5))
         assert bank.table(balances) == {"ann": -5}
 
-All subtopologies and partitions run; what is sent to a re-key or another source of the app is processed at once.
+All subtopologies and partitions run; what is sent to a re-key or another source of the app is processed at once. Inside
+a running loop it is `async with Driver(app) as bank: await bank.send(...)`, with the same answers.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pipeline.errors import PipelineError
+from pipeline.calls import without_waiting
+from pipeline.errors import PipelineError, ProcessorFailed
 from pipeline.merge import Merger
 from pipeline.partitioner import partition_of
 from pipeline.process import TaskProcess
 from pipeline.processors import checked_app
 from pipeline.records import Record, SourceRecord
 from pipeline.resources import Resources
+from pipeline.retries import Waiting
 from pipeline.sinks import checked_headers, checked_timestamp, encoded
 from pipeline.tables import stored_pairs
 
@@ -58,6 +61,8 @@ class Driver:
     """Runs an app in memory. `partitions` stands in for the counts of its plain topics, `resources` for its resources.
 
     A record's timestamp is one more than the latest (0, 1, 2, ...) unless given; a record without key goes round robin.
+    It has no clock: a retry follows at once, and where an error waits (`on_error={...: "wait"}`), ProcessorFailed is raised
+    and the record is tried again when the next one is sent.
     """
 
     def __init__(self, app: App, *, partitions: int | None = None, resources: Mapping[str, Any] | None = None) -> None:
@@ -79,17 +84,7 @@ class Driver:
         self._held = False
 
     def __enter__(self) -> Driver:
-        values: dict[str, Any] = {}
-        if self.app.resources:
-            values = self._wait(self._resources.__aenter__())
-        for sub in self.topology.subtopologies:
-            for partition in range(sub.partitions):
-                task = f"{sub.number}_{partition}"
-                stores = {table: DictStore() for table in sub.tables}
-                self._stores[task] = stores
-                self._inbox[task] = Merger()
-                self._tasks[task] = TaskProcess(self.app, sub, partition, stores, self._partitions, values)
-        self._task_of = {topic: sub.number for sub in self.topology.subtopologies for topic in sub.sources}
+        self._begin(self._wait(self._resources.__aenter__()) if self.app.resources else {})
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -100,6 +95,25 @@ class Driver:
             if self._runner is not None:
                 self._runner.close()
                 self._runner = None
+
+    async def __aenter__(self) -> AsyncDriver:
+        self._begin(await self._resources.__aenter__() if self.app.resources else {})
+        return AsyncDriver(self)
+
+    async def __aexit__(self, *error: object) -> None:
+        if self.app.resources:
+            await self._resources.__aexit__(*error)
+
+    def _begin(self, resources: Mapping[str, Any]) -> None:
+        for sub in self.topology.subtopologies:
+            for partition in range(sub.partitions):
+                task = f"{sub.number}_{partition}"
+                stores = {table: DictStore() for table in sub.tables}
+                self._stores[task] = stores
+                self._inbox[task] = Merger()
+                process = TaskProcess(self.app, sub, partition, stores, self._partitions, resources, rests=False)
+                self._tasks[task] = process
+        self._task_of = {topic: sub.number for sub in self.topology.subtopologies for topic in sub.sources}
 
     def send(
         self,
@@ -124,6 +138,18 @@ class Driver:
         headers: Iterable[tuple[str, bytes]] = (),
     ) -> None:
         """The same with bytes, for records that cannot be read."""
+        self._write(topic, key, value, timestamp_ms, headers)
+        if not self._held:
+            self._finish()
+
+    def _write(
+        self,
+        topic: Topic[Any, Any],
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int | None,
+        headers: Iterable[tuple[str, bytes]],
+    ) -> None:
         checked_app(self.app, topic)
         if not self._tasks:
             raise PipelineError("a Driver runs inside its block: with Driver(app) as driver: ...")
@@ -136,8 +162,6 @@ class Driver:
             self._keyless[name] = keyless + 1
         partition = partition_of(key, self._partitions[name], keyless=keyless)
         self._append(name, partition, key, value, timestamp_ms, checked_headers(name, headers))
-        if not self._held:
-            self._process()
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -147,7 +171,7 @@ class Driver:
             yield
         finally:
             self._held = False
-        self._process()
+        self._finish()
 
     def table(self, table: TableDef[K, V], partition: int | None = None) -> dict[K, V]:
         """What a table holds, of all tasks or of one partition's."""
@@ -194,20 +218,27 @@ class Driver:
         if number is not None:
             self._inbox[f"{number}_{partition}"].add(topic, partition, [raw])
 
-    def _process(self) -> None:
-        """Run tasks, in their natural order, until nothing waits."""
+    def _finish(self) -> None:
+        """Process what waits, in the sync form."""
+        if any(process.needs_async for process in self._tasks.values()):
+            self._wait(self._process())
+        else:
+            without_waiting(self._process())
+
+    async def _process(self) -> int:
+        """Run tasks, in their natural order, until nothing waits; returns how many runs that took."""
+        runs = 0
         while any(self._inbox.values()):
             for task, inbox in self._inbox.items():
                 if inbox:
-                    self._run(task, inbox.take(len(inbox)))
+                    await self._run(task, inbox.take(len(inbox)))
+                    runs += 1
+        return runs
 
-    def _run(self, task: str, records: list[tuple[str, Any]]) -> None:
+    async def _run(self, task: str, records: list[tuple[str, Any]]) -> None:
         process = self._tasks[task]
         try:
-            if process.needs_async:
-                self._wait(process.run_async(records))
-            else:
-                process.run(records)
+            await self._run_to_the_end(task, process, records)
         finally:
             changes = process.take()
             for table, written in changes.writes.items():
@@ -217,7 +248,21 @@ class Driver:
                 for output in outputs:
                     self._append(topic, partition, output.key, output.value, output.timestamp_ms, output.headers)
 
-    def _wait(self, awaitable: Any) -> Any:
+    async def _run_to_the_end(self, task: str, process: TaskProcess, records: list[tuple[str, Any]]) -> None:
+        """A retry follows at once; an error that waits ends it."""
+        while True:
+            if process.needs_async:
+                await process.run_async(records)
+            else:
+                process.run(records)
+            if process.again is None:
+                return
+            records = process.left(records)
+            if process.waiting is not None:
+                self._inbox[task].put_back(process.partition, records)
+                raise _waits(process.waiting, task)
+
+    def _wait(self, awaitable: Coroutine[Any, Any, Any]) -> Any:
         if self._runner is None:
             self._runner = asyncio.Runner()
         try:
@@ -226,8 +271,74 @@ class Driver:
             return self._runner.run(awaitable)
         awaitable.close()
         raise PipelineError(
-            "the Driver awaits processors and resources by itself; use it in a plain def, not in an async one"
+            "the Driver awaits processors and resources by itself; in an async def use it as "
+            "`async with Driver(app) as driver: await driver.send(...)`"
         )
+
+
+class AsyncDriver:
+    """A Driver in a running loop: what processes is awaited, what looks is not."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._one_at_a_time = asyncio.Lock()
+        self.app = driver.app
+        self.table = driver.table
+        self.items = driver.items
+        self.records = driver.records
+
+    async def send(
+        self,
+        topic: Topic[K, V],
+        key: K | None,
+        value: V | None,
+        *,
+        timestamp_ms: int | None = None,
+        headers: Iterable[tuple[str, bytes]] = (),
+    ) -> None:
+        """See `Driver.send`."""
+        key_bytes, value_bytes = encoded(topic.name, topic.key_codec, topic.value_codec, key, value)
+        await self.send_bytes(topic, key_bytes, value_bytes, timestamp_ms=timestamp_ms, headers=headers)
+
+    async def send_bytes(
+        self,
+        topic: Topic[Any, Any],
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        timestamp_ms: int | None = None,
+        headers: Iterable[tuple[str, bytes]] = (),
+    ) -> None:
+        """See `Driver.send_bytes`."""
+        self._driver._write(topic, key, value, timestamp_ms, headers)
+        if not self._driver._held:
+            await self._process()
+
+    async def _process(self) -> None:
+        async with self._one_at_a_time:
+            await self._driver._process()
+
+    @asynccontextmanager
+    async def together(self) -> AsyncIterator[None]:
+        """See `Driver.together`."""
+        self._driver._held = True
+        try:
+            yield
+        finally:
+            self._driver._held = False
+        await self._process()
+
+
+def _waits(waiting: Waiting, task: str) -> ProcessorFailed:
+    return ProcessorFailed(
+        f"{waiting.processor} waits at {waiting.record} in task {task}: {waiting.error}; a Driver does not wait: "
+        "send again once what it waits for is there",
+        processor=waiting.processor,
+        task=task,
+        topic=waiting.topic,
+        partition=waiting.partition,
+        offset=waiting.offset,
+    )
 
 
 def _decoded(codec: Any, data: bytes | None) -> Any:

@@ -45,6 +45,7 @@ class Effects:
         self._before = (0, 0)
         self._positions: dict[str, int] = {}
         self._records_in = 0
+        self.reached: dict[str, int] = {}  # of each topic the offset after the last completed record, taken or not
 
     # a unit
 
@@ -83,7 +84,7 @@ class Effects:
 
     def completed(self, topic: str, record: RawRecord) -> None:
         """All calls of this record have ended well, and of those before it in its topic."""
-        self._positions[topic] = record.offset + 1
+        self._positions[topic] = self.reached[topic] = record.offset + 1
         self._records_in += 1
         if record.timestamp_ms > self.stream_time_ms:
             self.stream_time_ms = record.timestamp_ms
@@ -92,6 +93,7 @@ class Effects:
         """The same for `count` records at once, of which the newest brought the stream time to `stream_time_ms`."""
         for topic, record in records:
             self._positions[topic] = record.offset + 1
+        self.reached.update(self._positions)
         self._records_in += count
         self.stream_time_ms = max(self.stream_time_ms, stream_time_ms)
 

@@ -50,6 +50,10 @@ class WrongTask(PipelineError, KeyError):
         return str(self.args[0]) if self.args else ""
 
 
+class OtherKey(PipelineError):
+    """A call that is one of several at once used a key that is not its record's."""
+
+
 class LoadError(PipelineError):
     exit_code = 2
     """MODULE:APP cannot be loaded. `frames` holds the user's own frames where their code raised, else ""."""

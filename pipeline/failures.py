@@ -29,6 +29,7 @@ def failed(
     partition: int,
     raw: RawRecord,
     decoding: bool = False,
+    tries: int = 1,
 ) -> ProcessorFailed:
     """The error of a processor that stops, to be raised from `error`."""
     said = f"{type(error).__name__}: {error}".rstrip(": ")
@@ -38,7 +39,8 @@ def failed(
         message = f"{processor} cannot read {where}: {error}; correct the type, or {_WAYS.split(', or ')[1]}"
     else:
         kind = ProcessorFailed
-        message = f"{processor} failed at {where}: {said}; {_WAYS}"
+        often = f", tried {tries} times" if tries > 1 else ""
+        message = f"{processor} failed at {where}{often}: {said}; {_WAYS}"
     return kind(
         message,
         processor=processor,

@@ -3,7 +3,8 @@ all run a task through TaskProcess, which is why they give one answer.
 
 One rule: a call of a user function is atomic. It either ends well, and its writes and sends count, or nothing of it is
 anywhere; and `take()` holds what completed records did, with their positions, and nothing else, also while a call is
-under way. Calls of one task never overlap. No clock, no group, no input or output of its own.
+under way. Calls of one task overlap where `concurrency=` says so (pipeline.overlap), and count in the order of their
+records all the same. No clock, no group, no input or output of its own.
 """
 
 from __future__ import annotations
@@ -12,19 +13,22 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pipeline.at_once import AtOnce
 from pipeline.calls import CALL, RECORD, RUN, in_time, newest, refuse_awaitable, unit_of, without_waiting
 from pipeline.codecs import Codec
-from pipeline.definitions import TableDef
-from pipeline.describe import routing_codec
 from pipeline.effects import Changes as Changes
 from pipeline.effects import Effects
-from pipeline.errors import PipelineError, ProcessorFailed, WrongTask
-from pipeline.failures import dead_letter, failed, without_our_head
-from pipeline.partitioner import partition_of
+from pipeline.error_policy import WAIT
+from pipeline.errors import PipelineError, ProcessorFailed
+from pipeline.failed_calls import FailedCalls
+from pipeline.lanes import Lane, Outputs
+from pipeline.overlap import More
 from pipeline.records import RawRecord, Record
-from pipeline.steps import Arrived, Item, Step, count_of, place
+from pipeline.retries import CallAgain, Waiting
+from pipeline.steps import Arrived, Item, Step, count_of, steps_of
 from pipeline.table_view import TableView
 from pipeline.tables import StoreView
+from pipeline.task_tables import routed, tables_of
 
 if TYPE_CHECKING:
     from pipeline.app import App
@@ -47,10 +51,12 @@ class _Source:
 
 
 class TaskProcess:
-    """One task: `run` (or `run_async`) records, `take` the changes, write them, `settle`.
+    """One task: `run` (or `run_async`) records, `take` the changes, write them, `settle`. After a run `again` says whether
+    a call is to be made again: then give it the records that are `left` once its delay is over.
 
     `partitions` gives the partition count of every topic that is written to. `resources` are those of the worker, by
-    name; `max_call_s` is the timeout of async calls that have none of their own. After an error other than ProcessorFailed of the user's code (a store that cannot be read) drop the object.
+    name; `max_call_s` is the timeout of async calls that have none of their own; `rests`: False where nobody waits between
+    tries: an error that waits ends the run. After an error other than ProcessorFailed of the user's code (a store that cannot be read) drop the object.
     """
 
     def __init__(
@@ -62,20 +68,37 @@ class TaskProcess:
         partitions: Mapping[str, int],
         resources: Mapping[str, Any] = _NOTHING,
         max_call_s: float | None = None,
+        *,
+        rests: bool = True,
     ) -> None:
         self.task = f"{subtopology.number}_{partition}"
         self.partition = partition
         self.finished = 0  # records of the latest run that are completed; read by whoever watches a long call
         self._subtopology = subtopology
         self._partitions = partitions
-        self._tables = {name: self._table(app, app.tables[name], stores) for name in subtopology.tables}
+        self.again: CallAgain | None = None
+        self.waiting: Waiting | None = None  # for something outside: what an operator should know
+        self._tables = tables_of(app, subtopology, partition, stores)
         self._stream_time_ms = max((table.stream_ms for table in self._tables.values()), default=-1)
         self._unit = unit_of(app, subtopology)
         self._effects = Effects(self._tables, units=self._unit != "call", stream_time_ms=self._stream_time_ms)
+        self._on_error = FailedCalls(self.task, partition, partitions, self._effects)
         self._steps: list[Step] = []
         self._sources: dict[str, _Source] = {}
-        self._prepare(app, resources, max_call_s)
+
+        def made(tables: Mapping[str, TableView[Any, Any]], outputs: Outputs) -> dict[str, Step]:
+            return steps_of(app, subtopology, partition, self._partitions, resources, max_call_s, tables, outputs)
+
+        self._prepare(app, made(self._tables, self._effects.outputs))
         self.needs_async = any(step.is_async for step in self._steps)
+        self.most_at_once = max((step.processor.concurrency for step in self._steps), default=1)
+        self._at_once: AtOnce | None = None
+        if self.most_at_once > 1:
+            topics = {topic: self.processors_of(topic) for topic in self._sources}
+            keys = {name: routed(app, subtopology, app.tables[name]) for name in self._tables}
+            self._at_once = AtOnce(
+                self, self._effects, self._on_error.tries, self._unit, topics, self._steps, keys, made, rests=rests
+            )
 
     @property
     def has_completed(self) -> bool:
@@ -87,21 +110,11 @@ class TaskProcess:
         """Of the completed records."""
         return self._effects.stream_time_ms
 
-    def _prepare(self, app: App, resources: Mapping[str, Any], max_call_s: float | None) -> None:
+    def _prepare(self, app: App, made: Mapping[str, Step]) -> None:
+        for table in self._tables.values():
+            table.closed = True
         for name in self._subtopology.processors:
-            processor = app.processors[name]
-            step = Step(
-                processor,
-                app.error_policy(processor),
-                tables=self._tables,
-                resources=resources,
-                partitions=self._partitions,
-                task_partition=self.partition,
-                outputs=self._effects.outputs,
-            )
-            step.timeout_s = processor.timeout_s if processor.timeout_s is not None else max_call_s
-            for table in step.tables:
-                table.closed = True
+            step, processor = made[name], app.processors[name]
             self._steps.append(step)
             for topic in processor.sources:
                 source = self._sources.setdefault(topic.topic, _Source(topic.key_codec, topic.value_codec))
@@ -115,8 +128,9 @@ class TaskProcess:
 
     def counts_are(self, partitions: Mapping[str, int]) -> None:
         """Topics have grown: what is sent from now on goes by these counts."""
-        self._partitions = partitions
-        for step in self._steps:
+        self._partitions = self._on_error.partitions = partitions
+        lanes = self._at_once.lanes if self._at_once is not None else ()
+        for step in [*self._steps, *(step for lane in lanes for step in lane.steps.values())]:
             for sink in step.sinks:
                 sink.partitions = count_of(sink.topic, partitions)
 
@@ -127,29 +141,35 @@ class TaskProcess:
         until: float = math.inf,
     ) -> int:
         """Process records in the order given, until after one of them `clock` has reached `until`; returns how many were
-        completed. Raises ProcessorFailed where a processor stops: what completed records did stays for `take`."""
+        completed, the first ones unless `again` is set. Raises ProcessorFailed where a processor stops: what completed
+        records did stays for `take`."""
         if self.needs_async:
             names = ", ".join(step.name for step in self._steps if step.is_async)
             raise PipelineError(f"task {self.task} has async processors ({names}); use run_async")
         if self._batch_steps or self._unit != CALL:
-            return without_waiting(self._run(records, clock, until))
+            return without_waiting(self.run_async(records, clock, until))
         effects, sources = self._effects, self._sources
         self._stream_time_ms = effects.stream_time_ms
         done = self.finished = 0
         try:
             for topic, raw in records:
-                item = self._arrive(topic, raw)
+                item = self.arrive(topic, raw)
                 if item is not None:
                     for step in sources[topic].steps:
-                        self._call(step, item)
+                        self.call(step, item)
                 self.finished = done = done + 1
                 if clock() >= until:
                     break
+        except CallAgain as again:
+            self._all_completed(records[:done])
+            self._ended(again)
+            return done
         except BaseException:
             for topic, raw in records[:done]:
                 effects.completed(topic, raw)
             raise
         self._all_completed(records[:done] if done < len(records) else records)
+        self._ended(None)
         return done
 
     async def run_async(
@@ -157,29 +177,62 @@ class TaskProcess:
         records: Sequence[tuple[str, RawRecord]],
         clock: Callable[[], float] = _STANDING_STILL,
         until: float = math.inf,
+        more: More = tuple,
     ) -> int:
-        """The same for every app. A cancelled run has undone the call it was in; `take` may come at any moment."""
-        return await self._run(records, clock, until)
+        """The same for every app. A cancelled run has undone the calls it was in; `take` may come at any moment. Where
+        calls overlap, `more` is asked for further records as long as some could begin; it adds them to `records` too."""
+        again: CallAgain | None = None
+        try:
+            await self._run(records, clock, until, more)
+        except CallAgain as error:
+            again = error
+        self._ended(again)
+        return self.finished
 
-    async def _run(self, records: Sequence[tuple[str, RawRecord]], clock: Callable[[], float], until: float) -> int:
+    def _ended(self, again: CallAgain | None) -> None:
+        """A run has ended without an error."""
+        self.again = again
+        self.waiting = again.waiting if again is not None else None
+        if again is None:
+            self._on_error.tries.clear()
+
+    def left(self, records: Sequence[tuple[str, RawRecord]]) -> list[tuple[str, RawRecord]]:
+        """Those of the latest run's records that are not completed, where `again` is set."""
+        reached = self._effects.reached
+        return [(topic, raw) for topic, raw in records if raw.offset >= reached.get(topic, -1)]
+
+    def nudge(self) -> None:
+        """Calls that overlap: there may be more records, or no further call may begin."""
+        if self._at_once is not None:
+            self._at_once.nudge()
+
+    async def _run(
+        self, records: Sequence[tuple[str, RawRecord]], clock: Callable[[], float], until: float, more: More
+    ) -> None:
         """Any app's calls. Waits only where a processor does."""
         if len(self._steps) == len(self._batch_steps) == 1:
-            return await self._run_batch(self._steps[0], records)
+            await self._run_batch(self._steps[0], records)
+            return
         effects = self._effects
         self._stream_time_ms = effects.stream_time_ms
         self.finished = 0
         waiting: list[tuple[Step, list[Arrived]]] = [(step, []) for step in self._batch_steps]
         if self._unit == RUN:
             effects.begin()
-        failure: ProcessorFailed | None = None
+        failure: ProcessorFailed | CallAgain | None = None
         try:
             try:
-                for topic, raw in records:
-                    await self._one(topic, raw, waiting)
-                    self.finished += 1
-                    if clock() >= until:
-                        break
-            except ProcessorFailed as error:
+                if self._at_once is not None:
+                    await self._at_once.run(
+                        records, lambda: clock() < until, more, lambda topic, raw: self._one(topic, raw, waiting)
+                    )
+                else:
+                    for topic, raw in records:
+                        await self._one(topic, raw, waiting)
+                        self.finished += 1
+                        if clock() >= until:
+                            break
+            except (ProcessorFailed, CallAgain) as error:
                 if self._unit == RUN:
                     raise
                 failure = error  # the records before it are completed by the batches that wait for them
@@ -195,29 +248,27 @@ class TaskProcess:
             effects.end()
             for topic, raw in records[: self.finished]:
                 effects.completed(topic, raw)
-        return self.finished
 
-    async def _run_batch(self, step: Step, records: Sequence[tuple[str, RawRecord]]) -> int:
+    async def _run_batch(self, step: Step, records: Sequence[tuple[str, RawRecord]]) -> None:
         """The same where one batch step is all there is: nothing is done per record but reading it."""
         self._stream_time_ms = self._effects.stream_time_ms
         self.finished = 0
         items: list[Item | None] = []
-        failure: ProcessorFailed | None = None
+        failure: ProcessorFailed | CallAgain | None = None
         try:
             for topic, raw in records:
-                items.append(self._arrive(topic, raw))
-        except ProcessorFailed as error:
+                items.append(self.arrive(topic, raw))
+        except (ProcessorFailed, CallAgain) as error:
             failure = error  # the records before it are completed first
         read = [item for item in items if item is not None]
         self.finished = len(items)
         if failure is None and not step.time_steps and (not read or await self._call_batch(step, read)):
             self._all_completed(records)
-            return self.finished
+            return
         arrived = [(topic, raw, item) for (topic, raw), item in zip(records, items, strict=False)]
         await self._batch(step, arrived)
         if failure is not None:
             raise failure
-        return self.finished
 
     def _all_completed(self, records: Sequence[tuple[str, RawRecord]]) -> None:
         """These records, with which the stream time is what it is now, are completed."""
@@ -237,7 +288,7 @@ class TaskProcess:
             self._effects.begin()
         try:
             for step in (*self._sources[topic].steps, *self._sources[topic].batch_steps):
-                self._failed(step, topic, raw, error)
+                self._on_error.leave(step, topic, raw, error)
         except ProcessorFailed:
             if self._unit != CALL:
                 self._effects.undo()
@@ -262,14 +313,14 @@ class TaskProcess:
         if self._unit == RECORD:
             effects.begin()
         try:
-            item = self._arrive(topic, raw)
+            item = self.arrive(topic, raw)
             source = self._sources[topic]
             if item is not None:
                 for step in source.steps:
                     if step.is_async:
-                        await self._await(step, item)
+                        await self.wait_for(step, item)
                     else:
-                        self._call(step, item)
+                        self.call(step, item)
         except BaseException:
             if self._unit == RECORD:
                 effects.undo()
@@ -282,7 +333,12 @@ class TaskProcess:
         if self._unit != RUN and not source.batch_steps:
             effects.completed(topic, raw)
 
-    def _arrive(self, topic: str, raw: RawRecord) -> Item | None:
+    def reached(self, raw: RawRecord) -> int:
+        """The stream time with this record, the next one in order."""
+        self._stream_time_ms = max(self._stream_time_ms, raw.timestamp_ms)
+        return self._stream_time_ms
+
+    def arrive(self, topic: str, raw: RawRecord, into: Effects | Lane | None = None) -> Item | None:
         """Decode. None where it cannot be read and the policy does not stop for that."""
         source = self._sources.get(topic)
         if source is None:
@@ -302,11 +358,11 @@ class TaskProcess:
             )
         except Exception as error:  # noqa: BLE001 - a codec of the user's may raise anything; on_error decides
             for step in (*source.steps, *source.batch_steps):
-                self._failed(step, topic, raw, error, decoding=True)
+                self._on_error.failed(step, topic, raw, error, into, decoding=True)
             return None
         return Item(record, raw, topic, self._stream_time_ms)
 
-    def _call(self, step: Step, item: Item) -> None:
+    def call(self, step: Step, item: Item, into: Effects | Lane | None = None) -> None:
         try:
             with step.open(item.raw.timestamp_ms, item.stream_ms):
                 if step.rekey is not None:
@@ -318,16 +374,16 @@ class TaskProcess:
         except _FAILURES as error:
             if error is step.fault:
                 raise
-            self._failed(step, item.topic, item.raw, error)
+            self._on_error.failed(step, item.topic, item.raw, error, into)
 
-    async def _await(self, step: Step, item: Item) -> None:
+    async def wait_for(self, step: Step, item: Item, into: Effects | Lane | None = None) -> None:
         try:
             with step.open(item.raw.timestamp_ms, item.stream_ms):
                 await in_time(step, item.record)
         except _FAILURES as error:
             if error is step.fault:
                 raise
-            self._failed(step, item.topic, item.raw, error)
+            self._on_error.failed(step, item.topic, item.raw, error, into)
 
     # a batch: one that fails is run again one by one, so the others' effects stay and the culprit is found
 
@@ -358,47 +414,7 @@ class TaskProcess:
         except _FAILURES as error:
             if error is step.fault:
                 raise
-            if len(items) > 1:
+            if len(items) > 1 and step.policy.of(error) != WAIT:
                 return False
-            self._failed(step, items[0].topic, items[0].raw, error)
+            self._on_error.failed(step, items[0].topic, items[0].raw, error)
         return True
-
-    # what went wrong
-
-    def _failed(self, step: Step, topic: str, raw: RawRecord, error: BaseException, decoding: bool = False) -> None:
-        where: dict[str, Any] = {
-            "processor": step.name,
-            "task": self.task,
-            "topic": topic,
-            "partition": self.partition,
-            "raw": raw,
-        }
-        if step.policy == "skip":
-            self._effects.skipped += 1
-        elif not isinstance(step.policy, str):
-            self._effects.dead_lettered += 1
-            target = place(raw, step.policy.topic, self._partitions, self.partition)
-            self._effects.outputs.setdefault(target, []).append(dead_letter(error, **where))
-        else:
-            raise failed(error, decoding=decoding, **where) from error.with_traceback(without_our_head(error))
-
-    def _table(self, app: App, definition: TableDef[Any, Any], stores: Mapping[str, StoreView]) -> TableView[Any, Any]:
-        store = stores.get(definition.name)
-        if store is None:
-            raise PipelineError(f"task {self.task} has no store for table {definition.name!r}; give it in stores=")
-        if definition.local or self._subtopology.partitions == 1:
-            return TableView(definition.spec, store)
-        codec = routing_codec(app, self._subtopology.sources, definition.name)
-        return TableView(definition.spec, store, self._owner_check(definition, codec))
-
-    def _owner_check(self, definition: TableDef[Any, Any], codec: Codec[Any] | None) -> Callable[[Any, bytes], None]:
-        count, number = self._subtopology.partitions, self._subtopology.number
-
-        def check(key: Any, key_bytes: bytes) -> None:
-            routed = key_bytes if definition.route is None and codec is None else definition.partition_key(key, codec)
-            owner = partition_of(routed, count)
-            if owner != self.partition:
-                told = f"key {key!r} belongs to {number}_{owner}, this is {self.task}; rekey first"
-                raise WrongTask(f"table {definition.name!r}: {told}")
-
-        return check

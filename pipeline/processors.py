@@ -14,12 +14,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from pipeline.definitions import Declared, Resource, TableDef, Topic, aliases
+from pipeline.error_policy import SKIP, STOP, WAIT, Choice, OnError
 from pipeline.errors import DefinitionError
 
 if TYPE_CHECKING:
     from pipeline.app import App
 
-OnError = str | Topic[Any, Any]
+MOST_BACKOFF_S = 60.0  # the pause between two tries doubles up to this, or up to a longer `backoff=`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,6 +36,14 @@ class Processor:
     timeout_s: float | None = None
     is_async: bool = False
     rekey_to: Topic[Any, Any] | None = None
+    concurrency: int = 1
+    retries: int = 0
+    backoff_s: float = 1.0
+
+    @property
+    def fits_beside(self) -> bool:
+        """Whether it may be called with a record while others are under way: what it does follows from the record alone."""
+        return not (self.is_async or self.batch or self.tables or self.resources)
 
     @property
     def tables(self) -> tuple[TableDef[Any, Any], ...]:
@@ -91,14 +100,59 @@ def checked_app(app: App, item: Declared[Any]) -> None:
 
 def checked_on_error(app: App, on_error: Any) -> OnError | None:
     """`on_error` of a processor or the app; the name of a topic is looked up when the topology is made."""
-    if on_error is None or isinstance(on_error, str):
-        if on_error == "":
-            raise DefinitionError(f'app {app.id!r}: on_error="" is none of "stop", "skip", a topic')
-        return on_error
-    if not isinstance(on_error, Topic):
-        raise DefinitionError(f'app {app.id!r}: on_error={on_error!r} is none of "stop", "skip", a topic of the app')
-    checked_app(app, on_error)
-    return on_error
+    if on_error is None:
+        return None
+    if not isinstance(on_error, Mapping):
+        if on_error == WAIT:
+            raise DefinitionError(
+                f'app {app.id!r}: on_error="wait" would wait for errors of the code, too, and for ever; name the errors of '
+                'a client that is away: on_error={ConnectionError: "wait"}'
+            )
+        return _checked_choice(app, on_error, on_error)
+    if not on_error:
+        raise DefinitionError(f"app {app.id!r}: on_error={{}} names no error; leave it out, or name one")
+    for kind, choice in on_error.items():
+        if not (isinstance(kind, type) and issubclass(kind, Exception)):
+            raise DefinitionError(f"app {app.id!r}: on_error names {kind!r}, which is not a class of exceptions")
+        _checked_choice(app, choice, on_error)
+    return dict(on_error)
+
+
+def _checked_choice(app: App, choice: Any, on_error: Any) -> Choice:
+    if isinstance(choice, str) and choice:
+        return choice
+    if not isinstance(choice, Topic):
+        named = isinstance(on_error, Mapping)
+        ways = '"stop", "skip", "wait", a topic of the app' if named else '"stop", "skip", a topic of the app'
+        raise DefinitionError(
+            f"app {app.id!r}: on_error={on_error!r} is none of {ways}, and none of these by class of error"
+            if not named
+            else f"app {app.id!r}: on_error={on_error!r} has {choice!r}, which is none of {ways}"
+        )
+    checked_app(app, choice)
+    return choice
+
+
+def waits(*on_error: OnError | None) -> bool:
+    """Whether an error waits; given are the processor's and the app's."""
+    for one in on_error:
+        if isinstance(one, Mapping) and WAIT in one.values():
+            return True
+        if one is not None and not isinstance(one, Mapping):
+            return False
+    return False
+
+
+def chosen(app: App, choice: Choice, processor: str) -> Choice:
+    """A choice with the name of a topic replaced by the topic. Raises DefinitionError where there is none."""
+    if not isinstance(choice, str) or choice in (STOP, SKIP, WAIT):
+        return choice
+    topic = app.topics.get(choice)
+    if topic is None:
+        raise DefinitionError(
+            f'app {app.id!r}: on_error={choice!r} of {processor} is none of "stop", "skip", one of its topics'
+        )
+    return topic
 
 
 def checked_timeout(name: str, timeout: Any) -> float | None:
@@ -109,6 +163,51 @@ def checked_timeout(name: str, timeout: Any) -> float | None:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
         raise DefinitionError(f"{name}: timeout={timeout!r} is neither a timedelta nor a number of seconds above 0")
     return float(seconds)
+
+
+def checked_retries(name: str, retries: Any) -> int:
+    """`retries=`: how often a call that raised is made again."""
+    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+        raise DefinitionError(f"{name}: retries={retries!r} is not a whole number from 0 on")
+    return retries
+
+
+def checked_backoff(name: str, backoff: Any, *, is_used: bool) -> float:
+    """`backoff=` in seconds; a timedelta or a number. `is_used`: the processor has retries, or waits."""
+    if backoff is None:
+        return 1.0
+    seconds = backoff.total_seconds() if isinstance(backoff, timedelta) else backoff
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+        raise DefinitionError(f"{name}: backoff={backoff!r} is neither a timedelta nor a number of seconds above 0")
+    if not is_used:
+        raise DefinitionError(
+            f"{name}: backoff= is the pause between two tries, and there is one try; give retries= too, or leave it out"
+        )
+    return float(seconds)
+
+
+def checked_concurrency(
+    name: str, concurrency: Any, *, is_async: bool, batch: bool, others: Sequence[Declared[Any]]
+) -> int:
+    """`concurrency=`: how many calls of a task may be under way at once. Records of one key stay in order, so a call has
+    the key of its record and no other: tables whose keys are told apart otherwise are refused."""
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+        raise DefinitionError(f"{name}: concurrency={concurrency!r} is not a whole number from 1 on")
+    if concurrency == 1:
+        return concurrency
+    told = f"{name}: concurrency={concurrency}"
+    if not is_async:
+        raise DefinitionError(f"{told} is for calls that wait; declare {name} with async def, or leave it out")
+    if batch:
+        raise DefinitionError(f"{told} takes one record a call, not a batch; leave batch= out, or concurrency=")
+    for table in others:
+        if isinstance(table, TableDef) and (table.route is not None or table.local):
+            kind = "route=" if table.route is not None else "local="
+            raise DefinitionError(
+                f"{told} cannot have table {table.name!r} with {kind}: calls of several keys at once would share its keys; "
+                "give it a table by the record's key, or leave concurrency= out"
+            )
+    return concurrency
 
 
 def awaits(function: Callable[..., Any]) -> bool:

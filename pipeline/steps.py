@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.batch import Batch
 from pipeline.definitions import Resource, TableDef, Topic
+from pipeline.error_policy import ErrorPolicy
 from pipeline.errors import PipelineError
 from pipeline.partitioner import partition_of
-from pipeline.processors import OnError, Processor
+from pipeline.processors import Processor
 from pipeline.records import OutputRecord, RawRecord, Record
 from pipeline.sinks import LiveSink, Sent
 from pipeline.table_view import TableView
+
+if TYPE_CHECKING:
+    from pipeline.app import App
+    from pipeline.topology import Subtopology
 
 
 class Item(NamedTuple):
@@ -38,7 +43,7 @@ class Step:
     def __init__(
         self,
         processor: Processor,
-        policy: OnError,
+        policy: ErrorPolicy,
         *,
         tables: Mapping[str, TableView[Any, Any]],
         resources: Mapping[str, Any],
@@ -52,6 +57,8 @@ class Step:
         self.policy = policy
         self.is_async = processor.is_async
         self.timeout_s = processor.timeout_s
+        self.retries = processor.retries
+        self.backoff_s = processor.backoff_s
         self.tables: list[TableView[Any, Any]] = []
         self.sinks: list[LiveSink] = []
         self.rekey: LiveSink | None = None
@@ -182,6 +189,34 @@ class Step:
                 table.apply(changes, self._stream_ms)
         for where, output in self._sent:
             self._outputs.setdefault(where, []).append(output)
+
+
+def steps_of(
+    app: App,
+    subtopology: Subtopology,
+    partition: int,
+    partitions: Mapping[str, int],
+    resources: Mapping[str, Any],
+    max_call_s: float | None,
+    tables: Mapping[str, TableView[Any, Any]],
+    outputs: dict[tuple[str, int], list[OutputRecord]],
+) -> dict[str, Step]:
+    """The steps of a task by name, with these tables and outputs. `max_call_s`: where a processor has no timeout."""
+    steps: dict[str, Step] = {}
+    for name in subtopology.processors:
+        processor = app.processors[name]
+        steps[name] = Step(
+            processor,
+            app.error_policy(processor),
+            tables=tables,
+            resources=resources,
+            partitions=partitions,
+            task_partition=partition,
+            outputs=outputs,
+        )
+        if processor.timeout_s is None:
+            steps[name].timeout_s = max_call_s
+    return steps
 
 
 def count_of(topic: str, partitions: Mapping[str, int]) -> int:

@@ -176,6 +176,7 @@ def build(app: App, kept: Mapping[str, Any] | None) -> Topology:
     if not any(processor.rekey_to is None for processor in app.processors.values()):
         raise TopologyError(f"app {app.id!r} has no processors; declare one with @app.processor(...)")
     _check_names(app)
+    _check_concurrency(app)
     pieces = tuple(_pieces(app))
     numbers = number([piece.names for piece in pieces], kept)
     if numbers is None:
@@ -210,9 +211,7 @@ def _pieces(app: App) -> list[_Piece]:
 def _piece(app: App, members: Sequence[Processor]) -> _Piece:
     sinks = {topic.topic for processor in members for topic in processor.sinks}
     for processor in members:
-        policy = app.error_policy(processor)
-        if isinstance(policy, Topic):
-            sinks.add(policy.topic)
+        sinks |= {choice.topic for choice in app.error_policy(processor).choices() if isinstance(choice, Topic)}
     return _Piece(
         processors=tuple(members),
         sources=tuple(sorted({topic.topic for processor in members for topic in processor.sources})),
@@ -238,6 +237,18 @@ def _check_names(app: App) -> None:
         if name in taken:
             raise DefinitionError(f"app {app.id!r}: {taken[name]} and {what} both mean the topic {name!r}; rename one")
         taken[name] = what
+
+
+def _check_concurrency(app: App) -> None:
+    """Records of a topic are called at once, or one at a time: a processor of the other kind would make that void."""
+    for name, processor in app.processors.items():
+        for topic in processor.sources if processor.concurrency > 1 else ():
+            for other in app.processors.values():
+                if topic in other.sources and other.concurrency == 1 and not other.fits_beside:
+                    raise DefinitionError(
+                        f"app {app.id!r}: {name} has concurrency={processor.concurrency}, but {other.name} reads "
+                        f"{topic.name!r} too, one record at a time; give {other.name} concurrency= as well, or another topic"
+                    )
 
 
 def _listed(subtopologies: Sequence[Subtopology]) -> str:

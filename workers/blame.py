@@ -9,13 +9,15 @@ reports the record as any failing one; else the next worker gives the record to 
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from pipeline.app import App
-from pipeline.errors import ProcessorFailed
+from pipeline.error_policy import STOP
+from pipeline.errors import CallLost, ProcessorFailed
+from state.log.protocol import Partition
 
 CAREFUL_RECORDS = 1_000  # of each task, after a crash
 # Signals that a process's own code brings on itself; the others are sent by people and kernels.
@@ -35,7 +37,8 @@ class Blame(msgspec.Struct, frozen=True):
 
     def stops(self, app: App) -> bool:
         """Whether a processor of it has no policy but to stop."""
-        return any(app.error_policy(app.processors[name]) == "stop" for name in self.processors)
+        lost = CallLost(f"the call {self.reason}")
+        return any(app.error_policy(app.processors[name]).of(lost) == STOP for name in self.processors)
 
     def error(self) -> ProcessorFailed:
         """What is reported where it stops."""
@@ -109,8 +112,17 @@ class Caution:
         return self._left_out.pop((topic, partition, offset), None) is not None
 
     def blamed(self, topic: str, partition: int, offset: int) -> Blame | None:
-        """Returns why this record is not to be called, once."""
-        return self._blamed.pop((topic, partition, offset), None)
+        """Returns why this record is not to be called."""
+        return self._blamed.get((topic, partition, offset))
+
+    def committed(self, positions: Mapping[Partition, int]) -> None:
+        """Records before these positions do not come again: what is known of them may be forgotten."""
+        if self._blamed:
+            self._blamed = {
+                record: blame
+                for record, blame in self._blamed.items()
+                if positions.get(Partition(*record[:2]), 0) <= record[2]
+            }
 
     def begin(self, blame: Blame) -> None:
         self._note.write(blame)

@@ -8,7 +8,7 @@ that keeps the connection to the coordinator alive.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pipeline.process import TaskProcess
@@ -24,7 +24,7 @@ class Turn:
 
     scope: str
     process: TaskProcess
-    records: Sequence[tuple[str, RawRecord]]
+    records: list[tuple[str, RawRecord]]  # grows while calls overlap
     is_careful: bool = False
 
 

@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING
 from orchestrator.model import TaskId
 from pipeline.errors import CallLost, ProcessorFailed
 from pipeline.process import TaskProcess
-from state.errors import LogDamaged, PositionOutOfRange, StateError, UnknownTopic
+from pipeline.records import RawRecord
+from state.errors import LogDamaged, PositionOutOfRange, StateError
 from state.log.batches import decode
 from state.log.protocol import Partition, Reader
 from workers import commit_machine as cm
 from workers.call_watch import CallWatch, Turn, blame
 from workers.commit import Taken, commit, take
+from workers.rests import Rests
 from workers.unreadable import Unreadable
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ log = logging.getLogger("orchestrator.records")
 TURN_RECORDS, TURN_S = 500, 0.05
 FETCH_BYTES, FETCH_BYTES_MIN = 256 << 10, 16 << 10
 BUFFER_BYTES, BUFFER_BYTES_ALL = 1 << 20, 64 << 20  # of fetched records that wait: of a partition, and of the worker
+ROUNDS = 20  # a turn of N calls at once takes so many times N records at most
 IDLE_MS = 20
 LOOKS = 3  # heartbeats in which somebody looks at a sync call that lasts, at least
 CALL_END_S = 5.0  # how long an orderly stop waits for async calls before it undoes them
@@ -48,6 +51,7 @@ class RecordLoop:
         self._runs: dict[Partition, TaskRun] = {}
         self._paused: set[Partition] = set()
         self.unreadable = Unreadable(worker.surroundings.clock)
+        self.rests = Rests(worker.surroundings.clock)
         self._calls: dict[TaskRun, asyncio.Task[None]] = {}
         self._commit: asyncio.Task[None] | None = None
         self._commit_s = worker.spec.instance.commit_ms / 1000
@@ -82,12 +86,15 @@ class RecordLoop:
         calls = self._calls.pop(run, None)
         if calls is not None:
             calls.cancel()
+        self.rests.forget(run)
         if run.process is not None:
             self._tell(cm.Lost(run.id))
 
     def release(self, task: TaskId) -> None:
         """Commit what the task has, then hand it over."""
         self._tell(cm.ReleaseAsked(task))
+        if task in self._worker.runs:
+            self._nudge(self._worker.runs[task])
 
     def active(self) -> list[TaskRun]:
         return [run for run in self._worker.runs.values() if run.process is not None]
@@ -108,11 +115,23 @@ class RecordLoop:
     async def stop(self) -> None:
         """An orderly end: no further call begins, what is whole is committed, async calls that last are undone."""
         self._tell(cm.StopAsked())
+        for run in self.active():
+            self._nudge(run)
         overdue = asyncio.get_running_loop().call_later(CALL_END_S, self._undo_calls)
         try:
             await self._stopped.wait()
         finally:
             overdue.cancel()
+
+    @staticmethod
+    def _nudge(run: TaskRun) -> None:
+        """Calls that overlap wait for the next one that ends, and must know."""
+        if run.process is not None:
+            run.process.nudge()
+
+    def _may_call(self, run: TaskRun) -> bool:
+        """Whether something waits, and its call may begin."""
+        return bool(len(run.merger)) and self.machine.processes(run.id) and not self.rests.rests(run)
 
     def _undo_calls(self) -> None:
         for run, calls in self._calls.items():
@@ -121,7 +140,7 @@ class RecordLoop:
 
     async def _fetch(self) -> None:
         """Read what there is for the tasks that have little left; wait a moment where nothing can be processed."""
-        ready = any(len(run.merger) and self.machine.processes(run.id) for run in self.active())
+        ready = any(self._may_call(run) for run in self.active())
         most = max(FETCH_BYTES_MIN, min(BUFFER_BYTES, BUFFER_BYTES_ALL // max(1, len(self._runs))))
         self._hold_back(most)
         for partition, position in self.unreadable.due():
@@ -148,6 +167,7 @@ class RecordLoop:
                 continue
             topic, number = part.partition
             run.merger.add(topic, number, records, part.next_position, len(part.data))
+            self._nudge(run)
 
     def _records_are_gone(self, error: PositionOutOfRange) -> None:
         """What a task has yet to read was removed: by its next owner, who has processed it while this process stood still,
@@ -179,6 +199,7 @@ class RecordLoop:
         if now < self._next_commit:
             return
         self._next_commit = now + self._commit_s
+        self.rests.look(self.active())
         for run in self.active():
             if run.has_moved(with_gaps=self.machine.trusts_gaps(run.id)):
                 self._tell(cm.Completed(run.id))
@@ -191,7 +212,7 @@ class RecordLoop:
         round the loop waits for the commit under way, and a careful worker would process one record a commit."""
         clock = self._worker.surroundings.clock
         until = clock() + TURN_S
-        while len(run.merger) and self.machine.processes(run.id):
+        while self._may_call(run):
             await self._turn(run)
             if run.process is None or run.process.needs_async:
                 break  # async calls go on beside this loop, and end elsewhere
@@ -220,20 +241,29 @@ class RecordLoop:
         except StateError as error:
             self._worker.failed(run, error)
         else:
-            if turn.is_careful:
-                self._worker.caution.end(run.scope)
-            run.merger.put_back(run.id.partition, turn.records[done:])
-            run.adapt_turn(clock() - began, TURN_S, TURN_RECORDS)
-            self._calls_ended(run)
+            self._turn_ended(run, turn, done, clock() - began)
         finally:
             self._turn_under_way = None
         await asyncio.sleep(0)
+
+    def _turn_ended(self, run: TaskRun, turn: Turn, done: int, took_s: float) -> None:
+        """What it has left waits again: all that has not been called, or is to be called again later."""
+        if turn.is_careful:
+            self._worker.caution.end(run.scope)
+        again = turn.process.again
+        run.merger.put_back(run.id.partition, turn.records[done:] if again is None else turn.process.left(turn.records))
+        if again is not None:
+            self.rests.begin(run, again.delay_s)
+        elif turn.process.most_at_once == 1:
+            run.adapt_turn(took_s, TURN_S, TURN_RECORDS)
+        self._calls_ended(run)
 
     def _take(self, run: TaskRun, process: TaskProcess) -> Turn:
         """The records of the next turn; one, with a note of its call, where the worker is careful."""
         caution = self._worker.caution
         careful = caution.is_careful(run.scope)
-        turn = Turn(run.scope, process, run.merger.take(1 if careful else run.turn_records), careful)
+        most = run.turn_records if process.most_at_once == 1 else process.most_at_once
+        turn = Turn(run.scope, process, run.merger.take(1 if careful else most), careful)
         if careful:
             caution.begin(blame(turn))
         return turn
@@ -260,7 +290,8 @@ class RecordLoop:
         self._calls[run] = calls
 
     async def _call(self, run: TaskRun) -> None:
-        """The calls of an async task, one after the other, until the turn is over, or nothing waits."""
+        """The calls of an async task, one after the other, until the turn is over, or nothing waits. Calls that overlap go
+        on in one turn for as long as there are records, up to a bound: at its end they wait for the slowest."""
         process = run.process
         assert process is not None
         turn = self._turns[run] = self._take(run, process)
@@ -270,8 +301,12 @@ class RecordLoop:
             if self._is_refused(turn):
                 done = 1
             else:
+                until = began + TURN_S if process.most_at_once == 1 else math.inf
                 done = await process.run_async(
-                    turn.records, lambda: now() if self.machine.goes_on(run.id) else math.inf, began + TURN_S
+                    turn.records,
+                    lambda: now() if self.machine.goes_on(run.id) else math.inf,
+                    until,
+                    lambda: self._more(run, turn),
                 )
         except ProcessorFailed as error:
             self._failed(run, process, error)
@@ -283,15 +318,24 @@ class RecordLoop:
             self._undone(run, process)
             self._worker.crashed(error)
         else:
-            if turn.is_careful:
-                self._worker.caution.end(run.scope)
             if run.process is process:
-                run.merger.put_back(run.id.partition, turn.records[done:])
-                run.adapt_turn(now() - began, TURN_S, TURN_RECORDS)
-                self._calls_ended(run)
+                self._turn_ended(run, turn, done, now() - began)
+            elif turn.is_careful:
+                self._worker.caution.end(run.scope)
         finally:
             if self._turns.get(run) is turn:
                 del self._turns[run]
+
+    def _more(self, run: TaskRun, turn: Turn) -> list[tuple[str, RawRecord]]:
+        """Further records for calls that overlap."""
+        at_once = turn.process.most_at_once
+        if turn.is_careful or run.process is not turn.process:
+            return []
+        if len(turn.records) >= max(TURN_RECORDS, at_once * ROUNDS):
+            return []
+        more = run.merger.take(at_once)
+        turn.records.extend(more)
+        return more
 
     def _calls_ended(self, run: TaskRun, *, failed: bool = False) -> None:
         """No call of the task is under way; what was completed may be committed."""
@@ -360,27 +404,3 @@ class RecordLoop:
         """What an operator should know of the sync call under way; "" where none lasts. Called from the thread that
         sends heartbeats, while the loop is held by the call."""
         return self._watch.look(self._turn_under_way)
-
-    # ---- what others ask
-
-    async def input_lags(self) -> dict[str, int]:
-        """Records not yet processed, by task."""
-        active = self.active()
-        partitions = [p for run in active for p in run.inputs]
-        try:
-            ends = await self._worker.log.ends(partitions)
-        except UnknownTopic:
-            return {}
-        return {run.scope: sum(max(0, ends[p] - run.committed.get(p, 0)) for p in run.inputs) for run in active}
-
-    async def trim(self) -> None:
-        """Consumed records of re-key topics may go."""
-        topics = self._worker.prepared.topics
-        done = {
-            p: run.committed[p]
-            for run in self.active()
-            for p in run.inputs
-            if topics[p.topic].kind == "repartition" and p in run.committed
-        }
-        if done:
-            await self._worker.log.trim(done)

@@ -22,6 +22,7 @@ from orchestrator.member.events import Assigned, Measured, Noticed, Progress, Se
 from orchestrator.model import JoinRequest, TaskRange
 from orchestrator.weights import with_given
 from state.errors import Fenced, StateError
+from workers import inputs
 from workers.uplink import Line, Uplink
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class Session:
     async def _measure(self) -> None:
         """Positions of running tasks, for those who compare copies with them."""
         worker = self._worker
-        lags = await worker.records.input_lags()
+        lags = await inputs.lags(worker)
         for run in worker.records.active():
             position = run.position()
             worker.tell(Progress(run.id, position, position))

@@ -21,7 +21,7 @@ from orchestrator.model import Role, TaskId
 from state import history
 from state.errors import StateError, StoreDamaged
 from state.log.protocol import GroupLog, Partition
-from workers import growth, halts, offered_stores
+from workers import growth, halts, inputs, offered_stores
 from workers.blame import Caution, note_path
 from workers.call_watch import Turn, blame, is_of_one_record
 from workers.commit import Taken
@@ -206,6 +206,7 @@ class Worker:
         waiting = self.log.waiting if isinstance(self.log, PatientLog) else ""
         lines = [f"waits for the log: {waiting}"] if waiting else []
         lines += self.records.long_calls()
+        lines += self.records.rests.notices()
         lines += [*self.records.unreadable.notices(), *self.following.unreadable.notices()]
         for run in self.runs.values():
             if run.halt is not None and run.process is None:
@@ -333,6 +334,7 @@ class Worker:
         """A task's commit is through: time it, and tell of the first one of this epoch."""
         now = self.surroundings.wall_ms()
         run = taken.run
+        self.caution.committed(taken.part.positions)
         if taken.changes.records_in:
             run.processed(now, taken.changes.records_in)
             if not run.first_done:
@@ -349,7 +351,7 @@ class Worker:
                 self.directory.clean, keep, delay_ms=CLEAN_UP_DELAY_MS, now_ms=self.surroundings.wall_ms()
             )
             self.scan_disk()
-            await self.records.trim()
+            await inputs.trim(self)
             for run in list(self.runs.values()):
                 if run.process is not None and run.id.partition == 0:
                     for opened in list(run.stores.values()):

@@ -10,9 +10,10 @@ and in the snapshot the SST files of its tables with their manifest.
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from orchestrator.errors import OrchestratorError
 from pipeline.app import App
 from pipeline.errors import ProcessorFailed
 from pipeline.process import Changes, TaskProcess
-from pipeline.records import SourceRecord
+from pipeline.records import RawRecord, SourceRecord
 from pipeline.resources import Resources
 from pipeline.spark.rows import Written, records, write_pairs
 from pipeline.spark.source import Source
@@ -33,6 +34,7 @@ from state import base, manifest
 from state.private import make_folder, private_process
 from state.snapshot import Origin, write_table
 
+log = logging.getLogger("orchestrator.stage")
 FACTS = "facts.json"
 RUN_RECORDS = 2_000  # how many records a call of the process gets: batch processors see batches of this size
 
@@ -168,10 +170,19 @@ class _Running:
             raise StageFailed(f"task {self._facts.task} was given rows of partition {min(strangers)}; report it")
 
     async def _some(self, process: TaskProcess, rows: list[tuple[str, SourceRecord]]) -> None:
-        if process.needs_async:
-            await process.run_async(rows)
-        else:
-            process.run(rows)
+        left: Sequence[tuple[str, RawRecord]] = rows
+        while True:
+            if process.needs_async:
+                await process.run_async(left)
+            else:
+                process.run(left)
+            if process.again is None:
+                break
+            if process.waiting is not None:
+                waits = process.waiting
+                log.warning("%s: %s waits at %s: %s", process.task, waits.processor, waits.record, waits.error)
+            await asyncio.sleep(process.again.delay_s)
+            left = process.left(left)
         changes = process.take()
         self._state.write(changes.writes)
         process.settle()

@@ -261,7 +261,7 @@ def test_a_resource_yields_once(times: int) -> None:
 
 async def test_inside_a_running_loop_it_says_what_to_do() -> None:
     app = resource_app([])
-    with pytest.raises(PipelineError, match="plain def"), Driver(app):
+    with pytest.raises(PipelineError, match="async with Driver"), Driver(app):
         pass
 
 

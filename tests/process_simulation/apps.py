@@ -61,14 +61,28 @@ def forward(payment: Record[str, Payment], receipts: Sink[str, int]) -> None:
     receipts.send(payment.key, payment.value.id)
 
 
-def app_of(name: str, call: Any, *, policy: str = "stop", batch: bool = False, stateless: bool = False) -> App:
+async def reach(payment: Record[str, Payment], balances: Table[str, int], receipts: Sink[str, int]) -> None:
+    """A call of a client that may be away, before it waits and after."""
+    FATES_OF_LIFE.reach_client()
+    await ask(payment, balances, receipts)
+    FATES_OF_LIFE.reach_client()
+
+
+def reach_at_once(payment: Record[str, Payment], balances: Table[str, int], receipts: Sink[str, int]) -> None:
+    settle(payment, balances, receipts)
+    FATES_OF_LIFE.reach_client()
+
+
+def app_of(
+    name: str, call: Any, *, policy: Any = "stop", batch: bool = False, stateless: bool = False, **more: Any
+) -> App:
     """`call` reads payments, counts in balances, sends receipts. `policy`: "stop", "skip", or "letters" for dead letters."""
     app = App(name, partitions=4)
     payments = app.topic("payments", key=str, value=Payment)
     receipts = app.topic("receipts", key=str, value=int)
     places: list[Any] = [] if stateless else [app.table("balances", key=str, value=int, default=int)]
-    on_error: Any = app.topic("letters", key=str, value=Payment) if policy == "letters" else policy
-    app.processor(payments, *places, receipts, batch=batch, on_error=on_error)(call)
+    on_error = app.topic("letters", key=str, value=Payment) if policy == "letters" else policy
+    app.processor(payments, *places, receipts, batch=batch, on_error=on_error, **more)(call)
     return app
 
 
@@ -91,12 +105,20 @@ skipping = app_of("skipping", settle, policy="skip")
 lettering = app_of("lettering", ask, policy="letters")
 sifting = app_of("sifting", settle_all, policy="letters", batch=True)
 forwarding = app_of("forwarding", forward, stateless=True)
+AWAY: Any = {ConnectionError: "wait"}
+reaching = app_of("reaching", reach, policy=AWAY, concurrency=3, retries=1, backoff=0.1)
+overlapping = app_of("overlapping", ask, policy="letters", concurrency=8)
+retrying = app_of("retrying", reach_at_once, policy=AWAY, retries=2, backoff=0.2)
 
 APPS: dict[str, App] = {
-    app.id: app for app in (counting, asking, shopping, batching, skipping, lettering, sifting, forwarding)
+    app.id: app
+    for app in (
+        *(counting, asking, shopping, batching, skipping, lettering, sifting, forwarding),
+        *(reaching, overlapping, retrying),
+    )
 }
-ASYNC = ("asking", "lettering")
-POLICIES = {"skipping": "skip", "lettering": "letters", "sifting": "letters"}
+ASYNC = ("asking", "lettering", "reaching", "overlapping")
+POLICIES = {"skipping": "skip", "lettering": "letters", "sifting": "letters", "overlapping": "letters"}
 
 
 def policy(application: str) -> str:

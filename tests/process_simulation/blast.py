@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.process_simulation.life import Life
 
 LOG_TIMED_OUT = 6
-CALM = ("leave", "join", "grow", "clock", "lose-note", "tear-note")  # these cost no call
+CALM = ("leave", "join", "grow", "clock", "lose-note", "tear-note", "client-away")  # these cost no call
 OVERDUE_MS = 2_000  # what it takes at most to notice a call
 BREAK_S = 3.0  # calls that wait between two tries do not notice that the log was there for less
 NOTICED_S = 6.0  # a log that was away for so much longer than its timeout has ended the fleet

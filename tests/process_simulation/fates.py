@@ -31,6 +31,10 @@ class Trouble:
     for_ms: int = 0  # how long it hangs
 
 
+class ClientAway(ConnectionError):
+    """What a client raises that is away."""
+
+
 class RecordFailed(Exception):
     """What a processor raises."""
 
@@ -54,11 +58,17 @@ class Fates:
     def begin(self, troubles: Sequence[Trouble]) -> None:
         self.of = {trouble.number: trouble for trouble in troubles}
         self.met: list[Met] = []
+        self.away_until = 0.0  # the client of all processors
         self.undone: list[int] = []  # records whose call was undone in a process that nobody had asked to end
 
     def mend(self, numbers: Collection[int]) -> None:
         for number in numbers:
             self.of.pop(number, None)
+
+    def reach_client(self) -> None:
+        """Raises ClientAway."""
+        if asyncio.get_running_loop().time() < self.away_until:
+            raise ClientAway("nobody answers")
 
     def undo(self, number: int) -> None:
         process = current()

@@ -18,6 +18,7 @@ from orchestrator.coordinator import messages
 from orchestrator.coordinator.requests import Request, ScaleDownRequest
 from orchestrator.coordinator.transport import connect
 from orchestrator.errors import OrchestratorError
+from tests.process_simulation.fates import FATES_OF_LIFE
 from tests.process_simulation.plan import Fault
 from tests.process_simulation.process import DEAD, Process
 from workers.fleet import FLEET, WISH
@@ -259,6 +260,10 @@ def _tear_note(life: Life, fault: Fault) -> None:
     life.blast.notes_lost += 1
 
 
+def _client_away(life: Life, fault: Fault) -> None:
+    FATES_OF_LIFE.away_until = life.loop.time() + fault.for_ms / 1000
+
+
 ACTS: dict[str, Callable[[Life, Fault], None]] = {
     "term": _end_in_order(signal.SIGTERM),
     "interrupt": _end_in_order(signal.SIGINT),
@@ -290,4 +295,5 @@ ACTS: dict[str, Callable[[Life, Fault], None]] = {
     "retain": _retain,
     "lose-note": _lose_note,
     "tear-note": _tear_note,
+    "client-away": _client_away,
 }

@@ -77,6 +77,7 @@ class Life:
         self._stderr = io.StringIO()
         self.blast = Blast(self)
         self.operator = Operator(self)
+        self._unwound: dict[int, asyncio.Task[Any]] = {}
         self.left_out: set[int] = set()  # by the operator
         self.removed: set[int] = set()  # by retention, whether they were processed before or not
         self.restarts = 0  # of the fleet, and of instances
@@ -197,17 +198,24 @@ class Life:
         """Unwind what dead processes and a life that broke have left in the middle of things."""
         for process in self.processes:
             process.state = DEAD
-        for task in [*asyncio.all_tasks(self.loop), *(t for p in self.processes for t in p.tasks)]:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            coroutine: Any = task.get_coro()
-            for _ in range(20):
-                try:
-                    coroutine.throw(GeneratorExit())
-                except BaseException:  # noqa: BLE001 - whatever ends it will do
-                    break
+        left: list[asyncio.Task[Any]] = [*asyncio.all_tasks(self.loop), *(t for p in self.processes for t in p.tasks)]
+        while left:
+            for task in left:
+                self._unwind(task)
+            left = [task for task in asyncio.all_tasks(self.loop) if id(task) not in self._unwound]  # made meanwhile
         for process in self.processes:
             process.tasks.clear()
         self.loop.close()
+
+    def _unwind(self, task: asyncio.Task[Any]) -> None:
+        self._unwound[id(task)] = task
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        coroutine: Any = task.get_coro()
+        for _ in range(20):
+            try:
+                coroutine.throw(GeneratorExit())
+            except BaseException:  # noqa: BLE001 - whatever ends it will do
+                break
 
     async def _control(self) -> None:
         await self.log.create_topic(TopicSpec("payments", self.partitions))

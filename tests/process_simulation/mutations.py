@@ -7,6 +7,8 @@ One rule: a mutation removes exactly one rule; if no seed notices, the simulatio
 from __future__ import annotations
 
 import asyncio
+import heapq
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -15,7 +17,10 @@ from unittest.mock import patch
 from orchestrator.coordinator.election import Election
 from orchestrator.coordinator.ledger import NotCoordinator
 from orchestrator.coordinator.shell import Coordinator
+from pipeline import calls
 from pipeline.merge import Merger
+from pipeline.overlap import Overlap
+from pipeline.process import TaskProcess
 from state.errors import LeaseLost, LogUnavailable, OutcomeUnknown
 from state.log import memory
 from state.log.memory import MemoryLog
@@ -461,6 +466,68 @@ def a_skip_is_over_before_it_is_committed(stack: ExitStack) -> None:
     _patch(stack, TaskRun, "_begin", begin)
 
 
+def a_later_halt_forgets_a_skip(stack: ExitStack) -> None:
+    """A halt overwrites the one before it, and what of that was to be skipped."""
+
+    async def nothing(*args: Any) -> tuple[()]:
+        return ()
+
+    _patch(stack, halts, "_not_committed", nothing)
+
+
+# ---- calls at once, and again
+
+
+def calls_count_as_they_end(stack: ExitStack) -> None:
+    """A call counts though one before it is under way."""
+
+    def count(self: Overlap) -> None:
+        ended = [entry for entry in self._entries if entry.draft is not None]
+        for entry in ended:
+            self._entries.remove(entry)
+            self._calls.counts(entry.topic, entry.raw, entry.index, entry.draft)  # type: ignore[arg-type]
+
+    _patch(stack, Overlap, "_count", count)
+
+
+def keys_are_called_at_once(stack: ExitStack) -> None:
+    """A call begins though another one of its key is under way."""
+
+    def draw(self: Overlap) -> bool:
+        found = original(self)
+        for waiting in self._keys.values():
+            while waiting:
+                entry = waiting.popleft()
+                heapq.heappush(self._ready, (entry.index, entry))
+        return found
+
+    def ended(self: Overlap, entry: Any, draft: Any) -> None:
+        self._keys.setdefault(entry.raw.key, deque())
+        original_ended(self, entry, draft)
+
+    original, original_ended = Overlap._draw, Overlap._ended
+    _patch(stack, Overlap, "_draw", draw)
+    _patch(stack, Overlap, "_ended", ended)
+
+
+def what_is_called_again_is_not_put_back(stack: ExitStack) -> None:
+    """A record whose call is to be made again is taken for done."""
+    _patch(stack, TaskProcess, "left", lambda self, records: list(records)[1:])
+
+
+def a_pause_counts_as_a_call(stack: ExitStack) -> None:
+    """The timeout of an async call counts the time for which its process stood still."""
+
+    class Deadline:
+        def __init__(self, limit: asyncio.Timeout, seconds: float) -> None:
+            limit.reschedule(asyncio.get_running_loop().time() + seconds)
+
+        def end(self) -> None:
+            """Nothing."""
+
+    _patch(stack, calls, "_Countdown", Deadline)
+
+
 def never_careful(stack: ExitStack) -> None:
     """A worker that is started after a crash takes as many records at a time as ever, and notes no call."""
     _patch(stack, Caution, "is_careful", lambda self, scope: False)
@@ -572,6 +639,9 @@ MUTATIONS: dict[str, Mutation] = {
         taken_again_before_the_outcome,
         a_halt_is_not_written,
         a_skip_is_over_before_it_is_committed,
+        calls_count_as_they_end,
+        keys_are_called_at_once,
+        what_is_called_again_is_not_put_back,
         never_careful,
         a_blamed_record_is_called_again,
         a_killed_process_blames_its_call,
@@ -591,6 +661,9 @@ APPLICATION = {
     "a_killed_process_blames_its_call": "lettering",
     "nobody_looks_at_topics": "forwarding",
     "a_skip_is_over_before_it_is_committed": "counting",
+    "calls_count_as_they_end": "overlapping",
+    "keys_are_called_at_once": "overlapping",
+    "what_is_called_again_is_not_put_back": "retrying",
 }
 
 DIRECTED: dict[str, tuple[str, ...]] = {
@@ -600,6 +673,9 @@ DIRECTED: dict[str, tuple[str, ...]] = {
     "taken_again_before_the_outcome": ("unknown", "refuse"),
     "a_halt_is_not_written": ("raises",),
     "a_skip_is_over_before_it_is_committed": ("raises",),
+    "calls_count_as_they_end": ("kill-worker", "kill-step"),
+    "keys_are_called_at_once": ("join",),
+    "what_is_called_again_is_not_put_back": ("client-away",),
     "never_careful": ("exits", "crashes"),
     "a_blamed_record_is_called_again": ("exits", "crashes"),
     "a_killed_process_blames_its_call": ("kill-worker", "kill-step"),
@@ -628,4 +704,10 @@ DIRECTED: dict[str, tuple[str, ...]] = {
     "gaps_are_always_trusted": ("term", "restart-fleet", "kill-worker"),
     "commits_overlap": ("unknown", "kill-worker"),
     "what_was_taken_is_not_put_back": ("term",),
+}
+
+# Rules that few lives need: the mended plan (`mended/NAME.json`) that breaks without them.
+OF_MENDED: dict[str, Mutation] = {
+    "forgotten_skip": a_later_halt_forgets_a_skip,
+    "paused_call": a_pause_counts_as_a_call,
 }

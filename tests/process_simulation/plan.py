@@ -45,6 +45,7 @@ KINDS = {
     "retain": (1, 0, 0),  # retention removes records that are not processed yet
     "lose-note": (1, 0, 0),  # the next note of a call is not there when it is read
     "tear-note": (1, 0, 0),  # half of it is
+    "client-away": (3, 100, 6_000),  # what processors ask does not answer
 }
 # What today's shell does not survive: not in a plan unless asked for (see the defects in `known`).
 NOT_YET: tuple[str, ...] = ()

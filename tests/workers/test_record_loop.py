@@ -50,12 +50,12 @@ class HeldLog(MemoryLog):
         return await super().commit(*args)
 
 
-def app_of(call: Callable[..., Any]) -> App:
+def app_of(call: Callable[..., Any], **options: Any) -> App:
     """`call(record, table, sink)` reads topic `in`, two partitions, on_error="stop"."""
     app = App("x", partitions=2)
     source, out = app.topic("in", key=str, value=int), app.topic("out", key=str, value=int)
-    table = app.table("sums", key=str, value=int, default=int, local=True)
-    app.processor(source, table, out)(call)
+    table = app.table("sums", key=str, value=int, default=int, local="concurrency" not in options)
+    app.processor(source, table, out, **options)(call)
     return app
 
 
@@ -66,14 +66,17 @@ def count(record: Record[str, int], sums: Any, out: Any) -> None:
 
 @asynccontextmanager
 async def running(
-    tmp_path: Path, call: Callable[..., Any], *, records: int, log: HeldLog | None = None
+    tmp_path: Path, call: Callable[..., Any], *, records: int, log: HeldLog | None = None, keys: int = 1, **options: Any
 ) -> AsyncIterator[tuple[Worker, HeldLog, asyncio.Task[int]]]:
-    """A worker that owns both tasks, with so many records in each partition."""
+    """A worker that owns both tasks, with so many records in each partition; `options` are the processor's."""
     log = log or HeldLog()
-    app = app_of(call)
+    app = app_of(call, **options)
     prepared = await prepare(log, app)
     for task in TASKS:
-        rows = [NewRecord(b"k", (n * 2 + task.partition).to_bytes(8, "big", signed=True), n) for n in range(records)]
+        rows = [
+            NewRecord(b"k%d" % (n % keys), (n * 2 + task.partition).to_bytes(8, "big", signed=True), n)
+            for n in range(records)
+        ]
         await log.append({Partition("in", task.partition): rows})
     instance = InstanceSpec("tests:app", app.id, "i1", "memory:", str(tmp_path), commit_ms=10)
     worker = Worker(WorkerSpec(instance, 1, "one"), log, prepared, {})

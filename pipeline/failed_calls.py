@@ -1,0 +1,81 @@
+"""What becomes of a record whose call has failed: the call is made again, or `on_error` decides.
+
+One rule: retries come first, then the policy. What is left out is counted, and a dead letter is sent, with what the
+record's other calls did. Used by TaskProcess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from pipeline.error_policy import SKIP
+from pipeline.failures import dead_letter, failed, without_our_head
+from pipeline.lanes import Outputs
+from pipeline.records import RawRecord
+from pipeline.retries import Tries
+from pipeline.steps import Step, place
+
+
+class Into(Protocol):
+    """What a record's calls did so far: the task's effects, or a lane's."""
+
+    outputs: Outputs
+    skipped: int
+    dead_lettered: int
+
+
+class FailedCalls:
+    """Of one task. `partitions`: the counts of the topics that dead letters go to."""
+
+    def __init__(self, task: str, partition: int, partitions: Mapping[str, int], effects: Into) -> None:
+        self.tries = Tries()
+        self.partitions = partitions
+        self._task = task
+        self._partition = partition
+        self._effects = effects
+
+    def failed(
+        self,
+        step: Step,
+        topic: str,
+        raw: RawRecord,
+        error: BaseException,
+        into: Into | None = None,
+        *,
+        decoding: bool = False,
+    ) -> None:
+        """A call has failed. Raises CallAgain where it is made again, ProcessorFailed where its processor stops."""
+        count = self.tries.failed(step, topic, self._partition, raw, error, in_call=not decoding)
+        self.leave(step, topic, raw, error, into, tries=count, decoding=decoding)
+
+    def leave(
+        self,
+        step: Step,
+        topic: str,
+        raw: RawRecord,
+        error: BaseException,
+        into: Into | None = None,
+        *,
+        tries: int = 1,
+        decoding: bool = False,
+    ) -> None:
+        """The policy decides. Raises ProcessorFailed where the processor stops."""
+        where: dict[str, Any] = {
+            "processor": step.name,
+            "task": self._task,
+            "topic": topic,
+            "partition": self._partition,
+            "raw": raw,
+        }
+        chosen = step.policy.of(error)
+        into = self._effects if into is None else into
+        if chosen == SKIP:
+            into.skipped += 1
+        elif not isinstance(chosen, str):
+            into.dead_lettered += 1
+            target = place(raw, chosen.topic, self.partitions, self._partition)
+            into.outputs.setdefault(target, []).append(dead_letter(error, **where))
+        else:
+            stopped = failed(error, decoding=decoding, tries=tries, **where)
+            raise stopped from error.with_traceback(without_our_head(error))

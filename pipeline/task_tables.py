@@ -1,0 +1,63 @@
+"""The tables of one task: which keys belong to it. One rule: a key is written where its record comes to.
+
+Used by `pipeline.process`; a table for several calls at once is in `pipeline.overlap`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pipeline.codecs import Codec
+from pipeline.definitions import TableDef
+from pipeline.describe import routing_codec
+from pipeline.errors import PipelineError, WrongTask
+from pipeline.partitioner import partition_of
+from pipeline.table_view import TableView
+from pipeline.tables import StoreView
+
+if TYPE_CHECKING:
+    from pipeline.app import App
+    from pipeline.topology import Subtopology
+
+Routed = Callable[[Any, bytes], bytes]
+
+
+def tables_of(
+    app: App, subtopology: Subtopology, partition: int, stores: Mapping[str, StoreView]
+) -> dict[str, TableView[Any, Any]]:
+    """The tables of a task by name. Raises PipelineError where a store is missing."""
+    task = f"{subtopology.number}_{partition}"
+    result: dict[str, TableView[Any, Any]] = {}
+    for name in subtopology.tables:
+        definition, store = app.tables[name], stores.get(name)
+        if store is None:
+            raise PipelineError(f"task {task} has no store for table {name!r}; give it in stores=")
+        if definition.local or subtopology.partitions == 1:
+            result[name] = TableView(definition.spec, store)
+        else:
+            check = _owner_check(definition, routed(app, subtopology, definition), subtopology, partition)
+            result[name] = TableView(definition.spec, store, check)
+    return result
+
+
+def routed(app: App, subtopology: Subtopology, definition: TableDef[Any, Any]) -> Routed:
+    """What says, of a key of a table and its bytes, to the records of which key it belongs (their bytes)."""
+    codec: Codec[Any] | None = routing_codec(app, subtopology.sources, definition.name)
+    if definition.route is None and codec is None:
+        return lambda key, key_bytes: key_bytes
+    return lambda key, key_bytes: definition.partition_key(key, codec)
+
+
+def _owner_check(
+    definition: TableDef[Any, Any], routed: Routed, subtopology: Subtopology, partition: int
+) -> Callable[[Any, bytes], None]:
+    count, number = subtopology.partitions, subtopology.number
+
+    def check(key: Any, key_bytes: bytes) -> None:
+        owner = partition_of(routed(key, key_bytes), count)
+        if owner != partition:
+            told = f"key {key!r} belongs to {number}_{owner}, this is {number}_{partition}; rekey first"
+            raise WrongTask(f"table {definition.name!r}: {told}")
+
+    return check
