@@ -13,7 +13,7 @@ from typing import Protocol
 
 from orchestrator.coordinator.connection import ConnectionEnded
 from orchestrator.coordinator.handshake import Credentials
-from orchestrator.coordinator.listener import Listener, Peer
+from orchestrator.coordinator.listener import SWEEP_S, Listener, Peer
 from orchestrator.coordinator.messages import Answer, Ask, Attach, Join, Up, decode_up
 from orchestrator.coordinator.requests import Request, Requests
 from orchestrator.coordinator.secret import Right, refusal
@@ -45,8 +45,8 @@ class Service(Protocol):
 class Services:
     """The listener of an instance, with all that is served behind it."""
 
-    def __init__(self, credentials: Credentials) -> None:
-        self.listener = Listener(credentials, self._serve)
+    def __init__(self, credentials: Credentials, sweep_s: float = SWEEP_S) -> None:
+        self.listener = Listener(credentials, self._serve, sweep_s)
         self._services: list[Service] = []
 
     async def open(self, host: str = "127.0.0.1", port: int = 0) -> str:

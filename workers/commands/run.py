@@ -11,17 +11,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from orchestrator.cli.arguments import Parser, checked
 from orchestrator.cli.settings import TABLE
 from orchestrator.errors import WrongUse
 from orchestrator.settings import GROUP, group_settings_of, whole_number
 from orchestrator.weights import strange
 from pipeline.loading import load
-from workers.credentials import instance_credentials
+from workers.credentials import agree, instance_credentials
 from workers.fleet import Fleet, Host, ProcessHost
-from workers.listening import place_of_instance
+from workers.listening import check_place, place_of_instance
 from workers.logs import BUSY_MS, default_log, log_path, open_log, show_log
 from workers.patient_log import open_patiently
 from workers.prepare import prepare
@@ -144,10 +142,12 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
     )
     log = patient.inner
     try:
-        instance_credentials(msgspec.structs.replace(spec, listen=place_of_instance(spec.listen, count)))
+        credentials = instance_credentials(spec)
+        check_place(place_of_instance(spec.listen, count), credentials)
         fleet = Fleet(host, log, spec, lambda text: print(text, file=sys.stderr, flush=True))
         fleet.claim()
         await patient.patiently(fleet.announce)
+        await agree(patient, app.id, credentials.secret)
         prepared = await prepare(patient, app)
         unknown = strange(prepared.tasks(), spec.task_weights)
         if unknown:
