@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from orchestrator.coordinator.connection import ConnectionEnded
@@ -73,8 +74,9 @@ class Services:
             return  # it ends: what was looked for is elsewhere by now
         try:
             service.begin(peer)
-            self._receive(peer, service, first)
-            await connection.receive_all(lambda body: self._receive(peer, service, body))
+            receive = self._receiver(peer, service)
+            receive(first)
+            await connection.receive_all(receive)
         finally:
             service.ended(peer)
 
@@ -87,14 +89,22 @@ class Services:
             raise ProtocolError("a message of a session that was never begun")
         return next((service for service in self._services if isinstance(message, service.opened_by)), None)
 
-    def _receive(self, peer: Peer, service: Service, body: bytes) -> None:
-        message = decode_up(body)
-        if type(message) is Ask:
-            self._ask(peer, service, message)
-        elif peer.right < Right.JOIN:
+    def _receiver(self, peer: Peer, service: Service) -> Callable[[bytes], None]:
+        """What takes every frame's body of the connection; a session's rights are looked at here, and not at each heartbeat."""
+
+        def refuse(peer: Peer, message: Up) -> None:
             raise ProtocolError(refusal(peer.right, Right.JOIN))
-        else:
-            service.receive(peer, message)
+
+        in_session = service.receive if peer.right >= Right.JOIN else refuse
+
+        def receive(body: bytes) -> None:
+            message = decode_up(body)
+            if type(message) is Ask:
+                self._ask(peer, service, message)
+            else:
+                in_session(peer, message)
+
+        return receive
 
     # ---- requests
 
