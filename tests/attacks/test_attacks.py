@@ -172,6 +172,15 @@ async def half_a_frame(place: Place) -> None:
 
 
 @attack
+async def silence(place: Place) -> None:
+    """A stranger that says nothing at all is dropped, and one that stops within the handshake."""
+    one, other = await place.attacker(), await place.attacker()
+    await other.challenge()
+    await one.dropped()
+    await other.dropped()
+
+
+@attack
 async def a_slow_frame(place: Place) -> None:
     """A byte now and then does not keep a stranger's connection."""
     one = await place.attacker()
@@ -299,14 +308,28 @@ async def requests_that_are_malformed(place: Place) -> None:
         {"type": "status", "unknown": 1},
         {"type": "plan", "current": -5},
         {"type": "plan", "by": "1", "to": 2},
-        {"type": "plan", "by": "1e999%"},
         {"type": "plan", "instances": "x" * 200_000},
         {"type": "scale-down", "by": "1", "timeout_ms": "10s"},
         {"type": "scale-down", "by": "1", "timeout_ms": -1},
-        {"type": "explain", "task": "0_" + "9" * 5_000},
-        {"type": "explain", "task": "no task"},
         {"type": "explain"},
         {"type": "locate", "task": None},
+    ):
+        found = await one.answer(request)
+        assert found.code == 2 and "is malformed" in found.error and "\n" not in found.error, request
+
+
+@attack
+async def requests_that_mean_nothing(place: Place) -> None:
+    """Well formed, and of no use: one line and exit code 2, whatever the text is."""
+    one = await (await place.attacker()).admitted()
+    for request in (
+        {"type": "plan", "by": "1e999%"},
+        {"type": "plan", "by": "-1"},
+        {"type": "plan", "instances": ",,,"},
+        {"type": "scale-down"},
+        {"type": "explain", "task": "0_" + "9" * 5_000},
+        {"type": "explain", "task": "no task"},
+        {"type": "locate", "task": "-1_-1"},
     ):
         found = await one.answer(request)
         assert found.code == 2 and found.error and "\n" not in found.error, request
