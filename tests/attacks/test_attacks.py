@@ -22,7 +22,7 @@ from orchestrator.coordinator.requests import StableRequest, StoreRequest
 from orchestrator.coordinator.secret import Right, proof
 from orchestrator.coordinator.services import ASKED_MAX
 from orchestrator.coordinator.transport import connect
-from orchestrator.model import COUNT_MAX, MemberStatus, TaskRange
+from orchestrator.model import COUNT_MAX, TASKS_MAX, MemberStatus, TaskRange
 from tests.attacks.place import (
     DEADLINE_S,
     NONCE,
@@ -415,6 +415,8 @@ async def many_frames_that_are_not_whole(place: Place) -> None:
     """Together they hold no more than the limit of the listener: the largest make way."""
     unfinished = place.services.listener.unfinished
     unfinished.limit = 1 << 20
+    assert place.services.listener._sweeping is not None
+    place.services.listener._sweeping.cancel()  # time would drop them as well
     attackers = [await (await place.attacker()).admitted() for _ in range(12)]
     for one in attackers:
         one.raw((1 << 20).to_bytes(4, "big") + b"x" * 200_000)
@@ -478,9 +480,9 @@ async def a_fenced_members_messages(place: Place) -> None:
 
 @attack
 async def a_join_with_a_bomb(place: Place) -> None:
-    """A version of the app with a thousand million tasks, capacities below zero, names of megabytes: dropped."""
+    """A version of the app with more tasks than a group has, capacities below zero, names of megabytes: dropped."""
     for more in (
-        {"tasks": (TaskRange(0, 0, 10**9),)},
+        {"tasks": (TaskRange(0, 0, TASKS_MAX + 1),)},
         {"tasks": (TaskRange(0, 10**9, 1),)},
         {"tasks": (TaskRange(0, 0, -1),)},
         {"tasks": tuple(TaskRange(n, 0, 500_000) for n in range(3))},
