@@ -43,7 +43,7 @@ def read_secret(path: Path) -> Secret:
         with path.open("rb") as file:
             text = file.read(BYTES_MAX).decode(errors="replace")
     except FileNotFoundError:
-        raise WrongUse(
+        raise NoSecret(
             f"there is no secret at {path}; copy it from the machine that runs the application, and name it with --secret-file"
         ) from None
     except OSError as error:
@@ -59,6 +59,10 @@ def make_secret(path: Path) -> None:
             publish(path, Secret(Right.JOIN, secrets.token_bytes(KEY_BYTES)).text().encode())
     except OSError as error:
         raise WrongUse(f"the secret {path} cannot be made: {error.strerror}; name another with --secret-file") from None
+
+
+class NoSecret(WrongUse):
+    """No secret where one was looked for."""
 
 
 async def agree(log: GroupStore, application: str, secret: Secret) -> None:

@@ -111,6 +111,9 @@ async def introduce(connection: Connection, credentials: Credentials, address: s
     connection.send(introduction)
     try:
         reply = _reply.decode(await connection.receive())
+    except ConnectionEnded:
+        what = "ended the connection before it proved anything; it is ending, or of an older release"
+        raise ConnectionEnded(f"the instance at {address} {what}") from None
     except (msgspec.MsgspecError, ValueError):
         raise ConnectionEnded(f"whoever listens at {address} is no instance of this version") from None
     if isinstance(reply, Refusal):
@@ -149,7 +152,7 @@ async def admit(connection: Connection, credentials: Credentials, binding: bytes
             "use the same release on both sides",
         )
     if introduction.application != credentials.application:
-        what = f"this is an instance of '{credentials.application}', and not of '{introduction.application[:40]}'"
+        what = f"this is an instance of '{credentials.application}', and not of {introduction.application[:40]!r}"
         _refuse(connection, what, elsewhere=True)
     right, nonce = Right(introduction.right), credentials.new_nonce()
     key = credentials.secret.key_of(right)

@@ -4,6 +4,7 @@ enough."""
 from __future__ import annotations
 
 import argparse
+import asyncio
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +15,11 @@ from hypothesis import strategies as st
 
 from orchestrator.coordinator.secret import KEY_BYTES, Right, Secret
 from orchestrator.errors import RefusedBySafety, WrongUse
+from state.directory import StateDirectory
+from state.errors import LogUnusable
 from state.log.memory import MemoryLog
+from state.log.protocol import TopicSpec
+from state.log.sqlite import open_sqlite
 from state.private import close_to_others, make_folder
 from workers.credentials import agree, client_path, instance_credentials, make_secret, read_secret, renew, secret_path
 from workers.listening import place_of, place_of_instance
@@ -107,6 +112,32 @@ def test_what_was_left_open_is_closed(tmp_path: Path) -> None:
     close_to_others(tmp_path / "not there")
     make_folder(old / "a" / "b")
     assert {stat.S_IMODE(one.stat().st_mode) for one in (old, old / "a", old / "a" / "b")} == {0o700}
+
+
+def test_a_folder_that_is_not_ours_is_left_as_it_is(tmp_path: Path) -> None:
+    """`--state-dir /tmp` must not close /tmp to everybody, nor a file that is no log."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    StateDirectory(shared, "bank", "i1").lock("0_0").release()
+    assert stat.S_IMODE(shared.stat().st_mode) == 0o777
+    assert stat.S_IMODE((shared / "bank").stat().st_mode) == 0o700
+    other = tmp_path / "notes.txt"
+    other.write_text("no log, and long enough to be one" * 50)
+    other.chmod(0o644)
+    with pytest.raises(LogUnusable, match="is not a log"):
+        asyncio.run(open_sqlite(other, create=True))
+    assert stat.S_IMODE(other.stat().st_mode) == 0o644
+
+
+async def test_a_log_of_the_release_before_is_closed_when_it_is_opened(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    await (await open_sqlite(path, create=True)).close()
+    path.chmod(0o644)
+    log = await open_sqlite(path, create=False)
+    await log.create_topic(TopicSpec("t", 1))
+    assert {stat.S_IMODE(one.stat().st_mode) for one in tmp_path.iterdir()} == {0o600}
+    await log.close()
 
 
 def test_where_instances_listen() -> None:
