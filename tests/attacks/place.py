@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from types import TracebackType
 from typing import Any
 
@@ -110,10 +111,23 @@ class Attacker:
         return msgspec.msgpack.decode(await self.receive(), type=messages.Answer)
 
 
+class Errors(logging.Handler):
+    """What the product logs as an error of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(record.getMessage())
+
+
 class Place:
     """`async with Place() as place`: the group, until the block ends; then it is looked at."""
 
     async def __aenter__(self) -> Place:
+        self.errors = Errors()
+        logging.getLogger("orchestrator").addHandler(self.errors)
         self.coordinator = Coordinator(
             "bank", Settings(heartbeat_ms=10), KeptLedger(OWNERS), map(Task, TASKS), admin.HANDLERS
         )
@@ -146,6 +160,11 @@ class Place:
         self._attackers.append(made)
         return made
 
+    def without_sweeps(self) -> None:
+        """Time drops nobody from now on: what an attack ends by is the limit that it is for."""
+        assert self.services.listener._sweeping is not None
+        self.services.listener._sweeping.cancel()
+
     async def until(self, what: str, holds: Any) -> None:
         while not holds():  # noqa: ASYNC110 - the loop has to go on, under the deadline of the case
             await asyncio.sleep(0)
@@ -156,6 +175,7 @@ class Place:
         try:
             if error is None:
                 assert await self.state() == self.before, "a task has moved"
+                assert not self.errors.found, "an internal error was logged"
                 assert not self._serving.done(), "the coordinator has ended"
                 listener = self.services.listener
                 assert listener.connections[1] <= STRANGERS_MAX
@@ -169,3 +189,4 @@ class Place:
             self._serving.cancel()
             await asyncio.gather(self._serving, return_exceptions=True)
             await self.services.close()
+            logging.getLogger("orchestrator").removeHandler(self.errors)

@@ -193,6 +193,7 @@ async def a_slow_frame(place: Place) -> None:
 @attack
 async def a_huge_frame(place: Place) -> None:
     """What a stranger announces is not waited for."""
+    place.without_sweeps()
     one = await place.attacker()
     one.raw((STRANGER_BYTES_MAX + 1).to_bytes(4, "big"))
     while (body := await one.receive()) != b"":
@@ -405,6 +406,7 @@ async def a_members_half_frame(place: Place) -> None:
 @attack
 async def a_members_huge_frame(place: Place) -> None:
     """Over the limit of a frame: dropped before it comes."""
+    place.without_sweeps()
     one = await (await place.attacker()).admitted()
     one.raw((messages.FRAME_BYTES_MAX + 1).to_bytes(4, "big") + b"x" * 1_000)
     await one.dropped()
@@ -415,8 +417,7 @@ async def many_frames_that_are_not_whole(place: Place) -> None:
     """Together they hold no more than the limit of the listener: the largest make way."""
     unfinished = place.services.listener.unfinished
     unfinished.limit = 1 << 20
-    assert place.services.listener._sweeping is not None
-    place.services.listener._sweeping.cancel()  # time would drop them as well
+    place.without_sweeps()
     attackers = [await (await place.attacker()).admitted() for _ in range(12)]
     for one in attackers:
         one.raw((1 << 20).to_bytes(4, "big") + b"x" * 200_000)

@@ -20,7 +20,7 @@ from state.errors import LogUnusable
 from state.log.memory import MemoryLog
 from state.log.protocol import TopicSpec
 from state.log.sqlite import open_sqlite
-from state.private import close_to_others, make_folder
+from state.private import close_to_others, make_folder, publish
 from workers.credentials import agree, client_path, instance_credentials, make_secret, read_secret, renew, secret_path
 from workers.listening import place_of, place_of_instance
 from workers.spec import InstanceSpec
@@ -34,6 +34,7 @@ def test_of_many_that_start_at_once_all_have_the_same(tmp_path: Path) -> None:
         list(pool.map(lambda _: make_secret(path), range(64)))
     found = read_secret(path)
     make_secret(path)
+    assert not publish(path, b"another"), "who comes later has written nothing"
     assert read_secret(path) == found and found.right is Right.JOIN
     assert stat.S_IMODE(path.stat().st_mode) == 0o600 and stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert [one.name for one in path.parent.iterdir()] == [path.name], "a draft was left behind"
