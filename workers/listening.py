@@ -1,12 +1,10 @@
 """Where an instance listens: `--listen HOST:PORT` as host and port, and the port of each instance of a fleet.
 
-One rule: the address is one that others can reach, so it is never a wildcard.
+One rule: the address is one that others can reach, so it is never a wildcard. Pure.
 """
 
 from __future__ import annotations
 
-from orchestrator.coordinator.handshake import Credentials
-from orchestrator.coordinator.tls import check_tls
 from orchestrator.errors import WrongUse
 
 LOOPBACK = "127.0.0.1"
@@ -25,12 +23,6 @@ def place_of(text: str) -> tuple[str, int]:
     if host in WILDCARDS:
         raise WrongUse(f"--listen {text[:80]}: name the address that other machines reach, such as 10.0.0.5:7000")
     return host, int(port)
-
-
-def check_place(text: str, credentials: Credentials) -> None:
-    """Whether an instance with these credentials may listen there. Raises WrongUse."""
-    host, _ = place_of(text)
-    check_tls(host, credentials.tls)
 
 
 def place_of_instance(text: str, number: int) -> str:
