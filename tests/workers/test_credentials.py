@@ -151,5 +151,4 @@ def test_where_instances_listen() -> None:
     for text in ("0.0.0.0:1", "::", "h:", "h:x", "h:-1", "h:65536", "h:1e3", "[::]:7", ":7000"):
         with pytest.raises(WrongUse, match="--listen"):
             place_of(text)
-    with pytest.raises(WrongUse, match="no port 65536"):
-        place_of_instance("h:65535", 2)
+    assert place_of_instance("h:65535", 2) == "h:0", "any free one"

@@ -21,7 +21,7 @@ from orchestrator.weights import strange
 from pipeline.loading import load
 from workers.credentials import agree, instance_credentials, read_secret
 from workers.fleet import Fleet, Host, ProcessHost
-from workers.listening import place_of, place_of_instance
+from workers.listening import place_of
 from workers.logs import BUSY_MS, default_log, log_path, open_log, show_log
 from workers.patient_log import open_patiently
 from workers.prepare import prepare
@@ -124,7 +124,7 @@ def run(argv: list[str]) -> int:
 def check_access(args: Any) -> None:
     """Before anything is made: whether the instances may listen where they shall, with the secret that was named. Raises
     WrongUse, RefusedBySafety."""
-    host, _ = place_of(place_of_instance(args.listen, args.instances))
+    host, _ = place_of(args.listen)
     check_tls(host, make_tls(args.tls_cert, args.tls_key, args.tls_ca))
     if args.secret_file:
         read_secret(Path(args.secret_file)).key_of(Right.JOIN)
