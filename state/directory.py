@@ -60,7 +60,7 @@ class StateDirectory:
         self.path = root / _piece(application, "application") / _piece(instance, "instance")
         with _clear(self.path):
             private.make_folder(self.path)
-            for folder in (root, self.path.parent, self.path):
+            for folder in (self.path.parent, self.path):  # not the root: it may be anybody's, such as /tmp
                 private.close_to_others(folder)
             probe = self.path / f"{_PROBE}-{os.getpid()}"
             probe.write_bytes(b"writable?")

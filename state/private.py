@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,8 +45,8 @@ def make_file(path: Path) -> None:
 def publish(path: Path, content: bytes) -> bool:
     """Writes a file that is there whole or not at all; False where it is there already. Of several that begin at one moment
     one wins, and the others read what it wrote. Raises OSError."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    draft = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)

@@ -110,6 +110,8 @@ class Client:
             lease = await self._log.lease(self._application)
             if lease is None:
                 raise ConnectionEnded("it never had one")
+            if not lease.address:  # of a backfill, which nobody asks
+                raise ConnectionEnded("its lease was taken by what listens nowhere")
             self._connection = await connect(lease.address, self._credentials())
         return await ask_over(self._connection, request)
 

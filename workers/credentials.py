@@ -2,7 +2,8 @@
 
 One rule: whoever may read the log's folder needs no flag. The secret of an embedded log lies beside it
 (`bank.db-bank.secret`), that of a Kafka log in the state folder (`<state>/<application>/group.secret`); another machine
-gets a copy of the file and names it with --secret-file. It is made by the first that starts instances, and never changed.
+gets a copy of the file and names it with --secret-file. It is made by the first that starts instances; its
+fingerprint is in the log, so that one who starts them with another secret is refused.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from orchestrator.coordinator.handshake import Credentials
 from orchestrator.coordinator.secret import KEY_BYTES, Right, Secret, refusal
 from orchestrator.coordinator.tls import make_tls
 from orchestrator.errors import RefusedBySafety, WrongUse
+from state.log.group_store import GroupStore, MetadataKind
 from state.private import is_private, make_folder, publish
 from workers.logs import log_path
 from workers.spec import InstanceSpec
 
 BYTES_MAX = 1_000
+SECRET = MetadataKind("secret")
 
 
 def secret_path(application: str, log: str, state_dir: str) -> Path:
@@ -40,7 +43,7 @@ def read_secret(path: Path) -> Secret:
         with path.open("rb") as file:
             text = file.read(BYTES_MAX).decode(errors="replace")
     except FileNotFoundError:
-        raise WrongUse(
+        raise NoSecret(
             f"there is no secret at {path}; copy it from the machine that runs the application, and name it with --secret-file"
         ) from None
     except OSError as error:
@@ -56,6 +59,37 @@ def make_secret(path: Path) -> None:
             publish(path, Secret(Right.JOIN, secrets.token_bytes(KEY_BYTES)).text().encode())
     except OSError as error:
         raise WrongUse(f"the secret {path} cannot be made: {error.strerror}; name another with --secret-file") from None
+
+
+class NoSecret(WrongUse):
+    """No secret where one was looked for."""
+
+
+async def agree(log: GroupStore, application: str, secret: Secret) -> None:
+    """Whoever starts instances first tells the log which secret is the application's, by a fingerprint. Raises
+    RefusedBySafety where it is another one: members with two secrets would never meet."""
+    mine = secret.fingerprint().encode()
+    found = await log.metadata(application, SECRET, "fingerprint")
+    if found is None and not await log.replace_metadata(application, SECRET, "fingerprint", None, mine):
+        found = await log.metadata(application, SECRET, "fingerprint")
+    if found is not None and found != mine:
+        raise RefusedBySafety(
+            f"'{application}' has another secret ({found.decode(errors='replace')}) than the one here ({mine.decode()}); copy "
+            "the file of the machine that started it first and name it with --secret-file, or, where it is lost, make a new "
+            f"one with `orchestrator secret {application} --renew`"
+        )
+
+
+async def renew(log: GroupStore, application: str, path: Path) -> Secret:
+    """Makes a new secret in the place of the one there, and tells the log. Raises WrongUse where it cannot be written."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise WrongUse(f"the secret {path} cannot be replaced: {error.strerror}") from None
+    make_secret(path)
+    secret = read_secret(path)
+    await log.put_metadata(application, SECRET, "fingerprint", secret.fingerprint().encode())
+    return secret
 
 
 def client_path(application: str, log: str, args: Any) -> Path:

@@ -24,6 +24,7 @@ from state.private import private_process
 from workers import halts
 from workers.blame import Blame, CallNote, note_path
 from workers.candidate import Candidate
+from workers.credentials import agree
 from workers.instance_stores import InstanceStores
 from workers.listening import place_of
 from workers.patient_log import open_patiently
@@ -80,7 +81,7 @@ class Instance:
 
     async def _supervise(self, prepared: Prepared, log_: GroupLog) -> int:
         self._log = log_
-        services = await self._open_listener()
+        services = await self._open_listener(log_)
         candidate = Candidate(log_, prepared, self.spec, services, self._surroundings)
         coordinating = asyncio.create_task(candidate.run()) if self.spec.coordinate else None
         watching = asyncio.create_task(self._watch())
@@ -96,9 +97,11 @@ class Instance:
             await self._stop.wait()  # left: for a supervisor that would start again what exits
         return max(codes)
 
-    async def _open_listener(self) -> Services:
+    async def _open_listener(self, log_: GroupLog) -> Services:
         """The one port of this instance: for workers that join (while it is the coordinator), clients and queries."""
-        services = Services(self._surroundings.credentials(self.spec))
+        credentials = self._surroundings.credentials(self.spec)
+        await agree(log_, self.spec.application, credentials.secret)
+        services = Services(credentials)
         services.add(InstanceStores(self.spec.instance, self._incarnations.get))
         self._address = await services.open(*place_of(self.spec.listen))
         return services

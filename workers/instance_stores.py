@@ -53,7 +53,7 @@ class InstanceStores:
         match message:
             case messages.Attach(version, worker, incarnation, member) if attached is None:
                 if version != messages.VERSION or self._incarnation_of(worker) != incarnation:
-                    raise ProtocolError(f"worker {worker} ({incarnation[:40]}) was not started by {self.instance}")
+                    raise ProtocolError(f"worker {worker} ({incarnation[:40]!r}) was not started by {self.instance}")
                 self._attached[peer.id] = Attached(peer, member)
             case messages.Found(number) if attached is not None:
                 waiting = attached.asked.pop(number, None)

@@ -26,10 +26,10 @@ def place_of(text: str) -> tuple[str, int]:
 
 
 def place_of_instance(text: str, number: int) -> str:
-    """The place of a fleet's instance: the first takes the port that was named, the others those behind it."""
+    """The place of a fleet's instance: the first takes the port that was named, the others those behind it
+    (any free one where there are none)."""
     host, port = place_of(text)
     if not text or not port:
         return text
-    if port + number - 1 > PORT_MAX:
-        raise WrongUse(f"--listen {text}: there is no port {port + number - 1} for instance {number}; name a lower one")
-    return f"[{host}]:{port + number - 1}" if ":" in host else f"{host}:{port + number - 1}"
+    named = port + number - 1 if port + number - 1 <= PORT_MAX else 0  # a scale-up must not end a fleet
+    return f"[{host}]:{named}" if ":" in host else f"{host}:{named}"

@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "wait": ("workers.commands.wait:run", "wait until the group is stable"),
     "resume": ("workers.commands.resume:run", "let a halted task go on, with its record or behind it"),
     "drain": ("workers.commands.drain:run", "let one instance hand over and leave"),
+    "secret": ("workers.commands.secret:run", "where the application's secret is; files that allow less"),
     "backfill": ("pipeline.spark.commands:backfill", "compute state from history on Spark"),
     "verify": ("pipeline.spark.commands:verify", "compare live state with Spark's batch answer"),
     "simulate": ("orchestrator.cli.simulate:run", "play a scenario file: an operator's what-if"),

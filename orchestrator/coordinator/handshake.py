@@ -2,7 +2,8 @@
 
 One rule: nothing that was exchanged is of use in another connection, at the other end, for another right, version or
 application: the proof is of all of them, of both nonces, and of the certificate where there is TLS. The client
-introduces itself, the server challenges it with a proof of its own, the client answers with its proof. Used by
+introduces itself, the server challenges it with a proof of its own, the client answers with its proof, the server
+admits it. Used by
 transport.py, which connects, and listener.py, which admits.
 """
 
@@ -59,6 +60,10 @@ class Proof(msgspec.Struct, tag="proof", frozen=True):
         _whole(self.proof)
 
 
+class Admission(msgspec.Struct, tag="admission", frozen=True):
+    """The server's last word: from now on the client may send what is larger than a stranger's frame."""
+
+
 class Refusal(msgspec.Struct, tag="refusal", frozen=True):
     """Instead of anything else: why nothing more is said here. `elsewhere`: what was looked for may be found at another
     address; else it is of no use to try again."""
@@ -94,6 +99,7 @@ class NotTrusted(RefusedBySafety):
 
 _first = msgspec.msgpack.Decoder(Introduction)
 _proof = msgspec.msgpack.Decoder(Proof)
+_last = msgspec.msgpack.Decoder(Admission | Refusal)
 _reply = msgspec.msgpack.Decoder(Challenge | Refusal)
 _old = msgspec.msgpack.Decoder(_Old)
 
@@ -105,6 +111,9 @@ async def introduce(connection: Connection, credentials: Credentials, address: s
     connection.send(introduction)
     try:
         reply = _reply.decode(await connection.receive())
+    except ConnectionEnded:
+        what = "ended the connection before it proved anything; it is ending, or of an older release"
+        raise ConnectionEnded(f"the instance at {address} {what}") from None
     except (msgspec.MsgspecError, ValueError):
         raise ConnectionEnded(f"whoever listens at {address} is no instance of this version") from None
     if isinstance(reply, Refusal):
@@ -116,6 +125,12 @@ async def introduce(connection: Connection, credentials: Credentials, address: s
             "with --secret-file"
         )
     connection.send(Proof(proof(secret.key, "client", *facts)))
+    try:
+        last = _last.decode(await connection.receive())
+    except (msgspec.MsgspecError, ValueError):
+        raise ConnectionEnded(f"the instance at {address} does not end the handshake") from None
+    if isinstance(last, Refusal):
+        raise NotTrusted(last.reason)
 
 
 def _facts(introduction: Introduction) -> tuple[int, str, int, bytes]:
@@ -137,7 +152,7 @@ async def admit(connection: Connection, credentials: Credentials, binding: bytes
             "use the same release on both sides",
         )
     if introduction.application != credentials.application:
-        what = f"this is an instance of '{credentials.application}', and not of '{introduction.application[:40]}'"
+        what = f"this is an instance of '{credentials.application}', and not of {introduction.application[:40]!r}"
         _refuse(connection, what, elsewhere=True)
     right, nonce = Right(introduction.right), credentials.new_nonce()
     key = credentials.secret.key_of(right)
@@ -149,6 +164,8 @@ async def admit(connection: Connection, credentials: Credentials, binding: bytes
         raise ProtocolError(f"no proof: {error}") from None
     if not same(answer.proof, proof(key, "client", *facts)):
         _refuse(connection, f"the proof is wrong: the peer does not have the secret to {right.word}")
+    connection.admitted()
+    connection.send(Admission())
     return right
 
 

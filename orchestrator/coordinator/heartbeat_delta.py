@@ -22,6 +22,7 @@ from orchestrator.model import COUNT_MAX, TASKS_MAX, MemberStatus, TaskId
 FIELDS = tuple(field.name for field in fields(MemberStatus))
 WIDE = {"facts"}  # several columns, for several values a task
 COLUMNS = (list, tuple)
+NOTHING = (UNSET,) * len(FIELDS)
 _values = attrgetter(*FIELDS)
 
 
@@ -67,8 +68,11 @@ class DeltaDecoder:
             return message.status
         if self._received is None:
             raise ProtocolError("a change of a status that was never sent; send a whole one first")
+        named = _values(message)
+        if named == NOTHING:
+            return self._received
         values = list(_values(self._received))
-        for number, now in enumerate(_values(message)):
+        for number, now in enumerate(named):
             if now is not UNSET:
                 values[number] = _shared(values[number], now) if type(now) in COLUMNS else _checked(now)
         self._received = MemberStatus(*values)

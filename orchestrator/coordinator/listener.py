@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from orchestrator.coordinator.connection import Connection, ConnectionEnded
 from orchestrator.coordinator.handshake import Credentials, NotAdmitted, admit
 from orchestrator.coordinator.secret import Right
-from orchestrator.coordinator.tls import SCHEME, is_loopback
+from orchestrator.coordinator.tls import SCHEME, check_tls
 from orchestrator.errors import ProtocolError, WrongUse
 
 log = logging.getLogger("orchestrator.listener")
@@ -33,7 +33,8 @@ TLS_HANDSHAKE_S = 5.0
 class Unfinished:
     """Frames that have begun: how much of them is here, and for how many sweeps."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = UNFINISHED_BYTES_MAX) -> None:
+        self.limit = limit
         self.total = 0
         self._held: dict[Connection, list[int]] = {}  # bytes, sweeps
 
@@ -47,9 +48,9 @@ class Unfinished:
             return
         self._held[connection] = [size, before[1] if before is not None and same_frame else 0]
         self.total += size
-        if self.total > UNFINISHED_BYTES_MAX:
+        if self.total > self.limit:
             largest = max(self._held, key=lambda one: self._held[one][0])
-            self._drop(largest, f"frames that have begun are over {UNFINISHED_BYTES_MAX} bytes; its is the largest")
+            self._drop(largest, f"frames that have begun are over {self.limit} bytes; its is the largest")
 
     def sweep(self) -> None:
         """Once every SWEEP_S."""
@@ -76,7 +77,10 @@ class Peer:
 class Listener:
     """One port of an instance. `accept` has a peer for as long as it is served; its connection is closed then."""
 
-    def __init__(self, credentials: Credentials, accept: Callable[[Peer], Awaitable[None]]) -> None:
+    def __init__(
+        self, credentials: Credentials, accept: Callable[[Peer], Awaitable[None]], sweep_s: float = SWEEP_S
+    ) -> None:
+        self._sweep_s = sweep_s
         self.address = ""
         self.unfinished = Unfinished()
         self._credentials = credentials
@@ -93,12 +97,7 @@ class Listener:
         """Listen; returns the address for `connect`. Raises WrongUse for a port in use, and for an address that other
         machines reach where there is no TLS."""
         tls = self._credentials.tls
-        context = None if is_loopback(host) or tls is None else tls.server
-        if context is None and not is_loopback(host):
-            raise WrongUse(
-                f"--listen {host}: other machines reach it, so it needs TLS; give --tls-cert and --tls-key, or listen on "
-                "127.0.0.1"
-            )
+        context = check_tls(host, tls)
         self._binding = tls.binding if tls is not None and context is not None else b""
         within_s = None if context is None else TLS_HANDSHAKE_S
         loop = asyncio.get_running_loop()
@@ -120,6 +119,11 @@ class Listener:
         shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
         self.address = f"{SCHEME if context is not None else ''}{shown}:{bound[1]}"
         return self.address
+
+    @property
+    def connections(self) -> tuple[int, int]:
+        """How many there are, and how many of them have proven nothing yet."""
+        return len(self._serving), len(self._strangers)
 
     async def close(self) -> None:
         """End the port and whatever is served behind it."""
@@ -148,7 +152,6 @@ class Listener:
         try:
             right = await admit(connection, self._credentials, self._binding)
             self._strangers.pop(connection, None)
-            connection.admitted()
             await self._accept(Peer(connection, right, next(self._ids)))
         except ConnectionEnded:
             pass
@@ -169,7 +172,7 @@ class Listener:
 
     async def _sweep(self) -> None:
         while True:
-            await asyncio.sleep(SWEEP_S)
+            await asyncio.sleep(self._sweep_s)
             if self._lines > LINES_A_SWEEP:
                 log.warning("and %d more peers were refused or dropped", self._lines - LINES_A_SWEEP)
             self._lines = 0

@@ -71,7 +71,7 @@ class Secret:
         except (WrongUse, ValueError, IndexError):
             right, key = Right.READ, b""
         if len(key) != KEY_BYTES or len(words) != 2:
-            raise WrongUse(f"{where} holds no secret; `orchestrator secret APP` prints one, to be copied whole")
+            raise WrongUse(f"{where} holds no secret; copy the whole file that `orchestrator secret APP` names")
         return Secret(right, key)
 
     def fingerprint(self) -> str:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from orchestrator.coordinator.connection import ConnectionEnded
 from orchestrator.coordinator.handshake import Credentials
-from orchestrator.coordinator.listener import Listener, Peer
+from orchestrator.coordinator.listener import SWEEP_S, Listener, Peer
 from orchestrator.coordinator.messages import Answer, Ask, Attach, Join, Up, decode_up
 from orchestrator.coordinator.requests import Request, Requests
 from orchestrator.coordinator.secret import Right, refusal
@@ -45,8 +46,8 @@ class Service(Protocol):
 class Services:
     """The listener of an instance, with all that is served behind it."""
 
-    def __init__(self, credentials: Credentials) -> None:
-        self.listener = Listener(credentials, self._serve)
+    def __init__(self, credentials: Credentials, sweep_s: float = SWEEP_S) -> None:
+        self.listener = Listener(credentials, self._serve, sweep_s)
         self._services: list[Service] = []
 
     async def open(self, host: str = "127.0.0.1", port: int = 0) -> str:
@@ -73,8 +74,9 @@ class Services:
             return  # it ends: what was looked for is elsewhere by now
         try:
             service.begin(peer)
-            self._receive(peer, service, first)
-            await connection.receive_all(lambda body: self._receive(peer, service, body))
+            receive = self._receiver(peer, service)
+            receive(first)
+            await connection.receive_all(receive)
         finally:
             service.ended(peer)
 
@@ -87,14 +89,22 @@ class Services:
             raise ProtocolError("a message of a session that was never begun")
         return next((service for service in self._services if isinstance(message, service.opened_by)), None)
 
-    def _receive(self, peer: Peer, service: Service, body: bytes) -> None:
-        message = decode_up(body)
-        if type(message) is Ask:
-            self._ask(peer, service, message)
-        elif peer.right < Right.JOIN:
+    def _receiver(self, peer: Peer, service: Service) -> Callable[[bytes], None]:
+        """What takes every frame's body of the connection; a session's rights are looked at here, and not at each heartbeat."""
+
+        def refuse(peer: Peer, message: Up) -> None:
             raise ProtocolError(refusal(peer.right, Right.JOIN))
-        else:
-            service.receive(peer, message)
+
+        in_session = service.receive if peer.right >= Right.JOIN else refuse
+
+        def receive(body: bytes) -> None:
+            message = decode_up(body)
+            if type(message) is Ask:
+                self._ask(peer, service, message)
+            else:
+                in_session(peer, message)
+
+        return receive
 
     # ---- requests
 

@@ -30,6 +30,7 @@ log = logging.getLogger("orchestrator.coordinator")
 TICK_S = 0.1
 RENEW_S = 1.0
 HAND_OVERS_KEPT, OUTCOMES_KEPT = 10_000, 100
+HEARTBEATS = (messages.StatusDelta, messages.FullStatus)  # a tuple: a union would be made with each of them
 
 
 class Coordinator:
@@ -262,16 +263,15 @@ class Coordinator:
         self._peers[peer.id] = peer
 
     def receive(self, peer: Peer, message: messages.Up) -> None:
-        match message:
-            case messages.StatusDelta() | messages.FullStatus():
-                decoder = self._decoders.get(peer.id)
-                if decoder is None:
-                    raise ProtocolError("a heartbeat of a peer that has not joined")
-                self.event(ev.Heartbeat(peer.id, decoder.decode(message)))
-            case messages.Join():
-                self._join(peer, message)
-            case _:
-                raise ProtocolError(f"{type(message).__name__} is no message for a coordinator")
+        if isinstance(message, HEARTBEATS):
+            decoder = self._decoders.get(peer.id)
+            if decoder is None:
+                raise ProtocolError("a heartbeat of a peer that has not joined")
+            self.event(ev.Heartbeat(peer.id, decoder.decode(message)))
+        elif isinstance(message, messages.Join):
+            self._join(peer, message)
+        else:
+            raise ProtocolError(f"{type(message).__name__} is no message for a coordinator")
 
     def _join(self, peer: Peer, message: messages.Join) -> None:
         """A session is of one member under one transactional id, whatever it sends later."""

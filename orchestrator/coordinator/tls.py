@@ -80,6 +80,18 @@ def _binding(certificate: str) -> bytes:
     return digest(ssl.PEM_cert_to_DER_cert(f"{first}-----END CERTIFICATE-----\n"))
 
 
+def check_tls(host: str, tls: Tls | None) -> ssl.SSLContext | None:
+    """The context to listen with on `host`; None on this machine alone. Raises WrongUse where TLS is missing."""
+    if is_loopback(host):
+        return None
+    if tls is None or tls.server is None:
+        raise WrongUse(
+            f"--listen {host}: other machines reach it, so it needs TLS; give --tls-cert and --tls-key, or listen on "
+            "127.0.0.1"
+        )
+    return tls.server
+
+
 def client_context(address: str, tls: Tls | None) -> tuple[str, int, ssl.SSLContext | None]:
     """Host, port and context to connect to an address of the group. Raises ValueError for none, WrongUse for one that is
     open and without TLS: what is said there could be read on the way."""

@@ -7,10 +7,11 @@ the other end.
 from __future__ import annotations
 
 import asyncio
+import ssl
 
 from orchestrator.coordinator.connection import Connection, ConnectionEnded
-from orchestrator.coordinator.handshake import Credentials, introduce
-from orchestrator.coordinator.tls import client_context
+from orchestrator.coordinator.handshake import Credentials, NotTrusted, introduce
+from orchestrator.coordinator.tls import SCHEME, client_context
 
 
 async def connect(address: str, credentials: Credentials, *, timeout_s: float = 5) -> Connection:
@@ -23,11 +24,22 @@ async def connect(address: str, credentials: Credentials, *, timeout_s: float = 
             _, connection = await asyncio.get_running_loop().create_connection(Connection, host, port, ssl=context)
             await introduce(connection, credentials, address)
             return connection
+    except ssl.SSLCertVerificationError as error:
+        raise NotTrusted(f"the certificate of {address} is not one of --tls-ca ({error.verify_message})") from None
     except (TimeoutError, OSError, ValueError) as error:
-        if connection is not None:
-            connection.drop(ConnectionEnded("it was given up"))
+        _give_up(connection)
         raise ConnectionEnded(f"nobody answers at {address} ({error or 'timed out'})") from None
-    except BaseException:
-        if connection is not None:
-            connection.drop(ConnectionEnded("it was given up"))
+    except ConnectionEnded as error:
+        _give_up(connection)
+        if address.startswith(SCHEME) and (credentials.tls is None or credentials.tls.server is None):
+            what = f"{error}; one that was started with --tls-ca wants a certificate: --tls-cert and --tls-key"
+            raise ConnectionEnded(what) from None
         raise
+    except BaseException:
+        _give_up(connection)
+        raise
+
+
+def _give_up(connection: Connection | None) -> None:
+    if connection is not None:
+        connection.drop(ConnectionEnded("it was given up"))

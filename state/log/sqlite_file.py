@@ -76,8 +76,6 @@ def connect(path: Path, *, create: bool, synchronous: Synchronous, busy_timeout_
             private.make_file(path)  # SQLite gives its -wal and -shm the rights of the file
         except OSError as error:
             raise LogUnusable(f"the folder of the log {path} cannot be made: {error.strerror}") from error
-    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
-        private.close_to_others(path.with_name(name))
     uri = f"file:{quote(str(path.absolute()))}?mode={'rwc' if create else 'rw'}"
     try:
         connection = sqlite3.connect(
@@ -127,6 +125,8 @@ def prepare(connection: sqlite3.Connection, path: Path, *, create: bool, busy_ti
             )
         if _wal(connection, busy_timeout_ms) != "wal":
             raise LogUnusable(f"the log {path} cannot use write-ahead logging: put it on a local disk")
+        for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):  # an older version left them open
+            private.close_to_others(path.with_name(name))
         return str(_scalar(connection, "select value from facts where name = 'log_id'"))
     except sqlite3.Error as error:
         raise explain(error, path) from error

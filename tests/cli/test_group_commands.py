@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import stat
 from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
@@ -88,6 +89,59 @@ def test_query(group: Console) -> None:
     plain = group.here("query", "bank", "balances", "eve")
     assert (plain.code, plain.out) == (5, "") and plain.err.startswith("error: table 'balances' has no key eve")
     assert group.here("query", "bank", "balance", "ann").code == 2
+
+
+def test_a_secret_to_read_reads_and_nothing_more(group: Console) -> None:
+    """Three files: the one that was made, and two that allow less. No flag is needed for the first."""
+    for right in ("read", "scale"):
+        made = group.here("secret", "bank", "--right", right, "--out", f"{right}.secret", "--json")
+        assert (made.code, made.json["right"]) == (0, right)
+        assert stat.S_IMODE((group.folder / f"{right}.secret").stat().st_mode) == 0o600
+    shown = group.here("secret", "bank").out
+    assert (
+        "allows to join" in shown
+        and (group.folder / ".orchestrator/bank.db-bank.secret").read_text()[5:69] not in shown
+    )
+    read, scale = ("--secret-file", "read.secret"), ("--secret-file", "scale.secret")
+    for words in (("status", "bank"), ("explain", "bank", "0_1"), ("query", "bank", "balances", "ann")):
+        assert group.here(*words, *read).code == 0
+    for words in (
+        ("scale-down", "bank", "--by", "1"),
+        ("scale-down", "bank", "--undo"),
+        ("scale-up", "bank", "--by", "1"),
+        ("drain", "bank", "i1"),
+    ):
+        refused = group.here(*words, *read)
+        assert refused.code == 3 and refused.out == "", words
+        assert refused.err.startswith("error: a secret to read does not allow to scale; "), refused
+        assert refused.err.count("\n") == 1
+    assert group.here("scale-down", "bank", "--to", "100%", *scale).code == 0
+    joins = group("run", "bank:app", "--instances", "1", *scale)
+    assert joins.code == 3 and "a secret to scale does not allow to join" in joins.err
+    (group.folder / "wrong.secret").write_text("read " + "0" * 64 + "\n")
+    (group.folder / "wrong.secret").chmod(0o600)
+    wrong = group.here("status", "bank", "--secret-file", "wrong.secret")
+    assert wrong.code == 3 and "does not have this secret of 'bank'" in wrong.err
+    assert group.here("status", "bank", "--secret-file", "none").code == 2
+    assert group.here("secret", "bank", "--renew").code == 3, "it runs"
+    stable(group, 3)
+
+
+def test_everything_is_private(group: Console) -> None:
+    """Log, its -wal and -shm, secret, stores, journals: nobody else may read a file or look into a folder."""
+    place = group.folder / ".orchestrator"
+    found = {path: stat.S_IMODE(path.stat().st_mode) for path in (place, *place.rglob("*")) if path.exists()}
+    names = {path.name for path in found}
+    assert names >= {
+        "bank.db",
+        "bank.db-wal",
+        "bank.db-shm",
+        "bank.db-bank.secret",
+        "journal.jsonl",
+        "lock",
+        "fleet.lock",
+    }
+    assert not {str(path): oct(mode) for path, mode in found.items() if mode & 0o077}
 
 
 def test_consume_prints_what_is_there(group: Console) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks.heartbeats import CREDENTIALS
 from orchestrator.coordinator import messages
-from orchestrator.coordinator.connection import UNREAD_BYTES_MAX, Connection, ConnectionEnded
+from orchestrator.coordinator.connection import STRANGER_BYTES_MAX, UNREAD_BYTES_MAX, Connection, ConnectionEnded
 from orchestrator.coordinator.listener import Listener, Peer
 from orchestrator.coordinator.requests import ExplainRequest
 from orchestrator.coordinator.transport import connect
@@ -103,6 +103,22 @@ async def test_a_peer_that_nobody_listens_to_is_held_back_and_loses_nothing() ->
         done.set()
         with pytest.raises(ConnectionEnded):
             await link.receive()
+        await link.close()
+    await server.close()
+
+
+async def test_the_first_message_may_be_larger_than_what_a_stranger_may_send() -> None:
+    """A worker of many tasks joins with its whole status, right after its proof."""
+    received: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def accept(peer: Peer) -> None:
+        received.put_nowait(await peer.connection.receive())
+
+    server = Listener(CREDENTIALS, accept)
+    async with asyncio.timeout(30):
+        link = await connect(await server.open(), CREDENTIALS)
+        link.send(messages.Answer(1, "x" * 40 * STRANGER_BYTES_MAX))
+        assert len(await received.get()) > 40 * STRANGER_BYTES_MAX
         await link.close()
     await server.close()
 

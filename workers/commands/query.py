@@ -76,7 +76,7 @@ async def query(client: Client, described: dict[str, Any], table: str, key: str,
     value: bytes | None = None
     for partition in partitions:
         request = StoreRequest(f"{number}_{partition}", table, data)
-        answer = await _ask(client, request)
+        answer = await ask_where_it_is(client, request)
         value = await _live(client, facts.get("expire_ms"), request, answer["value"])
         if value is not None:
             break
@@ -104,7 +104,7 @@ async def _fresh(log: Log, described: dict[str, Any], number: int, partitions: I
         await asyncio.sleep(POLL_S)
 
 
-async def _ask(client: Client, request: StoreRequest) -> dict[str, Any]:
+async def ask_where_it_is(client: Client, request: StoreRequest) -> dict[str, Any]:
     """Ask the coordinator where the task is, and the instance that it names. Between two owners there is nobody to ask for
     a moment, one that has handed the task over is not asked again, and one that is still restoring does not know yet."""
     deadline = time.monotonic() + FIND_S
@@ -130,5 +130,5 @@ async def _live(client: Client, expire_ms: int | None, request: StoreRequest, ra
         return raw
     if request.key == STREAM_TIME_KEY:
         return None
-    time_kept = (await _ask(client, msgspec.structs.replace(request, key=STREAM_TIME_KEY)))["value"]
+    time_kept = (await ask_where_it_is(client, msgspec.structs.replace(request, key=STREAM_TIME_KEY)))["value"]
     return expiry.live_value(raw, expire_ms, expiry.stream_time(time_kept))

@@ -11,17 +11,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from orchestrator.cli.arguments import Parser, checked
 from orchestrator.cli.settings import TABLE
+from orchestrator.coordinator.secret import Right
+from orchestrator.coordinator.tls import check_tls, make_tls
 from orchestrator.errors import WrongUse
 from orchestrator.settings import GROUP, group_settings_of, whole_number
 from orchestrator.weights import strange
 from pipeline.loading import load
-from workers.credentials import instance_credentials
+from workers.credentials import agree, instance_credentials, read_secret
 from workers.fleet import Fleet, Host, ProcessHost
-from workers.listening import place_of_instance
+from workers.listening import place_of
 from workers.logs import BUSY_MS, default_log, log_path, open_log, show_log
 from workers.patient_log import open_patiently
 from workers.prepare import prepare
@@ -80,6 +80,7 @@ def run(argv: list[str]) -> int:
         raise WrongUse(
             f"--instances {args.instances}: one machine does not carry that many; write at most {INSTANCES_MAX}"
         )
+    check_access(args)
     settings = group_settings_of(args)
     os.environ["ORCHESTRATOR_LOG_LEVEL"] = args.log_level  # instances and workers inherit it
     logging.basicConfig(level=args.log_level, stream=sys.stderr)
@@ -120,6 +121,15 @@ def run(argv: list[str]) -> int:
     return asyncio.run(run_fleet(ProcessHost(), spec, args.instances))
 
 
+def check_access(args: Any) -> None:
+    """Before anything is made: whether the instances may listen where they shall, with the secret that was named. Raises
+    WrongUse, RefusedBySafety."""
+    host, _ = place_of(args.listen)
+    check_tls(host, make_tls(args.tls_cert, args.tls_key, args.tls_ca))
+    if args.secret_file:
+        read_secret(Path(args.secret_file)).key_of(Right.JOIN)
+
+
 def absolute(path: str) -> str:
     return str(Path(path).absolute()) if path else ""
 
@@ -144,9 +154,10 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
     )
     log = patient.inner
     try:
-        instance_credentials(msgspec.structs.replace(spec, listen=place_of_instance(spec.listen, count)))
+        credentials = instance_credentials(spec)
         fleet = Fleet(host, log, spec, lambda text: print(text, file=sys.stderr, flush=True))
         fleet.claim()
+        await agree(patient, app.id, credentials.secret)
         await patient.patiently(fleet.announce)
         prepared = await prepare(patient, app)
         unknown = strange(prepared.tasks(), spec.task_weights)

@@ -15,6 +15,7 @@ from state.errors import LogMissing, LogUnusable
 from workers.client import client_of, description, fleet_of, log_of
 from workers.commands.run import add_access, add_place
 from workers.commands.show import show_json
+from workers.credentials import NoSecret
 from workers.logs import NoLog
 
 POLL_S, MAKING_S = 0.1, 3.0
@@ -62,7 +63,7 @@ async def _wait(args: Any) -> dict[str, Any]:
                     if time.monotonic() > deadline:
                         break
                     await asyncio.sleep(POLL_S)
-        except (LogMissing, NoLog) as error:
+        except (LogMissing, NoLog, NoSecret) as error:
             told = str(error)
         except NotTrusted:
             raise

@@ -1,0 +1,132 @@
+"""Other machines: what listens to them has TLS, and a proof is good for the certificate that its client has seen only."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import ssl
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.heartbeats import CREDENTIALS
+from orchestrator.coordinator.connection import ConnectionEnded
+from orchestrator.coordinator.handshake import Credentials, NotTrusted
+from orchestrator.coordinator.listener import Listener, Peer
+from orchestrator.coordinator.tls import make_tls
+from orchestrator.coordinator.transport import connect
+from orchestrator.errors import WrongUse
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl")
+HOST = "127.1"  # this machine, in a form that is not taken for it: as the address of a network card
+
+
+def certificate(folder: Path, name: str) -> tuple[str, str]:
+    """A certificate that has signed itself, and its key."""
+    paths = str(folder / f"{name}.pem"), str(folder / f"{name}.key")
+    words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    subprocess.run(
+        [*words, "-out", paths[0], "-keyout", paths[1], "-days", "2", "-subj", f"/CN={name}"],
+        check=True,
+        capture_output=True,
+    )
+    return paths
+
+
+def with_tls(folder: Path, name: str, authority: str = "") -> Credentials:
+    return replace(CREDENTIALS, tls=make_tls(*certificate(folder, name), authority))
+
+
+class Echo:
+    """A listener that says back what it gets."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self.listener = Listener(credentials, self.accept)
+
+    async def accept(self, peer: Peer) -> None:
+        peer.connection._transport.write(b"\0\0\0\4" + await peer.connection.receive())
+        await peer.connection.receive()
+
+    async def open(self) -> str:
+        address = await self.listener.open(HOST)
+        assert address.startswith("tls://")
+        return address
+
+
+async def test_with_the_secret_any_certificate_does(tmp_path: Path) -> None:
+    echo = Echo(with_tls(tmp_path, "fleet"))
+    async with asyncio.timeout(20):
+        link = await connect(await echo.open(), CREDENTIALS)
+        link._transport.write(b"\0\0\0\4text")
+        assert await link.receive() == b"text"
+        await link.close()
+    await echo.listener.close()
+
+
+async def test_a_stranger_in_between_passes_nothing_on(tmp_path: Path) -> None:
+    """It has a certificate of its own, and hands every byte of the handshake from one side to the other."""
+    echo = Echo(with_tls(tmp_path, "fleet"))
+    address = await echo.open()
+    stranger = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    stranger.load_cert_chain(*certificate(tmp_path, "stranger"))
+    port = int(address.rpartition(":")[2])
+    outward = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    outward.check_hostname, outward.verify_mode = False, ssl.CERT_NONE
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", port, ssl=outward)
+
+        async def pass_on(one: asyncio.StreamReader, other: asyncio.StreamWriter) -> None:
+            while data := await one.read(1_000):
+                other.write(data)
+            other.close()
+
+        await asyncio.gather(pass_on(reader, back), pass_on(there, writer))
+
+    between = await asyncio.start_server(relay, "127.0.0.1", 0, ssl=stranger)
+    async with asyncio.timeout(20):
+        with pytest.raises(NotTrusted, match="does not have this secret"):
+            await connect(f"tls://127.0.0.1:{between.sockets[0].getsockname()[1]}", CREDENTIALS)
+    between.close()
+    await echo.listener.close()
+
+
+async def test_with_an_authority_both_ends_show_its_certificates(tmp_path: Path) -> None:
+    own, key = certificate(tmp_path, "own")
+    mutual = replace(CREDENTIALS, tls=make_tls(own, key, own))
+    echo = Echo(mutual)
+    address = await echo.open()
+    async with asyncio.timeout(20):
+        await (await connect(address, mutual)).close()
+        with pytest.raises(ConnectionEnded, match="--tls-cert"):
+            await connect(address, CREDENTIALS)
+        other = Echo(with_tls(tmp_path, "other"))
+        with pytest.raises(NotTrusted, match="is not one of --tls-ca"):
+            await connect(await other.open(), mutual)
+        await other.listener.close()
+    await echo.listener.close()
+
+
+async def test_an_open_address_without_tls_is_neither_listened_on_nor_connected_to() -> None:
+    async def nobody(_: Peer) -> None: ...
+
+    with pytest.raises(WrongUse, match="needs TLS; give --tls-cert and --tls-key"):
+        await Listener(CREDENTIALS, nobody).open(HOST)
+    with pytest.raises(WrongUse, match="without TLS; it is not used"):
+        await connect("192.0.2.1:9", CREDENTIALS)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("a.pem", "", ""), "go together"),
+        (("", "a.key", ""), "go together"),
+        (("no.pem", "no.key", ""), "cannot be used"),
+        (("", "", "no.pem"), "cannot be read"),
+    ],
+)
+def test_files_that_are_not_there(words: tuple[str, str, str], problem: str) -> None:
+    with pytest.raises(WrongUse, match=problem):
+        make_tls(*words)

@@ -1,0 +1,107 @@
+"""A query asks the coordinator only where the task is, and then that instance: one that is gone, or has handed the task
+over, is asked no more once the group has another."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.heartbeats import KeptLedger
+from orchestrator.coordinator import admin, messages
+from orchestrator.coordinator.connection import Connection
+from orchestrator.coordinator.requests import LocateRequest, StoreRequest
+from orchestrator.coordinator.secret import Right
+from orchestrator.coordinator.services import Services
+from orchestrator.coordinator.shell import Coordinator
+from orchestrator.coordinator.transport import connect
+from orchestrator.errors import OrchestratorError
+from orchestrator.model import MemberStatus, Owner, Settings, Task, TaskId
+from state.log.memory import MemoryLog
+from tests.attacks.place import credentials, join_request
+from workers.client import Client
+from workers.commands.query import ask_where_it_is
+from workers.instance_stores import InstanceStores
+
+TASK = TaskId(0, 0)
+
+
+class Answering:
+    """An instance with one worker, which answers each look-up with `value`, or that the task is not open."""
+
+    def __init__(self, name: str, value: bytes | None) -> None:
+        self.name, self.value, self.asked = name, value, 0
+        self.services = Services(credentials())
+        self.services.add(InstanceStores(name, {1: "one"}.get))
+
+    async def begin(self) -> None:
+        await self.services.open()
+        self.link = await connect(self.services.listener.address, credentials())
+        self.link.send(messages.Attach(messages.VERSION, 1, "one", self.name))
+        self.running = asyncio.create_task(self._answer())
+
+    async def _answer(self) -> None:
+        while True:
+            lookup = await self.link.receive_down()
+            assert isinstance(lookup, messages.Lookup)
+            self.asked += 1
+            problem = "" if self.value is not None else f"0_0 is not open on {self.name}; try again"
+            self.link.send(messages.Found(lookup.id, self.value, "active", 0, problem))
+
+    async def end(self) -> None:
+        self.running.cancel()
+        await asyncio.gather(self.running, return_exceptions=True)
+        await self.link.close()
+        await self.services.close()
+
+
+async def joined(address: str, name: str, listens_at: str) -> Connection:
+    link = await connect(address, credentials())
+    request = replace(join_request(name), address=listens_at)
+    link.send(messages.Join(messages.VERSION, "bank", request, MemberStatus(active={TASK: 1})))
+    await link.receive_down()
+    return link
+
+
+@pytest.mark.parametrize("before", ["gone", "handed over"])
+async def test_the_instance_is_looked_for_again(before: str) -> None:
+    coordinator = Coordinator(
+        "bank", Settings(heartbeat_ms=10), KeptLedger([Owner(TASK, 1, "S1", "S1#1", 1)]), [Task(TASK)], admin.HANDLERS
+    )
+    services = Services(credentials())
+    coordinator.listen(services)
+    log = MemoryLog(markers=False)
+    assert await log.acquire("bank", "S1", await services.open(), None) is not None
+    serving = asyncio.create_task(coordinator.serve())
+    old, new = Answering("S1", None), Answering("S1", b"value")
+    async with asyncio.timeout(30):
+        await old.begin()
+        await new.begin()
+        first = old.services.listener.address
+        if before == "gone":
+            await old.end()
+        link = await joined(services.listener.address, "S1", first)
+        client = Client(log, "bank", lambda: credentials(Right.READ))
+        place = await client.ask(LocateRequest("0_0"))
+        assert (place["instance"], place["address"]) == ("S1", first)
+        asking = asyncio.create_task(ask_where_it_is(client, StoreRequest("0_0", "table", b"key")))
+        if before == "handed over":
+            while not old.asked:  # noqa: ASYNC110 - the loop has to go on
+                await asyncio.sleep(0)
+        else:
+            with pytest.raises(OrchestratorError, match="nobody answers at"):
+                await client.ask_instance(first, StoreRequest("0_0", "table", b"key"))
+        assert not asking.done()
+        again = await joined(services.listener.address, "S1", new.services.listener.address)
+        found = await asking
+        assert (found["value"], found["instance"]) == (b"value", "S1") and new.asked == 1
+        await client.close()
+        for open_link in (link, again):
+            await open_link.close()
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        await services.close()
+        if before != "gone":
+            await old.end()
+        await new.end()
