@@ -19,6 +19,7 @@ from orchestrator.group.convergence import holder_of
 from orchestrator.group.members import Member, is_released
 from orchestrator.group.phases import absent_transactional_ids
 from orchestrator.group.state import GroupState, Move
+from orchestrator.group.takeovers import is_known_gone
 from orchestrator.model import TaskId
 
 
@@ -202,10 +203,11 @@ class _About:
             return
         member = group.members.get(owner.member)
         if owner.writer and owner.writer in absent_transactional_ids(group):
-            left = self._left(group.started_ms + group.settings.rejoin_grace_ms)
+            gone = is_known_gone(group, owner.writer, owner.member)
+            grace_ms = group.settings.disconnect_grace_ms if gone else group.settings.rejoin_grace_ms
             yield (
-                f"{owner.member} has not come back to this coordinator; {name} is kept for it for another {left} "
-                "(rejoin_grace)"
+                f"{owner.member} has not come back to this coordinator; {name} is kept for it for another "
+                f"{self._left(group.started_ms + grace_ms)} ({'disconnect_grace' if gone else 'rejoin_grace'})"
             )
         elif member is not None and self.task in self.load.view.reserved:
             left = self._left(self._silent_since(member) + group.settings.session_timeout_ms)
@@ -219,7 +221,7 @@ class _About:
         sooner = settings.disconnect_grace_ms < patience and holder.session is None
         if holder.status.bounce:
             why = "it announced a bounce"
-        elif sooner and can_go_on_elsewhere(self.group, holder):
+        elif sooner and can_go_on_elsewhere(self.group, holder.join_request.writer, holder.join_request.instance):
             patience, setting = settings.disconnect_grace_ms, "disconnect_grace"
         left = self._left(self._silent_since(holder) + patience)
         return f"{self.name} is kept for {holder.name}, which has been silent for {silent}, for another {left} ({setting}): {why}"

@@ -78,6 +78,7 @@ class GroupState:
         generation: int = 0,
         long_assignment: int = LONG_ASSIGNMENT,
         gathering: bool = False,
+        former: str = "",
     ) -> None:
         self.settings = settings
         self.term = term
@@ -123,6 +124,7 @@ class GroupState:
                 self.retiring[owner.task] = now_ms
         # Until Gathered: a plan made before those without tasks are back would throw away what they restored.
         self.gathering = gathering and len(self.owners) > 0
+        self.former = former  # the instance of the coordinator before, where its process is known to be gone
 
     # ---- owners of tasks
 

@@ -43,7 +43,7 @@ CAUGHT_BY: dict[str, int] = {
     "a_killed_process_blames_its_call": 75,
     "a_batch_blames_its_last_record": 2,
     "nobody_watches_calls": 3,
-    "nobody_keeps_the_connection_alive": 0,
+    "nobody_keeps_the_connection_alive": 1,
     "patience_has_no_end": 2,
     "a_timeout_of_the_log_is_a_crash": 2,
     "nobody_looks_at_topics": 33,

@@ -12,6 +12,7 @@ CAUGHT_BY: dict[str, int] = {
     "no_rejoin_grace": 11,
     "welcome_fenced_writers": 8,
     "forget_cut_off_leavers": 871,
+    "take_everybody_for_gone": 0,
     "keep_moves_to_fenced": 124,
     "no_session_timeout": 5,
     "never_give_up_learners": 0,

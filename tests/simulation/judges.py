@@ -128,6 +128,8 @@ class Judges:
 
     def fence(self, candidate: Candidate, writer: str) -> None:
         """Nobody is fenced who spoke lately, whatever a clock says; but for a twin, and for a release not given."""
+        if (candidate.term, writer) in self.refused:
+            raise Broken(f"{writer} was fenced twice in term {candidate.term}")
         self.fenced.add(writer)
         self.refused.add((candidate.term, writer))
         world, group, worker = self.world, candidate.group, self.world.by_transactional_id[writer]
@@ -137,7 +139,9 @@ class Judges:
         if worker.join_request.writer != writer:
             return  # another incarnation of it is there
         if heard is None:
-            if local - group.started_ms < settings.rejoin_grace_ms:
+            former = worker.instance == group.former  # its process is gone, for all to see
+            grace = settings.disconnect_grace_ms if former else settings.rejoin_grace_ms
+            if local - group.started_ms < grace:
                 raise Broken(f"{worker.member} was fenced {local - group.started_ms} ms into term {candidate.term}")
             return
         asked = [*self.releases_asked, *self._asked(group)]

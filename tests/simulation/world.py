@@ -91,6 +91,10 @@ class World:
         end = self.log.commit(worker.join_request.writer, task, epoch, start, stop)
         return None if self.faulty and worker.random.random() < 0.002 else end
 
+    def listens(self, term: int) -> bool:
+        """Whether the coordinator of a term still has its port open: as long as its process is there, even a stopped one."""
+        return any(c.process.alive and c.group is not None and c.term == term for c in self.candidates)
+
     def holder(self) -> Candidate | None:
         lease = self.log.lease
         if lease is None:
