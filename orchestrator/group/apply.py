@@ -196,7 +196,7 @@ def _(change: ch.OwnerRecorded, group: GroupState) -> None:
 @_rule(ch.MovesBegun)
 def _(change: ch.MovesBegun, group: GroupState) -> None:
     group.generation = change.generation
-    group.barrier = False
+    group.barrier = change.barrier
     group.releasable.clear()
     group.hand_overs.update(change.hand_overs)
     for record in change.records:

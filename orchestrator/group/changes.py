@@ -166,11 +166,12 @@ class OwnerRecorded(Change, frozen=True):
 
 
 class MovesBegun(Change, frozen=True):
-    """The owner records of these moves are on their way to the log."""
+    """The owner records of these moves are on their way to the log; `barrier`: others still wait for each other."""
 
     records: tuple[Owner, ...]
     hand_overs: Mapping[TaskId, HandOver]
     generation: int
+    barrier: bool
 
 
 class RetirementsBegun(Change, frozen=True):

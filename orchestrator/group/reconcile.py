@@ -85,6 +85,12 @@ def call_off(group: GroupState, target: Member) -> ch.Decisions:
 def advance(group: GroupState) -> ch.Decisions:
     """Record the owners of moves that are free: nobody holds the task, provably."""
     free = yield from _free(group, sorted(_affected(group)))
+    if group.barrier and group.protocol is Protocol.COOPERATIVE:
+        # Its first phase hands out what nobody has; only what has to be given up first waits for the second (KIP-429).
+        unowned = _unowned(group, free)
+        if unowned:
+            yield from _begin(group, unowned, group.generation, len(unowned) < len(group.moves))
+            free = [record for record in free if record.task in group.moves]
     if group.barrier:
         # All at once or none. What became free is only counted until it may be all of them; then all are looked at.
         yield ch.MovesReleasable({record.task for record in free})
@@ -97,8 +103,17 @@ def advance(group: GroupState) -> ch.Decisions:
     if free:
         moved = any(group.moves[o.task].source for o in free)
         second = group.barrier and group.protocol is Protocol.COOPERATIVE and moved
-        yield ch.MovesBegun(tuple(free), hand_overs.begun(group, free), group.generation + second)
-        yield ev.RecordOwners(tuple(free))
+        yield from _begin(group, free, group.generation + second, False)
+
+
+def _unowned(group: GroupState, free: list[Owner]) -> list[Owner]:
+    """The records of moves from nobody."""
+    return [record for record in free if not group.moves[record.task].source]
+
+
+def _begin(group: GroupState, records: list[Owner], generation: int, barrier: bool) -> ch.Decisions:
+    yield ch.MovesBegun(tuple(records), hand_overs.begun(group, records), generation, barrier)
+    yield ev.RecordOwners(tuple(records))
 
 
 def _affected(group: GroupState) -> set[TaskId]:

@@ -289,6 +289,13 @@ class Judges:
         if not world.log_up() or group.fencing or now - group.started_ms < settings.rejoin_grace_ms + SLACK_MS:
             return
         for task, move in group.moves.items():
+            if (
+                group.barrier
+                and group.protocol is Protocol.COOPERATIVE
+                and not move.source
+                and task not in group.recording
+            ):
+                raise Broken(f"{task} is nobody's, and {move.target} is to wait for what others give up")
             source = group.members.get(move.source)
             waits = move.asked and source is not None and not source.fenced
             waits = waits and not self._has_released(group, group.owners[task])

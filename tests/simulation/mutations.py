@@ -348,6 +348,11 @@ def take_everybody_for_gone(stack: ExitStack) -> None:
     _patch(stack, takeovers, "_is_worker_of", lambda name, instance: True)
 
 
+def hold_what_is_free(stack: ExitStack) -> None:
+    """A cooperative rebalance hands nothing out before everything has been given up."""
+    _patch(stack, reconcile, "_unowned", lambda group, free: [])
+
+
 MUTATIONS: dict[str, Mutation] = {
     made.__name__: made
     for made in (
@@ -364,6 +369,7 @@ MUTATIONS: dict[str, Mutation] = {
         forget_cut_off_leavers,
         keep_moves_to_fenced,
         take_everybody_for_gone,
+        hold_what_is_free,
         no_session_timeout,
         never_give_up_learners,
         no_balance,
