@@ -123,6 +123,8 @@ class _About:
                 yield f"{member.name} keeps a standby of {name}{behind}"
         wanted = group.settings.standbys if group.tasks[self.task].stateful else 0
         able = len(self.load.able())
+        if self.task in group.spreading and len(standbys) > wanted > 0:
+            yield f"one standby of {name} more than wanted: one is let go when the one on the emptier instance has caught up"
         if len(standbys) < wanted and able <= wanted:
             others = f"{able} instance{'s' if able != 1 else ''}"
             yield f"{wanted} standbys are wanted (standbys), and {others} can hold a copy of {name}"

@@ -248,6 +248,9 @@ def _(change: ch.StandbysSet, group: GroupState) -> None:
         del group.standbys[change.task]
     else:
         group.standbys[change.task] = change.members
+    more = change.members is not None and len(change.members) > max(1, group.settings.standbys)
+    if more != (change.task in group.spreading):
+        group.spreading ^= {change.task}
 
 
 @_rule(ch.LearnerGivenUp)
@@ -311,6 +314,8 @@ def _(change: ch.TargetAgreed, group: GroupState) -> None:
     group.generation += 1
     group.learners.become(change.learners)
     group.standbys.become(change.standbys)
+    wanted = max(1, group.settings.standbys)
+    group.spreading = frozenset(task for task, names in change.standbys.items() if len(names) > wanted)
     for task, move in change.moves.items():
         group.moves[task] = move
     group.barrier = change.barrier

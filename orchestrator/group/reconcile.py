@@ -107,8 +107,9 @@ def advance(group: GroupState) -> ch.Decisions:
 
 
 def _unowned(group: GroupState, free: list[Owner]) -> list[Owner]:
-    """The records of moves from nobody."""
-    return [record for record in free if not group.moves[record.task].source]
+    """The records of tasks that nobody may write for."""
+    owners = ((record, group.owners.get(record.task)) for record in free)
+    return [record for record, owner in owners if owner is None or not owner.writer]
 
 
 def _begin(group: GroupState, records: list[Owner], generation: int, barrier: bool) -> ch.Decisions:
@@ -120,6 +121,8 @@ def _affected(group: GroupState) -> set[TaskId]:
     """Moves of which something changed: from or to a touched member."""
     if not group.moves:
         return set()
+    if group.broadcast_inputs[:1] != (group.protocol,):
+        return set(group.moves)  # other moves may be made now
     found: set[TaskId] = set()
     for name in group.touched:
         found.update(group.moves.of(name))

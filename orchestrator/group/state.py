@@ -99,6 +99,7 @@ class GroupState:
         self.members = Members()
         self.fencing: set[str] = set()
         self.fenced: set[str] = set()  # transactional ids that this coordinator had the log refuse
+        self.spreading: frozenset[TaskId] = frozenset()  # with a standby that restores in the place of another one
         self.finishing: dict[str, int] = {}  # learners that each instance restored when settings changed
         self.standbys_agreed = settings.standbys  # those of the last plan; the setting may ask for fewer since
         self.given_up: dict[tuple[TaskId, str], int] = {}

@@ -14,6 +14,7 @@ CAUGHT_BY: dict[str, int] = {
     "forget_cut_off_leavers": 871,
     "take_everybody_for_gone": 0,
     "hold_what_is_free": 74,
+    "keep_standbys_together": 8,
     "keep_moves_to_fenced": 124,
     "no_session_timeout": 5,
     "never_give_up_learners": 0,

@@ -271,7 +271,7 @@ class Judges:
                 if task not in group.moves and task not in group.recording and not (copy is not None and copy.ready):
                     restoring[host] = restoring.get(host, 0) + 1
         for task, count in sorted(standbys.items()):
-            if count > group.settings.standbys:
+            if count > group.settings.standbys + (group.settings.standbys > 0):
                 raise Broken(f"{count} members are told to keep a standby of {task}, of {group.settings.standbys}")
         for host, count in sorted(restoring.items()):
             if count > group.settings.max_learners_per_instance:
@@ -289,12 +289,9 @@ class Judges:
         if not world.log_up() or group.fencing or now - group.started_ms < settings.rejoin_grace_ms + SLACK_MS:
             return
         for task, move in group.moves.items():
-            if (
-                group.barrier
-                and group.protocol is Protocol.COOPERATIVE
-                and not move.source
-                and task not in group.recording
-            ):
+            owner = group.owners.get(task)
+            free = (owner is None or not owner.writer) and task not in group.recording
+            if free and group.barrier and group.protocol is Protocol.COOPERATIVE:
                 raise Broken(f"{task} is nobody's, and {move.target} is to wait for what others give up")
             source = group.members.get(move.source)
             waits = move.asked and source is not None and not source.fenced

@@ -353,6 +353,11 @@ def hold_what_is_free(stack: ExitStack) -> None:
     _patch(stack, reconcile, "_unowned", lambda group, free: [])
 
 
+def keep_standbys_together(stack: ExitStack) -> None:
+    """Standbys stay where they are, whoever joins."""
+    _patch(stack, standbys, "_spread", lambda builder, tasks, wanted, copies: iter(()))
+
+
 MUTATIONS: dict[str, Mutation] = {
     made.__name__: made
     for made in (
@@ -370,6 +375,7 @@ MUTATIONS: dict[str, Mutation] = {
         keep_moves_to_fenced,
         take_everybody_for_gone,
         hold_what_is_free,
+        keep_standbys_together,
         no_session_timeout,
         never_give_up_learners,
         no_balance,
