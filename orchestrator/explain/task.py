@@ -157,6 +157,9 @@ class _About:
             yield f"{name} goes to {record.member}; its owner record is being written"
         elif self.move is not None:
             yield from self._moves(self.move)
+        elif self.task in group.postponed and self.holder is not None and not is_given_up(group, self.task):
+            called = f": {self.holder.status.notice.splitlines()[0]}" if self.holder.status.notice else ""
+            yield f"{name} moves when {self.holder.name} has ended its call and let go{called}; the others went on without it"
 
     def _moves(self, move: Move) -> Iterator[str]:
         group, name, owner = self.group, self.name, self.owner

@@ -179,6 +179,7 @@ def _(change: ch.FenceConfirmed, group: GroupState) -> None:
     for task in change.tasks:
         owner = group.owners.get(task)
         if owner is not None and owner.writer == change.transactional_id:
+            group.postponed.pop(task, None)
             group.owners[task] = Owner(task, owner.epoch + 1, owner.member, "", group.term)
     group.dirty = True
 
@@ -187,6 +188,7 @@ def _(change: ch.FenceConfirmed, group: GroupState) -> None:
 def _(change: ch.OwnerRecorded, group: GroupState) -> None:
     record = change.record
     group.recording.discard(record.task)
+    group.postponed.pop(record.task, None)
     group.owners[record.task] = record
     group.orphaned_state.pop(record.task, None)
     if record.writer and record.task not in group.tasks:
@@ -214,6 +216,14 @@ def _(change: ch.RetirementsBegun, group: GroupState) -> None:
 @_rule(ch.MoveDropped)
 def _(change: ch.MoveDropped, group: GroupState) -> None:
     del group.moves[change.task]
+
+
+@_rule(ch.MovePostponed)
+def _(change: ch.MovePostponed, group: GroupState) -> None:
+    del group.moves[change.task]
+    group.postponed[change.task] = change.now_ms
+    group.barrier = group.barrier and bool(group.moves)
+    group.dirty = True
 
 
 @_rule(ch.MovesReleasable)

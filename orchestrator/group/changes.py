@@ -186,6 +186,13 @@ class MoveDropped(Change, frozen=True):
     task: TaskId
 
 
+class MovePostponed(Change, frozen=True):
+    """The task's owner speaks and does not let go: the round goes on without it. The release stays asked for."""
+
+    task: TaskId
+    now_ms: int
+
+
 class MovesReleasable(Change, frozen=True):
     """Behind the barrier these moves could be made: in addition to those before, or `instead`."""
 

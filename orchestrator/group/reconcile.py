@@ -52,12 +52,13 @@ def reconcile(group: GroupState, view: View, target: TargetAssignment, now_ms: i
     changes: list[ch.Change] = [ch.TargetUsed(None if group.dirty else group.settings.standbys)]
     reassigned = ((task, target.active[task]) for task in sorted(target.reassigned) if task in target.active)
     changed = {task: member for task, member in reassigned if view.active.get(task) != member}
+    changed = {task: member for task, member in changed.items() if not _is_postponed(group, task)}
     standbys = dict(target.standbys)
     same_copies = target.learners == group.learners and standbys == {t: m for t, m in group.standbys.items() if m}
     if not changed and same_copies and not group.membership_changed:
         return changes
     if changed and group.protocol is Protocol.EAGER:
-        changed = dict(target.active)
+        changed = {task: member for task, member in target.active.items() if not _is_postponed(group, task)}
     moves = {task: _move(group, task, member, now_ms) for task, member in changed.items()}
     barrier = group.protocol is not Protocol.LEARNER and bool(moves or group.moves)
     return [*changes, ch.TargetAgreed(target.learners, standbys, moves, barrier)]
@@ -68,6 +69,11 @@ def _move(group: GroupState, task: TaskId, target: str, now_ms: int) -> Move:
     owner, before = group.owners.get(task), group.moves.get(task)
     source = owner.member if owner is not None and owner.writer else ""
     return Move(target, before.since_ms if before else now_ms, source, bool(source))
+
+
+def _is_postponed(group: GroupState, task: TaskId) -> bool:
+    """Whether its owner was too late for a round and has not let go yet."""
+    return task in group.postponed and (owner := group.owners.get(task)) is not None and not _proven(group, owner)
 
 
 def call_off(group: GroupState, target: Member) -> ch.Decisions:

@@ -96,6 +96,8 @@ class GroupState:
         self.standbys = TaskTable(self._touch, Index[tuple[str, ...]](lambda members: members))
         self.retiring: dict[TaskId, int] = {}  # owned, and since when no version that is there has them
         self.releasable: set[TaskId] = set()  # moves that could be made, and wait for others behind the barrier
+        # Their owner was in a call when a round wanted them: they move once it has let go, and the round went on without.
+        self.postponed: dict[TaskId, int] = {}
         self.members = Members()
         self.fencing: set[str] = set()
         self.fenced: set[str] = set()  # transactional ids that this coordinator had the log refuse

@@ -78,9 +78,14 @@ def _watch_releases(group: GroupState, now_ms: int) -> ch.Decisions:
 
 
 def _fence_holder(group: GroupState, task: TaskId, now_ms: int) -> ch.Decisions:
-    """Fence the silent owner that still has the task, and has not proven that it gave it up."""
+    """Fence the silent owner that still has the task, and has not proven that it gave it up. One that speaks is in a call:
+    a round in which all moves wait for each other goes on without the task."""
     holder = holder_of(group, task)
-    if holder is None or (holder.session is not None and holder.silent_for(now_ms) < _patience_ms(group)):
+    if holder is None:
+        return
+    if holder.session is not None and holder.silent_for(now_ms) < _patience_ms(group):
+        if group.barrier and task in group.moves and not holder.fenced and not is_released(group.owners[task], holder):
+            yield ch.MovePostponed(task, now_ms)
         return
     if not holder.fenced and not is_released(group.owners[task], holder):
         yield ev.Announced(f"{holder.name} fenced")
