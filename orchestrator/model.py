@@ -84,7 +84,8 @@ class Owner:
 class Copy:
     """A copy of a task's state as its holder reports it. Positions are sums over the task's changelogs.
 
-    `ready` is the holder's own announcement (learners); `eta_ms` the time until it is level, where that is known.
+    `ready` is the holder's own announcement (learners); `eta_ms` the time until it is level, where that is known;
+    `end_known`: the holder has seen how far there is to go, which may be nothing at all.
     """
 
     role: Role
@@ -92,6 +93,7 @@ class Copy:
     end: int = 0
     ready: bool = False
     eta_ms: int | None = None
+    end_known: bool = False
 
     @property
     def lag(self) -> int:

@@ -1,6 +1,11 @@
 """A candidate for coordinator: watches the lease, takes it when its holder is gone, serves until deposed.
 
+<<<<<<< HEAD
 One rule: the instance's listener is open before the lease names it, and nothing is decided before the owner records are read.
+=======
+One rule: the port is open before the lease names it, and nothing is decided before the owner records are read. A port
+that refuses belongs to a process that is gone: nobody waits for its beat (docs/decisions/50).
+>>>>>>> 02efe37 (A crash of the coordinator costs what any crash does; a standby of an empty changelog is warm; fenced once)
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from orchestrator.coordinator.admin import HANDLERS
 from orchestrator.coordinator.election import Election, Seen
 from orchestrator.coordinator.services import Services
 from orchestrator.coordinator.shell import Coordinator
+from orchestrator.coordinator.transport import is_refused
 from orchestrator.model import Task
 from state import history
 from state.errors import StateError
@@ -58,7 +64,11 @@ class Candidate:
                 lease = await self._log.lease(self._app.id)
                 seen = None if lease is None else Seen(lease.term, lease.beat)
                 if self._election.look(seen, monotonic_ms()) or await self._is_given_back(lease):
-                    await self._serve(lease)
+                    await self._serve(lease, "")
+                elif lease is not None and await is_refused(lease.address):
+                    log.info("nobody listens at %s any more, where %s was the coordinator", lease.address, lease.holder)
+                    # This very instance is not gone: its own last term ended, and its workers come back.
+                    await self._serve(lease, "" if lease.holder == self._spec.instance else lease.holder)
             except* StateError as errors:  # a coordinator's loops end together, with a group of errors
                 reason = str(errors.exceptions[0])
                 if reason != said:  # looks follow each other several times a second
@@ -83,7 +93,8 @@ class Candidate:
         except (StateError, TimeoutError) as error:  # the others will notice that the beat stands still
             log.info("the lease of term %d is not given back: %s", lease.term, error)
 
-    async def _serve(self, seen: Lease | None) -> None:
+    async def _serve(self, seen: Lease | None, former: str) -> None:
+        """`former`: the instance whose process was the coordinator and is gone, and its workers with it."""
         settings = replace(
             self._spec.settings, initial_delay_ms=max(FIRST_DELAY_MS, self._spec.settings.initial_delay_ms)
         )
@@ -98,6 +109,7 @@ class Candidate:
             tasks,
             HANDLERS,
             host=self._spec.instance,
+            former=former,
             wall_ms=self._surroundings.wall_ms,
         )
         coordinator.listen(self._services)

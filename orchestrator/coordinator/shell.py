@@ -47,11 +47,13 @@ class Coordinator:
         handlers: Mapping[type[Request], Handler],
         *,
         host: str = "",
+        former: str = "",
         wall_ms: Callable[[], int] = wall_ms,
     ) -> None:
         self.application = application
         self.settings = settings
         self.host = host  # the instance whose process this is
+        self.former = former  # the instance whose process was the coordinator before and is gone
         self.wall_ms = wall_ms  # deadlines in the log outlive this process, and with it the clock of its loop
         self.ledger = ledger
         self.tasks = tuple(tasks)
@@ -92,6 +94,7 @@ class Coordinator:
             now_ms=monotonic_ms(),
             generation=await self.ledger.generation(),
             gathering=True,
+            former=self.former,
         )
         await self._resume_operations()
         self._started.set()

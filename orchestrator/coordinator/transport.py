@@ -43,3 +43,20 @@ async def connect(address: str, credentials: Credentials, *, timeout_s: float = 
 def _give_up(connection: Connection | None) -> None:
     if connection is not None:
         connection.drop(ConnectionEnded("it was given up"))
+
+
+async def is_refused(address: str, *, timeout_s: float = 1) -> bool:
+    """Whether this host says that nobody listens at the address any more: the process is gone. A silence may be anything,
+    and so may the refusal of another host, or of what stands between."""
+    host, _, port = address.removeprefix("tls://").rpartition(":")
+    if host not in ("localhost", "127.0.0.1", "::1"):
+        return False
+    try:
+        async with asyncio.timeout(timeout_s):
+            transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, host, int(port))
+    except ConnectionRefusedError:
+        return True
+    except (TimeoutError, OSError, ValueError):
+        return False
+    transport.abort()
+    return False

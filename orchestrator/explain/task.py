@@ -19,6 +19,7 @@ from orchestrator.group.convergence import holder_of
 from orchestrator.group.members import Member, is_released
 from orchestrator.group.phases import absent_transactional_ids
 from orchestrator.group.state import GroupState, Move
+from orchestrator.group.takeovers import is_known_gone
 from orchestrator.model import TaskId
 
 
@@ -122,6 +123,8 @@ class _About:
                 yield f"{member.name} keeps a standby of {name}{behind}"
         wanted = group.settings.standbys if group.tasks[self.task].stateful else 0
         able = len(self.load.able())
+        if self.task in group.spreading and len(standbys) > wanted > 0:
+            yield f"one standby of {name} more than wanted: one is let go when the one on the emptier instance has caught up"
         if len(standbys) < wanted and able <= wanted:
             others = f"{able} instance{'s' if able != 1 else ''}"
             yield f"{wanted} standbys are wanted (standbys), and {others} can hold a copy of {name}"
@@ -154,6 +157,9 @@ class _About:
             yield f"{name} goes to {record.member}; its owner record is being written"
         elif self.move is not None:
             yield from self._moves(self.move)
+        elif self.task in group.postponed and self.holder is not None and not is_given_up(group, self.task):
+            called = f": {self.holder.status.notice.splitlines()[0]}" if self.holder.status.notice else ""
+            yield f"{name} moves when {self.holder.name} has ended its call and let go{called}; the others went on without it"
 
     def _moves(self, move: Move) -> Iterator[str]:
         group, name, owner = self.group, self.name, self.owner
@@ -202,10 +208,11 @@ class _About:
             return
         member = group.members.get(owner.member)
         if owner.writer and owner.writer in absent_transactional_ids(group):
-            left = self._left(group.started_ms + group.settings.rejoin_grace_ms)
+            gone = is_known_gone(group, owner.writer, owner.member)
+            grace_ms = group.settings.disconnect_grace_ms if gone else group.settings.rejoin_grace_ms
             yield (
-                f"{owner.member} has not come back to this coordinator; {name} is kept for it for another {left} "
-                "(rejoin_grace)"
+                f"{owner.member} has not come back to this coordinator; {name} is kept for it for another "
+                f"{self._left(group.started_ms + grace_ms)} ({'disconnect_grace' if gone else 'rejoin_grace'})"
             )
         elif member is not None and self.task in self.load.view.reserved:
             left = self._left(self._silent_since(member) + group.settings.session_timeout_ms)
@@ -219,7 +226,7 @@ class _About:
         sooner = settings.disconnect_grace_ms < patience and holder.session is None
         if holder.status.bounce:
             why = "it announced a bounce"
-        elif sooner and can_go_on_elsewhere(self.group, holder):
+        elif sooner and can_go_on_elsewhere(self.group, holder.join_request.writer, holder.join_request.instance):
             patience, setting = settings.disconnect_grace_ms, "disconnect_grace"
         left = self._left(self._silent_since(holder) + patience)
         return f"{self.name} is kept for {holder.name}, which has been silent for {silent}, for another {left} ({setting}): {why}"

@@ -179,6 +179,7 @@ def _(change: ch.FenceConfirmed, group: GroupState) -> None:
     for task in change.tasks:
         owner = group.owners.get(task)
         if owner is not None and owner.writer == change.transactional_id:
+            group.postponed.pop(task, None)
             group.owners[task] = Owner(task, owner.epoch + 1, owner.member, "", group.term)
     group.dirty = True
 
@@ -187,6 +188,7 @@ def _(change: ch.FenceConfirmed, group: GroupState) -> None:
 def _(change: ch.OwnerRecorded, group: GroupState) -> None:
     record = change.record
     group.recording.discard(record.task)
+    group.postponed.pop(record.task, None)
     group.owners[record.task] = record
     group.orphaned_state.pop(record.task, None)
     if record.writer and record.task not in group.tasks:
@@ -196,7 +198,7 @@ def _(change: ch.OwnerRecorded, group: GroupState) -> None:
 @_rule(ch.MovesBegun)
 def _(change: ch.MovesBegun, group: GroupState) -> None:
     group.generation = change.generation
-    group.barrier = False
+    group.barrier = change.barrier
     group.releasable.clear()
     group.hand_overs.update(change.hand_overs)
     for record in change.records:
@@ -214,6 +216,14 @@ def _(change: ch.RetirementsBegun, group: GroupState) -> None:
 @_rule(ch.MoveDropped)
 def _(change: ch.MoveDropped, group: GroupState) -> None:
     del group.moves[change.task]
+
+
+@_rule(ch.MovePostponed)
+def _(change: ch.MovePostponed, group: GroupState) -> None:
+    del group.moves[change.task]
+    group.postponed[change.task] = change.now_ms
+    group.barrier = group.barrier and bool(group.moves)
+    group.dirty = True
 
 
 @_rule(ch.MovesReleasable)
@@ -248,6 +258,9 @@ def _(change: ch.StandbysSet, group: GroupState) -> None:
         del group.standbys[change.task]
     else:
         group.standbys[change.task] = change.members
+    more = change.members is not None and len(change.members) > max(1, group.settings.standbys)
+    if more != (change.task in group.spreading):
+        group.spreading ^= {change.task}
 
 
 @_rule(ch.LearnerGivenUp)
@@ -311,6 +324,8 @@ def _(change: ch.TargetAgreed, group: GroupState) -> None:
     group.generation += 1
     group.learners.become(change.learners)
     group.standbys.become(change.standbys)
+    wanted = max(1, group.settings.standbys)
+    group.spreading = frozenset(task for task, names in change.standbys.items() if len(names) > wanted)
     for task, move in change.moves.items():
         group.moves[task] = move
     group.barrier = change.barrier

@@ -25,7 +25,7 @@ def assignment_of(group: GroupState, member: Member, owned: Owned) -> Assignment
     for task, owner in owned:
         # What is given up stays asked for until another record is in the log: a proof that nobody asks for is forgotten,
         # and a coordinator that only has the old record would grant the same epoch again.
-        moving = task in group.moves or task in group.recording
+        moving = task in group.moves or task in group.recording or task in group.postponed
         if moving or task not in group.tasks or is_released(owner, member):
             release[task] = owner.epoch
         else:

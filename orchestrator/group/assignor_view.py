@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Mapping
 
-from orchestrator.group.members import Member, is_released
+from orchestrator.group.members import is_released
 from orchestrator.group.state import GroupState
 from orchestrator.group.topology_versions import expand
-from orchestrator.model import Role, TaskId, TaskRange
+from orchestrator.model import Copy, Role, TaskId, TaskRange
 from orchestrator.task_assignor.view import FAR, LearnerView, MemberView, View
 
 
@@ -39,7 +39,7 @@ def build_view(group: GroupState) -> View:
         members=members,
         active=active,
         learners=learners,
-        learner_lags={task: _lag(group, task, learner.member) for task, learner in learners.items()},
+        learner_lags={task: lag_of(group, task, learner.member) for task, learner in learners.items()},
         standbys=standbys,
         disk=disk,
         reserved=_reserved(group, without, standbys, disk, learners),
@@ -130,17 +130,17 @@ def _copies(
         for name in names:
             if name in members and group.can_run(group.members.by_name[name], task):
                 copy = group.members.by_name[name].status.copies.get(task)
-                if copy is not None and copy.end > 0 and task not in without:
+                if copy is not None and knows_end(copy) and task not in without:
                     lag = copy.lag
                 else:
-                    lag = _lag(group, task, name)
+                    lag = lag_of(group, task, name)
                 standbys.setdefault(task, {})[name] = lag
     disk: dict[TaskId, dict[str, int]] = {}
     for name in members:
         member = group.members.by_name[name]
         for task, position in member.status.disk.items():
             if group.can_run(member, task):
-                lag = _disk_lag(group, task, position)
+                lag = disk_lag(group, task, position)
                 hosts = disk.setdefault(task, {})
                 hosts[member.join_request.instance] = min(lag, hosts.get(member.join_request.instance, lag))
     for task, instance in group.orphaned_state.items():  # how far it is, is not known: not close, but near
@@ -150,16 +150,21 @@ def _copies(
     return standbys, disk
 
 
-def _lag(group: GroupState, task: TaskId, name: str) -> int:
+def lag_of(group: GroupState, task: TaskId, name: str) -> int:
     """How far the copy of a member is behind; one that has not said yet how far it is, or has no end, is not close."""
     copy = group.members.by_name[name].status.copies.get(task)
     end = group.end_offsets.of(task, 0)
-    if copy is None or not (end or copy.end):
+    if copy is None or not (end or knows_end(copy)):
         return max(end, group.settings.acceptable_recovery_lag + 1)
     return max(0, max(end, copy.end) - copy.position)
 
 
-def _disk_lag(group: GroupState, task: TaskId, position: int) -> int:
+def knows_end(copy: Copy) -> bool:
+    """Whether its lag says something; a worker of an older version tells an end only where there is one."""
+    return copy.end_known or copy.end > 0
+
+
+def disk_lag(group: GroupState, task: TaskId, position: int) -> int:
     """How far state on disk is behind; where nobody has said how far there is to go, it is not close."""
     return max(0, group.end_offsets.of(task, FAR) - position)
 
@@ -173,7 +178,7 @@ def _count_unused(
         for member in group.members.reporting(task):
             asked = member.name == group.learners.get(task) or member.name in group.standbys.get(task, ())
             if task in member.status.copies and member.name in members and not asked and group.can_run(member, task):
-                lag, hosts = _lag(group, task, member.name), disk.setdefault(task, {})
+                lag, hosts = lag_of(group, task, member.name), disk.setdefault(task, {})
                 hosts[member.join_request.instance] = min(lag, hosts.get(member.join_request.instance, lag))
 
 
@@ -195,30 +200,30 @@ def _is_warm(group: GroupState, task: TaskId, standbys: dict[str, int], disk: di
     return any(lag <= group.settings.acceptable_recovery_lag for lag in lags)
 
 
-def can_go_on_elsewhere(group: GroupState, member: Member) -> bool:
-    """Whether a task that the member owns could go on at once on another instance that can be reached: it has a
-    caught-up copy there, or no state at all (no disk can come back with it)."""
+def can_go_on_elsewhere(group: GroupState, transactional_id: str, instance: str) -> bool:
+    """Whether a task that a worker of `instance` owns could go on at once on another instance that can be reached: it has
+    a caught-up copy there, or no state at all (no disk can come back with it)."""
     lag_max = group.settings.acceptable_recovery_lag
-    for task in group.by_transactional_id.of(member.join_request.writer):
+    for task in group.by_transactional_id.of(transactional_id):
         known = group.tasks.get(task)
-        if known is not None and not known.stateful and _is_other_there(group, member, task):
+        if known is not None and not known.stateful and _is_other_there(group, instance, task):
             return True
         for other in group.members.reporting(task):
-            if other.join_request.instance == member.join_request.instance or other.session is None or other.is_leaving:
+            if other.join_request.instance == instance or other.session is None or other.is_leaving:
                 continue
             copy = other.status.copies.get(task)
-            if copy is not None and (copy.ready or (copy.lag <= lag_max and copy.end > 0)):
+            if copy is not None and (copy.ready or (copy.lag <= lag_max and knows_end(copy))):
                 return True
             position = other.status.disk.get(task)
-            if position is not None and _disk_lag(group, task, position) <= lag_max:
+            if position is not None and disk_lag(group, task, position) <= lag_max:
                 return True
     return False
 
 
-def _is_other_there(group: GroupState, member: Member, task: TaskId) -> bool:
+def _is_other_there(group: GroupState, instance: str, task: TaskId) -> bool:
     return any(
         other.session is not None
-        and other.join_request.instance != member.join_request.instance
+        and other.join_request.instance != instance
         and not other.is_leaving
         and not other.fenced
         and group.can_run(other, task)

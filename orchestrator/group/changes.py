@@ -166,11 +166,12 @@ class OwnerRecorded(Change, frozen=True):
 
 
 class MovesBegun(Change, frozen=True):
-    """The owner records of these moves are on their way to the log."""
+    """The owner records of these moves are on their way to the log; `barrier`: others still wait for each other."""
 
     records: tuple[Owner, ...]
     hand_overs: Mapping[TaskId, HandOver]
     generation: int
+    barrier: bool
 
 
 class RetirementsBegun(Change, frozen=True):
@@ -183,6 +184,13 @@ class MoveDropped(Change, frozen=True):
     """The task does not change its owner after all."""
 
     task: TaskId
+
+
+class MovePostponed(Change, frozen=True):
+    """The task's owner speaks and does not let go: the round goes on without it. The release stays asked for."""
+
+    task: TaskId
+    now_ms: int
 
 
 class MovesReleasable(Change, frozen=True):

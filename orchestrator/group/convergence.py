@@ -14,6 +14,7 @@ def is_stable(group: GroupState) -> bool:
         and all(_runs(group, task) for task in group.tasks)
         and not group.pending_tasks
         and not group.moves
+        and not group.postponed
         and not group.recording
         and not group.learners
         and not group.fencing

@@ -19,7 +19,7 @@ def fence(group: GroupState, transactional_id: str) -> ch.Decisions:
     if not transactional_id or transactional_id in group.fencing:
         return
     member = group.members.of_transactional_id(transactional_id)
-    if member is not None:
+    if member is not None and not member.fenced:
         yield ch.MemberFenced(member)
         yield from call_off(group, member)
     name = member.name if member is not None else ""
@@ -46,11 +46,12 @@ def recorded(group: GroupState, records: tuple[Owner, ...]) -> ch.Decisions:
 
 
 def expire(group: GroupState, member: Member) -> ch.Decisions:
-    """The member is dead: fence its transactional id and forget it."""
+    """The member is dead: fence its transactional id, unless that is done, and forget it."""
     if member.session is not None:
         yield ev.CloseSession(member.session, fenced=True)
+    if not member.fenced:
+        yield ev.Announced(f"{member.name} fenced")
     yield from fence(group, member.join_request.writer)
-    yield ev.Announced(f"{member.name} fenced")
     yield ch.MemberRemoved(member)
 
 

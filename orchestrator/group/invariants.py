@@ -30,7 +30,7 @@ def breaches(group: GroupState) -> list[str]:
     found += [f"{task} has two owners: {', '.join(names)}" for task, names in holders.items() if len(names) > 1]
     wanted = max(group.settings.standbys, group.standbys_agreed)
     for task, names in sorted(group.standbys.items()):
-        if len(names) > wanted:
+        if len(names) > wanted + (task in group.spreading):
             found.append(f"{task} has {len(names)} standbys, {wanted} are wanted")
     found += _copies_beside_each_other(group)
     found += _learner_budget(group)

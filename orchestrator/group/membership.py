@@ -95,7 +95,7 @@ def heartbeat(group: GroupState, event: ev.Heartbeat, now_ms: int) -> ch.Decisio
         return
     if group.hand_overs or group.settings.weights != "given":
         yield from _measured(group, member, before)
-    if matters(before, member.status):
+    if matters(before, member.status) or (group.spreading and replicas.has_caught_up(group, member, before)):
         yield ch.Touched({member.name})
         yield ch.TargetOutdated()
     if now_ms - member.resent_ms >= group.settings.heartbeat_ms and member.lacks_assigned():

@@ -52,12 +52,13 @@ def reconcile(group: GroupState, view: View, target: TargetAssignment, now_ms: i
     changes: list[ch.Change] = [ch.TargetUsed(None if group.dirty else group.settings.standbys)]
     reassigned = ((task, target.active[task]) for task in sorted(target.reassigned) if task in target.active)
     changed = {task: member for task, member in reassigned if view.active.get(task) != member}
+    changed = {task: member for task, member in changed.items() if not _is_postponed(group, task)}
     standbys = dict(target.standbys)
     same_copies = target.learners == group.learners and standbys == {t: m for t, m in group.standbys.items() if m}
     if not changed and same_copies and not group.membership_changed:
         return changes
     if changed and group.protocol is Protocol.EAGER:
-        changed = dict(target.active)
+        changed = {task: member for task, member in target.active.items() if not _is_postponed(group, task)}
     moves = {task: _move(group, task, member, now_ms) for task, member in changed.items()}
     barrier = group.protocol is not Protocol.LEARNER and bool(moves or group.moves)
     return [*changes, ch.TargetAgreed(target.learners, standbys, moves, barrier)]
@@ -68,6 +69,11 @@ def _move(group: GroupState, task: TaskId, target: str, now_ms: int) -> Move:
     owner, before = group.owners.get(task), group.moves.get(task)
     source = owner.member if owner is not None and owner.writer else ""
     return Move(target, before.since_ms if before else now_ms, source, bool(source))
+
+
+def _is_postponed(group: GroupState, task: TaskId) -> bool:
+    """Whether its owner was too late for a round and has not let go yet."""
+    return task in group.postponed and (owner := group.owners.get(task)) is not None and not _proven(group, owner)
 
 
 def call_off(group: GroupState, target: Member) -> ch.Decisions:
@@ -85,6 +91,12 @@ def call_off(group: GroupState, target: Member) -> ch.Decisions:
 def advance(group: GroupState) -> ch.Decisions:
     """Record the owners of moves that are free: nobody holds the task, provably."""
     free = yield from _free(group, sorted(_affected(group)))
+    if group.barrier and group.protocol is Protocol.COOPERATIVE:
+        # Its first phase hands out what nobody has; only what has to be given up first waits for the second (KIP-429).
+        unowned = _unowned(group, free)
+        if unowned:
+            yield from _begin(group, unowned, group.generation, len(unowned) < len(group.moves))
+            free = [record for record in free if record.task in group.moves]
     if group.barrier:
         # All at once or none. What became free is only counted until it may be all of them; then all are looked at.
         yield ch.MovesReleasable({record.task for record in free})
@@ -97,14 +109,26 @@ def advance(group: GroupState) -> ch.Decisions:
     if free:
         moved = any(group.moves[o.task].source for o in free)
         second = group.barrier and group.protocol is Protocol.COOPERATIVE and moved
-        yield ch.MovesBegun(tuple(free), hand_overs.begun(group, free), group.generation + second)
-        yield ev.RecordOwners(tuple(free))
+        yield from _begin(group, free, group.generation + second, False)
+
+
+def _unowned(group: GroupState, free: list[Owner]) -> list[Owner]:
+    """The records of tasks that nobody may write for."""
+    owners = ((record, group.owners.get(record.task)) for record in free)
+    return [record for record, owner in owners if owner is None or not owner.writer]
+
+
+def _begin(group: GroupState, records: list[Owner], generation: int, barrier: bool) -> ch.Decisions:
+    yield ch.MovesBegun(tuple(records), hand_overs.begun(group, records), generation, barrier)
+    yield ev.RecordOwners(tuple(records))
 
 
 def _affected(group: GroupState) -> set[TaskId]:
     """Moves of which something changed: from or to a touched member."""
     if not group.moves:
         return set()
+    if group.broadcast_inputs[:1] != (group.protocol,):
+        return set(group.moves)  # other moves may be made now
     found: set[TaskId] = set()
     for name in group.touched:
         found.update(group.moves.of(name))

@@ -7,9 +7,10 @@ step.py when members come and go.
 from __future__ import annotations
 
 from orchestrator.group import changes as ch
+from orchestrator.group.assignor_view import knows_end
 from orchestrator.group.members import Member
 from orchestrator.group.state import GroupState
-from orchestrator.model import Role, TaskId
+from orchestrator.model import MemberStatus, Role, TaskId
 
 
 def recover(group: GroupState, member: Member) -> ch.Decisions:
@@ -26,8 +27,19 @@ def recover(group: GroupState, member: Member) -> ch.Decisions:
             if copy.ready or restoring < group.settings.max_learners_per_instance:
                 yield ch.LearnerSet(task, member.name)
                 restoring += 1
-        elif copy.role is Role.STANDBY and len(known) < group.settings.standbys:
+        elif copy.role is Role.STANDBY and len(known) < group.settings.standbys + (group.settings.standbys > 0):
             yield ch.StandbysSet(task, (*known, member.name))
+
+
+def has_caught_up(group: GroupState, member: Member, before: MemberStatus) -> bool:
+    """Whether a standby that restores in the place of another one is close now, and was not `before`: that one can go."""
+    lag_max = group.settings.acceptable_recovery_lag
+    for task in group.spreading & member.status.copies.keys():
+        copy, then = member.status.copies[task], before.copies.get(task)
+        was = then is not None and knows_end(then) and then.lag <= lag_max
+        if not was and knows_end(copy) and copy.lag <= lag_max:
+            return True
+    return False
 
 
 def drop_beside_owner(group: GroupState, owner: Member) -> ch.Decisions:

@@ -78,6 +78,7 @@ class GroupState:
         generation: int = 0,
         long_assignment: int = LONG_ASSIGNMENT,
         gathering: bool = False,
+        former: str = "",
     ) -> None:
         self.settings = settings
         self.term = term
@@ -95,9 +96,12 @@ class GroupState:
         self.standbys = TaskTable(self._touch, Index[tuple[str, ...]](lambda members: members))
         self.retiring: dict[TaskId, int] = {}  # owned, and since when no version that is there has them
         self.releasable: set[TaskId] = set()  # moves that could be made, and wait for others behind the barrier
+        # Their owner was in a call when a round wanted them: they move once it has let go, and the round went on without.
+        self.postponed: dict[TaskId, int] = {}
         self.members = Members()
         self.fencing: set[str] = set()
         self.fenced: set[str] = set()  # transactional ids that this coordinator had the log refuse
+        self.spreading: frozenset[TaskId] = frozenset()  # with a standby that restores in the place of another one
         self.finishing: dict[str, int] = {}  # learners that each instance restored when settings changed
         self.standbys_agreed = settings.standbys  # those of the last plan; the setting may ask for fewer since
         self.given_up: dict[tuple[TaskId, str], int] = {}
@@ -123,6 +127,7 @@ class GroupState:
                 self.retiring[owner.task] = now_ms
         # Until Gathered: a plan made before those without tasks are back would throw away what they restored.
         self.gathering = gathering and len(self.owners) > 0
+        self.former = former  # the instance of the coordinator before, where its process is known to be gone
 
     # ---- owners of tasks
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from orchestrator.group import changes as ch
 from orchestrator.group import events as ev
-from orchestrator.group import fencing
+from orchestrator.group import fencing, takeovers
 from orchestrator.group.assignor_view import can_go_on_elsewhere
 from orchestrator.group.convergence import holder_of
 from orchestrator.group.members import Member, is_released
@@ -21,6 +21,9 @@ def watch(group: GroupState, now_ms: int) -> ch.Decisions:
     yield from _watch_releases(group, now_ms)
     if now_ms - group.started_ms >= group.settings.rejoin_grace_ms:
         yield from _fence_absent(group)
+    elif group.former and now_ms - group.started_ms >= group.settings.disconnect_grace_ms:
+        yield from takeovers.fence_former(group)
+    yield from takeovers.take_over(group, now_ms)
     forget = [p for p, since in group.given_up.items() if now_ms - since >= 5 * group.settings.learner_timeout_ms]
     for task, instance in forget:
         yield ch.GivenUpForgotten(task, instance)
@@ -57,7 +60,7 @@ def _replaceable(group: GroupState, member: Member) -> bool:
     """Its connection ended without a bounce announced, and a task of it has a warm copy elsewhere."""
     if member.session is not None or member.fenced or member.status.bounce:
         return False
-    return can_go_on_elsewhere(group, member)
+    return can_go_on_elsewhere(group, member.join_request.writer, member.join_request.instance)
 
 
 def _watch_releases(group: GroupState, now_ms: int) -> ch.Decisions:
@@ -75,9 +78,14 @@ def _watch_releases(group: GroupState, now_ms: int) -> ch.Decisions:
 
 
 def _fence_holder(group: GroupState, task: TaskId, now_ms: int) -> ch.Decisions:
-    """Fence the silent owner that still has the task, and has not proven that it gave it up."""
+    """Fence the silent owner that still has the task, and has not proven that it gave it up. One that speaks is in a call:
+    a round in which all moves wait for each other goes on without the task."""
     holder = holder_of(group, task)
-    if holder is None or (holder.session is not None and holder.silent_for(now_ms) < _patience_ms(group)):
+    if holder is None:
+        return
+    if holder.session is not None and holder.silent_for(now_ms) < _patience_ms(group):
+        if group.barrier and task in group.moves and not holder.fenced and not is_released(group.owners[task], holder):
+            yield ch.MovePostponed(task, now_ms)
         return
     if not holder.fenced and not is_released(group.owners[task], holder):
         yield ev.Announced(f"{holder.name} fenced")

@@ -112,7 +112,7 @@ class MemberMachine:
             term=self.obeyed,
             active={t: h.epoch for t, h in self.held.items() if h.state is not Held.COPYING},
             copies={
-                t: Copy(h.role, h.position, h.end, h.ready, h.eta_ms)
+                t: Copy(h.role, h.position, h.end, h.ready, h.eta_ms, h.seen)
                 for t, h in self.held.items()
                 if h.state is Held.COPYING
             },

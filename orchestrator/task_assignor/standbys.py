@@ -1,6 +1,7 @@
 """Where standbys belong: the last part of the learner assignor (task_assignor/assign.py), in the same way pure.
 
-One rule: never beside another copy of the task in one instance; kept where they are while that holds.
+One rule: never beside another copy of the task in one instance; kept where they are while that holds, until one that
+restores on an emptier instance has caught up.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from heapq import heapify, heappop, heappush
 from orchestrator.model import TaskId
 from orchestrator.names import natural
 from orchestrator.task_assignor.builder import AssignmentBuilder
-from orchestrator.task_assignor.view import STEP, Ranked
+from orchestrator.task_assignor.view import FAR, STEP, Ranked
 
 
 def assign_standbys(builder: AssignmentBuilder) -> Iterator[None]:
-    """(1) On hosts with room, never beside another copy, spread over zones; (2) a former owner keeps its copy."""
+    """(1) On hosts with room, never beside another copy, spread over zones; (2) a former owner keeps its copy; (3) spread
+    over instances that joined later, once no task moves through a learner."""
     wanted = builder.view.settings.standbys
     if wanted <= 0:
         return
@@ -39,6 +41,7 @@ def assign_standbys(builder: AssignmentBuilder) -> Iterator[None]:
         if number % STEP == 0:
             yield
         _new_standbys(builder, task, wanted, copies, emptiest)
+    yield from _spread(builder, tasks, wanted, copies)
 
 
 def _taken(builder: AssignmentBuilder, task: TaskId) -> set[str]:
@@ -102,3 +105,103 @@ def _emptiest(builder: AssignmentBuilder, heap: list[Ranked], taken: set[str], c
     for entry in set_aside:
         heappush(heap, entry)
     return found
+
+
+def _spread(builder: AssignmentBuilder, tasks: list[TaskId], wanted: int, copies: dict[str, int]) -> Iterator[None]:
+    """Standbys go from hosts with many copies to those with few while they differ by more than the balancing factor. The
+    new one restores beside the old one, which is let go when it has caught up. What is on its way comes first."""
+    if builder.learners or len(builder.staying) < 2:
+        return
+    restoring = dict.fromkeys(builder.staying, 0)
+    for task in tasks:
+        kept = builder.standbys.get(task, [])
+        coming = builder.view.standbys.get(task, {})
+        if len(coming) > len(kept) == wanted:
+            for member in sorted(coming, key=natural):
+                host = builder.host_of.get(member)
+                fullest = _fullest(builder, task, copies)
+                new = host in restoring and member not in kept
+                if new and host and fullest and _may_come(builder, task, fullest, host, copies):
+                    _replace(builder, task, fullest, member, copies, restoring)
+                    break
+    heap = [(_after(builder, h, copies), builder.rank[h], h) for h in builder.staying if h not in builder.silent]
+    heapify(heap)
+    for number, task in enumerate(tasks):
+        if number % STEP == 0:
+            yield
+        if len(builder.standbys.get(task, [])) == wanted and (fullest := _fullest(builder, task, copies)):
+            _spread_one(builder, task, fullest, copies, restoring, heap)
+
+
+def _spread_one(
+    builder: AssignmentBuilder,
+    task: TaskId,
+    fullest: str,
+    copies: dict[str, int],
+    restoring: dict[str, int],
+    heap: list[Ranked],
+) -> None:
+    """A standby of the task goes to the emptiest host that may have it, if any should."""
+    set_aside: list[Ranked] = []
+    while heap:
+        key, _, host = heap[0]
+        if key != _after(builder, host, copies):
+            heappop(heap)  # it has got more, or less, since
+            heappush(heap, (_after(builder, host, copies), builder.rank[host], host))
+        elif not _is_above(builder, fullest, host, copies):
+            break  # nor is any other host so empty
+        elif restoring[host] < builder.view.settings.max_learners_per_instance and _may_come(
+            builder, task, fullest, host, copies
+        ):
+            _replace(builder, task, fullest, builder.least_worker(host, task), copies, restoring)
+            break
+        else:
+            set_aside.append(heappop(heap))
+    for entry in set_aside:
+        heappush(heap, entry)
+
+
+def _after(builder: AssignmentBuilder, host: str, copies: dict[str, int]) -> float:
+    """How full a host is with as many more as make a move worth while."""
+    return (copies[host] + max(1, builder.view.settings.balancing_factor)) / builder.capacity[host]
+
+
+def _fullest(builder: AssignmentBuilder, task: TaskId, copies: dict[str, int]) -> str | None:
+    """The member whose host has the most copies for its size, of those that keep a standby of the task already."""
+    there = builder.view.standbys.get(task, {})
+    kept = [(member, builder.host_of[member]) for member in builder.standbys.get(task, ()) if member in there]
+    fullest = max(kept, key=lambda m: (copies[m[1]] / builder.capacity[m[1]], builder.rank[m[1]]), default=None)
+    return None if fullest is None else fullest[0]
+
+
+def _is_above(builder: AssignmentBuilder, member: str, host: str, copies: dict[str, int]) -> bool:
+    donor = builder.host_of[member]
+    return copies[donor] / builder.capacity[donor] > _after(builder, host, copies)
+
+
+def _may_come(builder: AssignmentBuilder, task: TaskId, former: str, host: str, copies: dict[str, int]) -> bool:
+    """Whether the host can have it, no zone gets a second copy by it, and the move is worth while."""
+    if host in builder.silent or host in _taken(builder, task) or not builder.able(host, task):
+        return False
+    others = {builder.zone(h) for h in _taken(builder, task) - {builder.host_of[former]}}
+    return (builder.zone(host) == "" or builder.zone(host) not in others) and _is_above(builder, former, host, copies)
+
+
+def _replace(
+    builder: AssignmentBuilder,
+    task: TaskId,
+    former: str,
+    member: str,
+    copies: dict[str, int],
+    restoring: dict[str, int],
+) -> None:
+    """`member` is to have the standby of `former`; until it has caught up both have it."""
+    host = builder.host_of[member]
+    copies[builder.host_of[former]] -= 1
+    copies[host] += 1
+    lag = builder.view.standbys.get(task, {}).get(member, FAR)
+    if lag <= builder.view.settings.acceptable_recovery_lag:
+        builder.standbys[task].remove(former)
+    else:
+        restoring[host] += 1
+    builder.standbys[task].append(member)

@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.explain.task import explain_task
 from orchestrator.group import events as ev
 from orchestrator.group import timeouts
 from orchestrator.group.convergence import is_stable
 from orchestrator.group.state import Move
 from orchestrator.group.step import Group
-from orchestrator.model import JoinRequest, MemberStatus, Owner, Released, Settings, Task, TaskId
+from orchestrator.member.events import MemberEffect, Release
+from orchestrator.member.machine import Held
+from orchestrator.model import JoinRequest, MemberStatus, Owner, Protocol, Released, Settings, Task, TaskId
 from orchestrator.simulator.cluster import Cluster
+from orchestrator.simulator.nodes import Node
 
 TASKS = [TaskId(0, partition) for partition in range(4)]
 
@@ -144,3 +148,44 @@ def test_between_the_grace_and_the_tick_that_fences_nothing_is_planned() -> None
     assert not group.moves
     effects = group.step(ev.Tick(), 2_100)
     assert ev.Fence("S1#1") in effects
+
+
+class Calling(Cluster):
+    """Members whose releases of some tasks wait for a call; their heartbeats go on."""
+
+    def __init__(self, settings: Settings, in_call: set[TaskId]) -> None:
+        super().__init__(settings)
+        self.in_call = in_call
+
+    def _act(self, node: Node, effect: MemberEffect) -> None:
+        if not (isinstance(effect, Release) and effect.task in self.in_call):
+            super()._act(node, effect)
+
+    def ended(self, name: str, task: TaskId) -> None:
+        self.in_call.discard(task)
+        node = self.nodes[name]
+        self._act(node, Release(task, node.machine.held[task].epoch))
+        self.settle()
+
+
+@pytest.mark.parametrize("protocol", [Protocol.EAGER, Protocol.COOPERATIVE])
+def test_a_round_goes_on_without_the_task_of_an_owner_in_a_long_call(protocol: Protocol) -> None:
+    """Two tasks are to move, and one of them is in a call: the other one moves after the release timeout, nobody is fenced,
+    and the late one moves when its call has ended."""
+    world = Calling(Settings(protocol=protocol), {TASKS[0]})
+    world.declare([Task(task) for task in TASKS], {"S1": TASKS})
+    world.join(world.new_node("S2", "S2", 1, ""))
+    assert world.group.barrier and owners(world) == ["S1"] * 4
+    world.tick(9_000)
+    assert world.group.barrier and owners(world) == ["S1"] * 4
+    world.tick(2_000)
+    assert not world.group.barrier and owners(world) == ["S1", "S2", "S1", "S1"]
+    assert [world.nodes["S1"].machine.held[task].state for task in TASKS[2:]] == [Held.RUNNING] * 2
+    assert not is_stable(world.group) and not world.group.fenced
+    told = "0_0 moves when S1 has ended its call and let go; the others went on without it"
+    assert told in explain_task(world.group, TASKS[0])[1]
+    world.tick(30_000)
+    assert owners(world) == ["S1", "S2", "S1", "S1"] and not world.group.fenced
+    world.ended("S1", TASKS[0])
+    assert sorted(owners(world)) == ["S1", "S1", "S2", "S2"]
+    assert not world.group.postponed and not world.group.moves and not world.group.fenced

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -80,7 +81,12 @@ def test_every_task_has_one_owner_and_copies_keep_apart(view: View) -> None:
         assert all(has(view.members[name], task) for name in hosts), f"{task}: {hosts} do not all know it"
         instances = [view.members[name].instance for name in hosts]
         assert len(instances) == len(set(instances)), f"{task}: {hosts}"
-        assert len(plan.standbys.get(task, ())) <= view.settings.standbys
+        standbys, before = plan.standbys.get(task, ()), view.standbys.get(task, {})
+        assert len(standbys) <= view.settings.standbys + (not before.keys().isdisjoint(standbys))
+        assert (
+            len(before.keys() & standbys) >= min(view.settings.standbys, len(standbys) - 1)
+            or len(standbys) <= view.settings.standbys
+        ), "one more than wanted while it restores, and the others are there"
         if not view.tasks[task].stateful:
             assert task not in plan.learners and not plan.standbys.get(task)
 
@@ -262,3 +268,45 @@ def test_a_ready_learner_that_cannot_be_reached_takes_nothing_over() -> None:
     assert assign_tasks(view).active == {TASK: "S2"}
     cut = assign_tasks(replace(view, silent=frozenset({"S2"})))
     assert cut.active == {TASK: "S1"} and cut.learners == {TASK: "S2"}
+
+
+@given(st.integers(1, 12), st.integers(1, 3), st.integers(0, 3), st.integers(1, 2), st.sampled_from(list(Protocol)))
+@settings(max_examples=200, deadline=None)
+def test_standbys_spread_over_those_who_came_later_and_stay_there(
+    partitions: int, hosts: int, more: int, wanted: int, protocol: Protocol
+) -> None:
+    """A group at rest on few instances, and then there are more. In each plan every task keeps as many close standbys as it
+    had; in the end no instance has two copies more than another one that could have them, and nothing changes any more."""
+    tasks = [TaskId(0, p) for p in range(partitions)]
+    names = [f"I{n}" for n in range(1, hosts + more + 1)]
+    view = View(
+        tasks={t: Task(t) for t in tasks},
+        members={name: MemberView(name, name) for name in names[:hosts]},
+        settings=Settings(standbys=wanted, protocol=protocol),
+        protocol=protocol,
+    )
+    kept = 0
+    for turn in range(60):
+        plan = assign_tasks(view)
+        if turn == 10:
+            kept = min(wanted, hosts - 1)
+            view = replace(view, members={name: MemberView(name, name) for name in names})
+            continue
+        found = {t: dict.fromkeys(plan.standbys.get(t, ()), 0) for t in tasks}
+        close = {t: sum(1 for m in found[t] if m in view.standbys.get(t, {})) for t in tasks}
+        assert turn < 10 or (not plan.learners and not plan.reassigned) or min(close.values()) >= kept - 1
+        if turn > 10 and not plan.reassigned and not plan.learners:
+            assert min(close.values()) >= kept
+        view = replace(
+            view,
+            active=plan.active,
+            learners={t: LearnerView(m, True) for t, m in plan.learners.items()},
+            standbys=found,
+        )
+    assert assign_tasks(view).standbys == {t: tuple(sorted(m)) for t, m in view.standbys.items() if m}
+    copies = Counter([*plan.active.values(), *(m for found in plan.standbys.values() for m in found)])
+    held = {t: {plan.active[t], *plan.standbys.get(t, ())} for t in tasks}
+    for task, standbys in plan.standbys.items():
+        for donor in standbys:
+            free = [copies[name] for name in names if name not in held[task]]
+            assert not free or copies[donor] <= min(free) + 1

@@ -28,6 +28,7 @@ from state.log.protocol import Partition, TaskCommit
 from tests.process_simulation.disk import Directory, DiskStore, Lock
 from tests.process_simulation.process import current
 from workers import (
+    candidate,
     commit,
     commit_machine,
     growth,
@@ -369,8 +370,13 @@ def take_the_lease_at_once(stack: ExitStack) -> None:
 
 
 def never_take_the_lease(stack: ExitStack) -> None:
-    """A lease whose beat stands still is left to its holder."""
+    """A lease whose beat stands still, or whose port refuses, is left to its holder."""
+
+    async def is_refused(address: str) -> bool:
+        return False
+
     _patch(stack, Election, "look", lambda self, seen, now_ms: seen is None)
+    _patch(stack, candidate, "is_refused", is_refused)
 
 
 def connect_once(stack: ExitStack) -> None:

@@ -128,6 +128,8 @@ class Judges:
 
     def fence(self, candidate: Candidate, writer: str) -> None:
         """Nobody is fenced who spoke lately, whatever a clock says; but for a twin, and for a release not given."""
+        if (candidate.term, writer) in self.refused:
+            raise Broken(f"{writer} was fenced twice in term {candidate.term}")
         self.fenced.add(writer)
         self.refused.add((candidate.term, writer))
         world, group, worker = self.world, candidate.group, self.world.by_transactional_id[writer]
@@ -137,7 +139,9 @@ class Judges:
         if worker.join_request.writer != writer:
             return  # another incarnation of it is there
         if heard is None:
-            if local - group.started_ms < settings.rejoin_grace_ms:
+            former = worker.instance == group.former  # its process is gone, for all to see
+            grace = settings.disconnect_grace_ms if former else settings.rejoin_grace_ms
+            if local - group.started_ms < grace:
                 raise Broken(f"{worker.member} was fenced {local - group.started_ms} ms into term {candidate.term}")
             return
         asked = [*self.releases_asked, *self._asked(group)]
@@ -267,7 +271,7 @@ class Judges:
                 if task not in group.moves and task not in group.recording and not (copy is not None and copy.ready):
                     restoring[host] = restoring.get(host, 0) + 1
         for task, count in sorted(standbys.items()):
-            if count > group.settings.standbys:
+            if count > group.settings.standbys + (group.settings.standbys > 0):
                 raise Broken(f"{count} members are told to keep a standby of {task}, of {group.settings.standbys}")
         for host, count in sorted(restoring.items()):
             if count > group.settings.max_learners_per_instance:
@@ -285,6 +289,10 @@ class Judges:
         if not world.log_up() or group.fencing or now - group.started_ms < settings.rejoin_grace_ms + SLACK_MS:
             return
         for task, move in group.moves.items():
+            owner = group.owners.get(task)
+            free = (owner is None or not owner.writer) and task not in group.recording
+            if free and group.barrier and group.protocol is Protocol.COOPERATIVE:
+                raise Broken(f"{task} is nobody's, and {move.target} is to wait for what others give up")
             source = group.members.get(move.source)
             waits = move.asked and source is not None and not source.fenced
             waits = waits and not self._has_released(group, group.owners[task])

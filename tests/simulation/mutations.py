@@ -20,6 +20,7 @@ from orchestrator.group import (
     scale_down,
     state,
     step,
+    takeovers,
     timeouts,
 )
 from orchestrator.group import changes as ch
@@ -342,6 +343,21 @@ def ignore_who_tells_last(stack: ExitStack) -> None:
     _patch(stack, partition_growth, "only_adds_pending", lambda group, before, now: True)
 
 
+def take_everybody_for_gone(stack: ExitStack) -> None:
+    """Where a coordinator died, all who are not back at once are taken for dead with it."""
+    _patch(stack, takeovers, "_is_worker_of", lambda name, instance: True)
+
+
+def hold_what_is_free(stack: ExitStack) -> None:
+    """A cooperative rebalance hands nothing out before everything has been given up."""
+    _patch(stack, reconcile, "_unowned", lambda group, free: [])
+
+
+def keep_standbys_together(stack: ExitStack) -> None:
+    """Standbys stay where they are, whoever joins."""
+    _patch(stack, standbys, "_spread", lambda builder, tasks, wanted, copies: iter(()))
+
+
 MUTATIONS: dict[str, Mutation] = {
     made.__name__: made
     for made in (
@@ -357,6 +373,9 @@ MUTATIONS: dict[str, Mutation] = {
         welcome_fenced_writers,
         forget_cut_off_leavers,
         keep_moves_to_fenced,
+        take_everybody_for_gone,
+        hold_what_is_free,
+        keep_standbys_together,
         no_session_timeout,
         never_give_up_learners,
         no_balance,

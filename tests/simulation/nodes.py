@@ -269,7 +269,8 @@ class Candidate:
         if self.group is not None or not self.sees_log():
             return
         seen = None if lease is None else Seen(lease.term, lease.beat)
-        if not self.election.look(seen, self.clock()):
+        gone = lease is not None and not world.listens(lease.term)
+        if not self.election.look(seen, self.clock()) and not gone:
             return
         copy = None if lease is None else LeaseRow(lease.term, lease.holder, lease.beat)
         taken = world.log.acquire(self.process.name, copy)
@@ -285,6 +286,7 @@ class Candidate:
             now_ms=self.clock(),
             long_assignment=world.plan.long_assignment,
             gathering=True,
+            former=lease.holder if lease is not None and gone else "",
         )
         term = taken.term
         wait = world.settings.gathering_ms

@@ -6,6 +6,7 @@ leaving a fault out changes little else. Faults are in faults.py, judges in judg
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from orchestrator.member.machine import Held
@@ -90,6 +91,10 @@ class World:
             return None
         end = self.log.commit(worker.join_request.writer, task, epoch, start, stop)
         return None if self.faulty and worker.random.random() < 0.002 else end
+
+    def listens(self, term: int) -> bool:
+        """Whether the coordinator of a term still has its port open: as long as its process is there, even a stopped one."""
+        return any(c.process.alive and c.group is not None and c.term == term for c in self.candidates)
 
     def holder(self) -> Candidate | None:
         lease = self.log.lease
@@ -248,7 +253,9 @@ class World:
             found.append("a target is being computed")
         found += self._unbalanced(here, placed)
         found += self._standbys(here, there)
-        return found
+        if group.spreading:
+            found.append(f"standbys of {sorted(group.spreading)} restore in another place")
+        return found or self._together(here)
 
     def knows(self, worker: Worker) -> frozenset[TaskId]:
         return self.plan.versions[worker.version] - frozenset(self.waiting)
@@ -287,6 +294,29 @@ class World:
                 if b != a and task in known[b] and loads[a] * capacity[b] > (loads[b] + least) * capacity[a]
             ]
         return found
+
+    def _together(self, here: list[Worker]) -> list[str]:
+        """No standby could still be moved with a gain, where zones do not forbid it, and all are of one version."""
+        if len({self.knows(w) for w in here}) > 1 or (self.settings.standbys > 1 and any(w.zone for w in here)):
+            return []
+        zone = {w.instance: w.zone for w in here}
+
+        def alone(task: TaskId, a: str, b: str) -> bool:
+            return zone[b] == "" or all(zone[h] != zone[b] for h in held if h != a and task in held[h])
+
+        held: dict[str, set[TaskId]] = {w.instance: set() for w in here}
+        capacity = Counter(w.instance for w in here)
+        for worker in here:
+            held[worker.instance].update(worker.machine.held)
+        copies = {instance: len(tasks) for instance, tasks in held.items()}
+        standbys = {(t, w.instance) for w in here for t, h in w.machine.held.items() if h.state is Held.COPYING}
+        least = max(1, self.settings.balancing_factor)
+        return [
+            f"{a} has {copies[a]} copies, {b} has {copies[b]}: the standby of {task} should move"
+            for task, a in sorted(standbys)
+            for b in held
+            if task not in held[b] and alone(task, a, b) and copies[a] * capacity[b] > (copies[b] + least) * capacity[a]
+        ]
 
     def _standbys(self, here: list[Worker], there: frozenset[TaskId]) -> list[str]:
         found = []
