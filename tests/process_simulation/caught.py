@@ -35,7 +35,7 @@ CAUGHT_BY: dict[str, int] = {
     "gaps_after_a_failed_call": 8,
     "a_release_does_not_wait_for_the_call": 35,
     "halted_before_the_commit": 17,
-    "taken_again_before_the_outcome": 3,
+    "taken_again_before_the_outcome": 1,
     "a_halt_is_not_written": 5,
     "a_skip_is_over_before_it_is_committed": 314,
     "calls_count_as_they_end": 1,
