@@ -8,14 +8,16 @@ that keeps the connection to the coordinator alive.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from pipeline.process import TaskProcess
 from pipeline.records import RawRecord
 from workers.blame import Blame
 
 NOTICED_S = 1.0
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,3 +88,18 @@ def describe(turn: Turn) -> str:
     if at >= len(turn.records):  # all are read: a batch of them is being processed
         return f"the call of {names} with a batch of {len(turn.records)} records up to {place}"
     return f"the call of {names} with {place}"
+
+
+class CallWatches(Generic[K]):
+    """A watch for each of several turns of calls that overlap."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._watches: dict[K, CallWatch] = {}
+
+    def look(self, turns: Mapping[K, Turn]) -> list[str]:
+        """A line for each call that lasts."""
+        for gone in self._watches.keys() - turns.keys():
+            del self._watches[gone]
+        watches = [(self._watches.setdefault(key, CallWatch(self._clock)), turn) for key, turn in turns.items()]
+        return [text for watch, turn in watches if (text := watch.look(turn))]

@@ -22,7 +22,7 @@ from state.errors import LogDamaged, PositionOutOfRange, StateError
 from state.log.batches import decode
 from state.log.protocol import Partition, Reader
 from workers import commit_machine as cm
-from workers.call_watch import CallWatch, Turn, blame
+from workers.call_watch import CallWatch, CallWatches, Turn, blame
 from workers.commit import Taken, commit, take
 from workers.rests import Rests
 from workers.unreadable import Unreadable
@@ -36,7 +36,7 @@ TURN_RECORDS, TURN_S = 500, 0.05
 FETCH_BYTES, FETCH_BYTES_MIN = 256 << 10, 16 << 10
 BUFFER_BYTES, BUFFER_BYTES_ALL = 1 << 20, 64 << 20  # of fetched records that wait: of a partition, and of the worker
 ROUNDS = 20  # a turn of N calls at once takes so many times N records at most
-IDLE_MS = 20
+IDLE_MS, QUIET_MS = 20, 500  # where nothing can be processed; where besides nothing is to be committed or called
 LOOKS = 3  # heartbeats in which somebody looks at a sync call that lasts, at least
 CALL_END_S = 5.0  # how long an orderly stop waits for async calls before it undoes them
 
@@ -57,9 +57,10 @@ class RecordLoop:
         self._commit_s = worker.spec.instance.commit_ms / 1000
         self._next_commit = 0.0
         self._stopped = asyncio.Event()
+        self._quiet = False
         self._turn_under_way: Turn | None = None
         self._turns: dict[TaskRun, Turn] = {}  # of async tasks
-        self._watches: dict[TaskRun, CallWatch] = {}
+        self._watches: CallWatches[TaskRun] = CallWatches(worker.surroundings.clock)
         max_call_s = worker.spec.instance.max_call_ms / 1000
         look_s = LOOKS * worker.spec.instance.settings.heartbeat_ms / 1000
         self._watch = CallWatch(worker.surroundings.clock, max_call_s, worker.overdue, look_s)
@@ -104,13 +105,24 @@ class RecordLoop:
     async def run(self) -> None:
         """Until `stop` has come to its end."""
         while not self._stopped.is_set():
-            await self._fetch()
+            if not await self._fetch() and (self._quiet or self._is_quiet()):
+                self._quiet = True
+                continue
+            self._quiet = False
             for run in self.active():
                 await self._process(run)
                 self._look_at_the_time()
             if self._commit is not None:
                 await asyncio.wait([self._commit])
             await asyncio.sleep(0)
+
+    def _is_quiet(self) -> bool:
+        """Whether nothing but a record, or a task that comes or goes, is something to do. Both end the wait."""
+        if self._calls or self._commit is not None or self._paused or self.unreadable.notices() or self.rests.notices():
+            return False
+        return not any(
+            len(run.merger) or run.has_moved(with_gaps=self.machine.trusts_gaps(run.id)) for run in self.active()
+        )
 
     async def stop(self) -> None:
         """An orderly end: no further call begins, what is whole is committed, async calls that last are undone."""
@@ -138,8 +150,10 @@ class RecordLoop:
             log.warning("%s: a call lasts; it is undone, and its record is read again by the next owner", run.id)
             calls.cancel()
 
-    async def _fetch(self) -> None:
-        """Read what there is for the tasks that have little left; wait a moment where nothing can be processed."""
+    async def _fetch(self) -> bool:
+        """Read what there is for the tasks that have little left; wait where nothing can be processed. Whether something can."""
+        if self._quiet:
+            return await self._read(FETCH_BYTES, QUIET_MS)
         ready = any(self._may_call(run) for run in self.active())
         most = max(FETCH_BYTES_MIN, min(BUFFER_BYTES, BUFFER_BYTES_ALL // max(1, len(self._runs))))
         self._hold_back(most)
@@ -148,13 +162,15 @@ class RecordLoop:
                 self._reader.add(partition, position)
         if len(self._paused) == len(self._runs):
             await asyncio.sleep(0 if ready else IDLE_MS / 1000)
-            return
-        wait_ms = 0 if ready else IDLE_MS
+            return True
+        return await self._read(min(FETCH_BYTES, most), 0 if ready else IDLE_MS) or ready
+
+    async def _read(self, size: int, wait_ms: int) -> bool:
         try:
-            fetched = await self._reader.poll(max_bytes_per_partition=min(FETCH_BYTES, most), wait_ms=wait_ms)
+            fetched = await self._reader.poll(max_bytes_per_partition=size, wait_ms=wait_ms)
         except PositionOutOfRange as error:
             self._records_are_gone(error)
-            return
+            return True
         for part in fetched:
             run = self._runs.get(part.partition)
             if run is None or run.process is None:
@@ -168,6 +184,7 @@ class RecordLoop:
             topic, number = part.partition
             run.merger.add(topic, number, records, part.next_position, len(part.data))
             self._nudge(run)
+        return bool(fetched)
 
     def _records_are_gone(self, error: PositionOutOfRange) -> None:
         """What a task has yet to read was removed: by its next owner, who has processed it while this process stood still,
@@ -394,11 +411,7 @@ class RecordLoop:
 
     def long_calls(self) -> list[str]:
         """What an operator should know of the async calls under way: a line for each that lasts."""
-        clock = self._worker.surroundings.clock
-        for run in self._watches.keys() - self._turns.keys():
-            del self._watches[run]
-        watches = [(self._watches.setdefault(run, CallWatch(clock)), turn) for run, turn in self._turns.items()]
-        return [text for watch, turn in watches if (text := watch.look(turn))]
+        return self._watches.look(self._turns)
 
     def long_call(self) -> str:
         """What an operator should know of the sync call under way; "" where none lasts. Called from the thread that

@@ -5,7 +5,7 @@ CAUGHT_BY: dict[str, int] = {
     "ignore_the_fence": 7,
     "fence_is_not_passed_on": 2,
     "rejoin_under_the_old_writer": 5,
-    "log_forgets_fences": 3,
+    "log_forgets_fences": 35,
     "try_an_unknown_outcome_again": 3,
     "go_on_after_an_unknown_outcome": 3,
     "positions_of_refused_parts": 3,
