@@ -1,7 +1,7 @@
 """Opening the stores of a task: what is on disk if it may be trusted, else the newest snapshot, else empty.
 
 One rule: a store that is damaged, foreign or too old costs a restore and a message, never an answer. A changelog that
-goes on from a base (`state.base`) is replayed behind a snapshot only; without one the task is not opened at all.
+goes on from a base (`state.log.base`) is replayed behind a snapshot only; without one the task is not opened at all.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from pathlib import Path
 
 from orchestrator.model import TaskId
 from pipeline.errors import PipelineError
-from state import base, history, manifest, snapshot
-from state.base import Base
+from state import history, manifest, snapshot
 from state.changelog import usable
 from state.directory import StateDirectory
 from state.errors import SnapshotUnusable, StoreDamaged
 from state.history import History
+from state.log import base
+from state.log.base import Base
 from state.log.protocol import GroupLog, Partition
 from state.manifest import SnapshotManifest
 from state.store.protocol import Store

@@ -30,7 +30,8 @@ from pipeline.spark.rows import Written, records, write_pairs
 from pipeline.spark.source import Source
 from pipeline.spark.task_state import TaskState
 from pipeline.topology import Subtopology
-from state import base, manifest
+from state import manifest
+from state.log import base
 from state.private import make_folder, private_process
 from state.snapshot import Origin, write_table
 

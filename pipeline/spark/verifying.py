@@ -22,9 +22,10 @@ from pipeline.spark.log_source import log_frame
 from pipeline.spark.session import absolute_log, failure
 from pipeline.spark.snapshot_source import snapshot_frame
 from pipeline.topology import Subtopology
-from state import base, manifest
-from state.base import Base
+from state import manifest
 from state.errors import SnapshotUnusable
+from state.log import base
+from state.log.base import Base
 from state.log.group_store import GroupStore
 from state.log.protocol import Log, Partition
 from workers.client import description
