@@ -8,55 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from examples.demo import measure
 from examples.demo.events import append_all, events
 from examples.demo.killing import kill
-from examples.demo.processes import Processes
-from examples.demo.show import Show
+from examples.demo.stage import Stage
 from examples.flights import app
-from orchestrator.coordinator.requests import HandOversRequest, StatusRequest
+from orchestrator.coordinator.requests import HandOversRequest
 from orchestrator.errors import OrchestratorError, RefusedBySafety, TimedOut
-from state.log.sqlite import SqliteLog, open_sqlite
+from state.log.sqlite import open_sqlite
 from workers.client import Client
 from workers.credentials import credentials_of
 from workers.journal import read_journals
 from workers.prepare import prepare
-
-if TYPE_CHECKING:
-    from asyncio.subprocess import Process
-
-    from examples.demo.command import Options
 
 APP = "examples.flights:app"
 ORCHESTRATOR = "orchestrator.cli.main"
 T = TypeVar("T")
 
 
-class Tour:
+class Tour(Stage):
     """One run. `run` returns the report."""
-
-    def __init__(self, options: Options, processes: Processes, show: Show) -> None:
-        self.options = options
-        self.processes = processes
-        self.show = show
-        self.random = random.Random(options.seed)
-        self.seconds: dict[str, float] = {}
-        self.checks: list[dict[str, Any]] = []
-        self.hand_overs: list[dict[str, Any]] = []
-        self.moved: set[str] = set()
-        self.produced = 0
-        self.log: SqliteLog
-        self.client: Client
-        self.fleet: Process
-        self.producer: Process
 
     async def run(self) -> dict[str, Any]:
         self.log = await open_sqlite(self.options.log, create=True)
@@ -79,25 +57,6 @@ class Tour:
         started = time.monotonic()
         await step
         self.seconds[name] = round(time.monotonic() - started, 1)
-
-    async def until(self, what: str, holds: Callable[[], Awaitable[bool]], seconds: float) -> None:
-        """Wait for a condition. Raises TimedOut; a fleet or producer that died ends the wait at once."""
-        deadline = time.monotonic() + seconds
-        while not await holds():
-            for name in ("fleet", "producer"):
-                process: Process | None = getattr(self, name, None)
-                if process is not None and process.returncode not in (None, 0):
-                    raise OrchestratorError(f"the {name} ended: {self.processes.last_line(name)}")
-            if time.monotonic() > deadline:
-                raise TimedOut(f"waited {seconds:.0f} s for {what}")
-            await asyncio.sleep(0.1)
-
-    async def status(self) -> dict[str, Any]:
-        answer: dict[str, Any] = await self.client.ask(StatusRequest(), retry_s=60)
-        return answer
-
-    def check(self, check: str, expected: object, found: object, ok: bool) -> None:
-        self.checks.append({"check": check, "expected": expected, "found": found, "ok": ok})
 
     # ---- 1 and 2
 
@@ -144,7 +103,6 @@ class Tour:
         options = self.options
         place = "Spark" if options.on == "spark" else "processes"
         self.show.step(3, f"{options.instances} instances on {place} ingest the snapshots and go on from P")
-        self.failpoint = options.folder / "die-now"
         self.fleet = await self.processes.start(
             "fleet",
             ORCHESTRATOR,
@@ -175,19 +133,6 @@ class Tour:
             "tasks restored from the snapshot", "some", sources.get("snapshot", 0), sources.get("snapshot", 0) > 0
         )
         await self.processed_more(1000)
-
-    async def processed_more(self, records: int) -> None:
-        """Live traffic flows, before the next step and not by the clock."""
-        start = await self.processed()
-
-        async def enough() -> bool:
-            return await self.processed() >= start + records or self.producer.returncode is not None
-
-        await self.until(f"{records} more live records", enough, 60)
-
-    async def processed(self) -> int:
-        positions = await self.log.positions(app.id, self.inputs)
-        return sum(offset for p, offset in positions.items() if p.topic in ("flights", "weather"))
 
     # ---- 4
 
