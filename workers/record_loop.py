@@ -12,7 +12,6 @@ import asyncio
 import logging
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from orchestrator.model import TaskId
 from pipeline.errors import CallLost, ProcessorFailed
@@ -24,12 +23,10 @@ from state.log.protocol import Partition, Reader
 from workers import commit_machine as cm
 from workers.call_watch import CallWatch, Turn, blame
 from workers.commit import Taken, commit, take
+from workers.ports import RecordPort
 from workers.rests import Rests
+from workers.task import TaskRun
 from workers.unreadable import Unreadable
-
-if TYPE_CHECKING:
-    from workers.task import TaskRun
-    from workers.worker import Worker
 
 log = logging.getLogger("orchestrator.records")
 TURN_RECORDS, TURN_S = 500, 0.05
@@ -44,7 +41,7 @@ CALL_END_S = 5.0  # how long an orderly stop waits for async calls before it und
 class RecordLoop:
     """One reader for all inputs of this worker's active tasks."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: RecordPort) -> None:
         self.machine = cm.CommitMachine()
         self._worker = worker
         self._reader: Reader = worker.log.reader()
@@ -378,13 +375,13 @@ class RecordLoop:
         worker = self._worker
         try:
             if taken:
-                writer, before = worker.session.hello.writer, worker.failpoint.before_commit
-                outcome = await commit(worker.log, worker.application, writer, taken, before)
+                writer = worker.transactional_id
+                outcome = await commit(worker.log, worker.application, writer, taken, worker.before_commit)
                 for done in outcome.done:
                     worker.committed(done)
                 through |= {done.run.id for done in outcome.done}
                 # A fence of an incarnation that was given up meanwhile says nothing of the one after it.
-                worker.lost(outcome.lost, outcome.fenced and writer == worker.session.hello.writer)
+                worker.lost(outcome.lost, outcome.fenced and writer == worker.transactional_id)
         except Exception as error:  # noqa: BLE001 - a task of the loop: whatever it is ends the worker with it
             worker.crashed(error)
             for one in taken:  # not known to be in the log: not to be committed again

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from pipeline.retries import Waiting
-
-if TYPE_CHECKING:
-    from workers.task import TaskRun
+from workers.task import TaskRun
 
 log = logging.getLogger("orchestrator.records")
 

@@ -11,7 +11,6 @@ import logging
 import os
 import socket
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.connection import ConnectionEnded
@@ -23,10 +22,8 @@ from orchestrator.model import JoinRequest, TaskRange
 from orchestrator.weights import with_given
 from state.errors import Fenced, StateError
 from workers import inputs
+from workers.ports import SessionPort
 from workers.uplink import Line, Uplink
-
-if TYPE_CHECKING:
-    from workers.worker import Worker
 
 log = logging.getLogger("orchestrator.session")
 RETRY_S = 0.1
@@ -36,7 +33,7 @@ LOOK_S = 1.0  # well within the rejoin grace
 class Session:
     """One worker's side of the connection."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: SessionPort) -> None:
         spec = worker.spec
         self._worker = worker
         self._line: Line = worker.surroundings.new_line()
@@ -72,7 +69,7 @@ class Session:
 
     def send_now(self) -> None:
         if self._uplink is not None:
-            self._uplink.publish(self._worker.machine.status())
+            self._uplink.publish(self._worker.status())
 
     async def beat(self) -> None:
         """A heartbeat every interval, and at once when something changed. It waits for nothing else, not for the log."""
@@ -95,15 +92,15 @@ class Session:
     async def _measure(self) -> None:
         """Positions of running tasks, for those who compare copies with them."""
         worker = self._worker
-        lags = await inputs.lags(worker)
-        for run in worker.records.active():
+        lags = await inputs.lags(worker.log, worker.active())
+        for run in worker.active():
             position = run.position()
             worker.tell(Progress(run.id, position, position))
         worker.tell(
             Measured(
                 {
                     run.id: (lags.get(run.scope, 0), run.state_bytes(), run.records, run.pause_ms)
-                    for run in worker.records.active()
+                    for run in worker.active()
                 }
             )
         )
@@ -135,7 +132,7 @@ class Session:
         if not await self._open_writer():
             return
         heartbeat_s = worker.spec.instance.settings.heartbeat_ms / 1000
-        uplink = await self._line.open(lease.address, self._credentials, heartbeat_s, worker.records.long_call)
+        uplink = await self._line.open(lease.address, self._credentials, heartbeat_s, worker.long_call)
         if self._opened != self.hello.writer:  # fenced meanwhile: the log does not know the new id yet
             await uplink.close()
             return
@@ -203,7 +200,7 @@ class Session:
                     raise ProtocolError(f"{type(message).__name__} is no message of a coordinator")
 
     def _join(self, uplink: Uplink) -> None:
-        uplink.join(self._worker.application, self.hello, self._worker.machine.status())
+        uplink.join(self._worker.application, self.hello, self._worker.status())
 
     def say_hello_again(self) -> None:
         """There are other tasks now. The same incarnation says so over the same connection, so that nobody takes it for

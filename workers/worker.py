@@ -17,20 +17,20 @@ from orchestrator.clocks import monotonic_ms
 from orchestrator.errors import OrchestratorError
 from orchestrator.member import events as mem
 from orchestrator.member.machine import MemberMachine
-from orchestrator.model import Role, TaskId
+from orchestrator.model import MemberStatus, Role, TaskId
 from state import history
 from state.errors import StateError, StoreDamaged
 from state.log.protocol import GroupLog, Partition
-from workers import growth, halts, inputs, offered_stores
+from workers import growth, halt_watch, halts, inputs, offered_stores
 from workers.blame import Caution, note_path
 from workers.call_watch import Turn, blame, is_of_one_record
 from workers.commit import Taken
 from workers.failpoint import Failpoint
-from workers.following import Following
 from workers.halts import Halt
 from workers.patient_log import PatientLog
 from workers.prepare import Prepared
 from workers.record_loop import RecordLoop
+from workers.restore_loop import RestoreLoop
 from workers.session import Session
 from workers.spec import OVERDUE, REPORTED, WorkerSpec
 from workers.stores import StoreOpener, disk_positions
@@ -67,14 +67,14 @@ class Worker:
             self.directory.path / "journal.jsonl",
             {"instance": instance.instance, "incarnation": spec.incarnation},
         )
-        self.failpoint = Failpoint(instance.failpoint, self)
+        self.failpoint = Failpoint(instance, log_)
         self.caution = Caution(
             surroundings.open_note(note_path(self.directory.path, spec.number)),
             careful=spec.careful,
             blamed=spec.blamed,
         )
         self.runs: dict[TaskId, TaskRun] = {}
-        self.following = Following(self)
+        self.restores = RestoreLoop(self)
         self.records = RecordLoop(self)
         self.failure: BaseException | None = None
         self.stopping = asyncio.Event()
@@ -93,10 +93,10 @@ class Worker:
                 ("session", self.session.run()),
                 ("heartbeat", self.session.beat()),
                 ("measure", self.session.measure()),
-                ("following", self.following.run()),
+                ("restores", self.restores.run()),
                 ("upkeep", self._upkeep()),
                 ("growth", growth.run(self)),
-                ("halts", halts.run(self)),
+                ("halts", halt_watch.run(self)),
                 ("records", self.records.run()),
                 ("stores", offered_stores.run(self)),
             )
@@ -207,7 +207,7 @@ class Worker:
         lines = [f"waits for the log: {waiting}"] if waiting else []
         lines += self.records.long_calls()
         lines += self.records.rests.notices()
-        lines += [*self.records.unreadable.notices(), *self.following.unreadable.notices()]
+        lines += [*self.records.unreadable.notices(), *self.restores.unreadable.notices()]
         for run in self.runs.values():
             if run.halt is not None and run.process is None:
                 lines.append(f"{run.id} is halted at {run.halt.record}: {run.halt.error}")
@@ -288,13 +288,35 @@ class Worker:
         found = disk_positions(self.directory, self.prepared, self.log.log_id)
         self.tell(mem.DiskSeen(found))
 
-    # ---- readers, for tasks
+    # ---- asked by its parts (ports.py)
 
-    def follow(self, run: TaskRun, partition: Partition, position: int) -> None:
-        self.following.add(run, partition, position)
+    @property
+    def transactional_id(self) -> str:
+        return self.session.hello.writer
 
-    def unfollow(self, partition: Partition) -> None:
-        self.following.drop(partition)
+    @property
+    def member(self) -> str:
+        return self.session.hello.member
+
+    def status(self) -> MemberStatus:
+        return self.machine.status()
+
+    def active(self) -> list[TaskRun]:
+        return self.records.active()
+
+    def long_call(self) -> str:
+        return self.records.long_call()
+
+    async def before_commit(self, taken: list[Taken]) -> None:
+        await self.failpoint.before_commit(self.transactional_id, taken)
+
+    def topics_grew(self, prepared: Prepared) -> None:
+        """Go by other counts; the group is told where there are other tasks now."""
+        before, self.prepared = self.prepared, prepared
+        for run in list(self.runs.values()):
+            run.topics_grew()
+        if prepared.tasks() != before.tasks():
+            self.session.say_hello_again()
 
     async def start_positions(self, run: TaskRun, inputs: Sequence[Partition]) -> dict[Partition, int]:
         """Where these inputs of a task go on: what is committed, else what the topic says of its start."""
@@ -351,7 +373,7 @@ class Worker:
                 self.directory.clean, keep, delay_ms=CLEAN_UP_DELAY_MS, now_ms=self.surroundings.wall_ms()
             )
             self.scan_disk()
-            await inputs.trim(self)
+            await inputs.trim(self.log, self.prepared.topics, self.active())
             for run in list(self.runs.values()):
                 if run.process is not None and run.id.partition == 0:
                     for opened in list(run.stores.values()):
