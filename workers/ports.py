@@ -21,6 +21,7 @@ from workers.prepare import Prepared
 from workers.spec import WorkerSpec
 from workers.surroundings import Surroundings
 from workers.task import TaskRun
+from workers.uplink import Watch
 
 
 class WorkerPort(Protocol):
@@ -92,8 +93,9 @@ class SessionPort(WorkerPort, Protocol):
     def notice(self) -> str:
         """What an operator should know of this worker now, a line each."""
 
-    def long_call(self) -> str:
-        """What is to be known of a sync call that lasts; called from another thread."""
+    @property
+    def long_call(self) -> Watch:
+        """What is to be known of a sync call that lasts."""
 
     def active(self) -> Sequence[TaskRun]:
         """The tasks that process."""

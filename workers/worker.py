@@ -36,6 +36,7 @@ from workers.spec import OVERDUE, REPORTED, WorkerSpec
 from workers.stores import StoreOpener, disk_positions
 from workers.surroundings import REAL, Surroundings
 from workers.task import TaskRun
+from workers.uplink import Watch
 
 log = logging.getLogger("orchestrator.worker")
 CLEAN_UP_S, CLEAN_UP_DELAY_MS, DRAIN_S = 60.0, 600_000, 10.0
@@ -304,8 +305,9 @@ class Worker:
     def active(self) -> list[TaskRun]:
         return self.records.active()
 
-    def long_call(self) -> str:
-        return self.records.long_call()
+    @property
+    def long_call(self) -> Watch:
+        return self.records.long_call
 
     async def before_commit(self, taken: list[Taken]) -> None:
         await self.failpoint.before_commit(self.transactional_id, taken)
