@@ -175,21 +175,21 @@ def checked_concurrency(
     name: str, concurrency: Any, *, is_async: bool, batch: bool, others: Sequence[Declared[Any]]
 ) -> int:
     """`concurrency=`: how many calls of a task may be under way at once. Records of one key stay in order, so a call has
-    the key of its record and no other: tables whose keys are told apart otherwise are refused."""
+    the key of its record and no other: tables whose keys decide its task otherwise are refused."""
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
         raise DefinitionError(f"{name}: concurrency={concurrency!r} is not a whole number from 1 on")
     if concurrency == 1:
         return concurrency
-    told = f"{name}: concurrency={concurrency}"
+    option = f"{name}: concurrency={concurrency}"
     if not is_async:
-        raise DefinitionError(f"{told} is for calls that wait; declare {name} with async def, or leave it out")
+        raise DefinitionError(f"{option} is for calls that wait; declare {name} with async def, or leave it out")
     if batch:
-        raise DefinitionError(f"{told} takes one record a call, not a batch; leave batch= out, or concurrency=")
+        raise DefinitionError(f"{option} takes one record a call, not a batch; leave batch= out, or concurrency=")
     for table in others:
         if isinstance(table, TableDef) and (table.route is not None or table.local):
             kind = "route=" if table.route is not None else "local="
             raise DefinitionError(
-                f"{told} cannot have table {table.name!r} with {kind}: calls of several keys at once would share its keys; "
+                f"{option} cannot have table {table.name!r} with {kind}: calls of several keys at once would share its keys; "
                 "give it a table by the record's key, or leave concurrency= out"
             )
     return concurrency

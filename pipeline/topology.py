@@ -23,7 +23,7 @@ from pipeline.processors import Processor
 class TopicDef:
     """A topic of the app in the log. `written`: the app writes it; one it only reads is not created by us.
 
-    `partitions` is the count wanted, or the existing one where `with_partitions` told it.
+    `partitions` is the count wanted, or the existing one where `with_partitions` was given it.
     """
 
     name: str
@@ -151,10 +151,10 @@ class _Plan:
         if not piece.tables and rekeyed.isdisjoint(piece.sources) and all(name in existing for name in piece.sources):
             return max(fixed.values())
         if len(set(fixed.values())) > 1:
-            told = ", ".join(f"{name} has {count}" for name, count in sorted(fixed.items()))
+            shown = ", ".join(f"{name} has {count}" for name, count in sorted(fixed.items()))
             names = ", ".join(processor.name for processor in piece.processors)
             raise TopologyError(
-                f"app {self.app.id!r}, subtopology {given} ({names}): partition counts differ: {told}; "
+                f"app {self.app.id!r}, subtopology {given} ({names}): partition counts differ: {shown}; "
                 f"{_advice(fixed, existing)}"
             )
         return next(iter(fixed.values()), self.app.partitions)

@@ -15,7 +15,7 @@ MODULE_LINES_MAX = 420
 FUNCTION_LINES_MAX = 72
 
 # Words that the project's vocabulary replaces by the field's: none stands in a name of these packages.
-WORDS_CHECKED = ("orchestrator",)
+WORDS_CHECKED = ROOMS
 PRIVATE_WORDS = {
     *(
         "wish",

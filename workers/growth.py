@@ -1,7 +1,7 @@
 """Topics that grow while the app runs: a worker looks now and then, and goes by the new counts.
 
 One rule: the count of a topic that decides where state lies never changes while the app runs. Everything else follows
-the log: what is sent goes to the new partitions, and the tasks that read them are told to the group by every worker.
+the log: what is sent goes to the new partitions, and the tasks that read them are reported to the group by every worker.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ async def run(worker: GrowthPort) -> None:
         except StateError as error:  # those who read and write it say so louder
             log.debug("topics: %s", error)
             continue
-        for told in sorted(set(ignored(worker.prepared, found)) - warned):
-            warned.add(told)
-            log.warning(told)
+        for line in sorted(set(ignored(worker.prepared, found)) - warned):
+            warned.add(line)
+            log.warning(line)
         prepared = seen_again(worker.prepared, found)
         if prepared is not worker.prepared:
             worker.topics_grew(prepared)

@@ -77,7 +77,7 @@ class RecordPort(WorkerPort, Protocol):
 class RestorePort(WorkerPort, Protocol):
     """What the restore loop needs: who is to know how far a task is."""
 
-    def tell(self, event: MemberEvent) -> None: ...
+    def event(self, event: MemberEvent) -> None: ...
 
     def failed(self, run: TaskRun, error: StateError) -> None:
         """The state of a task failed."""
@@ -100,7 +100,7 @@ class SessionPort(WorkerPort, Protocol):
     def active(self) -> Sequence[TaskRun]:
         """The tasks that process."""
 
-    def tell(self, event: MemberEvent) -> None: ...
+    def event(self, event: MemberEvent) -> None: ...
     def term_began(self, term: int) -> None:
         """A coordinator of this term has accepted the member."""
 

@@ -141,4 +141,4 @@ class RestoreLoop:
         if run.catching_up:
             await run.caught_up()
         elif run.by_changelog and run.process is None:
-            self._worker.tell(Progress(run.id, run.position(), sum(run.ends.values())))
+            self._worker.event(Progress(run.id, run.position(), sum(run.ends.values())))

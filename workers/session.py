@@ -42,7 +42,7 @@ class Session:
         self._wanted = asyncio.Event()
         self._opened = ""  # the transactional id that the log knows as ours
         member = f"{spec.instance.instance}.{spec.number}" if spec.instance.workers > 1 else spec.instance.instance
-        self.hello = JoinRequest(
+        self.join_request = JoinRequest(
             member=member,
             instance=spec.instance.instance,
             incarnation=spec.incarnation,
@@ -78,7 +78,7 @@ class Session:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(interval):  # wait_for swallows a cancellation that comes with the event
                     await self._wanted.wait()
-            self._worker.tell(Noticed(self._worker.notice()))
+            self._worker.event(Noticed(self._worker.notice()))
             self._wanted.clear()
             self.send_now()
 
@@ -95,8 +95,8 @@ class Session:
         lags = await inputs.lags(worker.log, worker.active())
         for run in worker.active():
             position = run.position()
-            worker.tell(Progress(run.id, position, position))
-        worker.tell(
+            worker.event(Progress(run.id, position, position))
+        worker.event(
             Measured(
                 {
                     run.id: (lags.get(run.scope, 0), run.state_bytes(), run.records, run.pause_ms)
@@ -133,10 +133,10 @@ class Session:
             return
         heartbeat_s = worker.spec.instance.settings.heartbeat_ms / 1000
         uplink = await self._line.open(lease.address, self._credentials, heartbeat_s, worker.long_call)
-        if self._opened != self.hello.writer:  # fenced meanwhile: the log does not know the new id yet
+        if self._opened != self.join_request.writer:  # fenced meanwhile: the log does not know the new id yet
             await uplink.close()
             return
-        self._uplink, writer = uplink, self.hello.writer
+        self._uplink, writer = uplink, self.join_request.writer
         self._join(uplink)
         looking = asyncio.create_task(self._look_for_another(lease.term, uplink))
         try:
@@ -148,12 +148,12 @@ class Session:
         """Have the log know the transactional id that joins, also where a fence gave the worker another one while the log
         was waited for; False where that id is fenced already."""
         worker = self._worker
-        while self._opened != self.hello.writer:
-            writer = self.hello.writer
+        while self._opened != self.join_request.writer:
+            writer = self.join_request.writer
             try:
                 await worker.log.open_writer(worker.application, writer)
             except Fenced:  # silent since it was made: come back under another
-                if writer == self.hello.writer:
+                if writer == self.join_request.writer:
                     self.rejoin()
                 return False
             self._opened = writer
@@ -187,33 +187,35 @@ class Session:
             match message:
                 case messages.Welcome(term, changes):
                     uplink.understands_changes(changes)
-                    worker.tell(SessionOpened(term))
+                    worker.event(SessionOpened(term))
                     worker.term_began(term)
                 case messages.Assign(assignment):
-                    worker.tell(Assigned(assignment))
+                    worker.event(Assigned(assignment))
                 case messages.Closed(fenced, reason):
                     log.info("session closed: %s", reason)
-                    if fenced and self.hello.writer == writer:
-                        worker.tell(WriterLost())
+                    if fenced and self.join_request.writer == writer:
+                        worker.event(WriterLost())
                     return
                 case messages.Lookup() | messages.Answer():
                     raise ProtocolError(f"{type(message).__name__} is no message of a coordinator")
 
     def _join(self, uplink: Uplink) -> None:
-        uplink.join(self._worker.application, self.hello, self._worker.status())
+        uplink.join(self._worker.application, self.join_request, self._worker.status())
 
-    def say_hello_again(self) -> None:
+    def join_again(self) -> None:
         """There are other tasks now. The same incarnation says so over the same connection, so that nobody takes it for
         silent in between, and nothing it runs is touched."""
-        self.hello = replace(self.hello, tasks=self._tasks())
+        self.join_request = replace(self.join_request, tasks=self._tasks())
         if self._uplink is not None:
             self._join(self._uplink)
 
     def rejoin(self) -> None:
         """Come back as a new incarnation: the old writer id is never used again."""
         incarnation = self._worker.surroundings.new_id()
-        self.hello = replace(
-            self.hello, incarnation=incarnation, writer=f"{self._worker.application}-{self.hello.member}-{incarnation}"
+        self.join_request = replace(
+            self.join_request,
+            incarnation=incarnation,
+            writer=f"{self._worker.application}-{self.join_request.member}-{incarnation}",
         )
         uplink, self._uplink = self._uplink, None
         if uplink is not None:

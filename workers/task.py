@@ -76,7 +76,7 @@ class TaskPort(Protocol):
     @property
     def restores(self) -> RestoreReader: ...
 
-    def tell(self, event: MemberEvent) -> None: ...
+    def event(self, event: MemberEvent) -> None: ...
     def crashed(self, error: BaseException) -> None: ...
     def failed(self, run: TaskRun, error: StateError) -> None: ...
     async def start_positions(self, run: TaskRun, inputs: Sequence[Partition]) -> dict[Partition, int]: ...
@@ -180,12 +180,12 @@ class TaskRun:
         tables = self.subtopology.tables
         end = sum((await worker.log.ends([worker.prepared.changelog(self.id, table) for table in tables])).values())
 
-        async def told(size: int, position: int) -> None:
-            worker.tell(Reading(self.id, position, end))
+        async def report(size: int, position: int) -> None:
+            worker.event(Reading(self.id, position, end))
             await worker.restores.spend(self, size)
 
         def read(size: int, position: int) -> None:
-            asyncio.run_coroutine_threadsafe(told(size, position), loop).result()
+            asyncio.run_coroutine_threadsafe(report(size, position), loop).result()
 
         return read
 
@@ -201,7 +201,7 @@ class TaskRun:
             self.catching_up = True
             await self.caught_up()
         else:
-            self.worker.tell(Progress(self.id, self.position(), sum(self.ends.values())))
+            self.worker.event(Progress(self.id, self.position(), sum(self.ends.values())))
 
     async def caught_up(self) -> None:
         """As active: once every store has reached the end of its changelog, begin to process."""
@@ -249,8 +249,8 @@ class TaskRun:
 
     def _report_started(self) -> None:
         self._journal_start()
-        self.worker.tell(Progress(self.id, self.position(), self.position()))
-        self.worker.tell(Started(self.id, self.worker.surroundings.wall_ms()))
+        self.worker.event(Progress(self.id, self.position(), self.position()))
+        self.worker.event(Started(self.id, self.worker.surroundings.wall_ms()))
 
     def halted(self, halt: Halt) -> None:
         """A processor stopped: what was completed is committed; the task is held, and processes nothing."""
@@ -341,7 +341,7 @@ class TaskRun:
         self.worker.journal.write(
             "released", task=self.scope, epoch=self.epoch, last_ms=self.last_ms, pause_ms=self.pause_ms
         )
-        self.worker.tell(ReleaseDone(self.id, self.last_ms, self.position(), self.worker.surroundings.wall_ms()))
+        self.worker.event(ReleaseDone(self.id, self.last_ms, self.position(), self.worker.surroundings.wall_ms()))
 
     def processed(self, now_ms: int, records: int) -> None:
         """A commit with `records` of this task is through."""

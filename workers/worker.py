@@ -150,7 +150,7 @@ class Worker:
 
     def leave(self) -> None:
         """Hand everything over, then go."""
-        self.tell(mem.LeaveWanted())
+        self.event(mem.LeaveWanted())
 
     def failed(self, run: TaskRun, error: StateError) -> None:
         """A task's state failed: it is given up, and restored where the group places it; a damaged store is wiped."""
@@ -161,7 +161,7 @@ class Worker:
     def given_up(self, run: TaskRun) -> None:
         """What a task has in memory is not to be committed: it is restored from the log."""
         if self.runs.get(run.id) is run:
-            self.tell(mem.Dropped(frozenset({run.id})))
+            self.event(mem.Dropped(frozenset({run.id})))
             self._close(run.id)
 
     def halted(self, run: TaskRun) -> None:
@@ -216,7 +216,7 @@ class Worker:
 
     # ---- the machine
 
-    def tell(self, event: mem.MemberEvent) -> None:
+    def event(self, event: mem.MemberEvent) -> None:
         """Give the machine an event and perform what it wants."""
         for effect in self.machine.step(event, monotonic_ms()):
             self._perform(effect)
@@ -287,17 +287,17 @@ class Worker:
     def scan_disk(self) -> None:
         """Tell the group what state lies here unused."""
         found = disk_positions(self.directory, self.prepared, self.log.log_id)
-        self.tell(mem.DiskSeen(found))
+        self.event(mem.DiskSeen(found))
 
     # ---- asked by its parts (ports.py)
 
     @property
     def transactional_id(self) -> str:
-        return self.session.hello.writer
+        return self.session.join_request.writer
 
     @property
     def member(self) -> str:
-        return self.session.hello.member
+        return self.session.join_request.member
 
     def status(self) -> MemberStatus:
         return self.machine.status()
@@ -318,7 +318,7 @@ class Worker:
         for run in list(self.runs.values()):
             run.topics_grew()
         if prepared.tasks() != before.tasks():
-            self.session.say_hello_again()
+            self.session.join_again()
 
     async def start_positions(self, run: TaskRun, inputs: Sequence[Partition]) -> dict[Partition, int]:
         """Where these inputs of a task go on: what is committed, else what the topic says of its start."""
@@ -334,9 +334,9 @@ class Worker:
             if position is not None and not gone:
                 positions[partition] = position
             elif start == "fail" and (gone or starts[partition] > 0):
-                told = f"the committed position {position} is gone" if gone else "no position is committed"
+                problem = f"the committed position {position} is gone" if gone else "no position is committed"
                 raise OrchestratorError(
-                    f"{run.id}: {told} in {partition}, which begins at {starts[partition]}; "
+                    f"{run.id}: {problem} in {partition}, which begins at {starts[partition]}; "
                     'give the topic start="beginning" or start="end"'
                 )
             elif start == "end" and partition.number < self.prepared.begun[partition.topic]:
@@ -350,7 +350,7 @@ class Worker:
     def lost(self, runs: tuple[TaskRun, ...], fenced: bool) -> None:
         """The log refused these tasks, or the whole writer."""
         if fenced:
-            self.tell(mem.WriterLost())
+            self.event(mem.WriterLost())
         for run in runs:
             self.given_up(run)
 
@@ -364,7 +364,7 @@ class Worker:
             if not run.first_done:
                 run.first_done = True
                 self.journal.write("first", task=run.scope, epoch=run.epoch, first_ms=now)
-                self.tell(mem.FirstRecord(run.id, now))
+                self.event(mem.FirstRecord(run.id, now))
 
     async def _upkeep(self) -> None:
         """Now and then: remove stale folders, consumed re-key records, overwritten changelog records."""

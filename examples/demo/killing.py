@@ -104,11 +104,11 @@ async def _killed_rows(
                 found.setdefault(row["task"], row["first_ms"])
         return found
 
-    async def all_told() -> bool:
+    async def all_timed() -> bool:
         return len(firsts()) == len(had) or stage.producer.returncode is not None
 
     try:
-        await stage.until("the new owners to process a record", all_told, 15)
+        await stage.until("the new owners to process a record", all_timed, 15)
     except TimedOut:
         stage.show.note("a new owner saw no record yet")
     first = firsts()

@@ -65,7 +65,7 @@ class Tour(Stage):
         self.show.step(1, f"months 1 to {options.history} of 2013 go into the embedded log {options.log}")
         prepared = await prepare(self.log, app)
         self.inputs = [p for task in prepared.tasks() for p in prepared.inputs(task.id)]
-        history = await _aside(lambda: events(1, options.history))
+        history = await _in_thread(lambda: events(1, options.history))
         await append_all(self.log, history)
         self.show.note(f"{len(history)} records (flights and weather) in {app.partitions} partitions of each topic")
         last = options.history + options.live
@@ -160,12 +160,12 @@ class Tour(Stage):
         old = {t["id"]: t["active"] for t in before["tasks"]}
         moved = {t["id"]: (old[t["id"]], t["active"]) for t in after["tasks"] if old[t["id"]] != t["active"]}
 
-        async def told() -> bool:
+        async def timed() -> bool:
             found = await self.client.ask(HandOversRequest())
             return {row["task"] for row in found} >= set(moved)
 
         try:
-            await self.until("both sides of each hand-over to tell their times", told, 10)
+            await self.until("both sides of each hand-over to report their times", timed, 10)
         except TimedOut:
             self.show.note("not every hand-over was timed by both sides")
         times = {row["task"]: row for row in await self.client.ask(HandOversRequest())}
@@ -246,7 +246,7 @@ class Tour(Stage):
             "ok": all(check["ok"] for check in self.checks),
             "records": self.counts,
             "hand_overs": self.hand_overs,
-            "longest_silence_of_tasks_that_stayed_ms": measure.silence(rows, self.last_status, self.moved),
+            "longest_silence_of_tasks_that_stayed_ms": measure.longest_pause(rows, self.last_status, self.moved),
             "restore": restore,
             "seconds": self.seconds,
             "backfill": self.backfilled,
@@ -267,7 +267,7 @@ class Tour(Stage):
         }
 
 
-async def _aside(work: Callable[[], T]) -> T:
+async def _in_thread(work: Callable[[], T]) -> T:
     """Run in a thread that nobody waits for at the end: Ctrl-C must not wait for a file to be read."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -284,14 +284,14 @@ async def _aside(work: Callable[[], T]) -> T:
         try:
             result = work()
         except BaseException as error:  # noqa: BLE001 - handed to the one who waits
-            _tell(loop, fail, error)
+            _deliver(loop, fail, error)
         else:
-            _tell(loop, finish, result)
+            _deliver(loop, finish, result)
 
     threading.Thread(target=run, daemon=True).start()
     return await done
 
 
-def _tell(loop: asyncio.AbstractEventLoop, call: Callable[[Any], None], value: object) -> None:
+def _deliver(loop: asyncio.AbstractEventLoop, call: Callable[[Any], None], value: object) -> None:
     with suppress(RuntimeError):  # the loop is closed: nobody waits any more
         loop.call_soon_threadsafe(call, value)

@@ -272,10 +272,10 @@ def refuse_outside(app: App, allowed: bool, say: Say) -> None:
     reasons += [f"table '{name}' (local=True)" for name, table in sorted(app.tables.items()) if table.local]
     if not reasons:
         return
-    told = f"'{app.id}' uses {', '.join(reasons)}: Spark may give another answer than live instances"
+    warning = f"'{app.id}' uses {', '.join(reasons)}: Spark may give another answer than live instances"
     if not allowed:
-        raise RefusedBySafety(f"{told}; --allow-outside runs it all the same")
-    say(f"{told}; it runs all the same, as --allow-outside says")
+        raise RefusedBySafety(f"{warning}; --allow-outside runs it all the same")
+    say(f"{warning}; it runs all the same, as --allow-outside says")
 
 
 async def _refuse_used(log: Log, prepared: Prepared) -> None:

@@ -184,9 +184,9 @@ class _Running:
                 log.warning("%s: %s waits at %s: %s", process.task, waits.processor, waits.record, waits.error)
             await asyncio.sleep(process.again.delay_s)
             left = process.left(left)
-        changes = process.take()
+        changes = process.collect()
         self._state.write(changes.writes)
-        process.settle()
+        process.mark_applied()
         self._emit(changes)
 
     def _emit(self, changes: Changes) -> None:
