@@ -348,8 +348,8 @@ def _once(what: str, expected: DataFrame, found: DataFrame, key: str) -> Check:
         F.count_if(~is_wanted),
         F.count_if(is_there & is_wanted & (F.col("seal") != F.col("wanted"))),
     ).collect()[0]
-    told = dict(zip(("lost", "doubled", "strange", "differ"), counts[2:], strict=True))
-    return _check(what, counts[0], counts[1], not any(told.values()), **told)
+    counted = dict(zip(("lost", "doubled", "strange", "differ"), counts[2:], strict=True))
+    return _check(what, counts[0], counts[1], not any(counted.values()), **counted)
 
 
 def _sealed(frame: DataFrame, key: str) -> DataFrame:

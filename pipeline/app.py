@@ -17,7 +17,7 @@ from pipeline.codecs import Codec
 from pipeline.declare import Declares, Name, Wait
 from pipeline.definitions import Declared, Resource, Start, TableDef, Topic, checked_name, checked_partitions
 from pipeline.describe import check_schema, describe, with_others
-from pipeline.error_policy import Choice, ErrorPolicy, OnError
+from pipeline.error_policy import SKIP, STOP, WAIT, Choice, ErrorPolicy, OnError
 from pipeline.errors import DefinitionError
 from pipeline.processors import (
     Processor,
@@ -31,7 +31,6 @@ from pipeline.processors import (
     checked_retries,
     checked_sources,
     checked_timeout,
-    chosen,
     waits,
 )
 from pipeline.topology import Topology, build
@@ -209,10 +208,21 @@ class App(Declares):
             if on_error is None:
                 continue
             if not isinstance(on_error, Mapping):
-                rest = chosen(self, on_error, processor.name)
+                rest = self._choice(on_error, processor)
                 break
-            levels.append({kind: chosen(self, choice, processor.name) for kind, choice in on_error.items()})
+            levels.append({kind: self._choice(choice, processor) for kind, choice in on_error.items()})
         return ErrorPolicy(tuple(levels), rest)
+
+    def _choice(self, choice: Choice, processor: Processor) -> Choice:
+        """A choice with the name of a topic replaced by the topic. Raises DefinitionError where there is none."""
+        if not isinstance(choice, str) or choice in (STOP, SKIP, WAIT):
+            return choice
+        topic = self.topics.get(choice)
+        if topic is None:
+            raise DefinitionError(
+                f'app {self.id!r}: on_error={choice!r} of {processor.name} is none of "stop", "skip", one of its topics'
+            )
+        return topic
 
     def run(self, *, log: str = "", state_dir: str = "") -> None:
         """Run one instance in this process until Ctrl-C, for debuggers. `log` is a URL as `--log` takes it, "memory:" for

@@ -96,10 +96,10 @@ class AtOnce:
         limits = {name: limit for limits in self._limits.values() for name, limit in limits.items()}
         aheads: dict[str, Ahead] = {name: {} for name in self._tables}
         self._ahead = list(aheads.values())
-        told = ", ".join(f"concurrency={limit} of {name}" for name, limit in sorted(limits.items()))
+        shown = ", ".join(f"concurrency={limit} of {name}" for name, limit in sorted(limits.items()))
         for _ in range(sum(limits.values())):
             tables = {
-                name: LaneTable(table, self._keys[name], aheads[name], told) for name, table in self._tables.items()
+                name: LaneTable(table, self._keys[name], aheads[name], shown) for name, table in self._tables.items()
             }
             self.lanes.append(Lane(tables, self._make))
 

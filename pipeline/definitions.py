@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, overload
 
 from pipeline.codecs import Codec, JsonCodec, codec_for, encode_natural, hashable_values, type_name
 from pipeline.errors import CodecError, DefinitionError, DefinitionUsed
@@ -17,9 +17,6 @@ from pipeline.records import Record
 from pipeline.sinks import FakeSink, Sink, checked_headers
 from pipeline.table_view import TableView
 from pipeline.tables import Table, TableSpec
-
-if TYPE_CHECKING:
-    from pipeline.app import App
 
 A_co = TypeVar("A_co", covariant=True)
 K = TypeVar("K")
@@ -41,12 +38,24 @@ def checked_name(what: str, name: object) -> str:
     return name
 
 
+class Owner(Protocol):
+    """The app of a definition, as the definition knows it: whose names its topics begin with, and where a re-key goes."""
+
+    @property
+    def id(self) -> str: ...
+
+    def add_rekey(
+        self, source: Topic[Any, Any], target: Topic[Any, Any], by: Callable[..., Any], on_error: Any = None
+    ) -> None:
+        """Register what `topic.rekey()` declares. Raises DefinitionError."""
+
+
 class Declared(Generic[A_co]):
     """Whatever can be declared on a processor; A is what the function gets in its place."""
 
     kind: ClassVar[str] = "definition"
 
-    def __init__(self, app: App, name: str, alias: str | None) -> None:
+    def __init__(self, app: Owner, name: str, alias: str | None) -> None:
         self.app = app
         self.name = checked_name(self.kind, name)
         self.alias = alias
@@ -95,7 +104,7 @@ class Topic(Declared[Sink[K, V]]):
 
     def __init__(
         self,
-        app: App,
+        app: Owner,
         name: str,
         key: Any,
         value: Any,
@@ -206,7 +215,7 @@ class TableDef(Declared[Table[K, V]]):
 
     def __init__(
         self,
-        app: App,
+        app: Owner,
         name: str,
         key: Any,
         value: Any,
@@ -280,7 +289,7 @@ class Resource(Declared[A_co]):
 
     kind = "resource"
 
-    def __init__(self, app: App, name: str, factory: Callable[[], Any], alias: str | None = None) -> None:
+    def __init__(self, app: Owner, name: str, factory: Callable[[], Any], alias: str | None = None) -> None:
         super().__init__(app, name, alias)
         self.factory = factory
 

@@ -8,18 +8,16 @@ no code: `query`, `status` and `consume` encode keys and decode values from it a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.codecs import Codec, JsonCodec, codec_name
+from pipeline.declarations import Declarations
 from pipeline.errors import SchemaRefused
 from pipeline.schemas import unreadable
-
-if TYPE_CHECKING:
-    from pipeline.app import App
-    from pipeline.topology import Topology
+from pipeline.topology import Topology
 
 
-def describe(app: App, topology: Topology) -> dict[str, Any]:
+def describe(app: Declarations, topology: Topology) -> dict[str, Any]:
     """Topics by their name in the log, tables and processors by name; `subtopologies` is the numbering with counts."""
     by_table = {table: sub for sub in topology.subtopologies for table in sub.tables}
     by_topic = {topic.topic: topic for topic in app.topics.values()}
@@ -92,7 +90,7 @@ def with_others(described: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[s
     }
 
 
-def check_schema(app: App, kept: Mapping[str, Any]) -> None:
+def check_schema(app: Declarations, kept: Mapping[str, Any]) -> None:
     """See `App.check_schema`. Tables that only one version has are nobody's business here."""
     for name, old in sorted(kept.get("tables", {}).items()):
         table = app.tables.get(name)
@@ -126,13 +124,13 @@ def _schema(codec: Codec[Any]) -> dict[str, Any] | None:
     return codec.schema if isinstance(codec, JsonCodec) else None
 
 
-def _foreign_keys(app: App, topology: Topology, table: str) -> bool:
+def _foreign_keys(app: Declarations, topology: Topology, table: str) -> bool:
     """Whether a source's keys have a codec of the user's: then only code can say where a key of the table is."""
     sub = next(sub for sub in topology.subtopologies if table in sub.tables)
     return routing_codec(app, sub.sources, table) is not None
 
 
-def routing_codec(app: App, sources: tuple[str, ...], table: str) -> Codec[Any] | None:
+def routing_codec(app: Declarations, sources: tuple[str, ...], table: str) -> Codec[Any] | None:
     """The user's codec that decided the partitions of the records, if it is not the table's own; else None."""
     for topic in app.topics.values():
         if topic.topic in sources and codec_name(topic.key_codec) == "custom":

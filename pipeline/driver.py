@@ -240,10 +240,10 @@ class Driver:
         try:
             await self._run_to_the_end(task, process, records)
         finally:
-            changes = process.take()
+            changes = process.collect()
             for table, written in changes.writes.items():
                 self._stores[task][table].write(written)
-            process.settle()
+            process.mark_applied()
             for (topic, partition), outputs in changes.outputs.items():
                 for output in outputs:
                     self._append(topic, partition, output.key, output.value, output.timestamp_ms, output.headers)

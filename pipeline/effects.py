@@ -2,7 +2,7 @@
 
 One rule: they leave together. `take()` gives exactly what completed records did, with the positions after those
 records, so a commit can never hold the one without the other. Several calls that count only together are a unit:
-until `complete` nothing of it is taken, and `undo` takes it back. TaskProcess fills it; the steps put what they send
+until `complete` nothing of it is collected, and `undo` takes it back. TaskProcess fills it; the steps put what they send
 into `outputs`.
 """
 
@@ -45,7 +45,7 @@ class Effects:
         self._before = (0, 0)
         self._positions: dict[str, int] = {}
         self._records_in = 0
-        self.reached: dict[str, int] = {}  # of each topic the offset after the last completed record, taken or not
+        self.reached: dict[str, int] = {}  # of each topic the offset after the last completed record, collected or not
 
     # a unit
 
@@ -97,14 +97,14 @@ class Effects:
         self._records_in += count
         self.stream_time_ms = max(self.stream_time_ms, stream_time_ms)
 
-    def take(self) -> Changes:
+    def collect(self) -> Changes:
         """Everything that completed records did since the last take."""
-        taken = {name: table.take(self.stream_time_ms) for name, table in self._tables.items()}
+        collected = {name: table.collect(self.stream_time_ms) for name, table in self._tables.items()}
         skipped, dead_lettered = self._before if self._done is not self.outputs else (self.skipped, self.dead_lettered)
         changes = Changes(
             outputs=dict(self._done),
-            writes={name: writes for name, (writes, _) in taken.items() if writes},
-            write_timestamp_ms={name: at_ms for name, (writes, at_ms) in taken.items() if writes},
+            writes={name: writes for name, (writes, _) in collected.items() if writes},
+            write_timestamp_ms={name: at_ms for name, (writes, at_ms) in collected.items() if writes},
             positions=self._positions,
             records_in=self._records_in,
             skipped=skipped,
@@ -117,7 +117,7 @@ class Effects:
         self._before = (0, 0)
         return changes
 
-    def settle(self) -> None:
+    def mark_applied(self) -> None:
         """The stores have what the oldest take that was not settled gave."""
         for table in self._tables.values():
-            table.settle()
+            table.mark_applied()

@@ -1,4 +1,4 @@
-"""What is said, and what is kept, of a call that failed. One rule: the user sees their own frames, not ours.
+"""What is reported, and what is kept, of a call that failed. One rule: the user sees their own frames, not ours.
 
 Builds ProcessorFailed (stop), and the dead letter: the original bytes with `error-...` headers, which are the same on
 every machine, so that a dead letter is part of the one answer.
@@ -32,7 +32,7 @@ def failed(
     tries: int = 1,
 ) -> ProcessorFailed:
     """The error of a processor that stops, to be raised from `error`."""
-    said = f"{type(error).__name__}: {error}".rstrip(": ")
+    shown = f"{type(error).__name__}: {error}".rstrip(": ")
     where = f"{topic}-{partition}@{raw.offset} in task {task}"
     if decoding:
         kind: type[ProcessorFailed] = DecodingFailed
@@ -40,7 +40,7 @@ def failed(
     else:
         kind = ProcessorFailed
         often = f", tried {tries} times" if tries > 1 else ""
-        message = f"{processor} failed at {where}{often}: {said}; {_WAYS}"
+        message = f"{processor} failed at {where}{often}: {shown}; {_WAYS}"
     return kind(
         message,
         processor=processor,

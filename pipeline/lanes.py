@@ -36,7 +36,7 @@ class LaneTable(TableView[K, V]):
     """A table of the task as one record's calls have it. `ahead` has what completed records wrote that does not count
     yet, because one before them is under way; all lanes share it."""
 
-    def __init__(self, shared: TableView[K, V], routed: Routed, ahead: Ahead, told: str) -> None:
+    def __init__(self, shared: TableView[K, V], routed: Routed, ahead: Ahead, limits: str) -> None:
         super().__init__(shared.spec, shared._store)
         self.layers: WriteLayers = shared.layers
         self._known = shared.layers.known
@@ -46,7 +46,7 @@ class LaneTable(TableView[K, V]):
         self.written_ms = -1
         self.record_key: bytes | None = None
         self._routed = routed
-        self._told = told
+        self._limits = limits
         self._allowed: bytes | None = None
 
     def begin(self, record_key: bytes | None) -> None:
@@ -65,7 +65,7 @@ class LaneTable(TableView[K, V]):
             if self.record_key is None or self._routed(key, k) != self.record_key:
                 raise OtherKey(
                     f"table {self.spec.name!r}: key {key!r} is not the record's, and calls of several keys are under way at "
-                    f"once ({self._told}); rekey first, or leave concurrency= out"
+                    f"once ({self._limits}); rekey first, or leave concurrency= out"
                 )
             self._allowed = k
         return k
@@ -83,7 +83,7 @@ class LaneTable(TableView[K, V]):
     def _present_pairs(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
         raise OtherKey(
             f"table {self.spec.name!r} cannot be iterated or counted while calls of several keys are under way at once "
-            f"({self._told}); leave concurrency= out"
+            f"({self._limits}); leave concurrency= out"
         )
 
 

@@ -1,4 +1,4 @@
-"""From `MODULE:APP` or `FILE.py:APP` to an App. One rule: whatever is wrong with the user's module is said in one line.
+"""From `MODULE:APP` or `FILE.py:APP` to an App. One rule: whatever is wrong with the user's module is reported in one line.
 
 A module is looked for in the current folder first, as with `python -m`. A file is loaded under a name of its own, and what
 lies beside it comes last: so it may be called as one of our rooms is. Importing runs the user's module and nothing else.
@@ -142,8 +142,8 @@ def _run(name: str, folder: Path, importing: Callable[[], ModuleType]) -> Module
             f'{name} ends the program when it is imported; put what runs below if __name__ == "__main__":'
         ) from error
     except Exception as error:
-        said = f"{type(error).__name__}: {error}".rstrip(": ")
-        raise LoadError(f"{name} cannot be imported: {said}", user_frames(error)) from error
+        problem = f"{type(error).__name__}: {error}".rstrip(": ")
+        raise LoadError(f"{name} cannot be imported: {problem}", user_frames(error)) from error
 
 
 def _attribute(module: ModuleType, name: str, attribute: str) -> Any:
@@ -162,8 +162,8 @@ def _called(factory: Any, shown: str) -> Any:
     try:
         return factory()
     except Exception as error:
-        said = f"{type(error).__name__}: {error}".rstrip(": ")
-        raise LoadError(f"{shown} raised {said}", user_frames(error)) from error
+        problem = f"{type(error).__name__}: {error}".rstrip(": ")
+        raise LoadError(f"{shown} raised {problem}", user_frames(error)) from error
 
 
 def _apps_of(module: ModuleType, name: str, found: Any = None) -> str:

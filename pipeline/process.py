@@ -297,13 +297,13 @@ class TaskProcess:
             self._effects.end()
         self._effects.completed(topic, raw)
 
-    def take(self) -> Changes:
+    def collect(self) -> Changes:
         """Everything that completed records did since the last take. Writes stay visible to reads until `settle`."""
-        return self._effects.take()
+        return self._effects.collect()
 
-    def settle(self) -> None:
+    def mark_applied(self) -> None:
         """The stores have what the oldest take that was not settled gave."""
-        self._effects.settle()
+        self._effects.mark_applied()
 
     # one record
 

@@ -11,14 +11,11 @@ import keyword
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pipeline.definitions import Declared, Resource, TableDef, Topic, aliases
-from pipeline.error_policy import SKIP, STOP, WAIT, Choice, OnError
+from pipeline.definitions import Declared, Owner, Resource, TableDef, Topic, aliases
+from pipeline.error_policy import WAIT, Choice, OnError
 from pipeline.errors import DefinitionError
-
-if TYPE_CHECKING:
-    from pipeline.app import App
 
 MOST_BACKOFF_S = 60.0  # the pause between two tries doubles up to this, or up to a longer `backoff=`
 
@@ -60,7 +57,7 @@ class Processor:
         return tuple(item for item in self.others if isinstance(item, Resource))
 
 
-def checked_sources(app: App, source: Any) -> tuple[Topic[Any, Any], ...]:
+def checked_sources(app: Owner, source: Any) -> tuple[Topic[Any, Any], ...]:
     """The source or sources of a processor as a tuple of this app's topics."""
     sources = tuple(source) if isinstance(source, list | tuple) else (source,)
     if not sources:
@@ -74,7 +71,7 @@ def checked_sources(app: App, source: Any) -> tuple[Topic[Any, Any], ...]:
     return sources
 
 
-def checked_others(app: App, others: Sequence[Any]) -> tuple[Declared[Any], ...]:
+def checked_others(app: Owner, others: Sequence[Any]) -> tuple[Declared[Any], ...]:
     """Tables, sinks and resources of a processor, all of this app."""
     for item in others:
         if not isinstance(item, Declared):
@@ -90,7 +87,7 @@ def checked_others(app: App, others: Sequence[Any]) -> tuple[Declared[Any], ...]
     return tuple(others)
 
 
-def checked_app(app: App, item: Declared[Any]) -> None:
+def checked_app(app: Owner, item: Declared[Any]) -> None:
     """Definitions are of one app: their codecs, names and changelogs are."""
     if item.app is not app:
         raise DefinitionError(
@@ -98,7 +95,7 @@ def checked_app(app: App, item: Declared[Any]) -> None:
         )
 
 
-def checked_on_error(app: App, on_error: Any) -> OnError | None:
+def checked_on_error(app: Owner, on_error: Any) -> OnError | None:
     """`on_error` of a processor or the app; the name of a topic is looked up when the topology is made."""
     if on_error is None:
         return None
@@ -118,7 +115,7 @@ def checked_on_error(app: App, on_error: Any) -> OnError | None:
     return dict(on_error)
 
 
-def _checked_choice(app: App, choice: Any, on_error: Any) -> Choice:
+def _checked_choice(app: Owner, choice: Any, on_error: Any) -> Choice:
     if isinstance(choice, str) and choice:
         return choice
     if not isinstance(choice, Topic):
@@ -141,18 +138,6 @@ def waits(*on_error: OnError | None) -> bool:
         if one is not None and not isinstance(one, Mapping):
             return False
     return False
-
-
-def chosen(app: App, choice: Choice, processor: str) -> Choice:
-    """A choice with the name of a topic replaced by the topic. Raises DefinitionError where there is none."""
-    if not isinstance(choice, str) or choice in (STOP, SKIP, WAIT):
-        return choice
-    topic = app.topics.get(choice)
-    if topic is None:
-        raise DefinitionError(
-            f'app {app.id!r}: on_error={choice!r} of {processor} is none of "stop", "skip", one of its topics'
-        )
-    return topic
 
 
 def checked_timeout(name: str, timeout: Any) -> float | None:
@@ -190,21 +175,21 @@ def checked_concurrency(
     name: str, concurrency: Any, *, is_async: bool, batch: bool, others: Sequence[Declared[Any]]
 ) -> int:
     """`concurrency=`: how many calls of a task may be under way at once. Records of one key stay in order, so a call has
-    the key of its record and no other: tables whose keys are told apart otherwise are refused."""
+    the key of its record and no other: tables whose keys decide its task otherwise are refused."""
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
         raise DefinitionError(f"{name}: concurrency={concurrency!r} is not a whole number from 1 on")
     if concurrency == 1:
         return concurrency
-    told = f"{name}: concurrency={concurrency}"
+    option = f"{name}: concurrency={concurrency}"
     if not is_async:
-        raise DefinitionError(f"{told} is for calls that wait; declare {name} with async def, or leave it out")
+        raise DefinitionError(f"{option} is for calls that wait; declare {name} with async def, or leave it out")
     if batch:
-        raise DefinitionError(f"{told} takes one record a call, not a batch; leave batch= out, or concurrency=")
+        raise DefinitionError(f"{option} takes one record a call, not a batch; leave batch= out, or concurrency=")
     for table in others:
         if isinstance(table, TableDef) and (table.route is not None or table.local):
             kind = "route=" if table.route is not None else "local="
             raise DefinitionError(
-                f"{told} cannot have table {table.name!r} with {kind}: calls of several keys at once would share its keys; "
+                f"{option} cannot have table {table.name!r} with {kind}: calls of several keys at once would share its keys; "
                 "give it a table by the record's key, or leave concurrency= out"
             )
     return concurrency

@@ -70,8 +70,8 @@ class Tries:
         self._failed[key] = count
         waiting = None
         if not is_retry:
-            told = f"{type(error).__name__}: {error}".rstrip(": ")
-            waiting = Waiting(step.name, topic, partition, raw.offset, told)
+            shown = f"{type(error).__name__}: {error}".rstrip(": ")
+            waiting = Waiting(step.name, topic, partition, raw.offset, shown)
         raise CallAgain(_delay_s(step.backoff_s, count), waiting) from None
 
 

@@ -31,7 +31,7 @@ _DELETED: Final[Any] = object()
 # Values that cannot change in place; everything else is encoded again at the end of the call.
 _IMMUTABLE = frozenset({int, float, str, bytes, bool, type(None), datetime, date, time, timedelta, Decimal})
 _OWNED_KEYS = 10_000
-_SWEPT_PER_TAKE = 500
+_SWEPT_PER_COMMIT = 500
 
 
 class TableView(Table[K, V]):
@@ -203,7 +203,7 @@ class TableView(Table[K, V]):
 
     # between calls
 
-    def take(self, stream_ms: int) -> tuple[dict[bytes, bytes | None], int]:
+    def collect(self, stream_ms: int) -> tuple[dict[bytes, bytes | None], int]:
         """The writes since the last take (see WriteLayers), and the time they carry. `stream_ms` is the stream time of
         the completed records: what it expires goes."""
         if self.spec.expire_ms is not None and stream_ms > self._kept_stream_ms:
@@ -211,11 +211,11 @@ class TableView(Table[K, V]):
             self._sweep(stream_ms - stream_ms % self.spec.time_step_ms)
             self._kept_stream_ms = stream_ms
             self.layers.remember(STREAM_TIME_KEY, stored_time(stream_ms))
-        return self.layers.take()
+        return self.layers.collect()
 
-    def settle(self) -> None:
+    def mark_applied(self) -> None:
         """The store has the writes of the oldest take that was not settled yet."""
-        self.layers.settle()
+        self.layers.mark_applied()
         if len(self._owned) > _OWNED_KEYS:
             self._owned.clear()
 
@@ -359,9 +359,9 @@ class TableView(Table[K, V]):
             if k != STREAM_TIME_KEY and raw is not None and self.spec.live_value(raw, stream_ms) is None:
                 expired.append(k)
             seen += 1
-            if seen == _SWEPT_PER_TAKE:
+            if seen == _SWEPT_PER_COMMIT:
                 break
-        self._sweep_from = last + b"\x00" if last is not None and seen == _SWEPT_PER_TAKE else None
+        self._sweep_from = last + b"\x00" if last is not None and seen == _SWEPT_PER_COMMIT else None
         for k in expired:
             self.layers.remember(k, None)
 

@@ -57,7 +57,7 @@ def _owner_check(
     def check(key: Any, key_bytes: bytes) -> None:
         owner = partition_of(routed(key, key_bytes), count)
         if owner != partition:
-            told = f"key {key!r} belongs to {number}_{owner}, this is {number}_{partition}; rekey first"
-            raise WrongTask(f"table {definition.name!r}: {told}")
+            problem = f"key {key!r} belongs to {number}_{owner}, this is {number}_{partition}; rekey first"
+            raise WrongTask(f"table {definition.name!r}: {problem}")
 
     return check

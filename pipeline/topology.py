@@ -10,22 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pipeline.declarations import Declarations
 from pipeline.definitions import Topic
 from pipeline.errors import DefinitionError, TopologyError, TopologyRefused
 from pipeline.numbering import Numbered, number
 from pipeline.processors import Processor
-
-if TYPE_CHECKING:
-    from pipeline.app import App
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDef:
     """A topic of the app in the log. `written`: the app writes it; one it only reads is not created by us.
 
-    `partitions` is the count wanted, or the existing one where `with_partitions` told it.
+    `partitions` is the count wanted, or the existing one where `with_partitions` was given it.
     """
 
     name: str
@@ -99,7 +97,7 @@ class Topology:
 class _Plan:
     """The pieces of an app, and what decides their partition counts."""
 
-    app: App
+    app: Declarations
     pieces: tuple[_Piece, ...]
     kept: Mapping[str, Any] | None = None
 
@@ -153,10 +151,10 @@ class _Plan:
         if not piece.tables and rekeyed.isdisjoint(piece.sources) and all(name in existing for name in piece.sources):
             return max(fixed.values())
         if len(set(fixed.values())) > 1:
-            told = ", ".join(f"{name} has {count}" for name, count in sorted(fixed.items()))
+            shown = ", ".join(f"{name} has {count}" for name, count in sorted(fixed.items()))
             names = ", ".join(processor.name for processor in piece.processors)
             raise TopologyError(
-                f"app {self.app.id!r}, subtopology {given} ({names}): partition counts differ: {told}; "
+                f"app {self.app.id!r}, subtopology {given} ({names}): partition counts differ: {shown}; "
                 f"{_advice(fixed, existing)}"
             )
         return next(iter(fixed.values()), self.app.partitions)
@@ -171,7 +169,7 @@ def _advice(fixed: Mapping[str, int], existing: Mapping[str, int]) -> str:
     )
 
 
-def build(app: App, kept: Mapping[str, Any] | None) -> Topology:
+def build(app: Declarations, kept: Mapping[str, Any] | None) -> Topology:
     """The topology of an app; see `App.topology`."""
     if not any(processor.rekey_to is None for processor in app.processors.values()):
         raise TopologyError(f"app {app.id!r} has no processors; declare one with @app.processor(...)")
@@ -187,7 +185,7 @@ def build(app: App, kept: Mapping[str, Any] | None) -> Topology:
     return _Plan(app, pieces, kept).topology(numbers, {})
 
 
-def _pieces(app: App) -> list[_Piece]:
+def _pieces(app: Declarations) -> list[_Piece]:
     """Connected pieces in the order of a first numbering: re-keys upstream, then names."""
     parent: dict[str, str] = {}
 
@@ -208,7 +206,7 @@ def _pieces(app: App) -> list[_Piece]:
     return sorted(pieces, key=lambda piece: (piece.depth, piece.sources))
 
 
-def _piece(app: App, members: Sequence[Processor]) -> _Piece:
+def _piece(app: Declarations, members: Sequence[Processor]) -> _Piece:
     sinks = {topic.topic for processor in members for topic in processor.sinks}
     for processor in members:
         sinks |= {choice.topic for choice in app.error_policy(processor).choices() if isinstance(choice, Topic)}
@@ -228,7 +226,7 @@ def _depth(topic: Topic[Any, Any]) -> int:
     return depth
 
 
-def _check_names(app: App) -> None:
+def _check_names(app: Declarations) -> None:
     """No two definitions may mean one topic of the log, and no table may be nobody's."""
     taken: dict[str, str] = {}
     named = [(topic.topic, f"topic {topic.name!r}") for topic in app.topics.values()]
@@ -239,7 +237,7 @@ def _check_names(app: App) -> None:
         taken[name] = what
 
 
-def _check_concurrency(app: App) -> None:
+def _check_concurrency(app: Declarations) -> None:
     """Records of a topic are called at once, or one at a time: a processor of the other kind would make that void."""
     for name, processor in app.processors.items():
         for topic in processor.sources if processor.concurrency > 1 else ():

@@ -22,7 +22,7 @@ class WriteLayers:
         self.known: Writes = {}
         self.write_timestamp_ms = -1
         self._pending: Writes = {}
-        self._taken: list[Writes] = []
+        self._collected: list[Writes] = []
         self._undo: dict[bytes, Any] | None = None  # of the open unit: what was pending before its writes
         self._undo_timestamp_ms = -1
 
@@ -41,7 +41,7 @@ class WriteLayers:
         self._pending[k] = self.known[k] = raw
 
     def keys(self) -> Iterable[bytes]:
-        for layer in (*self._taken, self._pending):
+        for layer in (*self._collected, self._pending):
             yield from layer
 
     # a unit
@@ -61,7 +61,7 @@ class WriteLayers:
                 self._pending[k] = self.known[k] = before
                 continue
             del self._pending[k], self.known[k]
-            for layer in reversed(self._taken):
+            for layer in reversed(self._collected):
                 if k in layer:
                     self.known[k] = layer[k]
                     break
@@ -70,22 +70,22 @@ class WriteLayers:
 
     # commits
 
-    def take(self) -> tuple[Writes, int]:
+    def collect(self) -> tuple[Writes, int]:
         """The writes since the last take, last per key, without those of an open unit; and the time they carry (ms)."""
         timestamp_ms = self.write_timestamp_ms
-        taken, self._pending = self._pending, {}
+        collected, self._pending = self._pending, {}
         if self._undo:
             timestamp_ms = self._undo_timestamp_ms
-            self._pending = {k: taken.pop(k) for k in self._undo}
-            taken.update((k, before) for k, before in self._undo.items() if before is not _MISSING)
+            self._pending = {k: collected.pop(k) for k in self._undo}
+            collected.update((k, before) for k, before in self._undo.items() if before is not _MISSING)
             self._undo = dict.fromkeys(self._undo, _MISSING)
-        self._taken.append(taken)
-        return taken, max(timestamp_ms, 0)
+        self._collected.append(collected)
+        return collected, max(timestamp_ms, 0)
 
-    def settle(self) -> None:
+    def mark_applied(self) -> None:
         """The store has the writes of the oldest take that was not settled yet."""
-        self._taken.pop(0)
+        self._collected.pop(0)
         if len(self.known) > _CACHED_KEYS:
-            kept = {k: v for layer in (*self._taken, self._pending) for k, v in layer.items()}
+            kept = {k: v for layer in (*self._collected, self._pending) for k, v in layer.items()}
             self.known.clear()
             self.known.update(kept)

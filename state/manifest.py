@@ -70,7 +70,7 @@ class SourcePosition(msgspec.Struct, frozen=True):
 class SnapshotManifest(msgspec.Struct, frozen=True):
     """The commit point. `partitions` counts those of each changelog topic; `scopes` maps each to its manifest's sum.
 
-    `base` marks a snapshot that changelogs go on from (`state.base`): it is never pruned, and used only where the log
+    `base` marks a snapshot that changelogs go on from (`state.log.base`): it is never pruned, and used only where the log
     says so, for a backfill that did not reach the log leaves one that belongs to nothing.
     """
 

@@ -58,7 +58,7 @@ class Candidate:
 
     async def run(self) -> None:
         """Until cancelled."""
-        said = ""
+        reported = ""
         while True:
             try:
                 lease = await self._log.lease(self._app.id)
@@ -71,9 +71,9 @@ class Candidate:
                     await self._serve(lease, "" if lease.holder == self._spec.instance else lease.holder)
             except* StateError as errors:  # a coordinator's loops end together, with a group of errors
                 reason = str(errors.exceptions[0])
-                if reason != said:  # looks follow each other several times a second
+                if reason != reported:  # looks follow each other several times a second
                     log.warning("no coordinator from here for now: %s", reason)
-                said = reason
+                reported = reason
             except* Exception:
                 log.exception("an internal error ended the coordinator here; a candidate takes over")
             await asyncio.sleep(LOOK_S)

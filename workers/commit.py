@@ -38,12 +38,12 @@ class Outcome:
     fenced: bool = False
 
 
-def take(run: TaskRun, *, with_gaps: bool) -> Taken | None:
+def collect(run: TaskRun, *, with_gaps: bool) -> Taken | None:
     """Everything that the completed records of a task did; None where there is nothing. `with_gaps`: offsets of which
     nothing waits and nothing is under way hold no record, so they count as read."""
     if run.process is None:
         return None
-    changes = run.process.take()
+    changes = run.process.collect()
     number = run.id.partition
     positions = {Partition(topic, number): offset for topic, offset in changes.positions.items()}
     if with_gaps:
@@ -53,7 +53,7 @@ def take(run: TaskRun, *, with_gaps: bool) -> Taken | None:
     moved = {partition: offset for partition, offset in positions.items() if run.committed.get(partition) != offset}
     part = TaskCommit(run.scope, run.epoch, _records(run, changes), moved)
     if not moved and not part.records:
-        run.process.settle()
+        run.process.mark_applied()
         return None
     return Taken(run, run.process, changes, part)
 
@@ -111,6 +111,6 @@ def _apply(taken: Taken, ends: dict[Partition, int]) -> bool:
     except StateError as error:
         log.error("%s: %s; it is restored from the log", run.id, error)
         return False
-    taken.process.settle()
+    taken.process.mark_applied()
     run.committed.update(taken.part.positions)
     return True

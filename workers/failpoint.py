@@ -10,18 +10,15 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from state.log.protocol import NewRecord, Partition, TaskCommit
+from state.log.protocol import GroupLog, NewRecord, Partition, TaskCommit
 from state.log.sqlite import SqliteLog
 from workers.commit import Taken
 from workers.journal import wall_ms
 from workers.patient_log import PatientLog
-
-if TYPE_CHECKING:
-    from workers.worker import Worker
+from workers.spec import InstanceSpec
 
 
 class LatePart(msgspec.Struct, frozen=True):
@@ -46,19 +43,20 @@ class LateWrite(msgspec.Struct, frozen=True):
 class Failpoint:
     """One failpoint of one worker."""
 
-    def __init__(self, setting: str, worker: Worker) -> None:
-        kind, _, path = setting.partition(":")
+    def __init__(self, spec: InstanceSpec, log: GroupLog) -> None:
+        kind, _, path = spec.failpoint.partition(":")
         self._path = Path(path) if kind == "commit" and path else None
-        self._worker = worker
+        self._spec = spec
+        self._log = log.inner if isinstance(log, PatientLog) else log
 
     def _named(self) -> bool:
         assert self._path is not None
         try:
-            return self._path.read_text().strip() in ("", self._worker.spec.instance.instance)
+            return self._path.read_text().strip() in ("", self._spec.instance)
         except FileNotFoundError:
             return False
 
-    async def before_commit(self, taken: list[Taken]) -> None:
+    async def before_commit(self, transactional_id: str, taken: list[Taken]) -> None:
         if self._path is None or not any(t.part.records for t in taken) or not self._named():
             return
         try:
@@ -75,18 +73,17 @@ class Failpoint:
             for t in taken
         ]
         late = LateWrite(
-            self._worker.application,
-            self._worker.session.hello.writer,
-            self._worker.spec.instance.instance,
+            self._spec.application,
+            transactional_id,
+            self._spec.instance,
             wall_ms(),
             parts,
         )
         draft = self._path.with_suffix(".draft")
         draft.write_bytes(msgspec.msgpack.encode(late))
         draft.rename(self._path.with_suffix(".late"))
-        log = self._worker.log.inner if isinstance(self._worker.log, PatientLog) else self._worker.log
-        if isinstance(log, SqliteLog):
-            log.fail_before_commit(_die)
+        if isinstance(self._log, SqliteLog):
+            self._log.fail_before_commit(_die)
         else:
             _die()
 

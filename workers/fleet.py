@@ -31,8 +31,8 @@ from workers.listening import place_of_instance
 from workers.spec import FAILED_APP, InstanceSpec, encode_spec
 
 log = logging.getLogger("orchestrator.fleet")
-FLEET, WISH, GRANTED = MetadataKind("fleet"), "wish-", "granted-"
-TAKEN = "taken_by"  # in a wish: the fleet that grants it
+FLEET, REQUEST, GRANTED = MetadataKind("fleet"), "wish-", "granted-"  # as they are stored
+TAKEN = "taken_by"  # in a request: the fleet that grants it
 WITHDRAWN = json.dumps({"add": 0, TAKEN: ""}).encode()
 LOOK_S, RESTART_S, RESTART_MAX_S = 0.25, 0.5, 10.0
 SHUT_DOWN_S, LEAVE_S = 20.0, 600.0
@@ -138,8 +138,8 @@ class Fleet:
         self._lock: int | None = None
         self._id = secrets.token_hex(4)
         self._changed = asyncio.Event()
-        self._told: list[str] | None = None  # the instances that the log knows of
-        self._added: dict[str, list[str]] = {}  # wishes that were granted, until the log has the answer
+        self._registered: list[str] | None = None  # the instances that the log knows of
+        self._added: dict[str, list[str]] = {}  # requests that were granted, until the log has the answer
         self._trouble = False
         self._error: BaseException | None = None
         self.code = 0
@@ -179,7 +179,7 @@ class Fleet:
             self._refuse_another(json.loads(found) if found else {})
             facts = self._facts([])
             if await self._log.replace_metadata(self._base.application, FLEET, "fleet", found, facts):
-                self._told = []
+                self._registered = []
                 return
 
     def _refuse_another(self, other: dict[str, Any]) -> None:
@@ -273,11 +273,11 @@ class Fleet:
                 await asyncio.sleep(pause)
                 pause = min(RESTART_MAX_S, pause * 2)
             else:
-                self._told_meanwhile(slot.handle)
+                self._stopped_meanwhile(slot.handle)
                 return True
         return False
 
-    def _told_meanwhile(self, handle: Handle) -> None:
+    def _stopped_meanwhile(self, handle: Handle) -> None:
         if self._stopping:
             handle.bounce()
 
@@ -286,9 +286,9 @@ class Fleet:
     async def _keep_up(self) -> None:
         """What cannot be written or read now is tried again: the instances need their fleet, not its notes."""
         try:
-            if self.instances() != self._told:
+            if self.instances() != self._registered:
                 await self._register()
-            await self._look_for_wishes()
+            await self._look_for_requests()
             await self._answer()
             self._trouble = False
         except StateError as error:
@@ -299,7 +299,7 @@ class Fleet:
     async def _register(self) -> None:
         instances = self.instances()
         await self._log.put_metadata(self._base.application, FLEET, "fleet", self._facts(instances))
-        self._told = instances
+        self._registered = instances
 
     def _facts(self, instances: list[str]) -> bytes:
         facts = {
@@ -312,12 +312,12 @@ class Fleet:
         }
         return json.dumps(facts).encode()
 
-    async def _look_for_wishes(self) -> None:
-        """A wish is taken by a word in the log before anything is started for it, so that it is withdrawn or granted and
+    async def _look_for_requests(self) -> None:
+        """A request is taken by a word in the log before anything is started for it, so that it is withdrawn or granted and
         never both; it is granted once, however often the log refuses the answer."""
         for key, found in (await self._log.metadata_of(self._base.application, FLEET)).items():
-            wish = key.removeprefix(WISH)
-            if wish == key or wish in self._added:
+            request = key.removeprefix(REQUEST)
+            if request == key or request in self._added:
                 continue
             facts = json.loads(found)
             if TAKEN not in facts:
@@ -326,16 +326,16 @@ class Fleet:
                     continue  # withdrawn
             elif facts[TAKEN] != self._id:
                 continue  # by a fleet that has ended
-            self._added[wish] = [self._add() for _ in range(int(facts["add"]))]
+            self._added[request] = [self._add() for _ in range(int(facts["add"]))]
 
     async def _answer(self) -> None:
-        if self._added and self.instances() != self._told:
+        if self._added and self.instances() != self._registered:
             await self._register()
-        for wish, added in list(self._added.items()):
-            await self._log.put_metadata(self._base.application, FLEET, WISH + wish, None)
+        for request, added in list(self._added.items()):
+            await self._log.put_metadata(self._base.application, FLEET, REQUEST + request, None)
             answer = json.dumps({"added": added}).encode()
-            await self._log.put_metadata(self._base.application, FLEET, GRANTED + wish, answer)
-            del self._added[wish]
+            await self._log.put_metadata(self._base.application, FLEET, GRANTED + request, answer)
+            del self._added[request]
 
     # ---- the end
 

@@ -1,7 +1,7 @@
 """Topics that grow while the app runs: a worker looks now and then, and goes by the new counts.
 
 One rule: the count of a topic that decides where state lies never changes while the app runs. Everything else follows
-the log: what is sent goes to the new partitions, and the tasks that read them are told to the group by every worker.
+the log: what is sent goes to the new partitions, and the tasks that read them are reported to the group by every worker.
 """
 
 from __future__ import annotations
@@ -10,20 +10,17 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from state.errors import StateError
 from state.log.protocol import TopicInfo
+from workers.ports import GrowthPort
 from workers.prepare import Prepared
-
-if TYPE_CHECKING:
-    from workers.worker import Worker
 
 log = logging.getLogger("orchestrator.growth")
 LOOK_MAX_S = 1.0
 
 
-async def run(worker: Worker) -> None:
+async def run(worker: GrowthPort) -> None:
     """Look once a heartbeat, and at least every second, until cancelled."""
     pause = min(LOOK_MAX_S, worker.spec.instance.settings.heartbeat_ms / 1000)
     warned: set[str] = set()
@@ -34,20 +31,12 @@ async def run(worker: Worker) -> None:
         except StateError as error:  # those who read and write it say so louder
             log.debug("topics: %s", error)
             continue
-        for told in sorted(set(ignored(worker.prepared, found)) - warned):
-            warned.add(told)
-            log.warning(told)
+        for line in sorted(set(ignored(worker.prepared, found)) - warned):
+            warned.add(line)
+            log.warning(line)
         prepared = seen_again(worker.prepared, found)
         if prepared is not worker.prepared:
-            _go_by(worker, prepared)
-
-
-def _go_by(worker: Worker, prepared: Prepared) -> None:
-    before, worker.prepared = worker.prepared, prepared
-    for task in list(worker.runs.values()):
-        task.topics_grew()
-    if prepared.tasks() != before.tasks():
-        worker.session.say_hello_again()
+            worker.topics_grew(prepared)
 
 
 def seen_again(prepared: Prepared, found: Mapping[str, TopicInfo]) -> Prepared:

@@ -3,23 +3,16 @@
 One rule: a halt is in the log before the task is given up, so no next owner tries the record again. Its owner holds a
 halted task and processes nothing; `orchestrator resume` takes the halt back, or has the record skipped. A skip stays in
 the log until it is committed, also behind a later halt, and all changes of a halt are made with compare-and-set. Every
-worker looks once a heartbeat whether a halt of a task that it holds was taken back.
+worker looks whether a halt of a task that it holds was taken back (`halt_watch.py`).
 """
 
 from __future__ import annotations
-
-import asyncio
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from pipeline.errors import ProcessorFailed
 from state.log.group_store import GroupStore, MetadataKind
 from state.log.protocol import GroupLog, Partition
-
-if TYPE_CHECKING:
-    from workers.task import TaskRun
-    from workers.worker import Worker
 
 HALTS = MetadataKind("halt")
 Place = tuple[str, int, int]  # of a record: topic, partition, offset
@@ -98,40 +91,3 @@ async def take_back(log: GroupLog, application: str, task: str, seen: bytes, *, 
     else:
         value = None
     return await log.replace_metadata(application, HALTS, task, seen, value)
-
-
-async def run(worker: Worker) -> None:
-    """Look once a heartbeat at the tasks that are halted here, until cancelled."""
-    pause = worker.spec.instance.settings.heartbeat_ms / 1000
-    while True:
-        await asyncio.sleep(pause)
-        held = [(run, run.halt) for run in worker.runs.values() if run.halt is not None and run.halt_is_written]
-        if not held:
-            continue
-        found = await read_all(worker.log, worker.application)
-        for one, halt in held:
-            if worker.runs.get(one.id) is one and one.halt is halt:
-                await _look(worker, one, found.get(one.scope))
-
-
-async def _look(worker: Worker, run: TaskRun, found: Halt | None) -> None:
-    if run.process is None:
-        if found is None or found.skip:
-            run.resume(found)
-    elif found is not None and found.skip:
-        committed = run.committed
-        if all(committed.get(Partition(*place[:2]), 0) > place[2] for place in found.left_out):
-            await _is_over(worker, run, found)
-
-
-async def _is_over(worker: Worker, run: TaskRun, found: Halt) -> None:
-    """The skips are committed: the halt goes from the log, unless the task was halted at a later record meanwhile."""
-    halt = run.halt
-    async with worker.halting:
-        if run.halt is not halt:
-            return
-        seen = await worker.log.metadata(worker.application, HALTS, run.scope)
-        if seen is not None and decode(seen) == found:
-            await worker.log.replace_metadata(worker.application, HALTS, run.scope, seen, None)
-        if run.halt is halt:
-            run.halt = None

@@ -53,7 +53,7 @@ class Instance:
         self._surroundings = surroundings
         self._leash = leash
         self._workers: dict[int, WorkerProcess] = {}
-        self._wish: bytes | None = None  # what every worker is told, also one that is started later
+        self._request: bytes | None = None  # what every worker was asked, also for one that is started later
         self._stop = asyncio.Event()
         self._signals = 0
         self._careful: set[int] = set()
@@ -169,14 +169,14 @@ class Instance:
         self._incarnations[number] = spec.incarnation
         process = await self._surroundings.start_worker(spec)
         self._workers[number] = process
-        if self._wish is not None:
-            process.send(self._wish)
+        if self._request is not None:
+            process.send(self._request)
         return process
 
-    def _say(self, wish: bytes) -> None:
-        self._wish = wish
+    def _say(self, request: bytes) -> None:
+        self._request = request
         for process in self._workers.values():
-            process.send(wish)
+            process.send(request)
 
     async def _watch(self) -> None:
         """A worker that was stopped (SIGSTOP) for longer than a session must not come back as a zombie."""

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
 
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.connection import Connection, ConnectionEnded
 from orchestrator.coordinator.transport import connect
 from orchestrator.errors import OrchestratorError, ProtocolError
 from orchestrator.model import TaskId
-
-if TYPE_CHECKING:
-    from workers.worker import Worker
+from workers.ports import StoresPort
 
 log = logging.getLogger("orchestrator.stores")
 RETRY_S = 0.5
 
 
-async def run(worker: Worker) -> None:
+async def run(worker: StoresPort) -> None:
     """Until cancelled. Without the instance's listener nobody queries, and the worker goes on."""
     if not worker.spec.address:
         await asyncio.Event().wait()
@@ -41,9 +38,9 @@ async def run(worker: Worker) -> None:
         await asyncio.sleep(RETRY_S)
 
 
-async def _offer(worker: Worker, connection: Connection) -> None:
+async def _offer(worker: StoresPort, connection: Connection) -> None:
     spec = worker.spec
-    connection.send(messages.Attach(messages.VERSION, spec.number, spec.incarnation, worker.session.hello.member))
+    connection.send(messages.Attach(messages.VERSION, spec.number, spec.incarnation, worker.member))
     while True:
         lookup = await connection.receive_down()
         if not isinstance(lookup, messages.Lookup):
@@ -51,7 +48,7 @@ async def _offer(worker: Worker, connection: Connection) -> None:
         connection.send(look_up(worker, lookup))
 
 
-def look_up(worker: Worker, lookup: messages.Lookup) -> messages.Found:
+def look_up(worker: StoresPort, lookup: messages.Lookup) -> messages.Found:
     """The value of a key, or why there is none to be had."""
     run = worker.runs.get(TaskId.parse(lookup.task))
     opened = run.stores.get(lookup.table) if run is not None else None

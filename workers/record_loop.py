@@ -12,7 +12,6 @@ import asyncio
 import logging
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from orchestrator.model import TaskId
 from pipeline.errors import CallLost, ProcessorFailed
@@ -23,13 +22,11 @@ from state.log.batches import decode
 from state.log.protocol import Partition, Reader
 from workers import commit_machine as cm
 from workers.call_watch import CallWatch, CallWatches, Turn, blame
-from workers.commit import Taken, commit, take
+from workers.commit import Taken, collect, commit
+from workers.ports import RecordPort
 from workers.rests import Rests
+from workers.task import TaskRun
 from workers.unreadable import Unreadable
-
-if TYPE_CHECKING:
-    from workers.task import TaskRun
-    from workers.worker import Worker
 
 log = logging.getLogger("orchestrator.records")
 TURN_RECORDS, TURN_S = 500, 0.05
@@ -44,7 +41,7 @@ CALL_END_S = 5.0  # how long an orderly stop waits for async calls before it und
 class RecordLoop:
     """One reader for all inputs of this worker's active tasks."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: RecordPort) -> None:
         self.machine = cm.CommitMachine()
         self._worker = worker
         self._reader: Reader = worker.log.reader()
@@ -69,7 +66,7 @@ class RecordLoop:
 
     def start(self, run: TaskRun) -> None:
         """A task processes from now on; its inputs are added next."""
-        self._tell(cm.Started(run.id))
+        self._event(cm.Started(run.id))
 
     def add(self, run: TaskRun, partition: Partition, position: int) -> None:
         self._runs[partition] = run
@@ -89,11 +86,11 @@ class RecordLoop:
             calls.cancel()
         self.rests.forget(run)
         if run.process is not None:
-            self._tell(cm.Lost(run.id))
+            self._event(cm.Lost(run.id))
 
     def release(self, task: TaskId) -> None:
         """Commit what the task has, then hand it over."""
-        self._tell(cm.ReleaseAsked(task))
+        self._event(cm.ReleaseAsked(task))
         if task in self._worker.runs:
             self._nudge(self._worker.runs[task])
 
@@ -126,7 +123,7 @@ class RecordLoop:
 
     async def stop(self) -> None:
         """An orderly end: no further call begins, what is whole is committed, async calls that last are undone."""
-        self._tell(cm.StopAsked())
+        self._event(cm.StopAsked())
         for run in self.active():
             self._nudge(run)
         overdue = asyncio.get_running_loop().call_later(CALL_END_S, self._undo_calls)
@@ -219,8 +216,8 @@ class RecordLoop:
         self.rests.look(self.active())
         for run in self.active():
             if run.has_moved(with_gaps=self.machine.trusts_gaps(run.id)):
-                self._tell(cm.Completed(run.id))
-        self._tell(cm.CommitDue())
+                self._event(cm.Completed(run.id))
+        self._event(cm.CommitDue())
 
     # ---- calls
 
@@ -302,7 +299,7 @@ class RecordLoop:
     def _begin_calls(self, run: TaskRun) -> None:
         if self._worker.caution.is_careful(run.scope) and self._calls:
             return  # one call at a time, so that the note names the one that ends the process
-        self._tell(cm.CallsBegan(run.id))
+        self._event(cm.CallsBegan(run.id))
         calls = asyncio.get_running_loop().create_task(self._call(run), name=f"calls of {run.id}")
         self._calls[run] = calls
 
@@ -357,7 +354,7 @@ class RecordLoop:
     def _calls_ended(self, run: TaskRun, *, failed: bool = False) -> None:
         """No call of the task is under way; what was completed may be committed."""
         self._calls.pop(run, None)
-        self._tell(cm.CallsEnded(run.id, run.has_moved(with_gaps=False), failed))
+        self._event(cm.CallsEnded(run.id, run.has_moved(with_gaps=False), failed))
 
     def _undone(self, run: TaskRun, process: TaskProcess) -> None:
         """A call did not end: its record, and what was taken with it, are read again by the next owner."""
@@ -372,7 +369,7 @@ class RecordLoop:
 
     # ---- the machine
 
-    def _tell(self, event: cm.Event) -> None:
+    def _event(self, event: cm.Event) -> None:
         for effect in self.machine.step(event):
             match effect:
                 case cm.BeginCommit(tasks):
@@ -386,7 +383,7 @@ class RecordLoop:
 
     def _begin_commit(self, tasks: Iterable[TaskId]) -> None:
         runs = [self._worker.runs[task] for task in tasks]
-        taken = [one for run in runs if (one := take(run, with_gaps=self.machine.trusts_gaps(run.id))) is not None]
+        taken = [one for run in runs if (one := collect(run, with_gaps=self.machine.trusts_gaps(run.id))) is not None]
         nothing_to_write = frozenset(tasks) - {one.run.id for one in taken}
         self._commit = asyncio.get_running_loop().create_task(self._commit_all(taken, nothing_to_write), name="commit")
 
@@ -395,19 +392,19 @@ class RecordLoop:
         worker = self._worker
         try:
             if taken:
-                writer, before = worker.session.hello.writer, worker.failpoint.before_commit
-                outcome = await commit(worker.log, worker.application, writer, taken, before)
+                writer = worker.transactional_id
+                outcome = await commit(worker.log, worker.application, writer, taken, worker.before_commit)
                 for done in outcome.done:
                     worker.committed(done)
                 through |= {done.run.id for done in outcome.done}
                 # A fence of an incarnation that was given up meanwhile says nothing of the one after it.
-                worker.lost(outcome.lost, outcome.fenced and writer == worker.session.hello.writer)
+                worker.lost(outcome.lost, outcome.fenced and writer == worker.transactional_id)
         except Exception as error:  # noqa: BLE001 - a task of the loop: whatever it is ends the worker with it
             worker.crashed(error)
             for one in taken:  # not known to be in the log: not to be committed again
                 worker.given_up(one.run)
         self._commit = None
-        self._tell(cm.CommitEnded(through))
+        self._event(cm.CommitEnded(through))
 
     def long_calls(self) -> list[str]:
         """What an operator should know of the async calls under way: a line for each that lasts."""

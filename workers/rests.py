@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from pipeline.retries import Waiting
-
-if TYPE_CHECKING:
-    from workers.task import TaskRun
+from workers.task import TaskRun
 
 log = logging.getLogger("orchestrator.records")
 
@@ -53,15 +50,15 @@ class Rests:
             if now is not None:
                 self._waiting[run] = now
                 if before is None or before.processor != now.processor:
-                    log.warning("%s waits: %s; it goes on by itself", run.id, _told(now))
+                    log.warning("%s waits: %s; it goes on by itself", run.id, _described(now))
             elif before is not None:
                 del self._waiting[run]
                 log.warning("%s goes on: %s waits no more", run.id, before.processor)
 
     def notices(self) -> list[str]:
         """What an operator should know, a line for each task that waits."""
-        return [f"{run.id} waits: {_told(waiting)}" for run, waiting in self._waiting.items()]
+        return [f"{run.id} waits: {_described(waiting)}" for run, waiting in self._waiting.items()]
 
 
-def _told(waiting: Waiting) -> str:
+def _described(waiting: Waiting) -> str:
     return f"{waiting.processor} at {waiting.record}: {waiting.error}"

@@ -11,7 +11,6 @@ import logging
 import os
 import socket
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.connection import ConnectionEnded
@@ -23,10 +22,8 @@ from orchestrator.model import JoinRequest, TaskRange
 from orchestrator.weights import with_given
 from state.errors import Fenced, StateError
 from workers import inputs
+from workers.ports import SessionPort
 from workers.uplink import Line, Uplink
-
-if TYPE_CHECKING:
-    from workers.worker import Worker
 
 log = logging.getLogger("orchestrator.session")
 RETRY_S = 0.1
@@ -36,7 +33,7 @@ LOOK_S = 1.0  # well within the rejoin grace
 class Session:
     """One worker's side of the connection."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: SessionPort) -> None:
         spec = worker.spec
         self._worker = worker
         self._line: Line = worker.surroundings.new_line()
@@ -45,7 +42,7 @@ class Session:
         self._wanted = asyncio.Event()
         self._opened = ""  # the transactional id that the log knows as ours
         member = f"{spec.instance.instance}.{spec.number}" if spec.instance.workers > 1 else spec.instance.instance
-        self.hello = JoinRequest(
+        self.join_request = JoinRequest(
             member=member,
             instance=spec.instance.instance,
             incarnation=spec.incarnation,
@@ -72,7 +69,7 @@ class Session:
 
     def send_now(self) -> None:
         if self._uplink is not None:
-            self._uplink.publish(self._worker.machine.status())
+            self._uplink.publish(self._worker.status())
 
     async def beat(self) -> None:
         """A heartbeat every interval, and at once when something changed. It waits for nothing else, not for the log."""
@@ -81,7 +78,7 @@ class Session:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(interval):  # wait_for swallows a cancellation that comes with the event
                     await self._wanted.wait()
-            self._worker.tell(Noticed(self._worker.notice()))
+            self._worker.event(Noticed(self._worker.notice()))
             self._wanted.clear()
             self.send_now()
 
@@ -95,15 +92,15 @@ class Session:
     async def _measure(self) -> None:
         """Positions of running tasks, for those who compare copies with them."""
         worker = self._worker
-        lags = await inputs.lags(worker)
-        for run in worker.records.active():
+        lags = await inputs.lags(worker.log, worker.active())
+        for run in worker.active():
             position = run.position()
-            worker.tell(Progress(run.id, position, position))
-        worker.tell(
+            worker.event(Progress(run.id, position, position))
+        worker.event(
             Measured(
                 {
                     run.id: (lags.get(run.scope, 0), run.state_bytes(), run.records, run.pause_ms)
-                    for run in worker.records.active()
+                    for run in worker.active()
                 }
             )
         )
@@ -135,11 +132,11 @@ class Session:
         if not await self._open_writer():
             return
         heartbeat_s = worker.spec.instance.settings.heartbeat_ms / 1000
-        uplink = await self._line.open(lease.address, self._credentials, heartbeat_s, worker.records.long_call)
-        if self._opened != self.hello.writer:  # fenced meanwhile: the log does not know the new id yet
+        uplink = await self._line.open(lease.address, self._credentials, heartbeat_s, worker.long_call)
+        if self._opened != self.join_request.writer:  # fenced meanwhile: the log does not know the new id yet
             await uplink.close()
             return
-        self._uplink, writer = uplink, self.hello.writer
+        self._uplink, writer = uplink, self.join_request.writer
         self._join(uplink)
         looking = asyncio.create_task(self._look_for_another(lease.term, uplink))
         try:
@@ -151,12 +148,12 @@ class Session:
         """Have the log know the transactional id that joins, also where a fence gave the worker another one while the log
         was waited for; False where that id is fenced already."""
         worker = self._worker
-        while self._opened != self.hello.writer:
-            writer = self.hello.writer
+        while self._opened != self.join_request.writer:
+            writer = self.join_request.writer
             try:
                 await worker.log.open_writer(worker.application, writer)
             except Fenced:  # silent since it was made: come back under another
-                if writer == self.hello.writer:
+                if writer == self.join_request.writer:
                     self.rejoin()
                 return False
             self._opened = writer
@@ -190,33 +187,35 @@ class Session:
             match message:
                 case messages.Welcome(term, changes):
                     uplink.understands_changes(changes)
-                    worker.tell(SessionOpened(term))
+                    worker.event(SessionOpened(term))
                     worker.term_began(term)
                 case messages.Assign(assignment):
-                    worker.tell(Assigned(assignment))
+                    worker.event(Assigned(assignment))
                 case messages.Closed(fenced, reason):
                     log.info("session closed: %s", reason)
-                    if fenced and self.hello.writer == writer:
-                        worker.tell(WriterLost())
+                    if fenced and self.join_request.writer == writer:
+                        worker.event(WriterLost())
                     return
                 case messages.Lookup() | messages.Answer():
                     raise ProtocolError(f"{type(message).__name__} is no message of a coordinator")
 
     def _join(self, uplink: Uplink) -> None:
-        uplink.join(self._worker.application, self.hello, self._worker.machine.status())
+        uplink.join(self._worker.application, self.join_request, self._worker.status())
 
-    def say_hello_again(self) -> None:
+    def join_again(self) -> None:
         """There are other tasks now. The same incarnation says so over the same connection, so that nobody takes it for
         silent in between, and nothing it runs is touched."""
-        self.hello = replace(self.hello, tasks=self._tasks())
+        self.join_request = replace(self.join_request, tasks=self._tasks())
         if self._uplink is not None:
             self._join(self._uplink)
 
     def rejoin(self) -> None:
         """Come back as a new incarnation: the old writer id is never used again."""
         incarnation = self._worker.surroundings.new_id()
-        self.hello = replace(
-            self.hello, incarnation=incarnation, writer=f"{self._worker.application}-{self.hello.member}-{incarnation}"
+        self.join_request = replace(
+            self.join_request,
+            incarnation=incarnation,
+            writer=f"{self._worker.application}-{self.join_request.member}-{incarnation}",
         )
         uplink, self._uplink = self._uplink, None
         if uplink is not None:

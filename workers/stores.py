@@ -1,7 +1,7 @@
 """Opening the stores of a task: what is on disk if it may be trusted, else the newest snapshot, else empty.
 
 One rule: a store that is damaged, foreign or too old costs a restore and a message, never an answer. A changelog that
-goes on from a base (`state.base`) is replayed behind a snapshot only; without one the task is not opened at all.
+goes on from a base (`state.log.base`) is replayed behind a snapshot only; without one the task is not opened at all.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from pathlib import Path
 
 from orchestrator.model import TaskId
 from pipeline.errors import PipelineError
-from state import base, history, manifest, snapshot
-from state.base import Base
+from state import history, manifest, snapshot
 from state.changelog import usable
 from state.directory import StateDirectory
 from state.errors import SnapshotUnusable, StoreDamaged
 from state.history import History
+from state.log import base
+from state.log.base import Base
 from state.log.protocol import GroupLog, Partition
 from state.manifest import SnapshotManifest
 from state.store.protocol import Store
@@ -28,7 +29,7 @@ from workers.prepare import Prepared
 from workers.surroundings import REAL, Surroundings
 
 log = logging.getLogger("orchestrator.stores")
-Told = Callable[[int, int], None]  # of a piece of a snapshot: its bytes, and the position that they lead to
+OnRead = Callable[[int, int], None]  # of a piece of a snapshot: its bytes, and the position that they lead to
 DELETE_RETENTION_MS = 7 * 24 * 3_600_000
 
 
@@ -84,7 +85,7 @@ class StoreOpener:
             self._learned_term = term
         return self._past.id
 
-    async def open(self, task: TaskId, read: Told | None = None) -> dict[str, Opened]:
+    async def open(self, task: TaskId, read: OnRead | None = None) -> dict[str, Opened]:
         """All tables of a task. The caller holds the task's lock. `read` hears, in the thread that reads a snapshot, of
         every piece: its bytes, and as if at which position the task stood now. Raises BaseMissing, with nothing left
         behind."""
@@ -105,7 +106,7 @@ class StoreOpener:
             raise
         return opened
 
-    def _open_table(self, change: _Changelog, read: Told | None) -> Opened:
+    def _open_table(self, change: _Changelog, read: OnRead | None) -> Opened:
         task, table, partition = change.task, change.table, change.partition
         path = self._directory.table(str(task), table)
         info = self._prepared.topics[partition.topic]
@@ -164,7 +165,7 @@ class StoreOpener:
             found += [one for one in manifest.listing(self._snapshots)[0] if one.snapshot == name]
         return [one for one in found if str(change.task) in one.scopes]
 
-    def _ingest(self, store: Store, change: _Changelog, found: SnapshotManifest, read: Told | None) -> str | None:
+    def _ingest(self, store: Store, change: _Changelog, found: SnapshotManifest, read: OnRead | None) -> str | None:
         """Fill an empty store from a snapshot; what is wrong with it where it cannot be used."""
         assert self._snapshots is not None
         if not isinstance(store, RocksDbStore):
@@ -197,7 +198,7 @@ class StoreOpener:
         return reason
 
 
-def _behind(opened: Mapping[str, Opened], read: Told | None) -> Told | None:
+def _behind(opened: Mapping[str, Opened], read: OnRead | None) -> OnRead | None:
     """Positions of a task are sums over its tables: those that are open already count."""
     if read is None:
         return None

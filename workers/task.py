@@ -8,33 +8,84 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
 
 from orchestrator.clocks import monotonic_ms
-from orchestrator.member.events import Progress, Reading, ReleaseDone, Started
+from orchestrator.member.events import MemberEvent, Progress, Reading, ReleaseDone, Started
 from orchestrator.model import Role, TaskId
 from pipeline.errors import ProcessorFailed
 from pipeline.merge import Merger
 from pipeline.process import TaskProcess
-from state.directory import TaskLock
+from state.directory import StateDirectory, TaskLock
 from state.errors import BaseMissing, DirectoryLocked, StateError
-from state.log.protocol import Partition
+from state.log.protocol import GroupLog, Partition
 from workers import halts
+from workers.blame import Caution
 from workers.halts import Halt
-from workers.stores import Opened
-
-if TYPE_CHECKING:
-    from workers.worker import Worker
+from workers.journal import Journal
+from workers.prepare import Prepared
+from workers.spec import WorkerSpec
+from workers.stores import Opened, StoreOpener
+from workers.surroundings import Surroundings
 
 log = logging.getLogger("orchestrator.task")
 LOCK_RETRY_S = 0.05
 
 
+class RecordReader(Protocol):
+    """The record loop, as a task knows it: reads its inputs, processes and commits them."""
+
+    def start(self, run: TaskRun) -> None: ...
+    def add(self, run: TaskRun, partition: Partition, position: int) -> None: ...
+    def drop(self, run: TaskRun) -> None: ...
+    def release(self, task: TaskId) -> None: ...
+
+
+class RestoreReader(Protocol):
+    """The restore loop, as a task knows it: reads its changelogs into its stores."""
+
+    def add(self, run: TaskRun, partition: Partition, position: int) -> None: ...
+    def drop(self, partition: Partition) -> None: ...
+    async def spend(self, run: TaskRun, read: int) -> None: ...
+
+
+class TaskPort(Protocol):
+    """What a task needs of its worker."""
+
+    @property
+    def spec(self) -> WorkerSpec: ...
+    @property
+    def surroundings(self) -> Surroundings: ...
+    @property
+    def log(self) -> GroupLog: ...
+    @property
+    def prepared(self) -> Prepared: ...
+    @property
+    def resources(self) -> Mapping[str, Any]: ...
+    @property
+    def directory(self) -> StateDirectory: ...
+    @property
+    def opener(self) -> StoreOpener: ...
+    @property
+    def journal(self) -> Journal: ...
+    @property
+    def caution(self) -> Caution: ...
+    @property
+    def records(self) -> RecordReader: ...
+    @property
+    def restores(self) -> RestoreReader: ...
+
+    def event(self, event: MemberEvent) -> None: ...
+    def crashed(self, error: BaseException) -> None: ...
+    def failed(self, run: TaskRun, error: StateError) -> None: ...
+    async def start_positions(self, run: TaskRun, inputs: Sequence[Partition]) -> dict[Partition, int]: ...
+
+
 class TaskRun:
     """A held task. `process` is set only while it runs as active."""
 
-    def __init__(self, worker: Worker, task: TaskId) -> None:
+    def __init__(self, worker: TaskPort, task: TaskId) -> None:
         self.worker = worker
         self.id = task
         self.scope = str(task)
@@ -129,12 +180,12 @@ class TaskRun:
         tables = self.subtopology.tables
         end = sum((await worker.log.ends([worker.prepared.changelog(self.id, table) for table in tables])).values())
 
-        async def told(size: int, position: int) -> None:
-            worker.tell(Reading(self.id, position, end))
-            await worker.following.spend(self, size)
+        async def report(size: int, position: int) -> None:
+            worker.event(Reading(self.id, position, end))
+            await worker.restores.spend(self, size)
 
         def read(size: int, position: int) -> None:
-            asyncio.run_coroutine_threadsafe(told(size, position), loop).result()
+            asyncio.run_coroutine_threadsafe(report(size, position), loop).result()
 
         return read
 
@@ -145,12 +196,12 @@ class TaskRun:
                 return  # granted while it was still opening, which saw the grant: it must not begin twice
             self.begun_epoch = self.epoch
         for partition, opened in self.by_changelog.items():
-            self.worker.follow(self, partition, opened.store.offset)
+            self.worker.restores.add(self, partition, opened.store.offset)
         if self.role is Role.ACTIVE:
             self.catching_up = True
             await self.caught_up()
         else:
-            self.worker.tell(Progress(self.id, self.position(), sum(self.ends.values())))
+            self.worker.event(Progress(self.id, self.position(), sum(self.ends.values())))
 
     async def caught_up(self) -> None:
         """As active: once every store has reached the end of its changelog, begin to process."""
@@ -158,7 +209,7 @@ class TaskRun:
             return
         self.catching_up = False
         for partition in self.by_changelog:
-            self.worker.unfollow(partition)
+            self.worker.restores.drop(partition)
         await self._begin()
 
     async def _begin(self) -> None:
@@ -198,8 +249,8 @@ class TaskRun:
 
     def _report_started(self) -> None:
         self._journal_start()
-        self.worker.tell(Progress(self.id, self.position(), self.position()))
-        self.worker.tell(Started(self.id, self.worker.surroundings.wall_ms()))
+        self.worker.event(Progress(self.id, self.position(), self.position()))
+        self.worker.event(Started(self.id, self.worker.surroundings.wall_ms()))
 
     def halted(self, halt: Halt) -> None:
         """A processor stopped: what was completed is committed; the task is held, and processes nothing."""
@@ -247,7 +298,7 @@ class TaskRun:
 
     async def _shut(self) -> None:
         for partition in self.by_changelog:
-            self.worker.unfollow(partition)
+            self.worker.restores.drop(partition)
         self.stop_processing()
         stores, self.stores, self.by_changelog = self.stores, {}, {}
         for table, opened in stores.items():
@@ -290,7 +341,7 @@ class TaskRun:
         self.worker.journal.write(
             "released", task=self.scope, epoch=self.epoch, last_ms=self.last_ms, pause_ms=self.pause_ms
         )
-        self.worker.tell(ReleaseDone(self.id, self.last_ms, self.position(), self.worker.surroundings.wall_ms()))
+        self.worker.event(ReleaseDone(self.id, self.last_ms, self.position(), self.worker.surroundings.wall_ms()))
 
     def processed(self, now_ms: int, records: int) -> None:
         """A commit with `records` of this task is through."""

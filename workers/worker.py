@@ -17,25 +17,26 @@ from orchestrator.clocks import monotonic_ms
 from orchestrator.errors import OrchestratorError
 from orchestrator.member import events as mem
 from orchestrator.member.machine import MemberMachine
-from orchestrator.model import Role, TaskId
+from orchestrator.model import MemberStatus, Role, TaskId
 from state import history
 from state.errors import StateError, StoreDamaged
 from state.log.protocol import GroupLog, Partition
-from workers import growth, halts, inputs, offered_stores
+from workers import growth, halt_watch, halts, inputs, offered_stores
 from workers.blame import Caution, note_path
 from workers.call_watch import Turn, blame, is_of_one_record
 from workers.commit import Taken
 from workers.failpoint import Failpoint
-from workers.following import Following
 from workers.halts import Halt
 from workers.patient_log import PatientLog
 from workers.prepare import Prepared
 from workers.record_loop import RecordLoop
+from workers.restore_loop import RestoreLoop
 from workers.session import Session
 from workers.spec import OVERDUE, REPORTED, WorkerSpec
 from workers.stores import StoreOpener, disk_positions
 from workers.surroundings import REAL, Surroundings
 from workers.task import TaskRun
+from workers.uplink import Watch
 
 log = logging.getLogger("orchestrator.worker")
 CLEAN_UP_S, CLEAN_UP_DELAY_MS, DRAIN_S = 60.0, 600_000, 10.0
@@ -67,14 +68,14 @@ class Worker:
             self.directory.path / "journal.jsonl",
             {"instance": instance.instance, "incarnation": spec.incarnation},
         )
-        self.failpoint = Failpoint(instance.failpoint, self)
+        self.failpoint = Failpoint(instance, log_)
         self.caution = Caution(
             surroundings.open_note(note_path(self.directory.path, spec.number)),
             careful=spec.careful,
             blamed=spec.blamed,
         )
         self.runs: dict[TaskId, TaskRun] = {}
-        self.following = Following(self)
+        self.restores = RestoreLoop(self)
         self.records = RecordLoop(self)
         self.failure: BaseException | None = None
         self.stopping = asyncio.Event()
@@ -93,10 +94,10 @@ class Worker:
                 ("session", self.session.run()),
                 ("heartbeat", self.session.beat()),
                 ("measure", self.session.measure()),
-                ("following", self.following.run()),
+                ("restores", self.restores.run()),
                 ("upkeep", self._upkeep()),
                 ("growth", growth.run(self)),
-                ("halts", halts.run(self)),
+                ("halts", halt_watch.run(self)),
                 ("records", self.records.run()),
                 ("stores", offered_stores.run(self)),
             )
@@ -149,7 +150,7 @@ class Worker:
 
     def leave(self) -> None:
         """Hand everything over, then go."""
-        self.tell(mem.LeaveWanted())
+        self.event(mem.LeaveWanted())
 
     def failed(self, run: TaskRun, error: StateError) -> None:
         """A task's state failed: it is given up, and restored where the group places it; a damaged store is wiped."""
@@ -160,7 +161,7 @@ class Worker:
     def given_up(self, run: TaskRun) -> None:
         """What a task has in memory is not to be committed: it is restored from the log."""
         if self.runs.get(run.id) is run:
-            self.tell(mem.Dropped(frozenset({run.id})))
+            self.event(mem.Dropped(frozenset({run.id})))
             self._close(run.id)
 
     def halted(self, run: TaskRun) -> None:
@@ -207,7 +208,7 @@ class Worker:
         lines = [f"waits for the log: {waiting}"] if waiting else []
         lines += self.records.long_calls()
         lines += self.records.rests.notices()
-        lines += [*self.records.unreadable.notices(), *self.following.unreadable.notices()]
+        lines += [*self.records.unreadable.notices(), *self.restores.unreadable.notices()]
         for run in self.runs.values():
             if run.halt is not None and run.process is None:
                 lines.append(f"{run.id} is halted at {run.halt.record}: {run.halt.error}")
@@ -215,7 +216,7 @@ class Worker:
 
     # ---- the machine
 
-    def tell(self, event: mem.MemberEvent) -> None:
+    def event(self, event: mem.MemberEvent) -> None:
         """Give the machine an event and perform what it wants."""
         for effect in self.machine.step(event, monotonic_ms()):
             self._perform(effect)
@@ -286,15 +287,38 @@ class Worker:
     def scan_disk(self) -> None:
         """Tell the group what state lies here unused."""
         found = disk_positions(self.directory, self.prepared, self.log.log_id)
-        self.tell(mem.DiskSeen(found))
+        self.event(mem.DiskSeen(found))
 
-    # ---- readers, for tasks
+    # ---- asked by its parts (ports.py)
 
-    def follow(self, run: TaskRun, partition: Partition, position: int) -> None:
-        self.following.add(run, partition, position)
+    @property
+    def transactional_id(self) -> str:
+        return self.session.join_request.writer
 
-    def unfollow(self, partition: Partition) -> None:
-        self.following.drop(partition)
+    @property
+    def member(self) -> str:
+        return self.session.join_request.member
+
+    def status(self) -> MemberStatus:
+        return self.machine.status()
+
+    def active(self) -> list[TaskRun]:
+        return self.records.active()
+
+    @property
+    def long_call(self) -> Watch:
+        return self.records.long_call
+
+    async def before_commit(self, taken: list[Taken]) -> None:
+        await self.failpoint.before_commit(self.transactional_id, taken)
+
+    def topics_grew(self, prepared: Prepared) -> None:
+        """Go by other counts; the group is told where there are other tasks now."""
+        before, self.prepared = self.prepared, prepared
+        for run in list(self.runs.values()):
+            run.topics_grew()
+        if prepared.tasks() != before.tasks():
+            self.session.join_again()
 
     async def start_positions(self, run: TaskRun, inputs: Sequence[Partition]) -> dict[Partition, int]:
         """Where these inputs of a task go on: what is committed, else what the topic says of its start."""
@@ -310,9 +334,9 @@ class Worker:
             if position is not None and not gone:
                 positions[partition] = position
             elif start == "fail" and (gone or starts[partition] > 0):
-                told = f"the committed position {position} is gone" if gone else "no position is committed"
+                problem = f"the committed position {position} is gone" if gone else "no position is committed"
                 raise OrchestratorError(
-                    f"{run.id}: {told} in {partition}, which begins at {starts[partition]}; "
+                    f"{run.id}: {problem} in {partition}, which begins at {starts[partition]}; "
                     'give the topic start="beginning" or start="end"'
                 )
             elif start == "end" and partition.number < self.prepared.begun[partition.topic]:
@@ -326,7 +350,7 @@ class Worker:
     def lost(self, runs: tuple[TaskRun, ...], fenced: bool) -> None:
         """The log refused these tasks, or the whole writer."""
         if fenced:
-            self.tell(mem.WriterLost())
+            self.event(mem.WriterLost())
         for run in runs:
             self.given_up(run)
 
@@ -340,7 +364,7 @@ class Worker:
             if not run.first_done:
                 run.first_done = True
                 self.journal.write("first", task=run.scope, epoch=run.epoch, first_ms=now)
-                self.tell(mem.FirstRecord(run.id, now))
+                self.event(mem.FirstRecord(run.id, now))
 
     async def _upkeep(self) -> None:
         """Now and then: remove stale folders, consumed re-key records, overwritten changelog records."""
@@ -351,7 +375,7 @@ class Worker:
                 self.directory.clean, keep, delay_ms=CLEAN_UP_DELAY_MS, now_ms=self.surroundings.wall_ms()
             )
             self.scan_disk()
-            await inputs.trim(self)
+            await inputs.trim(self.log, self.prepared.topics, self.active())
             for run in list(self.runs.values()):
                 if run.process is not None and run.id.partition == 0:
                     for opened in list(run.stores.values()):

@@ -1,6 +1,6 @@
 """The entry of a worker process: `python -m workers.worker_main`, spec on the first line of standard input.
 
-One rule: the pipe is the parent. Lines on it are wishes (`stop`, `leave`); its end is the parent's death, and the
+One rule: the pipe is the parent. Lines on it are requests (`stop`, `leave`); its end is the parent's death, and the
 worker's. What it reports of its end is an exit code (0 left or stopped, 1 failed, 3 refused, ...; the reason is on
 standard error, one line) above REPORTED: a process that ends with any other code has crashed, whatever called exit.
 """
@@ -72,13 +72,13 @@ async def _run(spec: WorkerSpec, surroundings: Surroundings) -> int:
 
 
 async def _listen(worker: Worker) -> None:
-    """The parent's wishes. When the pipe ends, nobody supervises this process any more: it ends at once."""
+    """The parent's requests. When the pipe ends, nobody supervises this process any more: it ends at once."""
     reader = await worker.surroundings.requests()
     while line := await reader.readline():
-        wish = line.strip()
-        if wish == b"stop":
+        request = line.strip()
+        if request == b"stop":
             worker.stop()
-        elif wish == b"leave":
+        elif request == b"leave":
             worker.leave()
     if not worker.stopping.is_set():
         worker.surroundings.exit(1)

@@ -12,40 +12,14 @@ import os
 import shutil
 import signal
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
+from examples.demo.options import Options
 from examples.demo.show import Show
 from orchestrator.cli.arguments import Parser
 from orchestrator.errors import OrchestratorError, RefusedBySafety, WrongUse
 
 MARK = "this folder belongs to orchestrator demo.txt"
-
-
-@dataclass(frozen=True)
-class Options:
-    """What can be changed. Months: `history` are backfilled, `live` follow."""
-
-    folder: Path
-    on: str
-    seed: int
-    rate: int
-    instances: int
-    history: int
-    live: int
-    json: bool
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "flights.db"
-
-    @property
-    def state(self) -> Path:
-        return self.folder / "state"
-
-    @property
-    def snapshots(self) -> Path:
-        return self.folder / "snapshots"
 
 
 def run(argv: list[str]) -> int:

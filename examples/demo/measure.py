@@ -20,7 +20,7 @@ def sources(rows: list[dict[str, Any]]) -> Counter[str]:
     return Counter(row["source"] for row in rows if row["what"] == "started")
 
 
-def silence(rows: list[dict[str, Any]], status: dict[str, Any], moved: set[str]) -> dict[str, Any]:
+def longest_pause(rows: list[dict[str, Any]], status: dict[str, Any], moved: set[str]) -> dict[str, Any]:
     """The longest time between two commits of a task that stayed where it was, over its whole life."""
     longest: dict[str, Any] = {"ms": None, "task": None}
     for task in status["tasks"]:

@@ -60,9 +60,9 @@ def report_lines(report: dict[str, Any]) -> list[str]:
         gap = "no record came on one side" if move["gap_ms"] is None else f"{move['gap_ms']} ms"
         pause = "" if move["pause_ms"] is None else f", nobody ran it for {move['pause_ms']} ms"
         lines.append(f"    {move['step']:<10}  {move['task']}  {move['from']} -> {move['to']}  {gap}{pause}")
-    silence = report["longest_silence_of_tasks_that_stayed_ms"]
+    pause = report["longest_silence_of_tasks_that_stayed_ms"]
     lines.append(
-        f"  longest silence of tasks that did not move, quiet input included: {silence['ms']} ms ({silence['task']})"
+        f"  longest silence of tasks that did not move, quiet input included: {pause['ms']} ms ({pause['task']})"
     )
     restore = report["restore"]
     lines.append(

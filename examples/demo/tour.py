@@ -8,55 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from examples.demo import measure
 from examples.demo.events import append_all, events
 from examples.demo.killing import kill
-from examples.demo.processes import Processes
-from examples.demo.show import Show
+from examples.demo.stage import Stage
 from examples.flights import app
-from orchestrator.coordinator.requests import HandOversRequest, StatusRequest
+from orchestrator.coordinator.requests import HandOversRequest
 from orchestrator.errors import OrchestratorError, RefusedBySafety, TimedOut
-from state.log.sqlite import SqliteLog, open_sqlite
+from state.log.sqlite import open_sqlite
 from workers.client import Client
 from workers.credentials import credentials_of
 from workers.journal import read_journals
 from workers.prepare import prepare
-
-if TYPE_CHECKING:
-    from asyncio.subprocess import Process
-
-    from examples.demo.command import Options
 
 APP = "examples.flights:app"
 ORCHESTRATOR = "orchestrator.cli.main"
 T = TypeVar("T")
 
 
-class Tour:
+class Tour(Stage):
     """One run. `run` returns the report."""
-
-    def __init__(self, options: Options, processes: Processes, show: Show) -> None:
-        self.options = options
-        self.processes = processes
-        self.show = show
-        self.random = random.Random(options.seed)
-        self.seconds: dict[str, float] = {}
-        self.checks: list[dict[str, Any]] = []
-        self.hand_overs: list[dict[str, Any]] = []
-        self.moved: set[str] = set()
-        self.produced = 0
-        self.log: SqliteLog
-        self.client: Client
-        self.fleet: Process
-        self.producer: Process
 
     async def run(self) -> dict[str, Any]:
         self.log = await open_sqlite(self.options.log, create=True)
@@ -80,25 +58,6 @@ class Tour:
         await step
         self.seconds[name] = round(time.monotonic() - started, 1)
 
-    async def until(self, what: str, holds: Callable[[], Awaitable[bool]], seconds: float) -> None:
-        """Wait for a condition. Raises TimedOut; a fleet or producer that died ends the wait at once."""
-        deadline = time.monotonic() + seconds
-        while not await holds():
-            for name in ("fleet", "producer"):
-                process: Process | None = getattr(self, name, None)
-                if process is not None and process.returncode not in (None, 0):
-                    raise OrchestratorError(f"the {name} ended: {self.processes.last_line(name)}")
-            if time.monotonic() > deadline:
-                raise TimedOut(f"waited {seconds:.0f} s for {what}")
-            await asyncio.sleep(0.1)
-
-    async def status(self) -> dict[str, Any]:
-        answer: dict[str, Any] = await self.client.ask(StatusRequest(), retry_s=60)
-        return answer
-
-    def check(self, check: str, expected: object, found: object, ok: bool) -> None:
-        self.checks.append({"check": check, "expected": expected, "found": found, "ok": ok})
-
     # ---- 1 and 2
 
     async def produce(self) -> None:
@@ -106,7 +65,7 @@ class Tour:
         self.show.step(1, f"months 1 to {options.history} of 2013 go into the embedded log {options.log}")
         prepared = await prepare(self.log, app)
         self.inputs = [p for task in prepared.tasks() for p in prepared.inputs(task.id)]
-        history = await _aside(lambda: events(1, options.history))
+        history = await _in_thread(lambda: events(1, options.history))
         await append_all(self.log, history)
         self.show.note(f"{len(history)} records (flights and weather) in {app.partitions} partitions of each topic")
         last = options.history + options.live
@@ -144,7 +103,6 @@ class Tour:
         options = self.options
         place = "Spark" if options.on == "spark" else "processes"
         self.show.step(3, f"{options.instances} instances on {place} ingest the snapshots and go on from P")
-        self.failpoint = options.folder / "die-now"
         self.fleet = await self.processes.start(
             "fleet",
             ORCHESTRATOR,
@@ -176,19 +134,6 @@ class Tour:
         )
         await self.processed_more(1000)
 
-    async def processed_more(self, records: int) -> None:
-        """Live traffic flows, before the next step and not by the clock."""
-        start = await self.processed()
-
-        async def enough() -> bool:
-            return await self.processed() >= start + records or self.producer.returncode is not None
-
-        await self.until(f"{records} more live records", enough, 60)
-
-    async def processed(self) -> int:
-        positions = await self.log.positions(app.id, self.inputs)
-        return sum(offset for p, offset in positions.items() if p.topic in ("flights", "weather"))
-
     # ---- 4
 
     async def scale_up(self) -> None:
@@ -215,12 +160,12 @@ class Tour:
         old = {t["id"]: t["active"] for t in before["tasks"]}
         moved = {t["id"]: (old[t["id"]], t["active"]) for t in after["tasks"] if old[t["id"]] != t["active"]}
 
-        async def told() -> bool:
+        async def timed() -> bool:
             found = await self.client.ask(HandOversRequest())
             return {row["task"] for row in found} >= set(moved)
 
         try:
-            await self.until("both sides of each hand-over to tell their times", told, 10)
+            await self.until("both sides of each hand-over to report their times", timed, 10)
         except TimedOut:
             self.show.note("not every hand-over was timed by both sides")
         times = {row["task"]: row for row in await self.client.ask(HandOversRequest())}
@@ -301,7 +246,7 @@ class Tour:
             "ok": all(check["ok"] for check in self.checks),
             "records": self.counts,
             "hand_overs": self.hand_overs,
-            "longest_silence_of_tasks_that_stayed_ms": measure.silence(rows, self.last_status, self.moved),
+            "longest_silence_of_tasks_that_stayed_ms": measure.longest_pause(rows, self.last_status, self.moved),
             "restore": restore,
             "seconds": self.seconds,
             "backfill": self.backfilled,
@@ -322,7 +267,7 @@ class Tour:
         }
 
 
-async def _aside(work: Callable[[], T]) -> T:
+async def _in_thread(work: Callable[[], T]) -> T:
     """Run in a thread that nobody waits for at the end: Ctrl-C must not wait for a file to be read."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -339,14 +284,14 @@ async def _aside(work: Callable[[], T]) -> T:
         try:
             result = work()
         except BaseException as error:  # noqa: BLE001 - handed to the one who waits
-            _tell(loop, fail, error)
+            _deliver(loop, fail, error)
         else:
-            _tell(loop, finish, result)
+            _deliver(loop, finish, result)
 
     threading.Thread(target=run, daemon=True).start()
     return await done
 
 
-def _tell(loop: asyncio.AbstractEventLoop, call: Callable[[Any], None], value: object) -> None:
+def _deliver(loop: asyncio.AbstractEventLoop, call: Callable[[Any], None], value: object) -> None:
     with suppress(RuntimeError):  # the loop is closed: nobody waits any more
         loop.call_soon_threadsafe(call, value)

@@ -3,7 +3,7 @@
 One rule: nothing of a backfill is anywhere until one transaction of the log holds all of it: outputs, the final values
 of every table in their changelogs, and the positions where live processing goes on. The snapshot is published after it:
 whatever happens in between, the changelogs are whole. With `snapshot_only` the final values are in the snapshot alone:
-then it is published before, and the transaction names it as the base of the changelogs (`state.base`).
+then it is published before, and the transaction names it as the base of the changelogs (`state.log.base`).
 The coordinator's lease is held meanwhile, so no instance is given a task. One cut holds for all inputs; the position in
 a re-key topic is its end when the backfill starts.
 """
@@ -31,9 +31,10 @@ from pipeline.spark.engine import MEMORY_BYTES, NO_SHAPE, Computed, Engine, Inpu
 from pipeline.spark.lease import Held, lease_held
 from pipeline.spark.rows import read_outputs, read_pairs
 from pipeline.spark.session import absolute_log, forget_failure, spark_session, stop
-from state import base, manifest
-from state.base import Base
+from state import manifest
 from state.errors import LeaseLost
+from state.log import base
+from state.log.base import Base
 from state.log.group_store import AppMetadata
 from state.log.protocol import GroupLog, Log, NewRecord, Partition
 from workers.journal import wall_ms
@@ -271,10 +272,10 @@ def refuse_outside(app: App, allowed: bool, say: Say) -> None:
     reasons += [f"table '{name}' (local=True)" for name, table in sorted(app.tables.items()) if table.local]
     if not reasons:
         return
-    told = f"'{app.id}' uses {', '.join(reasons)}: Spark may give another answer than live instances"
+    warning = f"'{app.id}' uses {', '.join(reasons)}: Spark may give another answer than live instances"
     if not allowed:
-        raise RefusedBySafety(f"{told}; --allow-outside runs it all the same")
-    say(f"{told}; it runs all the same, as --allow-outside says")
+        raise RefusedBySafety(f"{warning}; --allow-outside runs it all the same")
+    say(f"{warning}; it runs all the same, as --allow-outside says")
 
 
 async def _refuse_used(log: Log, prepared: Prepared) -> None:

@@ -73,7 +73,7 @@ def backfill(argv: list[str]) -> int:
     if args.json:
         show_json(facts)
     else:
-        print(_told(facts, args.app, args.snapshots))
+        print(_line(facts, args.app, args.snapshots))
     return 0
 
 
@@ -130,7 +130,7 @@ def history_of(given: list[str]) -> dict[str, list[str]]:
     return found
 
 
-def _told(facts: dict[str, Any], app: str, snapshots: str) -> str:
+def _line(facts: dict[str, Any], app: str, snapshots: str) -> str:
     tables = ", ".join(f"{name} {count}" for name, count in facts["tables"].items()) or "none"
     outputs = ", ".join(f"{name} {count}" for name, count in facts["outputs"].items()) or "none"
     return (

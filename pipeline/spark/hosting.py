@@ -41,7 +41,7 @@ LOOK_S = 0.1
 CANCEL_S = 10.0  # a job that Spark has not ended by then: its process is killed all the same
 ALONE_S = 20.0  # Spark's end tells the instances to stop; one that has not by then is killed
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-SAID_BYTES = 4_000
+STDERR_BYTES = 4_000
 CLOCK_MS = 20  # the kernel tells when a process began in steps of 10 ms
 STDERR = "stderr.log"
 
@@ -50,7 +50,7 @@ STDERR = "stderr.log"
 
 
 def host(source: Source, specs: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """The function of the Spark task: one instance until it ends; its exit code, and what it said of a failure.
+    """The function of the Spark task: one instance until it ends; its exit code, and what it wrote of a failure.
 
     The Python process may be used again for another task, so everything is put back as it was.
     """
@@ -70,7 +70,7 @@ def _instance(spec: InstanceSpec) -> tuple[int, str]:
     make_folder(folder)
     before = {number: signal.getsignal(number) for number in SIGNALS}
     mask = os.umask(OTHERS)
-    with _stderr_to(folder / STDERR) as said:
+    with _stderr_to(folder / STDERR) as written:
         logging.basicConfig(level=os.environ.get("ORCHESTRATOR_LOG_LEVEL", "WARNING").upper(), stream=sys.stderr)
         try:
             code = run_instance(spec)
@@ -78,7 +78,7 @@ def _instance(spec: InstanceSpec) -> tuple[int, str]:
             for number, handler in before.items():
                 signal.signal(number, handler)
             os.umask(mask)
-        return code, "" if code == 0 else _tail(said)
+        return code, "" if code == 0 else _tail(written)
 
 
 @contextlib.contextmanager
@@ -98,7 +98,7 @@ def _stderr_to(path: Path) -> Iterator[Path]:
 
 
 def _tail(path: Path) -> str:
-    return path.read_bytes()[-SAID_BYTES:].decode(errors="replace")
+    return path.read_bytes()[-STDERR_BYTES:].decode(errors="replace")
 
 
 # ---------------------------------------------------------------- in the driver
@@ -157,33 +157,33 @@ class SparkHandle:
     # ---- the thread
 
     def _job(self) -> None:
-        code, said, alone = -signal.SIGKILL, "", False
+        code, written, alone = -signal.SIGKILL, "", False
         try:
             self._context.setJobGroup(self._group, f"instance {self._spec.instance}", False)
             specs = self._context.parallelize([encode_spec(self._spec)], 1)
-            code, said = specs.mapPartitions(partial(host, self._source)).collect()[0]
+            code, written = specs.mapPartitions(partial(host, self._source)).collect()[0]
         except Exception as error:  # noqa: BLE001 - Spark gave it up, whatever it calls the reason; the fleet decides
             alone = is_gone(self._session)
             if not alone and self._killing is None:
                 log.warning("%s: %s", self._spec.instance, failure(self._session, error))
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(self._finish, int(code), said, alone)
+            self._loop.call_soon_threadsafe(self._finish, int(code), written, alone)
 
-    def _finish(self, code: int, said: str, alone: bool) -> None:
+    def _finish(self, code: int, written: str, alone: bool) -> None:
         self._alone = alone
-        if said:
-            print(said.rstrip(), file=sys.stderr, flush=True)
+        if written:
+            print(written.rstrip(), file=sys.stderr, flush=True)
         if not self._done.done():
             self._done.set_result(code)
 
     # ---- ending it
 
     async def _stop(self) -> None:
-        told: set[int] = set()
+        signalled: set[int] = set()
         while not self._done.done():
             pid = self._pid()
-            if pid is not None and pid not in told:
-                told.add(pid)
+            if pid is not None and pid not in signalled:
+                signalled.add(pid)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
             await asyncio.sleep(LOOK_S)
@@ -292,13 +292,13 @@ async def _on_spark(spec: InstanceSpec, count: int, master: str) -> int:
     received: list[int] = []
     beginning: asyncio.Task[int] | None = None
 
-    def hear(number: int) -> None:
+    def on_signal(number: int) -> None:
         received.append(number)
         if beginning is not None:  # until the fleet hears the signals itself
             beginning.cancel()
 
     for number in SIGNALS:
-        loop.add_signal_handler(number, hear, number)
+        loop.add_signal_handler(number, on_signal, number)
     session = await asyncio.to_thread(spark_session, f"instances of {spec.application}", master)
     try:
         if not received:

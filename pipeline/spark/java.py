@@ -57,10 +57,10 @@ def find_java_home() -> Path | None:
 def java_version(java: str) -> int | None:
     """The major version that a java binary tells, or None where it does not run."""
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', told.stderr + told.stdout)
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr + answer.stdout)
     if found is None:
         return None
     major = int(found[1])

@@ -127,12 +127,12 @@ def _quiet(log: Path) -> Iterator[None]:
 def failure(session: Any, error: BaseException) -> Exception:
     """What to raise for a failed job: our own errors as an executor raised them, or SparkFailed in one line."""
     text = _own_words(str(error))
-    name, _, said = text.partition(": ")
+    name, _, message = text.partition(": ")
     if OURS.fullmatch(name):
         module, _, kind = name.rpartition(".")
         found = getattr(import_module(module), kind)
         if issubclass(found, OrchestratorError | StateError) and "__init__" not in vars(found):
-            return found(said)  # type: ignore[no-any-return]
+            return found(message)  # type: ignore[no-any-return]
     return SparkFailed(f"a Spark job failed: {text}; its log is {log_of(session)}")
 
 

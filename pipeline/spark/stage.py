@@ -30,7 +30,8 @@ from pipeline.spark.rows import Written, records, write_pairs
 from pipeline.spark.source import Source
 from pipeline.spark.task_state import TaskState
 from pipeline.topology import Subtopology
-from state import base, manifest
+from state import manifest
+from state.log import base
 from state.private import make_folder, private_process
 from state.snapshot import Origin, write_table
 
@@ -183,9 +184,9 @@ class _Running:
                 log.warning("%s: %s waits at %s: %s", process.task, waits.processor, waits.record, waits.error)
             await asyncio.sleep(process.again.delay_s)
             left = process.left(left)
-        changes = process.take()
+        changes = process.collect()
         self._state.write(changes.writes)
-        process.settle()
+        process.mark_applied()
         self._emit(changes)
 
     def _emit(self, changes: Changes) -> None:

@@ -22,9 +22,10 @@ from pipeline.spark.log_source import log_frame
 from pipeline.spark.session import absolute_log, failure
 from pipeline.spark.snapshot_source import snapshot_frame
 from pipeline.topology import Subtopology
-from state import base, manifest
-from state.base import Base
+from state import manifest
 from state.errors import SnapshotUnusable
+from state.log import base
+from state.log.base import Base
 from state.log.group_store import GroupStore
 from state.log.protocol import Log, Partition
 from workers.client import description
@@ -160,7 +161,7 @@ def _compare(
                 paths = [str(computed.state(f"{sub.number}_{n}", table)) for n in range(sub.partitions)]
                 live = _live(session, inputs, moment, bases, sub, table)
                 checks.append(_compare_table(session, table, paths, live))
-                say(_told(checks[-1]))
+                say(_line(checks[-1]))
         sinks = {name for sub in prepared.topology.subtopologies for name in sub.sinks}
         for topic in sorted(name for name in sinks if prepared.topics[name].kind != "repartition"):
             paths = [str(path) for path in computed.outputs(topic)]
@@ -168,13 +169,13 @@ def _compare(
             if topic in read:  # what others produced into it cannot be told from what the app wrote twice: it fails too
                 check["check"] += " (the app reads it too: records of others count as doubled)"
             checks.append(check)
-            say(_told(checks[-1]))
+            say(_line(checks[-1]))
     except Exception as error:
         raise failure(session, error) from error
     return checks
 
 
-def _told(check: Check) -> str:
+def _line(check: Check) -> str:
     return f"{check['check']}: {check['found']} of {check['expected']}, {'ok' if check['ok'] else 'DIFFERS'}"
 
 

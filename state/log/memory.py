@@ -12,9 +12,9 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from state.base import BASE, stands_on_one
 from state.errors import Fenced, LeaseLost, LogBusy, MetadataChanged, NotOpened, Refused, TopicMismatch
 from state.log import batches, checks, compaction
+from state.log.base import BASE, stands_on_one
 from state.log.batches import MESSAGE_BYTES_MAX, Batch
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
 from state.log.memory_parts import Entries

@@ -208,7 +208,7 @@ class Log(Protocol):
 
     # upkeep
     async def compact(self, topic: str) -> int:
-        """Changelogs keep the last record of each key, and tombstones for a while (with a base, `state.base`: for
+        """Changelogs keep the last record of each key, and tombstones for a while (with a base, `state.log.base`: for
         ever). Returns how many records this call removed: 0 where a broker does it in its own time."""
 
     async def trim(self, positions: Mapping[Partition, int]) -> int:

@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from state.base import BASE, stands_on_one
 from state.errors import Fenced, LogUnusable, NotOpened
 from state.log import checks, compaction, sqlite_reader
+from state.log.base import BASE, stands_on_one
 from state.log.batches import MESSAGE_BYTES_MAX
 from state.log.file_watch import open_watch
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord

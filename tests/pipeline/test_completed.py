@@ -80,10 +80,10 @@ class Life:
         await asyncio.sleep(0)
 
     def commit(self) -> None:
-        changes = self.process.take()
+        changes = self.process.collect()
         for table, writes in changes.writes.items():
             self.stores[table].write(writes)
-        self.process.settle()
+        self.process.mark_applied()
         for (topic, _), records in changes.outputs.items():
             self.outputs.update((topic, record.value or b"") for record in records)
         self.positions.update(changes.positions)

@@ -107,10 +107,10 @@ class Life:
         self.process = TaskProcess(self.app, sub, 0, self.stores, counts, rests=self.rests)
 
     def commit(self) -> None:
-        changes = self.process.take()
+        changes = self.process.collect()
         for table, writes in changes.writes.items():
             self.stores[table].write(writes)
-        self.process.settle()
+        self.process.mark_applied()
         for (topic, _), records in changes.outputs.items():
             self.outputs += [(topic, int.from_bytes((r.value or b"")[:8], "big", signed=True)) for r in records]
         self.positions.update(changes.positions)

@@ -47,8 +47,8 @@ def answer(expire_ms: int, times: list[int], cuts: set[int], beside: bool) -> An
     for end in sorted({*cuts, len(records)}):
         if begin < end <= len(records):
             process.run(records[begin:end])
-            stores["t"].write(process.take().writes.get("t", {}))
-            process.settle()
+            stores["t"].write(process.collect().writes.get("t", {}))
+            process.mark_applied()
             begin = end
     return seen, dict(stores["t"].data), sizes
 

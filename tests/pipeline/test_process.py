@@ -89,10 +89,10 @@ class Running:
             self.process.run(records)
 
     def commit(self) -> Changes:
-        changes = self.process.take()
+        changes = self.process.collect()
         for table, written in changes.writes.items():
             self.stores[table].write(written)
-        self.process.settle()
+        self.process.mark_applied()
         for where, records in sorted(changes.outputs.items()):
             self.outputs += [(where, record) for record in records]
         self.skipped += changes.skipped
@@ -160,26 +160,26 @@ def test_random_cuts_give_one_answer(deeds: Any, cuts: list[int], shape: str) ->
 def test_taken_writes_stay_visible_until_settled() -> None:
     running = Running(machine())
     running.feed(raw([[("count", "a", 2)]]))
-    first = running.process.take()
+    first = running.process.collect()
     running.feed(raw([[("count", "a", 3), ("send", "a", 0)]]))
-    second = running.process.take()
+    second = running.process.collect()
     assert first.writes["counts"] == {b"a": (2).to_bytes(8, "big")}
     assert second.writes["counts"] == {b"a": (5).to_bytes(8, "big")}
     assert [record.value for [record] in second.outputs.values()] == [(5).to_bytes(8, "big")]
     running.stores["counts"].write(first.writes["counts"])
-    running.process.settle()
+    running.process.mark_applied()
     running.feed(raw([[("count", "a", 1)]]))
-    assert running.process.take().writes["counts"] == {b"a": (6).to_bytes(8, "big")}
+    assert running.process.collect().writes["counts"] == {b"a": (6).to_bytes(8, "big")}
 
 
 def test_changes_say_what_was_done() -> None:
     running = Running(machine())
     running.feed(raw([[("count", "a", 1)], [("fail", "", 0)], [("count", "a", 1)]]))
-    changes = running.process.take()
+    changes = running.process.collect()
     assert (changes.records_in, changes.skipped, changes.dead_lettered, changes.stream_time_ms) == (3, 1, 0, 2)
     assert changes.write_timestamp_ms == {"counts": 2}
     assert running.process.finished == 3
-    again = running.process.take()
+    again = running.process.collect()
     assert (again.records_in, again.outputs, again.writes) == (0, {}, {})
 
 
@@ -200,7 +200,7 @@ def test_stop_names_record_task_processor_and_shows_the_users_frames(shape: Any)
     error.add_note("seen")
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), again.frames, again.record) == (type(error), str(error), error.frames, "in-0@1")
-    assert running.process.take().writes["counts"] == {b"a": (1).to_bytes(8, "big")}
+    assert running.process.collect().writes["counts"] == {b"a": (1).to_bytes(8, "big")}
 
 
 @pytest.mark.parametrize("batch", [False, True])
@@ -238,7 +238,7 @@ def test_on_error_covers_decoding(data: bytes) -> None:
         for batch in (False, True):
             running = Running(machine(policy, batch=batch))
             running.feed(bad)
-            changes = running.process.take()
+            changes = running.process.collect()
             assert (changes.skipped, changes.dead_lettered) == ((1, 0) if policy == "skip" else (0, 1))
 
 
@@ -429,7 +429,7 @@ async def test_a_cancelled_run_has_undone_the_call_it_was_in() -> None:
     with pytest.raises(asyncio.CancelledError):
         await run
     assert process.finished == 1
-    assert process.take().writes == {"t": {b"a": (1).to_bytes(8, "big")}}
+    assert process.collect().writes == {"t": {b"a": (1).to_bytes(8, "big")}}
 
 
 def test_async_apps_are_not_run_by_run() -> None:

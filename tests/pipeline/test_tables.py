@@ -151,13 +151,13 @@ class TableModel(RuleBasedStateMachine):
     @rule()
     def take(self) -> None:
         self.end_of_call()
-        self.untaken.append(self.table.take(self.table.stream_ms)[0])
+        self.untaken.append(self.table.collect(self.table.stream_ms)[0])
 
     @precondition(lambda self: self.untaken)
     @rule()
     def settle(self) -> None:
         self.store.write(self.untaken.pop(0))
-        self.table.settle()
+        self.table.mark_applied()
 
     def remember(self) -> None:
         # Values are shared with the table within a call, as with a dict; across calls they are not.
@@ -179,7 +179,7 @@ class TableModel(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "table"):
             self.end_of_call()
-            for changes in (*self.untaken, self.table.take(self.table.stream_ms)[0]):
+            for changes in (*self.untaken, self.table.collect(self.table.stream_ms)[0]):
                 self.store.write(changes)
             fresh: TableView[str, list[int]] = TableView(spec(), self.store)
             assert fresh == self.model
@@ -246,12 +246,12 @@ def test_only_differences_are_writes() -> None:
     store = DictStore()
     process = TaskProcess(app, app.topology().subtopologies[0], 0, {"t": store}, {})
     process.run([("in", SourceRecord(0, 0, b"a", b""))])
-    changes = process.take()
+    changes = process.collect()
     assert changes.writes == {"t": {b"a": b"[1]"}}
     store.write(changes.writes["t"])
-    process.settle()
+    process.mark_applied()
     process.run([("in", SourceRecord(1, 1, b"a", b""))])
-    assert process.take().writes == {}
+    assert process.collect().writes == {}
 
 
 def test_del_is_a_tombstone() -> None:
@@ -413,7 +413,7 @@ def test_stream_time_moves_with_the_table() -> None:
     def run(offset: int, time: int, value: bytes) -> None:
         process = TaskProcess(app, app.topology().subtopologies[0], 0, {"t": store}, {})
         process.run([("in", SourceRecord(offset, time, b"a", value))])
-        store.write(process.take().writes.get("t", {}))
+        store.write(process.collect().writes.get("t", {}))
 
     run(0, 0, b"x")
     run(1, 5000, b"")
@@ -432,8 +432,8 @@ def test_everything_that_expired_is_removed_in_the_end() -> None:
 
     def run(records: Iterator[SourceRecord]) -> None:
         process.run([("in", record) for record in records])
-        store.write(process.take().writes["t"])
-        process.settle()
+        store.write(process.collect().writes["t"])
+        process.mark_applied()
 
     run(SourceRecord(n, 0, b"b%d" % n, b"x") for n in range(1100))
     assert len(store.data) == 1101
@@ -462,7 +462,7 @@ def test_upgrade_reads_what_the_type_cannot() -> None:
     view: TableView[str, New] = TableView(table.spec, store)
     assert view == {"a": New(5, "USD"), "b": New(6, "EUR")}
     view.apply(view.changes(), 0)
-    assert view.take(view.stream_ms)[0] == {}  # having been read is no write
+    assert view.collect(view.stream_ms)[0] == {}  # having been read is no write
 
 
 def test_default_options_are_checked() -> None:

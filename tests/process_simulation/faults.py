@@ -21,7 +21,7 @@ from orchestrator.errors import OrchestratorError
 from tests.process_simulation.fates import FATES_OF_LIFE
 from tests.process_simulation.plan import Fault
 from tests.process_simulation.process import DEAD, Process
-from workers.fleet import FLEET, WISH
+from workers.fleet import FLEET, REQUEST
 
 if TYPE_CHECKING:
     from tests.process_simulation.life import Life
@@ -131,7 +131,9 @@ def _restart_fleet(life: Life, fault: Fault) -> None:
 
 
 def _join(life: Life, fault: Fault) -> None:
-    asked = life.log.put_metadata(life.plan.application, FLEET, WISH + life.new_id(), json.dumps({"add": 1}).encode())
+    asked = life.log.put_metadata(
+        life.plan.application, FLEET, REQUEST + life.new_id(), json.dumps({"add": 1}).encode()
+    )
     life.loop.create_task(asked)
 
 

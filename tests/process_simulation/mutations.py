@@ -74,13 +74,13 @@ def ignore_the_fence(stack: ExitStack) -> None:
 
 def fence_is_not_passed_on(stack: ExitStack) -> None:
     """The coordinator's word that the session was fenced is not told to the machine."""
-    original = Worker.tell
+    original = Worker.event
 
-    def tell(self: Worker, event: object) -> None:
+    def handled(self: Worker, event: object) -> None:
         if type(event).__name__ != "WriterLost":
             original(self, event)  # type: ignore[arg-type]
 
-    _patch(stack, Worker, "tell", tell)
+    _patch(stack, Worker, "event", handled)
 
 
 def rejoin_under_the_old_writer(stack: ExitStack) -> None:
@@ -177,7 +177,7 @@ def a_failed_store_goes_on(stack: ExitStack) -> None:
 
     def apply(taken: Taken, ends: dict[Partition, int]) -> bool:
         if not original(taken, ends):
-            taken.process.settle()
+            taken.process.mark_applied()
             taken.run.committed.update(taken.part.positions)
         return True
 

@@ -28,7 +28,7 @@ from state.log.protocol import GroupLog, NewRecord, Partition
 from state.log.sqlite import open_sqlite
 from tests.kills.receipts import Payment, app, payments
 from workers.commands.consume import read_all
-from workers.fleet import FLEET, GRANTED, WISH, Fleet
+from workers.fleet import FLEET, GRANTED, REQUEST, Fleet
 from workers.journal import read_journals, wall_ms
 from workers.prepare import prepare
 from workers.spec import InstanceSpec
@@ -136,7 +136,7 @@ async def test_killed_added_stopped(tmp_path: Path, spark: Any, monkeypatch: pyt
     assert [row["attempt"] for row in life.starts("i1")] == [0]
     await life.until("the worker of the killed one is gone", gone(workers))
 
-    await log.put_metadata("receipts", FLEET, WISH + "w", json.dumps({"add": 1}).encode())
+    await log.put_metadata("receipts", FLEET, REQUEST + "w", json.dumps({"add": 1}).encode())
 
     async def granted() -> bool:
         return bool(life.starts("i3")) and await log.metadata("receipts", FLEET, GRANTED + "w") is not None

@@ -16,10 +16,11 @@ import pytest
 
 from orchestrator.errors import RefusedBySafety
 from pipeline.spark.verifying import verify
-from state import base, manifest
+from state import manifest
 from state.changelog import replay
 from state.directory import StateDirectory
 from state.errors import BaseMissing, OutcomeUnknown
+from state.log import base
 from state.log.protocol import GroupLog, Partition
 from state.log.sqlite import SqliteLog
 from state.store.rocksdb import RocksDbStore

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from state import base
 from state.errors import StateError
+from state.log import base
 from state.log.protocol import TopicInfo
 
 TOPIC = TopicInfo("t", "id-1", 4, "changelog")

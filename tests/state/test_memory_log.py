@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from state import base
 from state.errors import LogBusy, Refused
+from state.log import base
 from state.log.batches import decode, headers
 from state.log.group_store import AppMetadata
 from state.log.memory import MemoryLog

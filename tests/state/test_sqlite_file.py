@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from state import base
 from state.errors import LogBusy, LogFull, LogMissing, LogUnusable, StateError
-from state.log import compaction
+from state.log import base, compaction
 from state.log.batches import decode
 from state.log.group_store import AppMetadata, MetadataKind
 from state.log.protocol import NewRecord, Partition, StoredRecord, TopicSpec

@@ -18,7 +18,7 @@ import pytest
 from orchestrator.errors import RefusedBySafety, TimedOut
 from state.log.sqlite import open_sqlite
 from workers.commands.scale_up import _ask_fleet
-from workers.fleet import FLEET, GRANTED, WISH, Fleet, ProcessHandle
+from workers.fleet import FLEET, GRANTED, REQUEST, Fleet, ProcessHandle
 from workers.spec import InstanceSpec
 
 pytestmark = pytest.mark.processes
@@ -83,8 +83,8 @@ class Life:
         with closing(sqlite3.connect(self.path, isolation_level=None)) as db:
             db.execute(statement)
 
-    async def wish(self, count: int) -> None:
-        await self.log.put_metadata("app", FLEET, WISH + "w", json.dumps({"add": count}).encode())
+    async def request(self, count: int) -> None:
+        await self.log.put_metadata("app", FLEET, REQUEST + "w", json.dumps({"add": count}).encode())
 
     async def end(self) -> int:
         assert self.running is not None
@@ -129,12 +129,12 @@ async def test_a_wish_is_granted_once_however_long_the_answer_is_refused(tmp_pat
     async with life_in(tmp_path) as life:
         await life.run(1)
         await life.execute(REFUSE.format(refused))
-        await life.wish(2)
+        await life.request(2)
         await life.until("three", lambda: len(life.host.started) == 3)
         await life.until("a word", lambda: bool(life.said))
         await life.execute("drop trigger refuse")
         await life.until("the answer", lambda: GRANTED + "w" in life.notes())
-        assert life.notes()[GRANTED + "w"] == {"added": ["i2", "i3"]} and WISH + "w" not in life.notes()
+        assert life.notes()[GRANTED + "w"] == {"added": ["i2", "i3"]} and REQUEST + "w" not in life.notes()
         await life.known("i1", "i2", "i3")
         assert sorted(life.host.started) == ["i1", "i2", "i3"] and len(life.said) == 1
         assert await life.end() == 0
@@ -146,10 +146,10 @@ async def test_a_wish_that_was_withdrawn_starts_nothing(tmp_path: Path) -> None:
         await life.execute("create trigger keep before delete on notes begin select raise(ignore); end")
         with pytest.raises(TimedOut, match="nothing was started"):
             await _ask_fleet(life.log, "app", 2, time.monotonic())
-        [key] = [key for key in life.notes() if key.startswith(WISH)]  # the note itself could not be removed
+        [key] = [key for key in life.notes() if key.startswith(REQUEST)]  # the note itself could not be removed
         await life.run(1)
-        await life.wish(1)
-        await life.until("the other wish", lambda: GRANTED + "w" in life.notes())
+        await life.request(1)
+        await life.until("the other request", lambda: GRANTED + "w" in life.notes())
         assert life.host.started == ["i1", "i2"] and key in life.notes()
 
 
@@ -166,10 +166,10 @@ async def test_scale_up_does_not_deny_what_the_fleet_has_taken(tmp_path: Path) -
 async def test_what_a_fleet_that_ended_had_taken_is_not_done_again(tmp_path: Path) -> None:
     async with life_in(tmp_path) as life:
         taken = json.dumps({"add": 5, "taken_by": "another"}).encode()
-        await life.log.put_metadata("app", FLEET, WISH + "old", taken)
+        await life.log.put_metadata("app", FLEET, REQUEST + "old", taken)
         await life.run(1)
-        await life.wish(1)
-        await life.until("the other wish", lambda: GRANTED + "w" in life.notes())
+        await life.request(1)
+        await life.until("the other request", lambda: GRANTED + "w" in life.notes())
         assert life.host.started == ["i1", "i2"]
 
 

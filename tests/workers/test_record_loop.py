@@ -82,10 +82,10 @@ async def running(
     worker = Worker(WorkerSpec(instance, 1, "one"), log, prepared, {})
     lease = await log.acquire(app.id, "i1", "", None)
     assert lease is not None
-    writer = worker.session.hello.writer
+    writer = worker.session.join_request.writer
     await log.open_writer(app.id, writer)
     await log.record_owners(lease, [OwnerRecord(str(task), 1, "i1", writer, 1) for task in TASKS])
-    worker.tell(Assigned(Assignment(1, 1, active=dict.fromkeys(TASKS, 1))))
+    worker.event(Assigned(Assignment(1, 1, active=dict.fromkeys(TASKS, 1))))
     life = asyncio.create_task(worker.run())
     try:
         async with asyncio.timeout(DEADLINE_S):
@@ -221,7 +221,7 @@ async def test_a_release_commits_what_is_whole_and_is_proven(tmp_path: Path) -> 
 
     async with running(tmp_path, wait, records=10) as (worker, log, _life):
         await hanging.wait()
-        worker.tell(Assigned(Assignment(2, 1, active={TASKS[1]: 1}, release={TASKS[0]: 1})))
+        worker.event(Assigned(Assignment(2, 1, active={TASKS[1]: 1}, release={TASKS[0]: 1})))
         await until("the other task's records", lambda: _at(log, 1, 10))
         assert TASKS[0] not in worker.machine.released, "its call is under way"
         go.set()

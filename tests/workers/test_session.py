@@ -76,7 +76,7 @@ async def test_a_transactional_id_that_was_fenced_before_it_joined_is_left_for_a
     address = await server.open()
     lease = await log.acquire(app.id, "i1", address, None)
     assert lease is not None
-    fenced = session.hello.writer
+    fenced = session.join_request.writer
     await log.fence(lease, [fenced])
     running = asyncio.create_task(session.run())
     try:
@@ -94,7 +94,7 @@ async def test_a_worker_joins_with_its_instances_zone_and_capacity(tmp_path: Pat
     log = MemoryLog(markers=False)
     instance = InstanceSpec("tests:app", app.id, "i1", "memory:", str(tmp_path), zone="east", capacity=3)
     worker = Worker(WorkerSpec(instance, 1, "one"), log, await prepare(log, app), {})
-    hello = Session(worker).hello
+    hello = Session(worker).join_request
     assert (hello.zone, hello.capacity) == ("east", 3)
 
 
@@ -133,7 +133,7 @@ async def test_a_transactional_id_that_changes_while_the_log_is_waited_for_is_op
             session.rejoin()
             log.locked.set()
             mine = await joined.get()
-        assert mine == session.hello.writer
+        assert mine == session.join_request.writer
         assert await log.commit(app.id, mine, []) == {}
     finally:
         running.cancel()

@@ -129,11 +129,11 @@ class _Writing:
                         await asyncio.sleep(max(0.0, since + self._count / self._rate - time.monotonic()))
         except (BadRow, BadFile) as error:
             await self._append(batch)
-            raise BadLine(self._told(error)) from None
+            raise BadLine(self._stopped_at(error)) from None
         await self._append(batch)
         return self._count
 
-    def _told(self, error: PipelineError) -> str:
+    def _stopped_at(self, error: PipelineError) -> str:
         before = f"the {_records(self._count)} before it {'is' if self._count == 1 else 'are'} written"
         if not self._count:
             before = "nothing was written"

@@ -21,7 +21,7 @@ from state.log.group_store import GroupStore
 from workers.client import Client, client_of, fleet_of
 from workers.commands.run import INSTANCES_MAX, add_access, add_place
 from workers.commands.show import show_json
-from workers.fleet import FLEET, GRANTED, WISH, WITHDRAWN
+from workers.fleet import FLEET, GRANTED, REQUEST, WITHDRAWN
 
 logger = logging.getLogger("orchestrator.scale_up")
 POLL_S, PERCENT_MAX = 0.1, 100_000
@@ -95,9 +95,9 @@ async def _run(args: Any) -> dict[str, Any]:
 
 
 async def _ask_fleet(log: GroupStore, application: str, count: int, deadline: float) -> list[str]:
-    """The names of what was started. However the waiting ends, a wish that no fleet has taken is withdrawn."""
-    key, wish = secrets.token_hex(4), json.dumps({"add": count}).encode()
-    await log.put_metadata(application, FLEET, WISH + key, wish)
+    """The names of what was started. However the waiting ends, a request that no fleet has taken is withdrawn."""
+    key, request = secrets.token_hex(4), json.dumps({"add": count}).encode()
+    await log.put_metadata(application, FLEET, REQUEST + key, request)
     try:
         while (found := await log.metadata(application, FLEET, GRANTED + key)) is None:
             if await fleet_of(log, application) is None:
@@ -106,7 +106,7 @@ async def _ask_fleet(log: GroupStore, application: str, count: int, deadline: fl
                 break
             await asyncio.sleep(POLL_S)
     finally:
-        withdrawn = await _withdraw(log, application, WISH + key, wish)
+        withdrawn = await _withdraw(log, application, REQUEST + key, request)
     if found is None:
         raise TimedOut(
             "the fleet did not answer in time; nothing was started"
@@ -118,13 +118,13 @@ async def _ask_fleet(log: GroupStore, application: str, count: int, deadline: fl
     return added
 
 
-async def _withdraw(log: GroupStore, application: str, key: str, wish: bytes) -> bool:
-    """Whether nobody will grant it. The fleet takes a wish in the same way: one of both comes first."""
+async def _withdraw(log: GroupStore, application: str, key: str, request: bytes) -> bool:
+    """Whether nobody will grant it. The fleet takes a request in the same way: one of both comes first."""
     try:
-        if not await log.replace_metadata(application, FLEET, key, wish, WITHDRAWN):
+        if not await log.replace_metadata(application, FLEET, key, request, WITHDRAWN):
             return False
     except StateError as error:
-        logger.info("the wish for more instances is not withdrawn: %s", error)
+        logger.info("the request for more instances is not withdrawn: %s", error)
         return False
     await _forget(log, application, key)
     return True
@@ -146,11 +146,11 @@ async def wait_stable(client: Client, added: list[str], deadline: float, since: 
         if set(added) <= present and status["stable"]:
             return status
         if time.monotonic() > deadline:
-            raise TimedOut(await _taken_back(client, [name for name in added if name in present]))
+            raise TimedOut(await _withdrawn(client, [name for name in added if name in present]))
         await asyncio.sleep(POLL_S)
 
 
-async def _taken_back(client: Client, added: list[str]) -> str:
+async def _withdrawn(client: Client, added: list[str]) -> str:
     """Have them leave; what to say of it."""
     if not added:
         return "the new instances have not come yet; those that come stay, look at `orchestrator status`"

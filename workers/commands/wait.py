@@ -50,31 +50,31 @@ async def _refuse_unknown(args: Any) -> None:
 async def _wait(args: Any) -> dict[str, Any]:
     """Also for a log and a coordinator that are not there yet: whoever waits has just started them."""
     deadline = time.monotonic() + args.timeout / 1000
-    making, told = time.monotonic() + MAKING_S, "it has not begun"
+    making, seen = time.monotonic() + MAKING_S, "it has not begun"
     while True:
         try:
             async with client_of(args) as (application, _, client):
                 while True:
                     status = await client.ask(StatusRequest(), retry_s=max(0.0, deadline - time.monotonic()))
                     there = len(status["instances"])
-                    told = "tasks are moving" if not status["stable"] else f"{there} instances are there"
+                    seen = "tasks are moving" if not status["stable"] else f"{there} instances are there"
                     if status["stable"] and there >= args.instances:
                         return {"application": application, "generation": status["generation"], "instances": there}
                     if time.monotonic() > deadline:
                         break
                     await asyncio.sleep(POLL_S)
         except (LogMissing, NoLog, NoSecret) as error:
-            told = str(error)
+            seen = str(error)
         except NotTrusted:
             raise
         except RefusedBySafety as error:
-            told = str(error)
+            seen = str(error)
             if time.monotonic() > making:
                 await _refuse_unknown(args)
         except LogUnusable as error:  # a log that is being made at this moment has no tables yet
             if time.monotonic() > making:
                 raise
-            told = str(error)
+            seen = str(error)
         if time.monotonic() > deadline:
-            raise TimedOut(f"'{args.app}' is not stable after {args.timeout / 1000:g} s: {told}")
+            raise TimedOut(f"'{args.app}' is not stable after {args.timeout / 1000:g} s: {seen}")
         await asyncio.sleep(POLL_S)

@@ -40,7 +40,7 @@ class _Place:
     buffered: int = 0
     asking: bool = False
     asked: bool = False  # at least once
-    readable: int = 0  # the last stable offset, as last heard
+    readable: int = 0  # the last stable offset, as last known
     needs: int = 0  # bytes: the next batch is larger than what is asked for as a rule
     failed: StateError | None = None
 
@@ -203,7 +203,7 @@ class KafkaReader:
         try:
             answer: FetchAnswer = await self._connections.send(node, request, purpose)
         except Unreachable:
-            self._begin(self._after_silence(list(asked)))
+            self._begin(self._find_leaders(list(asked)))
             await asyncio.sleep(_PAUSE_S)
             return
         except StateError as error:
@@ -220,7 +220,7 @@ class KafkaReader:
                 self._take(partition, asked[partition], given)
         self._changed.set()
 
-    async def _after_silence(self, partitions: Sequence[Partition]) -> None:
+    async def _find_leaders(self, partitions: Sequence[Partition]) -> None:
         """A broker is away: find out who leads now, for as long as that takes."""
         try:
             await self._connections.retried("a fetch", lambda: self._topics.refresh({one.topic for one in partitions}))

@@ -129,18 +129,18 @@ class Topics:
             self.check(partition)
 
     def check(self, partition: Partition) -> None:
-        """Raises UnknownTopic by what was last heard of the topic."""
+        """Raises UnknownTopic by what is last known of the topic."""
         if self.known_leader(partition) is None:
             layout = self._layouts.get(partition.topic)
             raise checks.unknown(partition, None if layout is None else len(layout.leaders))
 
     def known_leader(self, partition: Partition) -> int | None:
-        """As last heard; -1: none at the moment, None: no such partition."""
+        """As last known; -1: none at the moment, None: no such partition."""
         layout = self._layouts.get(partition.topic)
         return layout.leaders[partition.number] if layout and 0 <= partition.number < len(layout.leaders) else None
 
     def forget(self, topics: Collection[str]) -> None:
-        """What was heard of these is old: a broker is asked before anything else is."""
+        """What is known of these is old: a broker is asked before anything else is."""
         self._stale.update(topics)
 
     async def by_leader(self, partitions: Collection[Partition]) -> dict[int, list[Partition]]:

@@ -8,19 +8,16 @@ before them.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from orchestrator.clocks import monotonic_ms
 from orchestrator.member.events import Progress
 from state.changelog import replay
 from state.errors import LogDamaged, StateError, StoreDamaged
 from state.log.protocol import Partition, Reader
+from workers.ports import RestorePort
+from workers.task import TaskRun
 from workers.throttle import TokenBucket
 from workers.unreadable import Unreadable
-
-if TYPE_CHECKING:
-    from workers.task import TaskRun
-    from workers.worker import Worker
 
 ENDS_EVERY_S = 0.25
 WAIT_MS = 25
@@ -28,10 +25,10 @@ FETCH_BYTES, FETCH_BYTES_MIN = 1 << 20, 16 << 10
 COPIES_EVERY = 8  # while an active task restores, copies are read in one round of so many: enough to show progress
 
 
-class Following:
+class RestoreLoop:
     """One reader for all changelogs that this worker follows."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: RestorePort) -> None:
         self._worker = worker
         self._reader: Reader = worker.log.reader()
         self._runs: dict[Partition, TaskRun] = {}
@@ -144,4 +141,4 @@ class Following:
         if run.catching_up:
             await run.caught_up()
         elif run.by_changelog and run.process is None:
-            self._worker.tell(Progress(run.id, run.position(), sum(run.ends.values())))
+            self._worker.event(Progress(run.id, run.position(), sum(run.ends.values())))

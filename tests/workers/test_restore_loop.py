@@ -56,7 +56,7 @@ async def test_followed_again_during_a_replay_it_goes_on_at_the_offset_of_the_st
     instance = InstanceSpec("tests:app", app.id, "i1", "memory:", str(tmp_path))
     worker = Worker(WorkerSpec(instance, 1, "one"), log, prepared, {})
     run = TaskRun(worker, task)
-    following = asyncio.create_task(worker.following.run())
+    restores = asyncio.create_task(worker.restores.run())
     try:
         async with asyncio.timeout(DEADLINE_S):
             await written(0)
@@ -69,8 +69,8 @@ async def test_followed_again_during_a_replay_it_goes_on_at_the_offset_of_the_st
         assert worker.failure is None
         assert run.stores["last"].store.get(b"%d" % (2 * COUNT - 1)) == b"%d" % (2 * COUNT - 1)
     finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        restores.cancel()
+        await asyncio.gather(restores, return_exceptions=True)
         run.close()
         await run.closed()
 
@@ -87,7 +87,7 @@ async def test_a_task_that_is_to_run_restores_before_copies(tmp_path: Path) -> N
         WorkerSpec(InstanceSpec("tests:app", pair.id, "i1", "memory:", str(tmp_path)), 1, "one"), log, prepared, {}
     )
     runs = {task: TaskRun(worker, task) for task in (copy, active)}
-    following = asyncio.create_task(worker.following.run())
+    restores = asyncio.create_task(worker.restores.run())
     try:
         async with asyncio.timeout(DEADLINE_S):
             runs[copy].open(Role.STANDBY, 0)
@@ -98,8 +98,8 @@ async def test_a_task_that_is_to_run_restores_before_copies(tmp_path: Path) -> N
             await until(lambda: runs[copy].position() == COUNT or worker.failure is not None)
         assert worker.failure is None
     finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        restores.cancel()
+        await asyncio.gather(restores, return_exceptions=True)
         for run in runs.values():
             run.close()
             await run.closed()
@@ -112,15 +112,15 @@ async def test_what_a_copy_reads_of_a_snapshot_comes_out_of_the_budget(tmp_path:
     worker = Worker(WorkerSpec(instance, 1, "one"), log, await prepare(log, app), {})
     run, began = TaskRun(worker, TaskId(0, 0)), monotonic_ms()
     async with asyncio.timeout(DEADLINE_S):
-        await worker.following.spend(run, 80_000)
+        await worker.restores.spend(run, 80_000)
         assert monotonic_ms() - began >= 300, "half a second's worth is there at first, and 30,000 bytes are owed"
-        waiting = asyncio.create_task(worker.following.spend(run, 1 << 40))
+        waiting = asyncio.create_task(worker.restores.spend(run, 1 << 40))
         await asyncio.sleep(0)
         assert not waiting.done()
         run.role = Role.ACTIVE
         await waiting
-        await worker.following.spend(run, 1 << 40)
+        await worker.restores.spend(run, 1 << 40)
         run.role = Role.LEARNER
         run.close()
-        await worker.following.spend(run, 1 << 40)
+        await worker.restores.spend(run, 1 << 40)
         await run.closed()

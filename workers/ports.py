@@ -1,0 +1,131 @@
+"""What the parts of a worker need of it, an interface for each part: Worker is the one implementation of them all.
+
+One rule: a part knows its port and no other part above it, so imports point one way: the parts import this module, and
+`worker.py` imports the parts. What a task needs stands in `task.py`, because tasks stand in these interfaces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from orchestrator.member.events import MemberEvent
+from orchestrator.model import MemberStatus, TaskId
+from state.errors import StateError
+from state.log.protocol import GroupLog
+from workers.blame import Caution
+from workers.call_watch import Turn
+from workers.commit import Taken
+from workers.prepare import Prepared
+from workers.spec import WorkerSpec
+from workers.surroundings import Surroundings
+from workers.task import TaskRun
+from workers.uplink import Watch
+
+
+class WorkerPort(Protocol):
+    """What nearly every part needs: how the worker was started, the world around it, its log and its tasks."""
+
+    @property
+    def spec(self) -> WorkerSpec: ...
+    @property
+    def surroundings(self) -> Surroundings: ...
+    @property
+    def log(self) -> GroupLog: ...
+    @property
+    def application(self) -> str: ...
+    @property
+    def runs(self) -> dict[TaskId, TaskRun]:
+        """The tasks that are held."""
+
+    def crashed(self, error: BaseException) -> None:
+        """What must not happen: the worker ends with it."""
+
+
+class RecordPort(WorkerPort, Protocol):
+    """What the record loop needs: whose transactions it writes, and who is to know what became of them."""
+
+    @property
+    def caution(self) -> Caution: ...
+    @property
+    def transactional_id(self) -> str:
+        """Of the present incarnation."""
+
+    async def before_commit(self, taken: list[Taken]) -> None:
+        """Runs before each try of a transaction."""
+
+    def committed(self, taken: Taken) -> None:
+        """The log has what a task added to a commit, and its stores have it, too."""
+
+    def lost(self, runs: tuple[TaskRun, ...], fenced: bool) -> None:
+        """The log refused these tasks, or the whole writer."""
+
+    def failed(self, run: TaskRun, error: StateError) -> None:
+        """The state of a task failed."""
+
+    def given_up(self, run: TaskRun) -> None:
+        """What a task has in memory is not to be committed."""
+
+    def halted(self, run: TaskRun) -> None:
+        """A processor stopped, and what was completed before is committed."""
+
+    def overdue(self, turn: Turn) -> None:
+        """A sync call lasts longer than it may."""
+
+
+class RestorePort(WorkerPort, Protocol):
+    """What the restore loop needs: who is to know how far a task is."""
+
+    def event(self, event: MemberEvent) -> None: ...
+
+    def failed(self, run: TaskRun, error: StateError) -> None:
+        """The state of a task failed."""
+
+
+class SessionPort(WorkerPort, Protocol):
+    """What the session needs: what to report to the coordinator, and who is to know what the coordinator sends."""
+
+    @property
+    def prepared(self) -> Prepared: ...
+
+    def status(self) -> MemberStatus: ...
+    def notice(self) -> str:
+        """What an operator should know of this worker now, a line each."""
+
+    @property
+    def long_call(self) -> Watch:
+        """What is to be known of a sync call that lasts."""
+
+    def active(self) -> Sequence[TaskRun]:
+        """The tasks that process."""
+
+    def event(self, event: MemberEvent) -> None: ...
+    def term_began(self, term: int) -> None:
+        """A coordinator of this term has accepted the member."""
+
+
+class GrowthPort(WorkerPort, Protocol):
+    """What those need who look for topics that grew."""
+
+    @property
+    def prepared(self) -> Prepared: ...
+
+    def topics_grew(self, prepared: Prepared) -> None:
+        """Go by these counts from now on."""
+
+
+class HaltPort(WorkerPort, Protocol):
+    """What those need who look whether halts were taken back."""
+
+    @property
+    def halting(self) -> asyncio.Lock:
+        """Held by who writes a halt."""
+
+
+class StoresPort(WorkerPort, Protocol):
+    """What those need who look keys up in the stores."""
+
+    @property
+    def member(self) -> str:
+        """The name of this worker in the group."""
