@@ -119,13 +119,23 @@ class ProcessingStarted:
     first_ms: int = 0
 
 
+class TaskFacts(NamedTuple):
+    """What an owner measures of a task: records that wait, bytes of its state, records processed in this epoch, and its
+    longest pause between two commits, in ms."""
+
+    input_lag: int
+    state_bytes: int
+    records: int
+    pause_max_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
     """Everything a member says of itself, whole, with every heartbeat (level-triggered).
 
     `active`: task -> epoch, running or starting; `copies`: learners and standbys; `disk`: task -> position of state
-    that lies there unused; `released`: proofs for releases, kept until the assignment that answers them; `facts`: input lag, state bytes, records processed in this epoch,
-    longest pause between commits in ms; `weights` of active tasks as measured, where they are not 1; `notice`: what an
+    that lies there unused; `released`: proofs for releases, kept until the assignment that answers them; `facts`: TaskFacts of the
+    active tasks; `weights` of active tasks as measured, where they are not 1; `notice`: what an
     operator should know of this worker, a line each: it waits for the log, a call lasts.
     """
 
@@ -142,6 +152,11 @@ class MemberStatus:
     leaving: bool = False
     bounce: bool = False
     notice: str = ""
+
+    def facts_of(self, task: TaskId) -> TaskFacts | None:
+        """What is known of an active task; None before it was measured."""
+        found = self.facts.get(task)  # columns of the wire make plain tuples
+        return None if found is None else TaskFacts(*found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from orchestrator.coordinator.handshake import NotTrusted
 from orchestrator.errors import ProtocolError, WrongUse
 from orchestrator.group.topology_versions import ranges
 from orchestrator.member.events import Assigned, Measured, Noticed, Progress, SessionOpened, WriterLost
-from orchestrator.model import JoinRequest, TaskRange
+from orchestrator.model import JoinRequest, TaskFacts, TaskRange
 from orchestrator.weights import with_given
 from state.errors import Fenced, StateError
 from workers import inputs
@@ -99,7 +99,7 @@ class Session:
         worker.event(
             Measured(
                 {
-                    run.id: (lags.get(run.scope, 0), run.state_bytes(), run.records, run.pause_ms)
+                    run.id: TaskFacts(lags.get(run.scope, 0), run.state_bytes(), run.records, run.pause_ms)
                     for run in worker.active()
                 }
             )

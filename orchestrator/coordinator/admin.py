@@ -35,7 +35,6 @@ from orchestrator.group.state import GroupState, Operation
 from orchestrator.model import Role, TaskId
 from orchestrator.names import natural
 
-NO_FACTS = (None, None, None, None)
 AMOUNTS = ("to", "by", "instances")
 PLANS_KEPT = 100
 
@@ -128,7 +127,7 @@ def instances(group: GroupState) -> list[dict[str, Any]]:
 def task_facts(group: GroupState, task: TaskId) -> dict[str, Any]:
     owner = group.owners.get(task)
     holder = holder_of(group, task)
-    lag, size, records, pause_ms = holder.status.facts.get(task, NO_FACTS) if holder is not None else NO_FACTS
+    known = holder.status.facts_of(task) if holder is not None else None
     learners, standbys = [], []
     for member in sorted(group.members.reporting(task), key=lambda m: natural(m.name)):
         copy = member.status.copies.get(task)
@@ -145,11 +144,11 @@ def task_facts(group: GroupState, task: TaskId) -> dict[str, Any]:
         "worker": holder.name if holder is not None else None,
         "epoch": owner.epoch if owner is not None else 0,
         "topics": [],
-        "state_bytes": size,
-        "input_lag": lag,
-        "records": records,
+        "state_bytes": None if known is None else known.state_bytes,
+        "input_lag": None if known is None else known.input_lag,
+        "records": None if known is None else known.records,
         "weight": group.weight(task),
-        "pause_max_ms": pause_ms,
+        "pause_max_ms": None if known is None else known.pause_max_ms,
         "learners": learners,
         "standbys": standbys,
     }
@@ -185,7 +184,9 @@ async def plan(coordinator: Coordinator, request: PlanRequest) -> dict[str, Any]
     await coordinator.gathered.wait()
     made = make_plan(coordinator.group, request, coordinator.host)
     coordinator.plans.pop(made["plan"], None)
-    coordinator.plans[made["plan"]] = {name: getattr(request, name) for name in AMOUNTS}
+    # Who leaves is the plan's: sizes, by which they were chosen, change with every record.
+    chosen = {**dict.fromkeys(AMOUNTS), "instances": ",".join(made["leaving"])} if made["leaving"] else None
+    coordinator.plans[made["plan"]] = chosen or {name: getattr(request, name) for name in AMOUNTS}
     while len(coordinator.plans) > PLANS_KEPT:
         del coordinator.plans[next(iter(coordinator.plans))]
     return made
@@ -238,7 +239,7 @@ def _moves(group: GroupState, leaving: set[str]) -> list[dict[str, Any]]:
                 "task": str(task),
                 "from": holder.join_request.instance,
                 "to": warm[1] if warm else None,
-                "bytes": holder.status.facts.get(task, NO_FACTS)[1],
+                "bytes": None if (known := holder.status.facts_of(task)) is None else known.state_bytes,
                 "ready_copy": ready,
             }
         )
@@ -260,9 +261,7 @@ async def _scale_down(coordinator: Coordinator, request: ScaleDownRequest) -> di
         if wanted not in coordinator.plans:
             raise RefusedBySafety(f"there is no plan {wanted} here, or its coordinator is gone; make one with --plan")
         request = msgspec.structs.replace(request, **coordinator.plans[wanted])
-    made = make_plan(group, request, coordinator.host)
-    if wanted and wanted != made["plan"]:
-        raise RefusedBySafety(f"plan {wanted} does not fit: the group has changed since; make a new one with --plan")
+    made = _fitting_plan(coordinator, request)
     if not made["leaving"]:
         return made
     timeout_ms, force, name = request.timeout_ms, request.force, str(made["plan"])
@@ -274,6 +273,20 @@ async def _scale_down(coordinator: Coordinator, request: ScaleDownRequest) -> di
     coordinator.scale_since = coordinator.hand_over_count
     coordinator.event(ev.Leaving(name, tuple(made["leaving"]), deadline, force))
     return {**made, "outcome": "running", "since": coordinator.scale_since}
+
+
+def _fitting_plan(coordinator: Coordinator, request: ScaleDownRequest) -> dict[str, Any]:
+    """Raises RefusedBySafety where the request is of a plan, and the group is another than the plan was made for."""
+    wanted = request.plan
+    try:
+        made = make_plan(coordinator.group, request, coordinator.host)
+    except WrongUse:
+        if not wanted:
+            raise
+        made = {}
+    if wanted and wanted != made.get("plan"):
+        raise RefusedBySafety(f"plan {wanted} does not fit: the group has changed since; make a new one with --plan")
+    return made
 
 
 async def undo(coordinator: Coordinator, request: UndoRequest) -> dict[str, Any]:

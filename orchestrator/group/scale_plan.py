@@ -79,8 +79,8 @@ def _ceil(value: Fraction) -> int:
 
 
 def choose_leaving(costs: Mapping[str, tuple[int, int]], leave: int, *, last: str | None = None) -> list[str]:
-    """The `leave` instances that cost the least to move. `costs`: instance -> (bytes to move that have no ready copy
-    elsewhere, number of tasks). `last` (the coordinator's host) goes only when all others have gone; ties: the last by
+    """The `leave` instances that cost the least to move. `costs`: instance -> (size of what has to move and has no ready
+    copy elsewhere, number of tasks). `last` (the coordinator's host) goes only when all others have gone; ties: the last by
     name leaves first, as the newest usually is."""
     names = sorted(costs, key=natural)
     position = {name: index for index, name in enumerate(names)}
@@ -131,7 +131,7 @@ def choose(
 
 
 def leaver_costs(group: GroupState, present: set[str]) -> dict[str, tuple[int, int]]:
-    """Instance -> (bytes to move that have no ready copy elsewhere, number of tasks)."""
+    """Instance -> (MiB to move that have no ready copy elsewhere, at least 1 a task; number of tasks)."""
     result = dict.fromkeys(present, (0, 0))
     for owner in group.owners.values():
         member = group.members.get(owner.member)
@@ -142,8 +142,9 @@ def leaver_costs(group: GroupState, present: set[str]) -> dict[str, tuple[int, i
         moves_state = (
             task is not None and task.stateful and not _ready_elsewhere(group, owner.task, member.join_request.instance)
         )
-        size = max(1, task.state_bytes) if task is not None and moves_state else 0
-        result[member.join_request.instance] = (cost + size, count + 1)
+        known = member.status.facts_of(owner.task)
+        size = (known.state_bytes if known is not None else task.state_bytes) >> 20 if task is not None else 0
+        result[member.join_request.instance] = (cost + (max(1, size) if moves_state else 0), count + 1)
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import WrongUse
-from orchestrator.group.scale_plan import Amount, choose_leaving, parse_amount, target_size
+from orchestrator.group.scale_plan import Amount, choose, choose_leaving, parse_amount, target_size
+from orchestrator.model import Settings, Task, TaskFacts, TaskId
+from orchestrator.simulator.cluster import Cluster
 
 COUNTS = st.integers(1, 10_000)
 PERCENTS = st.fractions(Fraction(1, 100), 100, max_denominator=100)
@@ -84,3 +87,22 @@ def test_the_cheapest_leave_and_the_coordinator_last(
     staying = set(costs) - set(leaving)
     assert last in staying
     assert all(costs[gone] <= costs[kept] for gone in leaving for kept in staying - {last})
+
+
+def test_who_has_the_least_to_move_leaves() -> None:
+    """By the sizes that owners measure: bytes of tasks that no other instance has ready."""
+    tasks = [TaskId(0, number) for number in range(3)]
+    world = Cluster(Settings())
+    names = ("S1", "S2", "S3")
+    world.declare([Task(task) for task in tasks], {name: [task] for name, task in zip(names, tasks, strict=True)})
+
+    def leaving(**mib: int) -> list[str]:
+        for name, task in zip(names, tasks, strict=True):
+            member = world.group.members.get(name)
+            assert member is not None
+            member.status = replace(member.status, facts={task: TaskFacts(0, mib[name] << 20, 0, 0)})
+        return choose(world.group, to=parse_amount("2", "--to")).leaving
+
+    assert leaving(S1=900, S2=3, S3=500) == ["S2"]
+    assert leaving(S1=2, S2=3, S3=500) == ["S1"]
+    assert leaving(S1=0, S2=0, S3=0) == ["S3"], "equal: the last by name, as the newest usually is"
