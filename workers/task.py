@@ -190,7 +190,8 @@ class TaskRun:
         return read
 
     async def _become(self) -> None:
-        self.ends = await self.worker.log.ends(list(self.by_changelog), settled=self.role is Role.ACTIVE)
+        if not await self._read_ends():
+            return  # the step of what it is now follows
         if self.role is Role.ACTIVE:
             if self.begun_epoch == self.epoch:
                 return  # granted while it was still opening, which saw the grant: it must not begin twice
@@ -202,6 +203,13 @@ class TaskRun:
             await self.caught_up()
         else:
             self.worker.event(Progress(self.id, self.position(), sum(self.ends.values())))
+
+    async def _read_ends(self) -> bool:
+        """Whether the ends of the changelogs are those of the role it has: ends that were asked for before a grant miss the
+        last commit of the old owner."""
+        role, epoch = self.role, self.epoch
+        self.ends = await self.worker.log.ends(list(self.by_changelog), settled=role is Role.ACTIVE)
+        return (role, epoch) == (self.role, self.epoch)
 
     async def caught_up(self) -> None:
         """As active: once every store has reached the end of its changelog, begin to process."""

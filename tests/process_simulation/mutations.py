@@ -712,8 +712,21 @@ DIRECTED: dict[str, tuple[str, ...]] = {
     "what_was_taken_is_not_put_back": ("term",),
 }
 
+
+def ends_from_before_a_grant(stack: ExitStack) -> None:
+    """The ends that a copy asked for are those that the task is caught up at."""
+    original = TaskRun._read_ends
+
+    async def read(self: TaskRun) -> bool:
+        await original(self)
+        return True
+
+    _patch(stack, TaskRun, "_read_ends", read)
+
+
 # Rules that few lives need: the mended plan (`mended/NAME.json`) that breaks without them.
 OF_MENDED: dict[str, Mutation] = {
     "forgotten_skip": a_later_halt_forgets_a_skip,
     "paused_call": a_pause_counts_as_a_call,
+    "granted_while_ends_are_asked": ends_from_before_a_grant,
 }
