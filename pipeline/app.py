@@ -233,7 +233,7 @@ class App(Declares):
     def add_rekey(
         self, source: Topic[Any, Any], target: Topic[Any, Any], by: Callable[..., Any], on_error: Any = None
     ) -> None:
-        """Register what `topic.rekey()` declares."""
+        """Register what `topic.rekey()` declares. Raises DefinitionError."""
         if not callable(by) or awaits(by):
             raise DefinitionError(f"rekey {target.name!r}: by={by!r} is not a plain function of the record")
         checked_app(self, source)

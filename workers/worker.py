@@ -321,7 +321,8 @@ class Worker:
             self.session.join_again()
 
     async def start_positions(self, run: TaskRun, inputs: Sequence[Partition]) -> dict[Partition, int]:
-        """Where these inputs of a task go on: what is committed, else what the topic says of its start."""
+        """Where these inputs of a task go on: what is committed, else what the topic says of its start.
+        Raises OrchestratorError."""
         committed = await self.log.positions(self.application, inputs)
         positions: dict[Partition, int] = {}
         missing = [p for p in inputs if p not in committed]
