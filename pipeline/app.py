@@ -193,7 +193,7 @@ class App(Declares):
         return build(self, kept)
 
     def describe(self, topology: Topology | None = None, kept: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What tools without the code need, as JSON-able data; `kept`: what other versions told. See `describe`."""
+        """What tools without the code need, as JSON-able data; `kept`: what other versions described. See `describe`."""
         return with_others(describe(self, topology or self.topology()), kept or {})
 
     def check_schema(self, kept: Mapping[str, Any]) -> None:

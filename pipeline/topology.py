@@ -227,7 +227,7 @@ def _depth(topic: Topic[Any, Any]) -> int:
 
 
 def _check_names(app: Declarations) -> None:
-    """No two definitions may mean one topic of the log, and no table may be nobody's."""
+    """No two definitions may mean one topic of the log."""
     taken: dict[str, str] = {}
     named = [(topic.topic, f"topic {topic.name!r}") for topic in app.topics.values()]
     named += [(table.changelog, f"table {table.name!r}") for table in app.tables.values()]
