@@ -256,7 +256,6 @@ async def scale_down(coordinator: Coordinator, request: ScaleDownRequest) -> dic
 
 
 async def _scale_down(coordinator: Coordinator, request: ScaleDownRequest) -> dict[str, Any]:
-    group = coordinator.group
     wanted = request.plan
     if wanted and not any(getattr(request, name) for name in AMOUNTS):
         if wanted not in coordinator.plans:
