@@ -38,7 +38,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest tests/test_tidy.py
+	$(BIN)/python -m pytest tests/test_tidy.py tests/test_docstrings.py
 
 clean:
 	rm -rf .venv .orchestrator build dist

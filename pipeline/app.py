@@ -193,7 +193,7 @@ class App(Declares):
         return build(self, kept)
 
     def describe(self, topology: Topology | None = None, kept: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What tools without the code need, as JSON-able data; `kept`: what other versions told. See `describe`."""
+        """What tools without the code need, as JSON-able data; `kept`: what other versions described. See `describe`."""
         return with_others(describe(self, topology or self.topology()), kept or {})
 
     def check_schema(self, kept: Mapping[str, Any]) -> None:
@@ -233,7 +233,7 @@ class App(Declares):
     def add_rekey(
         self, source: Topic[Any, Any], target: Topic[Any, Any], by: Callable[..., Any], on_error: Any = None
     ) -> None:
-        """Register what `topic.rekey()` declares."""
+        """Register what `topic.rekey()` declares. Raises DefinitionError."""
         if not callable(by) or awaits(by):
             raise DefinitionError(f"rekey {target.name!r}: by={by!r} is not a plain function of the record")
         checked_app(self, source)

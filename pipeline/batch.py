@@ -14,7 +14,7 @@ from pipeline.records import Record
 
 
 class Batch(list[Record[Any, Any]]):
-    """`looked_at(timestamp_ms)` is told of every record that is handed out."""
+    """`looked_at(timestamp_ms)` is called with every record that is handed out."""
 
     def __init__(self, records: Sequence[Record[Any, Any]], looked_at: Callable[[int], None]) -> None:
         super().__init__(records)

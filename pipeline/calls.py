@@ -35,7 +35,7 @@ def unit_of(app: App, subtopology: Subtopology) -> str:
 
 
 def without_waiting(run: Coroutine[Any, Any, int]) -> int:
-    """The result of a run whose steps are all sync: it never waits."""
+    """The result of a run whose steps are all sync: it never waits. Raises PipelineError."""
     try:
         run.send(None)
     except StopIteration as ended:
@@ -45,7 +45,7 @@ def without_waiting(run: Coroutine[Any, Any, int]) -> int:
 
 
 async def in_time(step: Step, argument: Any) -> None:
-    """Await the user's function, for at most its timeout."""
+    """Await the user's function, for at most its timeout. Raises TimeoutError."""
     if step.timeout_s is None:
         await step.function(argument, *step.arguments)
         return
@@ -90,7 +90,7 @@ def newest(items: Sequence[Item]) -> int:
 
 
 def refuse_awaitable(name: str, result: Any) -> None:
-    """A sync function that returns a coroutine would have done nothing at all."""
+    """A sync function that returns a coroutine would have done nothing at all. Raises DefinitionError."""
     if hasattr(result, "__await__"):
         if hasattr(result, "close"):
             result.close()

@@ -24,9 +24,13 @@ _DOUBLE = struct.Struct(">d")
 class Codec(Protocol[T]):
     """What a user brings for Avro, Protobuf or a schema registry: two pure functions."""
 
-    def encode(self, value: T) -> bytes: ...
+    def encode(self, value: T) -> bytes:
+        """Ours raises CodecError for a value of another type."""
+        ...
 
-    def decode(self, data: bytes) -> T: ...
+    def decode(self, data: bytes) -> T:
+        """Ours raises CodecError for bytes that another type wrote."""
+        ...
 
 
 class BytesCodec:
@@ -138,7 +142,7 @@ class JsonCodec:
         return data
 
     def encode_parts(self, parts: Any) -> bytes:
-        """Some parts of a tuple key, unchecked: what whole keys that begin with them begin with."""
+        """Some parts of a tuple key, unchecked: what whole keys that begin with them begin with. Raises CodecError."""
         try:
             return self._encoder.encode(list(parts))
         except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
@@ -181,7 +185,7 @@ def codec_name(codec: Codec[Any]) -> str:
 
 
 def encode_natural(value: Any) -> bytes:
-    """The bytes of a part of a key: a topic keyed by that part's type would have the same."""
+    """The bytes of a part of a key: a topic keyed by that part's type would have the same. Raises CodecError."""
     for type_, (_, codec) in _NATIVE.items():
         if isinstance(value, type_) and not isinstance(value, bool):
             return codec.encode(value)

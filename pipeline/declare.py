@@ -260,8 +260,8 @@ class Declares:
         """Declare a function as a processor of `source` (a topic or a list of topics); returns it unchanged.
         `concurrency`: so many calls of a task may be under way at once, those of one key in order. `retries`: a call
         that raised is made again so often, `backoff` seconds later, twice as long each time, up to a minute; then
-        `on_error` decides."""
-        if callable(source) and not isinstance(source, Declared):  # it would vanish, and nobody would hear of it
+        `on_error` decides. Raises DefinitionError."""
+        if callable(source) and not isinstance(source, Declared):  # it would vanish without an error
             name = getattr(source, "__name__", repr(source))
             raise DefinitionError(f"@app.processor above {name} has no source; write @app.processor(topic, ...)")
 

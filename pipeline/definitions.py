@@ -30,7 +30,7 @@ _DATA_NAMES = frozenset(dir(dict)) | {"range", "prefix", "send", "append", "add"
 
 
 def checked_name(what: str, name: object) -> str:
-    """A name that Kafka takes for a topic and a file system for a folder."""
+    """A name that Kafka takes for a topic and a file system for a folder. Raises DefinitionError."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in {".", ".."}:
         raise DefinitionError(
             f"{what}: {name!r} is no name; use letters, digits, '.', '_' and '-', at most 200 of them"
@@ -305,7 +305,7 @@ class _Empty:
 
 
 def checked_partitions(what: str, partitions: object) -> int:
-    """A number of partitions, at least one."""
+    """A number of partitions, at least one. Raises DefinitionError."""
     if not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1:
         raise DefinitionError(f"{what}: partitions={partitions!r} is not a number of at least 1")
     return partitions

@@ -91,7 +91,7 @@ def with_others(described: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[s
 
 
 def check_schema(app: Declarations, kept: Mapping[str, Any]) -> None:
-    """See `App.check_schema`. Tables that only one version has are nobody's business here."""
+    """See `App.check_schema`. Tables that only one version has are not compared. Raises SchemaRefused."""
     for name, old in sorted(kept.get("tables", {}).items()):
         table = app.tables.get(name)
         if table is None:

@@ -174,7 +174,7 @@ class Driver:
         self._finish()
 
     def table(self, table: TableDef[K, V], partition: int | None = None) -> dict[K, V]:
-        """What a table holds, of all tasks or of one partition's."""
+        """What a table holds, of all tasks or of one partition's. Raises PipelineError."""
         checked_app(self.app, table)
         result: dict[K, V] = {}
         for task, stores in self._stores.items():

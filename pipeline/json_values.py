@@ -35,7 +35,7 @@ def to_bytes(codec: str, value: Any) -> bytes:
 
 
 def from_text(codec: str, text: str) -> bytes:
-    """A key as typed on the console."""
+    """A key as typed on the console. Raises CodecError."""
     if codec in ("str", "bytes"):
         return text.encode()
     try:

@@ -339,7 +339,7 @@ class TaskProcess:
         return self._stream_time_ms
 
     def arrive(self, topic: str, raw: RawRecord, into: Effects | Lane | None = None) -> Item | None:
-        """Decode. None where it cannot be read and the policy does not stop for that."""
+        """Decode. None where it cannot be read and the policy does not stop for that. Raises PipelineError."""
         source = self._sources.get(topic)
         if source is None:
             raise PipelineError(f"task {self.task} reads {', '.join(sorted(self._sources))}, not {topic!r}")

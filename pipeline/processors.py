@@ -58,7 +58,7 @@ class Processor:
 
 
 def checked_sources(app: Owner, source: Any) -> tuple[Topic[Any, Any], ...]:
-    """The source or sources of a processor as a tuple of this app's topics."""
+    """The source or sources of a processor as a tuple of this app's topics. Raises DefinitionError."""
     sources = tuple(source) if isinstance(source, list | tuple) else (source,)
     if not sources:
         raise DefinitionError(f"app {app.id!r}: a processor needs a source; give a topic or a list of topics")
@@ -72,7 +72,7 @@ def checked_sources(app: Owner, source: Any) -> tuple[Topic[Any, Any], ...]:
 
 
 def checked_others(app: Owner, others: Sequence[Any]) -> tuple[Declared[Any], ...]:
-    """Tables, sinks and resources of a processor, all of this app."""
+    """Tables, sinks and resources of a processor, all of this app. Raises DefinitionError."""
     for item in others:
         if not isinstance(item, Declared):
             raise DefinitionError(
@@ -88,7 +88,7 @@ def checked_others(app: Owner, others: Sequence[Any]) -> tuple[Declared[Any], ..
 
 
 def checked_app(app: Owner, item: Declared[Any]) -> None:
-    """Definitions are of one app: their codecs, names and changelogs are."""
+    """Definitions are of one app: their codecs, names and changelogs are. Raises DefinitionError."""
     if item.app is not app:
         raise DefinitionError(
             f"{item.kind} {item.name!r} belongs to app {item.app.id!r}, not to {app.id!r}; declare it on {app.id!r} too"
@@ -96,7 +96,8 @@ def checked_app(app: Owner, item: Declared[Any]) -> None:
 
 
 def checked_on_error(app: Owner, on_error: Any) -> OnError | None:
-    """`on_error` of a processor or the app; the name of a topic is looked up when the topology is made."""
+    """`on_error` of a processor or the app; the name of a topic is looked up when the topology is made.
+    Raises DefinitionError."""
     if on_error is None:
         return None
     if not isinstance(on_error, Mapping):
@@ -141,7 +142,7 @@ def waits(*on_error: OnError | None) -> bool:
 
 
 def checked_timeout(name: str, timeout: Any) -> float | None:
-    """`timeout=` in seconds; a timedelta or a number."""
+    """`timeout=` in seconds; a timedelta or a number. Raises DefinitionError."""
     if timeout is None:
         return None
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
@@ -151,14 +152,15 @@ def checked_timeout(name: str, timeout: Any) -> float | None:
 
 
 def checked_retries(name: str, retries: Any) -> int:
-    """`retries=`: how often a call that raised is made again."""
+    """`retries=`: how often a call that raised is made again. Raises DefinitionError."""
     if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
         raise DefinitionError(f"{name}: retries={retries!r} is not a whole number from 0 on")
     return retries
 
 
 def checked_backoff(name: str, backoff: Any, *, is_used: bool) -> float:
-    """`backoff=` in seconds; a timedelta or a number. `is_used`: the processor has retries, or waits."""
+    """`backoff=` in seconds; a timedelta or a number. `is_used`: the processor has retries, or waits.
+    Raises DefinitionError."""
     if backoff is None:
         return 1.0
     seconds = backoff.total_seconds() if isinstance(backoff, timedelta) else backoff
@@ -175,7 +177,8 @@ def checked_concurrency(
     name: str, concurrency: Any, *, is_async: bool, batch: bool, others: Sequence[Declared[Any]]
 ) -> int:
     """`concurrency=`: how many calls of a task may be under way at once. Records of one key stay in order, so a call has
-    the key of its record and no other: tables whose keys decide its task otherwise are refused."""
+    the key of its record and no other: tables whose keys decide its task otherwise are refused.
+    Raises DefinitionError."""
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
         raise DefinitionError(f"{name}: concurrency={concurrency!r} is not a whole number from 1 on")
     if concurrency == 1:

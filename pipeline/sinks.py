@@ -65,7 +65,7 @@ def checked_headers(topic: str, headers: Iterable[tuple[str, bytes]]) -> Headers
 
 
 def checked_timestamp(topic: str, timestamp_ms: int) -> int:
-    """A timestamp in whole milliseconds, as the log keeps it."""
+    """A timestamp in whole milliseconds, as the log keeps it. Raises CodecError."""
     if not isinstance(timestamp_ms, int) or timestamp_ms < 0:
         raise CodecError(f"timestamp_ms for topic {topic!r}: {timestamp_ms!r} is not a number of milliseconds >= 0")
     return timestamp_ms
@@ -101,6 +101,7 @@ class LiveSink(Sink[Any, Any]):
         timestamp_ms: int | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
     ) -> None:
+        """See `Sink.send`. Raises PipelineError once the call has ended; CodecError."""
         if self.closed:
             raise PipelineError(f"sink {self.topic!r} was used after the call it was given to had ended")
         key_bytes, value_bytes = encoded(self.topic, self._key_codec, self._value_codec, key, value)

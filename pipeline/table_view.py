@@ -119,6 +119,7 @@ class TableView(Table[K, V]):
         return self._hand_out(k, cast(bytes, self._current(k))) if value is _MISSING else value
 
     def pop(self, key: K, default: Any = _MISSING, /) -> Any:
+        """Removes a key and returns its value, or the default. Raises KeyError."""
         if key not in self:
             if default is _MISSING:
                 raise KeyError(key)
@@ -128,7 +129,7 @@ class TableView(Table[K, V]):
         return value
 
     def popitem(self) -> tuple[K, V]:
-        """Removes the last pair in key-byte order."""
+        """Removes the last pair in key-byte order. Raises KeyError."""
         keys = list(self)
         if not keys:
             raise KeyError(f"table {self.spec.name!r} is empty in this task")

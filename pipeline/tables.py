@@ -116,7 +116,8 @@ class TableSpec:
         return data if self.expire_ms is None else expiry.stored(data, stream_ms)
 
     def prefix_bounds(self, start: Any) -> tuple[bytes, bytes | None, bool]:
-        """First bytes, end (exclusive), and whether a `,` or `]` must follow (`[1` does not begin `[12]`)."""
+        """First bytes, end (exclusive), and whether a `,` or `]` must follow (`[1` does not begin `[12]`).
+        Raises PipelineError."""
         codec = self.key_codec
         if isinstance(codec, StrCodec | BytesCodec):
             first = self.encode_key(start)

@@ -170,7 +170,7 @@ def _advice(fixed: Mapping[str, int], existing: Mapping[str, int]) -> str:
 
 
 def build(app: Declarations, kept: Mapping[str, Any] | None) -> Topology:
-    """The topology of an app; see `App.topology`."""
+    """The topology of an app; see `App.topology`. Raises TopologyError, TopologyRefused."""
     if not any(processor.rekey_to is None for processor in app.processors.values()):
         raise TopologyError(f"app {app.id!r} has no processors; declare one with @app.processor(...)")
     _check_names(app)
@@ -227,7 +227,7 @@ def _depth(topic: Topic[Any, Any]) -> int:
 
 
 def _check_names(app: Declarations) -> None:
-    """No two definitions may mean one topic of the log, and no table may be nobody's."""
+    """No two definitions may mean one topic of the log."""
     taken: dict[str, str] = {}
     named = [(topic.topic, f"topic {topic.name!r}") for topic in app.topics.values()]
     named += [(table.changelog, f"table {table.name!r}") for table in app.tables.values()]

@@ -23,6 +23,7 @@ def chunks(store: Store, fetched: Fetched, *, chunk: int = CHUNK) -> Iterator[in
 
     Yields 0 when the fetch is decoded, then the number of changes after each write: places to let others run.
     The offset moves with the last write: after a crash in between, the same fetch is applied again, to the same end.
+    Raises StateError.
     """
     if fetched.position != store.offset:
         raise StateError(

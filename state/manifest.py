@@ -97,7 +97,8 @@ def write_scope(folder: Path, manifest: ScopeManifest) -> str:
 
 
 def publish(root: Path, manifest: SnapshotManifest) -> Path:
-    """The commit point: write the root manifest, after checking that each scope it names is there as summed."""
+    """The commit point: write the root manifest, after checking that each scope it names is there as summed.
+    Raises SnapshotUnusable."""
     folder = root / manifest.snapshot
     for scope, wanted in manifest.scopes.items():
         data = _read(folder / scope / MANIFEST)
@@ -112,7 +113,8 @@ def publish(root: Path, manifest: SnapshotManifest) -> Path:
 
 
 def settle(draft: Path, final: Path) -> bool:
-    """Give a finished scope folder its name. False where another attempt was faster; the draft is removed then."""
+    """Give a finished scope folder its name. False where another attempt was faster; the draft is removed then.
+    Raises SnapshotUnusable."""
     try:
         draft.rename(final)
     except OSError as error:
@@ -169,7 +171,7 @@ def load(root: Path, snapshot: str) -> SnapshotManifest:
 
 
 def load_scope(root: Path, manifest: SnapshotManifest, scope: str) -> ScopeManifest:
-    """The manifest of one scope, checked against the root's."""
+    """The manifest of one scope, checked against the root's. Raises SnapshotUnusable."""
     if scope not in manifest.scopes:
         raise SnapshotUnusable(f"snapshot {root / manifest.snapshot} has no {scope}: {ADVICE}")
     path = root / manifest.snapshot / scope / MANIFEST

@@ -157,6 +157,7 @@ def verify(root: Path, snapshot: str) -> SnapshotManifest:
 
 
 def verify_files(folder: Path, files: Sequence[FileSum], read: Callable[[int, float], None] | None = None) -> None:
+    """Compares the files of a snapshot with their sums. Raises SnapshotUnusable."""
     total, done = max(1, sum(wanted.bytes for wanted in files)), 0
 
     def piece(size: int) -> None:

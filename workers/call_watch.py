@@ -31,7 +31,7 @@ class Turn:
 
 
 class CallWatch:
-    """Looks at the turn under way; `clock` in seconds. `overdue` is told of a call that lasts longer than `max_call_s`.
+    """Looks at the turn under way; `clock` in seconds. `overdue` is called with a call that lasts longer than `max_call_s`.
     Somebody looks every `look_s` at least while this process runs: of a longer time between two looks no more counts,
     because the process stood still (SIGSTOP, a paused container)."""
 

@@ -21,7 +21,7 @@ log = logging.getLogger("orchestrator.commit")
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What one task adds to a commit; `process` made it, and is told when the store has it."""
+    """What one task adds to a commit; `process` made it, and is asked to mark it applied when the store has it."""
 
     run: TaskRun
     process: TaskProcess

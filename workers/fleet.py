@@ -263,7 +263,7 @@ class Fleet:
             slot.spec = msgspec.structs.replace(slot.spec, attempt=slot.spec.attempt + 1)
 
     async def _start(self, name: str, slot: Slot) -> bool:
-        """False where the fleet was told to stop. No room for a process is a reason to wait, as a crash is."""
+        """False where the fleet was asked to stop. No room for a process is a reason to wait, as a crash is."""
         pause = RESTART_S
         while not self._stopping:
             try:
@@ -281,7 +281,7 @@ class Fleet:
         if self._stopping:
             handle.bounce()
 
-    # ---- what the log is told, and asks for
+    # ---- what the fleet writes to the log, and is asked for
 
     async def _keep_up(self) -> None:
         """What cannot be written or read now is tried again: the instances need their fleet, not its notes."""

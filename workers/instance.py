@@ -38,7 +38,7 @@ ENDS = (0, 1, 2, 3, LogTimedOut.exit_code, FAILED_APP)  # reports of a worker th
 
 
 def run_instance(spec: InstanceSpec, *, leash: bool = False) -> int:
-    """Run until the instance left (0), was told to stop (0), or failed (an exit code; the reason is on stderr)."""
+    """Run until the instance left (0), was asked to stop (0), or failed (an exit code; the reason is on stderr)."""
     try:
         return asyncio.run(Instance(spec, leash).run())
     except (OrchestratorError, StateError, PipelineError) as error:
@@ -62,7 +62,7 @@ class Instance:
         self._address = ""
 
     async def run(self) -> int:
-        """See run_instance. Signals are heard before the journal tells which process to send them to."""
+        """See run_instance. Handlers of signals are set before the journal names the process to send them to."""
         app = self._surroundings.load_app(self.spec.app, Path(self.spec.folder))
         directory = self._surroundings.open_directory(Path(self.spec.state_dir), app.id, self.spec.instance)
         self._app, self._directory = app, directory
@@ -111,7 +111,7 @@ class Instance:
     async def _keep(self, number: int) -> int:
         """One worker, started again after each crash, until it leaves, is stopped, or its app fails."""
         pause = RESTART_S
-        if self._stop.is_set():  # told before it began
+        if self._stop.is_set():  # asked before it began
             return 0
         while True:
             process = await self._start(number)
@@ -139,7 +139,7 @@ class Instance:
             try:
                 async with asyncio.timeout(pause):
                     await self._stop.wait()
-                return 0  # told to stop during the pause: nothing runs, nothing is to be started
+                return 0  # asked to stop during the pause: nothing runs, nothing is to be started
             except TimeoutError:
                 pass
             pause = min(RESTART_MAX_S, pause * 2)

@@ -91,7 +91,8 @@ class InstanceStores:
 
 
 async def look_up(stores: InstanceStores, request: StoreRequest) -> dict[str, Any]:
-    """The key from the worker that has the task here: its active one before a copy."""
+    """The key from the worker that has the task here: its active one before a copy.
+    Raises WrongUse, OrchestratorError."""
     try:
         TaskId.parse(request.task)
     except ValueError:

@@ -20,7 +20,8 @@ class NoLog(WrongUse):
 
 
 def default_log(application: str, start: Path, *, existing: bool) -> str:
-    """`.orchestrator/<application>.db`, looked for upwards from `start` as git does; below `start` if there is none."""
+    """`.orchestrator/<application>.db`, looked for upwards from `start` as git does; below `start` if there is none.
+    Raises NoLog."""
     for folder in (start, *start.parents):
         candidate = folder / FOLDER / f"{application}.db"
         if candidate.exists():

@@ -208,7 +208,7 @@ class RecordLoop:
                 self._reader.drop(partition)
 
     def _look_at_the_time(self) -> None:
-        """Every commit interval: tell what was completed, also in calls that are under way."""
+        """Every commit interval: report what was completed, also in calls that are under way."""
         now = asyncio.get_running_loop().time()
         if now < self._next_commit:
             return

@@ -1,7 +1,7 @@
 """Learners, standbys and starting tasks: their changelogs are read into their stores.
 
 One rule: progress is a position; ready is announced by the machine, from positions and ends, never from counts. Copies
-keep to the instance's restore budget, which its workers share evenly; a task that nobody runs meanwhile does not, and goes
+keep to the instance's restore budget, which its workers share evenly; a task that runs nowhere meanwhile does not, and goes
 before them.
 """
 
@@ -109,7 +109,7 @@ class RestoreLoop:
 
     def _choose(self) -> int:
         """How much to fetch of each partition. Copies are left out while the budget is used up, and most of the time
-        while a task that is to run here restores: nobody runs that one meanwhile."""
+        while a task that is to run here restores: that one runs nowhere meanwhile."""
         self._round += 1
         allowed = self._bucket.step(monotonic_ms())
         copies = [p for p in self._runs if self._is_copy(p)]

@@ -67,7 +67,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 
 
 def first_line(descriptor: int = 0) -> str:
-    """The line with the spec, read without a buffer: what follows it are wishes, which another reader takes."""
+    """The line with the spec, read without a buffer: what follows it are requests, which another reader takes."""
     line = bytearray()
     while (byte := os.read(descriptor, 1)) not in (b"", b"\n"):
         line += byte

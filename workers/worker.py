@@ -1,8 +1,7 @@
 """A worker process: one event loop that fetches, processes, commits, restores and follows, for the tasks it is given.
 
-One rule: what a task does is decided by MemberMachine (orchestrator/member.py); this shell performs its effects and
-tells it what came of them. `python -m workers.worker` reads its spec from the first line of standard input; when the
-pipe closes, the parent is gone and so is the worker.
+One rule: what a task does is decided by MemberMachine (orchestrator/member/machine.py); this shell performs its effects and
+gives it what came of them as events. Its parts know it by their ports (ports.py) alone; worker_main.py makes it.
 """
 
 from __future__ import annotations
@@ -313,7 +312,7 @@ class Worker:
         await self.failpoint.before_commit(self.transactional_id, taken)
 
     def topics_grew(self, prepared: Prepared) -> None:
-        """Go by other counts; the group is told where there are other tasks now."""
+        """Go by other counts; the group gets another join request where there are other tasks now."""
         before, self.prepared = self.prepared, prepared
         for run in list(self.runs.values()):
             run.topics_grew()
@@ -321,7 +320,8 @@ class Worker:
             self.session.join_again()
 
     async def start_positions(self, run: TaskRun, inputs: Sequence[Partition]) -> dict[Partition, int]:
-        """Where these inputs of a task go on: what is committed, else what the topic says of its start."""
+        """Where these inputs of a task go on: what is committed, else what the topic says of its start.
+        Raises OrchestratorError."""
         committed = await self.log.positions(self.application, inputs)
         positions: dict[Partition, int] = {}
         missing = [p for p in inputs if p not in committed]
@@ -355,7 +355,7 @@ class Worker:
             self.given_up(run)
 
     def committed(self, taken: Taken) -> None:
-        """A task's commit is through: time it, and tell of the first one of this epoch."""
+        """A task's commit is through: time it, and report the first one of this epoch."""
         now = self.surroundings.wall_ms()
         run = taken.run
         self.caution.committed(taken.part.positions)

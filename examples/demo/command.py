@@ -23,7 +23,7 @@ MARK = "this folder belongs to orchestrator demo.txt"
 
 
 def run(argv: list[str]) -> int:
-    """Exit code 0 only if every check ran and held."""
+    """Exit code 0 only if every check ran and held. Raises WrongUse."""
     parser = Parser("demo", "Flights of 2013: backfill on Spark, live instances, scale up, kill, scale down, verify.")
     parser.add_argument("--seed", type=int, default=1, help="decides the moment of the kill")
     parser.add_argument("--rate", type=int, default=500, help="live records a second")

@@ -202,7 +202,7 @@ class Tour(Stage):
     # ---- 7
 
     async def drain(self) -> None:
-        """The producer ends, and everything it wrote is processed."""
+        """The producer ends, and everything it wrote is processed. Raises OrchestratorError."""
         self.show.step(7, "verify: first everything that was produced is processed")
         options = self.options
         (options.folder / "hurry").touch()

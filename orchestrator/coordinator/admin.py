@@ -193,7 +193,8 @@ async def plan(coordinator: Coordinator, request: PlanRequest) -> dict[str, Any]
 
 
 def make_plan(group: GroupState, request: PlanRequest | ScaleDownRequest, host: str | None) -> dict[str, Any]:
-    """The plan of a scale-down: its id stands for the group as it is now, so an older plan does not fit later."""
+    """The plan of a scale-down: its id stands for the group as it is now, so an older plan does not fit later.
+    Raises WrongUse."""
     given = [name for name in AMOUNTS if getattr(request, name)]
     if len(given) != 1:
         raise WrongUse("give one of --to, --by, --instances")
@@ -323,7 +324,8 @@ def _task(group: GroupState, text: str) -> TaskId:
 
 
 async def locate(coordinator: Coordinator, request: LocateRequest) -> dict[str, Any]:
-    """Which instance runs a task, and where it listens: it is asked itself for what is in its stores."""
+    """Which instance runs a task, and where it listens: it is asked itself for what is in its stores.
+    Raises OrchestratorError."""
     group = coordinator.group
     task = _task(group, request.task)
     holder = holder_of(group, task)

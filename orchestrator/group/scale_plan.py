@@ -53,7 +53,8 @@ def parse_amount(text: str, option: str, *, percent_max: int = 100) -> Amount:
 
 def target_size(current: int, *, to: Amount | None, by: Amount | None, grow: bool = False) -> int:
     """How many instances there should be. Shrinking: `to P%` leaves max(1, ceil(n*P/100)), `by P%` takes
-    floor(n*P/100) away; growing mirrors it (`by P%` adds ceil). Never below one, never across `current`."""
+    floor(n*P/100) away; growing mirrors it (`by P%` adds ceil). Never below one, never across `current`.
+    Raises WrongUse."""
     if to is not None:
         if to.count is not None:
             size = to.count

@@ -40,7 +40,8 @@ def read_description(text: str, source: str) -> Description:
 
 
 def parse_partition(text: str) -> TopicPartition:
-    """`t0-3`; the topic may hold dashes, but `t0--3` is taken for a slip, not for a topic that ends with one."""
+    """`t0-3`; the topic may hold dashes, but `t0--3` is taken for a slip, not for a topic that ends with one.
+    Raises ValueError."""
     topic, _, number = text.rpartition("-")
     if not topic or topic.endswith("-") or not (number.isascii() and number.isdigit()):
         raise ValueError(f"{text!r} is no partition")
@@ -48,7 +49,7 @@ def parse_partition(text: str) -> TopicPartition:
 
 
 def read_lines(lines: Iterable[str], source: str, first: int = 1) -> Description:
-    """The text form."""
+    """The text form. Raises ValueError, DescriptionError."""
     found = Description()
     for number, line in enumerate(lines, start=first):
         words = line.partition("#")[0].split()

@@ -30,7 +30,7 @@ def encode_sticky(owned: Iterable[TopicPartition], generation: int) -> bytes:
 
 
 def decode_sticky(data: bytes) -> tuple[tuple[TopicPartition, ...], int]:
-    """Version 1 or 0; what else follows is of a later version and left alone."""
+    """Version 1 or 0; what else follows is of a later version and left alone. Raises WireError."""
     held, rest = _decode_held(data, 0)
     if len(data) - rest >= _INT32.size:
         return held, int(_INT32.unpack_from(data, rest)[0])
@@ -45,7 +45,7 @@ def encode_cooperative(owned: Iterable[TopicPartition], generation: int) -> byte
 
 
 def decode_cooperative(data: bytes) -> tuple[tuple[TopicPartition, ...], int]:
-    """Ours or Java's; Java's says nothing about what is held."""
+    """Ours or Java's; Java's says nothing about what is held. Raises WireError."""
     if len(data) < _INT32.size:
         raise WireError(f"{len(data)} bytes where a generation has 4; cooperative user data; is it another kind?")
     generation = int(_INT32.unpack_from(data)[0])
@@ -58,7 +58,7 @@ def encode_instance(instance_id: str | None) -> bytes:
 
 
 def decode_instance(data: bytes) -> str | None:
-    """The instance id; None when there is none or the bytes are somebody else's."""
+    """The instance id; None when there is none or the bytes are somebody else's. Raises WireError."""
     if not data.startswith(_INSTANCE):
         return None
     try:

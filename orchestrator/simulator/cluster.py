@@ -133,7 +133,7 @@ class Cluster:
     # ---- delivery
 
     def settle(self) -> None:
-        """Deliver messages until the group is quiet."""
+        """Deliver messages until the group is quiet. Raises RuntimeError."""
         for _ in range(1_000_000):
             if not self._queue:
                 return

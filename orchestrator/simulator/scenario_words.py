@@ -42,12 +42,14 @@ def event_order(text: str) -> tuple[int, object]:
 
 
 def some(verb: str, words: list[str]) -> list[str]:
+    """The words that follow a verb, at least one. Raises WrongUse."""
     if not words:
         raise WrongUse(f"{verb} whom: write {verb} S1")
     return words
 
 
 def number(name: str, text: str, least: int = 1) -> int:
+    """The whole number that stands behind `name=`. Raises WrongUse."""
     if text.isdecimal() and len(text) > 9:
         raise WrongUse(f"{name}={text[:40]}: too much; write a whole number of at most 9 digits")
     if not is_short(text) or int(text) < least:
@@ -61,6 +63,7 @@ def is_short(text: str) -> bool:
 
 
 def split_options(verb: str, words: list[str], known: tuple[str, ...]) -> tuple[str, dict[str, str]]:
+    """One name, and options by name. Raises WrongUse."""
     names = [w for w in words if "=" not in w]
     if len(names) != 1:
         raise WrongUse(f"{verb} takes one name, and {', '.join(k + '=...' for k in known)}")

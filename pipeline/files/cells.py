@@ -35,7 +35,8 @@ def encoded(codec: Codec[Any], value: Any) -> bytes | None:
 
 
 def from_text(codec: Codec[Any], text: str) -> bytes:
-    """The text of a cell (CSV): itself where the type is text, a number where it is a number, JSON otherwise."""
+    """The text of a cell (CSV): itself where the type is text, a number where it is a number, JSON otherwise.
+    Raises NotThis."""
     name = codec_name(codec)
     if name in ("str", "bytes"):
         return text.encode()
@@ -77,7 +78,8 @@ def from_cell(codec: Codec[Any], value: Any) -> bytes | None:
 
 
 def time_of_text(text: str, unit: str) -> int:
-    """A whole number of the unit, or a date and time as ISO 8601 has it (UTC where it names no zone), in ms."""
+    """A whole number of the unit, or a date and time as ISO 8601 has it (UTC where it names no zone), in ms.
+    Raises NotThis."""
     if _WHOLE.fullmatch(text):
         return whole_ms(int(text), unit)
     try:
@@ -87,7 +89,8 @@ def time_of_text(text: str, unit: str) -> int:
 
 
 def time_of_cell(value: Any, unit: str) -> int:
-    """A whole number of the unit, or a date with or without a time (UTC where it names no zone), in ms, cut off."""
+    """A whole number of the unit, or a date with or without a time (UTC where it names no zone), in ms, cut off.
+    Raises NotThis."""
     if isinstance(value, datetime):
         placed = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
         found = (placed - _EPOCH) // _MS

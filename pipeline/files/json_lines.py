@@ -135,6 +135,7 @@ def _cause(line: bytes, error: msgspec.DecodeError) -> str:
 
 
 def json_time(given: Any) -> int | None:
+    """Milliseconds since 1970; None where none are given. Raises NotThis."""
     if given is None:
         return None
     if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= TIME_MAX_MS:
@@ -143,6 +144,7 @@ def json_time(given: Any) -> int | None:
 
 
 def json_headers(given: Any) -> Headers:
+    """Headers of an object of strings. Raises NotThis."""
     if given is None:
         return ()
     if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):

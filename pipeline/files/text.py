@@ -106,7 +106,7 @@ def json_records(lines: Iterable[bytes], first: int, reading: Reading, shape: Sh
 
 
 def json_part(name: str, start: int, end: int, reading: Reading, shape: Shape) -> Iterator[FileRecord]:
-    """Of the lines that begin from byte `start` until before `end` (-1: all)."""
+    """Of the lines that begin from byte `start` until before `end` (-1: all). Raises BadRow."""
     with opened(name) as file:
         try:
             yield from json_records(_lines(file, start, end), 1, reading, shape)
@@ -183,6 +183,7 @@ class CsvColumns:
         self.lines = lines
 
     def record(self, line: int, cells: list[str]) -> FileRecord:
+        """The record of a line, with as many cells as the first line has names. Raises BadRow."""
         if len(cells) != len(self._names):
             raise BadRow(f"line {line}", f"{len(cells)} cells, and {len(self._names)} names in the first line")
         return self._columns.record(f"line {line}", line, dict(zip(self._names, cells, strict=True)))

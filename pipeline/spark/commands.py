@@ -44,7 +44,7 @@ def _parser(command: str, description: str) -> Parser:
 
 
 def backfill(argv: list[str]) -> int:
-    """Compute an app's tables and outputs from its history."""
+    """Compute an app's tables and outputs from its history. Raises WrongUse."""
     parser = _parser("backfill", "Compute tables and outputs from history on Spark; live instances go on from there.")
     parser.setting("--snapshots", default=SNAPSHOTS, help="folder for the snapshot")
     parser.add_argument(
@@ -115,7 +115,8 @@ def _say(text: str) -> None:
 
 
 def history_of(given: list[str]) -> dict[str, list[str]]:
-    """`payments=history/*.parquet` (a shell may have expanded the pattern: what follows without `=` goes with it)."""
+    """`payments=history/*.parquet` (a shell may have expanded the pattern: what follows without `=` goes with it).
+    Raises WrongUse."""
     found: dict[str, list[str]] = {}
     topic = ""
     for word in given:

@@ -109,7 +109,7 @@ def history_rows(
 
 
 def read_parts(job_text: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """On an executor: numbers of parts in, placed records out."""
+    """On an executor: numbers of parts in, placed records out. Raises BadHistory."""
     job = msgspec.json.decode(job_text, type=ReadJob)
     app = job.source.load()
     topic = next(topic for topic in app.topics.values() if topic.topic == job.topic)

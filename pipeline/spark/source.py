@@ -79,7 +79,8 @@ def ship(session: SparkSession, app_ref: str) -> Source:
 
 
 def pieces(module: str) -> Iterator[tuple[Path, Path]]:
-    """(folder, file or package in it) of an imported top-level module and of what it names beside it."""
+    """(folder, file or package in it) of an imported top-level module and of what it names beside it.
+    Raises WrongUse."""
     origin = getattr(sys.modules[module], "__file__", None)
     path = Path(origin) if origin else Path(next(iter(getattr(sys.modules[module], "__path__", [module]))))
     top = path.parent if path.name == "__init__.py" else path

@@ -223,7 +223,7 @@ def _compare_table(session: SparkSession, table: str, paths: Sequence[str], live
 
 
 def _compare_outputs(session: SparkSession, topic: str, paths: Sequence[str], live: DataFrame) -> Check:
-    """As multisets of (key, value): nothing lost, nothing doubled; their order is nobody's promise."""
+    """As multisets of (key, value): nothing lost, nothing doubled; no order is promised."""
     from pyspark.sql import functions as F
 
     found = live.groupBy("key", "value").agg(F.count("*").alias("found"))

@@ -219,7 +219,8 @@ def _batches(data: bytes, from_position: int) -> Iterator[tuple[int, Iterable[An
 
 
 def decode(data: bytes, from_position: int) -> list[StoredRecord]:
-    """The records of `data` from `from_position` on, in offset order; control batches are skipped."""
+    """The records of `data` from `from_position` on, in offset order; control batches are skipped.
+    Raises LogDamaged."""
     found: list[StoredRecord] = []
     try:
         for base, batch in _batches(data, from_position):
@@ -240,7 +241,8 @@ def _headers(found: list[tuple[str, bytes | None]]) -> Headers:
 
 
 def pairs(data: bytes, from_position: int) -> list[tuple[bytes | None, bytes | None]]:
-    """Key and value of each record from `from_position` on, in offset order: several times faster than `decode`."""
+    """Key and value of each record from `from_position` on, in offset order: several times faster than `decode`.
+    Raises LogDamaged."""
     found: list[tuple[bytes | None, bytes | None]] = []
     try:
         for base, batch in _batches(data, from_position):

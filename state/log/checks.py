@@ -12,6 +12,7 @@ KINDS = ("plain", "changelog", "repartition")
 
 
 def topic_spec(spec: TopicSpec) -> None:
+    """Raises StateError for a topic that cannot be."""
     if not spec.name:
         raise StateError("a topic needs a name")
     if spec.partitions < 1:
@@ -133,11 +134,13 @@ def held_open(partition: Partition, waited_s: float) -> str:
 
 
 def transactional_id(name: str) -> None:
+    """Raises StateError for an empty one."""
     if not name:
         raise StateError("a transactional id needs a name")
 
 
 def ids_to_fence(transactional_ids: Collection[str]) -> None:
+    """Raises StateError where one is empty."""
     if "" in transactional_ids:
         raise StateError("a transactional id to fence is empty: an owner record without one needs no fence")
 

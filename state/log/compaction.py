@@ -40,6 +40,7 @@ class Rewrite(NamedTuple):
 
 
 def require_changelog(topic: TopicInfo) -> None:
+    """Raises StateError for a topic of another kind."""
     if topic.kind != "changelog":
         raise StateError(
             f"topic {topic.name} is {topic.kind}, and only a changelog may be compacted: its old records are data"

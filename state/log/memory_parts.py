@@ -31,7 +31,7 @@ class Entries:
         return min(self.open, default=self.end)
 
     def fetch(self, partition: Partition, position: int, max_bytes: int) -> Fetched | None:
-        """What a reader gets from `position` on; None where there is nothing yet."""
+        """What a reader gets from `position` on; None where there is nothing yet. Raises PositionOutOfRange."""
         end = self.readable_end
         if not self.start <= position <= self.end:
             raise checks.out_of_range(partition, position, self.start, self.end)

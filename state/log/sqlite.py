@@ -294,7 +294,8 @@ class SqliteLog:
     # ------------------------------------------------------------------ upkeep
 
     async def compact(self, topic: str) -> int:
-        """Partition by partition, in short transactions and off the loop: commits and polls go on between them."""
+        """Partition by partition, in short transactions and off the loop: commits and polls go on between them.
+        Raises UnknownTopic."""
         found = (await self.topics([topic])).get(topic)
         if found is None:
             raise checks.unknown(Partition(topic, 0), None)

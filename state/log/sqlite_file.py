@@ -65,7 +65,8 @@ def explain(error: sqlite3.Error, path: Path) -> StateError:
 
 
 def connect(path: Path, *, create: bool, synchronous: Synchronous, busy_timeout_ms: int) -> sqlite3.Connection:
-    """A connection in autocommit mode; the file and its folder are made if `create`. Checks nothing inside."""
+    """A connection in autocommit mode; the file and its folder are made if `create`. Checks nothing inside.
+    Raises StateError, LogMissing, LogUnusable."""
     if synchronous not in ("NORMAL", "FULL"):
         raise StateError(f"synchronous of the log {path} must be NORMAL or FULL, not {synchronous!r}")
     if not path.exists():
@@ -114,7 +115,8 @@ def begin(connection: sqlite3.Connection, busy_timeout_ms: int) -> None:
 
 
 def prepare(connection: sqlite3.Connection, path: Path, *, create: bool, busy_timeout_ms: int) -> str:
-    """Make the tables of an empty file, or check that this is a log we can read; returns its log id."""
+    """Make the tables of an empty file, or check that this is a log we can read; returns its log id.
+    Raises LogUnusable."""
     try:
         if _scalar(connection, "pragma application_id") != APPLICATION_ID:
             _make(connection, path, create=create, busy_timeout_ms=busy_timeout_ms)

@@ -35,7 +35,8 @@ def snapshot(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def fetch(db: sqlite3.Connection, wanted: Sequence[tuple[Partition, int]], max_bytes: int) -> list[Fetched]:
-    """What there is from each position on, at most about `max_bytes` of each partition and at least one batch."""
+    """What there is from each position on, at most about `max_bytes` of each partition and at least one batch.
+    Raises PositionOutOfRange."""
     found: list[Fetched] = []
     with snapshot(db):
         for partition, position in wanted:

@@ -27,7 +27,7 @@ def pack_offset(offset: int, time_ms: int) -> bytes:
 
 
 def unpack_offset(value: bytes | None, where: object) -> tuple[int, int]:
-    """(0, 0) for a store that has never been written."""
+    """(0, 0) for a store that has never been written. Raises StoreDamaged."""
     if value is None:
         return 0, 0
     if len(value) != _OFFSET.size:
@@ -41,6 +41,7 @@ def pack_stamp(stamp: Mapping[str, str]) -> bytes:
 
 
 def unpack_stamp(value: bytes, where: object) -> dict[str, str]:
+    """What `pack_stamp` packed. Raises StoreDamaged."""
     try:
         return msgspec.json.decode(value, type=dict[str, str])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

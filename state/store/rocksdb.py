@@ -161,7 +161,7 @@ class RocksDbStore:
         return found
 
     def range(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Reads the store as it was at the call, whatever is written meanwhile."""
+        """Reads the store as it was at the call, whatever is written meanwhile. Raises StateError."""
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(DATA_END if stop is None else DATA + stop)
         try:
@@ -186,6 +186,7 @@ class RocksDbStore:
             self._is_marked = True
 
     def size_bytes(self) -> int:
+        """What the store holds, in memory and on disk. Raises StateError."""
         try:
             return sum(self._db.property_int_value(name) or 0 for name in _SIZES)
         except Exception as error:
@@ -216,7 +217,7 @@ class RocksDbStore:
             raise explain(error, self.path) from error
 
     def flush(self) -> None:
-        """Make everything written so far survive a crash. Releases the GIL: may run in a thread."""
+        """Make everything written so far survive a crash. Releases the GIL: may run in a thread. Raises StateError."""
         try:
             self._db.flush(True)
         except Exception as error:
@@ -229,6 +230,7 @@ class RocksDbStore:
         """Take over sorted files that hold data, offset and stamp (`state.snapshot` writes them). The files stay.
 
         Only into an empty store: ingested keys would win over newer ones.
+        Raises StateError, StoreDamaged.
         """
         if not self.is_empty():
             raise StateError(
@@ -249,7 +251,7 @@ class RocksDbStore:
     # ------------------------------------------------------------------ copies and the end
 
     def close(self) -> None:
-        """Flushes. Ranges still open end with an error: each of them would keep the folder locked."""
+        """Flushes. Ranges still open end with an error: each of them would keep the folder locked. Raises StateError."""
         for found in list(self._ranges):
             found.drop()
         try:
@@ -284,7 +286,8 @@ class _Range(Iterator[tuple[bytes, bytes]]):
 
 
 def peek(path: Path) -> Peek:
-    """Offset, stamp and size of a store on disk, also while another process has it open (its last flush then)."""
+    """Offset, stamp and size of a store on disk, also while another process has it open (its last flush then).
+    Raises StoreDamaged."""
     if not (path / "CURRENT").exists():
         raise StoreDamaged(f"there is no store at {path}")
     try:

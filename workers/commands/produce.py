@@ -41,6 +41,7 @@ class BadLine(OrchestratorError):
 
 
 def run(argv: list[str]) -> int:
+    """Runs `orchestrator produce`; its exit code. Raises WrongUse."""
     parser = Parser("produce", "Write records to a topic: a JSON object a line with key, value, timestamp_ms, headers.")
     parser.add_argument("app", metavar="MODULE:APP")
     parser.add_argument("topic", metavar="TOPIC")
@@ -75,6 +76,7 @@ def add_shape(parser: Parser) -> None:
 
 
 def find_topic(app: App, name: str) -> Topic[Any, Any]:
+    """The topic of that name as the log describes the app. Raises WrongUse."""
     found = next((t for t in app.topics.values() if name in (t.name, t.topic)), None)
     if found is None:
         raise WrongUse(f"app '{app.id}' has no topic '{name}'; it has {', '.join(sorted(app.topics))}")

@@ -27,6 +27,7 @@ FRESH_S, POLL_S = 2.0, 0.05
 
 
 def run(argv: list[str]) -> int:
+    """Runs `orchestrator query`; its exit code. Raises NotThere where the key is not, OrchestratorError."""
     parser = Parser("query", "Read a key of a table.")
     parser.add_argument("app", metavar="APP")
     parser.add_argument("table", metavar="TABLE")
@@ -59,7 +60,7 @@ async def _query(args: Any) -> dict[str, Any]:
 
 
 async def query(client: Client, described: dict[str, Any], table: str, key: str, log: Log) -> dict[str, Any]:
-    """The JSON shape of cli.md. A table with a route of its own is looked for in every task."""
+    """The JSON shape of cli.md. A table with a route of its own is looked for in every task. Raises WrongUse."""
     facts = described["tables"].get(table)
     if facts is None:
         known = ", ".join(sorted(described["tables"])) or "none"
@@ -106,7 +107,8 @@ async def _fresh(log: Log, described: dict[str, Any], number: int, partitions: I
 
 async def ask_where_it_is(client: Client, request: StoreRequest) -> dict[str, Any]:
     """Ask the coordinator where the task is, and the instance that it names. Between two owners there is nobody to ask for
-    a moment, one that has handed the task over is not asked again, and one that is still restoring does not know yet."""
+    a moment, one that has handed the task over is not asked again, and one that is still restoring does not know yet.
+    Raises WrongUse."""
     deadline = time.monotonic() + FIND_S
     while True:
         try:

@@ -67,6 +67,7 @@ def add_access(parser: Parser) -> None:
 
 
 def run(argv: list[str]) -> int:
+    """Runs `orchestrator run`; its exit code. Raises WrongUse."""
     parser = Parser("run", "Run instances of an app until they are stopped.")
     parser.add_argument("app", metavar="MODULE:APP")
     parser.add_argument("--instances", type=checked(whole_number), default=1, help="how many to start here")
@@ -143,7 +144,7 @@ def state_dir(args: Any, url: str) -> str:
 
 
 async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
-    """Prepare the log, start the fleet, and stop it on a signal."""
+    """Prepare the log, start the fleet, and stop it on a signal. Raises WrongUse."""
     app = load(spec.app)
     limit_s = spec.log_timeout_ms / 1_000
     busy_ms = min(BUSY_MS, spec.log_timeout_ms)  # what a fleet writes can be written later

@@ -28,6 +28,7 @@ POLL_S, PERCENT_MAX = 0.1, 100_000
 
 
 def run(argv: list[str]) -> int:
+    """Runs `orchestrator scale-up`; its exit code. Raises WrongUse."""
     parser = Parser("scale-up", "Add instances; they learn their tasks first and then take them over.")
     parser.add_argument("app", metavar="APP")
     parser.add_argument(

@@ -21,6 +21,7 @@ from workers.credentials import client_path, read_secret, renew
 
 
 def run(argv: list[str]) -> int:
+    """Runs `orchestrator secret`; its exit code. Raises WrongUse."""
     parser = Parser("secret", "Show where the application's secret is; make a file that allows less.")
     parser.add_argument("app", metavar="APP")
     parser.add_argument("--right", type=checked(Right.of), help="what the file shall allow: read, scale or join")

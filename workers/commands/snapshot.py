@@ -24,6 +24,7 @@ class SnapshotDamaged(OrchestratorError):
 
 
 def run(argv: list[str]) -> int:
+    """Runs `orchestrator snapshot`; its exit code. Raises WrongUse."""
     parser = Parser("snapshot", "List the snapshots of a folder, verify all their files, or remove the older ones.")
     parser.add_argument("action", metavar="list|verify|prune", choices=ACTIONS)
     parser.add_argument("name", nargs="?", metavar="SNAPSHOT", help="verify: that one alone")

@@ -24,6 +24,7 @@ PARTITIONS_MAX = 10_000
 
 
 def run(argv: list[str]) -> int:
+    """Runs `orchestrator topics`; its exit code. Raises WrongUse."""
     parser = Parser("topics", "Give a topic more partitions; apps that run take the new ones within seconds.")
     parser.add_argument("action", metavar="grow", choices=("grow",))
     parser.add_argument("app", metavar="APP")

@@ -167,7 +167,8 @@ class Broker:
 def prepare(
     folder: Path, port: int | None = None, *, version: str = VERSION, settings: Mapping[str, str] | None = None
 ) -> Broker:
-    """A new broker in `folder`, formatted and not started; what an earlier one left there is removed."""
+    """A new broker in `folder`, formatted and not started; what an earlier one left there is removed.
+    Raises BrokerUnusable."""
     if java() is None:
         raise BrokerUnusable("Kafka needs Java, and none is in JAVA_HOME or on the path: install one, 17 or newer")
     jars(version=version)
@@ -211,7 +212,7 @@ def answers(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A port with a free one behind it, below the ephemeral ones."""
+    """A port with a free one behind it, below the ephemeral ones. Raises BrokerUnusable."""
     for port in random.sample(_PORTS, 200):
         if all(_is_free(one) for one in (port, port + 1)):
             return port

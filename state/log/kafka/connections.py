@@ -120,7 +120,8 @@ class Connections:
     # ------------------------------------------------------------------ requests
 
     async def send(self, node: int, request: Any, purpose: str) -> Any:
-        """The answer of one broker. Requests of one purpose are sent in the order of their calls, once it is open."""
+        """The answer of one broker. Requests of one purpose are sent in the order of their calls, once it is open.
+        Raises Unreachable."""
         key = (node, purpose)
         try:
             connection = self._open.get(key)

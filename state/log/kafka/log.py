@@ -277,7 +277,7 @@ class KafkaLog:
     # ------------------------------------------------------------------ upkeep
 
     async def compact(self, topic: str) -> int:
-        """The brokers compact in their own time."""
+        """The brokers compact in their own time. Raises UnknownTopic."""
         found = (await self.topics([topic])).get(topic)
         if found is None:
             raise checks.unknown(Partition(topic, 0), None)

@@ -99,7 +99,8 @@ class Producer:
     # ------------------------------------------------------------------ writing
 
     async def produce(self, built: Built) -> dict[Partition, int]:
-        """Write batches outside of a transaction; the offset behind the last record of each partition."""
+        """Write batches outside of a transaction; the offset behind the last record of each partition.
+        Raises OutcomeUnknown."""
         try:
             return await self._write(built, transactional=False)
         except LogUnavailable as error:

@@ -174,7 +174,7 @@ class Appender:
         topic: FactsTopic,
     ) -> dict[Partition, int]:
         """Records and the producer's progress in one transaction. Its id is the progress's own: who initialises it has
-        fenced a twin, and reads what that one got written."""
+        fenced a twin, and reads what that one got written. Raises MetadataChanged."""
         application, kind, key, value = metadata
         fact, where = facts.metadata_record(kind, key, value), topic.partition(EVERYBODYS)
         built = await build(self._cluster.topics, {**records, where: [fact]})
