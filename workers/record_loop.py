@@ -297,8 +297,11 @@ class RecordLoop:
         return True
 
     def _begin_calls(self, run: TaskRun) -> None:
-        if self._worker.caution.is_careful(run.scope) and self._calls:
-            return  # one call at a time, so that the note names the one that ends the process
+        caution = self._worker.caution
+        if caution.is_careful(run.scope):
+            waiting = [one.scope for one in self.active() if self._may_call(one)]
+            if self._calls or caution.is_ahead(run.scope, waiting):
+                return  # one call at a time, so that the note names the one that ends the process
         self._event(cm.CallsBegan(run.id))
         calls = asyncio.get_running_loop().create_task(self._call(run), name=f"calls of {run.id}")
         self._calls[run] = calls
