@@ -102,7 +102,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Proof that an owner gave up a task: the epoch it held; the wall times in ms of the last record that it processed
+    """Proof that an owner gave up a task: the epoch it held; the wall times in ms of its last commit of records
     (0: none) and of the moment it stopped (0: it never ran it)."""
 
     epoch: int
@@ -112,11 +112,14 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class ProcessingStarted:
-    """When an owner began with a task at an epoch, and its first record (0: none yet); wall ms."""
+    """When an owner began with a task at an epoch, and its first commit of records (0: none yet); wall ms. `from_ms`: the
+    last commit before it, as the log has it (0: not known). `awaited`: there was input to read when it began."""
 
     epoch: int
     began_ms: int
     first_ms: int = 0
+    from_ms: int = 0
+    awaited: bool = False
 
 
 class TaskFacts(NamedTuple):

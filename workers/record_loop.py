@@ -57,6 +57,7 @@ class RecordLoop:
         self._quiet = False
         self._turn_under_way: Turn | None = None
         self._turns: dict[TaskRun, Turn] = {}  # of async tasks
+        self._careful: TaskRun | None = None  # the one whose careful calls began last
         self._watches: CallWatches[TaskRun] = CallWatches(worker.surroundings.clock)
         max_call_s = worker.spec.instance.max_call_ms / 1000
         look_s = LOOKS * worker.spec.instance.settings.heartbeat_ms / 1000
@@ -106,7 +107,7 @@ class RecordLoop:
                 self._quiet = True
                 continue
             self._quiet = False
-            for run in self.active():
+            for run in self._in_turn():
                 await self._process(run)
                 self._look_at_the_time()
             if self._commit is not None:
@@ -296,9 +297,17 @@ class RecordLoop:
         turn.process.refuse(topic, record, CallLost(f"the call {found.reason}"))
         return True
 
+    def _in_turn(self) -> list[TaskRun]:
+        """The tasks, beginning behind the one whose careful calls began last: they wait for each other's."""
+        runs = self.active()
+        behind = runs.index(self._careful) + 1 if self._careful in runs else 0
+        return runs[behind:] + runs[:behind]
+
     def _begin_calls(self, run: TaskRun) -> None:
-        if self._worker.caution.is_careful(run.scope) and self._calls:
-            return  # one call at a time, so that the note names the one that ends the process
+        if self._worker.caution.is_careful(run.scope):
+            if self._calls:
+                return  # one call at a time, so that the note names the one that ends the process
+            self._careful = run
         self._event(cm.CallsBegan(run.id))
         calls = asyncio.get_running_loop().create_task(self._call(run), name=f"calls of {run.id}")
         self._calls[run] = calls
@@ -383,7 +392,9 @@ class RecordLoop:
 
     def _begin_commit(self, tasks: Iterable[TaskId]) -> None:
         runs = [self._worker.runs[task] for task in tasks]
-        taken = [one for run in runs if (one := collect(run, with_gaps=self.machine.trusts_gaps(run.id))) is not None]
+        now_ms = self._worker.surroundings.wall_ms()
+        trusts = self.machine.trusts_gaps
+        taken = [one for run in runs if (one := collect(run, now_ms, with_gaps=trusts(run.id))) is not None]
         nothing_to_write = frozenset(tasks) - {one.run.id for one in taken}
         self._commit = asyncio.get_running_loop().create_task(self._commit_all(taken, nothing_to_write), name="commit")
 

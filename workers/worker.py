@@ -363,7 +363,7 @@ class Worker:
             run.processed(now, taken.changes.records_in)
             if not run.first_done:
                 run.first_done = True
-                self.journal.write("first", task=run.scope, epoch=run.epoch, first_ms=now)
+                self.journal.write("first", task=run.scope, epoch=run.epoch, first_ms=now, from_ms=run.from_ms)
                 self.event(mem.FirstRecord(run.id, now))
 
     async def _upkeep(self) -> None:

@@ -132,8 +132,8 @@ class MemberMachine:
         match event:
             case Assigned(assignment):
                 return self._assigned(assignment)
-            case Started(task, at_ms):
-                return self._started(task, at_ms)
+            case Started():
+                return self._started(event)
             case FirstRecord(task, at_ms):
                 holding = self.held.get(task)
                 begun = self.started.get(task)
@@ -262,12 +262,13 @@ class MemberMachine:
             return [ChangeRole(task, role, 0)]
         return []
 
-    def _started(self, task: TaskId, at_ms: int) -> list[MemberEffect]:
+    def _started(self, event: Started) -> list[MemberEffect]:
+        task = event.task
         holding = self.held.get(task)
         if holding is None or holding.state is not Held.STARTING:
             return []
         self._to(task, "caught up")
-        self.started[task] = ProcessingStarted(holding.epoch, at_ms)
+        self.started[task] = ProcessingStarted(holding.epoch, event.at_ms, from_ms=event.from_ms, awaited=event.awaited)
         return [Report()]
 
     def _release_done(self, event: ReleaseDone) -> list[MemberEffect]:

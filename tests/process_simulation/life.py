@@ -45,7 +45,8 @@ MEMBERS_S = 20.0
 ORPHAN_S, ZOMBIE_S, RESTART_S = 20.0, 3.0, 3.0
 GOES_ON_S = 1.5  # what waited for the log is tried again within a second
 UPKEEP_S = 2.0  # the worker's, which no life is long enough for
-REST_S = 60.0  # so long after the last fault everything must be processed
+REST_S, MOVED_S = 60.0, 15.0  # so long after the last fault everything must be processed, or go on being processed:
+REST_MAX_S = 240.0  # a careful worker takes one slow call after the other
 STOP_S = 60.0
 WALL_MS = 1_700_000_000_000
 
@@ -226,11 +227,15 @@ class Life:
         last = max((f.at_ms + f.for_ms for f in self.plan.faults), default=0)
         quiet = self.loop.time() + max(last, self.plan.produce_ms) / 1000
         self.until = self.quiet = max(self.until, quiet)
+        done, moved = 0, 0.0
         while not (self.loop.time() >= self.until and await self._at_rest()):
             await asyncio.sleep(LOOK_S)
             self._look_after()
             await self.operator.look()
-            if self.loop.time() > self.until + REST_S:
+            if (processed := await self._processed()) > done:
+                done, moved = processed, self.loop.time()
+            over_s = self.loop.time() - self.until
+            if over_s > REST_S and (over_s > REST_MAX_S or self.loop.time() - moved > MOVED_S):
                 return self.breaks(f"rest: {await self._what_waits()}")
         await self._coordinated()
         self._started_again()
@@ -372,6 +377,10 @@ class Life:
         positions = await self.log.positions(self.plan.application, list(ends))
         done = all(positions.get(partition, 0) >= end for partition, end in ends.items())
         return done and not await self.operator.look()
+
+    async def _processed(self) -> int:
+        """How far the inputs are, in all."""
+        return sum((await self.log.positions(self.plan.application, list(await self.inputs()))).values())
 
     async def _what_waits(self) -> str:
         ends = await self.inputs()
