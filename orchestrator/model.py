@@ -139,7 +139,7 @@ class MemberStatus:
     `active`: task -> epoch, running or starting; `copies`: learners and standbys; `disk`: task -> position of state
     that lies there unused; `released`: proofs for releases, kept until the assignment that answers them; `facts`: TaskFacts of the
     active tasks; `weights` of active tasks as measured, where they are not 1; `notice`: what an
-    operator should know of this worker, a line each: it waits for the log, a call lasts.
+    operator should know of this worker, a line each: it waits for the log, a call lasts. `log_away`: it waits for the log.
     """
 
     generation: int = 0
@@ -155,6 +155,7 @@ class MemberStatus:
     leaving: bool = False
     bounce: bool = False
     notice: str = ""
+    log_away: bool = False
 
     def facts_of(self, task: TaskId) -> TaskFacts | None:
         """What is known of an active task; None before it was measured."""

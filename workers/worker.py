@@ -201,9 +201,13 @@ class Worker:
             self.caution.begin(blame(turn, f"lasted longer than --max-call of {limit_s:g} s"))
         self.surroundings.exit(REPORTED + OVERDUE)
 
+    def log_waits(self) -> str:
+        """Why calls wait for the log; "" where none does."""
+        return self.log.waiting if isinstance(self.log, PatientLog) else ""
+
     def notice(self) -> str:
         """What an operator should know of this worker now, a line each."""
-        waiting = self.log.waiting if isinstance(self.log, PatientLog) else ""
+        waiting = self.log_waits()
         lines = [f"waits for the log: {waiting}"] if waiting else []
         lines += self.records.long_calls()
         lines += self.records.rests.notices()

@@ -97,9 +97,10 @@ class SessionOpened:
 
 @dataclass(frozen=True, slots=True)
 class Noticed:
-    """What an operator should know of this worker by now: see MemberStatus.notice."""
+    """What an operator should know of this worker by now: see MemberStatus.notice, and log_away."""
 
     notice: str
+    log_away: bool = False
 
 
 @dataclass(frozen=True, slots=True)

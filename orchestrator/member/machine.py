@@ -103,6 +103,7 @@ class MemberMachine:
         self.leaving = False
         self.bounce = False
         self.notice = ""
+        self.log_away = False
         self.finished = False
 
     def status(self) -> MemberStatus:
@@ -125,6 +126,7 @@ class MemberMachine:
             leaving=self.leaving,
             bounce=self.bounce,
             notice=self.notice,
+            log_away=self.log_away,
         )
 
     def step(self, event: MemberEvent, now_ms: int) -> list[MemberEffect]:
@@ -159,8 +161,9 @@ class MemberMachine:
                 changed = disk.keys() != self.disk.keys()
                 self.disk = dict(disk)
                 return [Report()] if changed else []
-            case Noticed(notice):
-                changed, self.notice = notice != self.notice, notice
+            case Noticed(notice, log_away):
+                changed = (notice, log_away) != (self.notice, self.log_away)
+                self.notice, self.log_away = notice, log_away
                 return [Report()] if changed else []
             case SessionOpened(term):
                 self.term = max(self.term, term)

@@ -18,17 +18,18 @@ from orchestrator.model import (
     Role,
     Settings,
     Task,
+    TaskFacts,
     TaskId,
 )
 
 A = TaskId(0, 0)
-BUSY, IDLE = {A: (7, 0, 0, 0)}, {A: (0, 0, 0, 0)}
+BUSY, IDLE = {A: TaskFacts(7, 0, 0, 0)}, {A: TaskFacts(0, 0, 0, 0)}
 
 
 class Life:
     """S1 runs the task, S2 has a warm copy of it; the log answers at once."""
 
-    def __init__(self, facts: dict[TaskId, tuple[int, int, int, int]]) -> None:
+    def __init__(self, facts: dict[TaskId, TaskFacts]) -> None:
         self.group = Group(Settings(), [Task(A)], [Owner(A, 1, "S1", "S1#1", 1)], term=2)
         self.found: list[tuple[int | None, int | None]] = []
         self.standby = MemberStatus(copies={A: Copy(Role.STANDBY, 5, 5, end_known=True)})
@@ -84,7 +85,7 @@ def test_after_a_crash_it_runs_from_the_last_commit_in_the_log_to_the_first() ->
     ids=["idle for long", "idle", "nothing waits", "never committed", "not known", "clocks that differ"],
 )
 def test_what_nobody_waited_for_is_no_pause(
-    facts: dict[TaskId, tuple[int, int, int, int]], started: ProcessingStarted, pause: int | None
+    facts: dict[TaskId, TaskFacts], started: ProcessingStarted, pause: int | None
 ) -> None:
     life = Life(facts)
     life.crash()
