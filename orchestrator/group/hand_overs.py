@@ -33,7 +33,7 @@ def begun(group: GroupState, records: Iterable[Owner]) -> dict[TaskId, HandOver]
 
 
 def _idle_since(member: Member, task: TaskId) -> int | None:
-    facts = member.status.facts.get(task)
+    facts = member.status.facts_of(task)
     return member.last_report_ms if facts is not None and facts.input_lag == 0 else None
 
 
