@@ -232,7 +232,7 @@ class Life:
             await asyncio.sleep(LOOK_S)
             self._look_after()
             await self.operator.look()
-            if (processed := await self._processed()) > done:
+            if (processed := await self.processed()) > done:
                 done, moved = processed, self.loop.time()
             over_s = self.loop.time() - self.until
             if over_s > REST_S and (over_s > REST_MAX_S or self.loop.time() - moved > MOVED_S):
@@ -378,7 +378,7 @@ class Life:
         done = all(positions.get(partition, 0) >= end for partition, end in ends.items())
         return done and not await self.operator.look()
 
-    async def _processed(self) -> int:
+    async def processed(self) -> int:
         """How far the inputs are, in all."""
         return sum((await self.log.positions(self.plan.application, list(await self.inputs()))).values())
 
