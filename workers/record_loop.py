@@ -26,6 +26,7 @@ from workers.commit import Taken, collect, commit
 from workers.ports import RecordPort
 from workers.rests import Rests
 from workers.task import TaskRun
+from workers.turns import in_turn
 from workers.unreadable import Unreadable
 
 log = logging.getLogger("orchestrator.records")
@@ -107,7 +108,7 @@ class RecordLoop:
                 self._quiet = True
                 continue
             self._quiet = False
-            for run in self._in_turn():
+            for run in in_turn(self.active(), self._careful):
                 await self._process(run)
                 self._look_at_the_time()
             if self._commit is not None:
@@ -297,20 +298,13 @@ class RecordLoop:
         turn.process.refuse(topic, record, CallLost(f"the call {found.reason}"))
         return True
 
-    def _in_turn(self) -> list[TaskRun]:
-        """The tasks, beginning behind the one whose careful calls began last: they wait for each other's."""
-        runs = self.active()
-        behind = runs.index(self._careful) + 1 if self._careful in runs else 0
-        return runs[behind:] + runs[:behind]
-
     def _begin_calls(self, run: TaskRun) -> None:
         if self._worker.caution.is_careful(run.scope):
             if self._calls:
                 return  # one call at a time, so that the note names the one that ends the process
             self._careful = run
         self._event(cm.CallsBegan(run.id))
-        calls = asyncio.get_running_loop().create_task(self._call(run), name=f"calls of {run.id}")
-        self._calls[run] = calls
+        self._calls[run] = asyncio.get_running_loop().create_task(self._call(run), name=f"calls of {run.id}")
 
     async def _call(self, run: TaskRun) -> None:
         """The calls of an async task, one after the other, until the turn is over, or nothing waits. Calls that overlap go
@@ -392,8 +386,7 @@ class RecordLoop:
 
     def _begin_commit(self, tasks: Iterable[TaskId]) -> None:
         runs = [self._worker.runs[task] for task in tasks]
-        now_ms = self._worker.surroundings.wall_ms()
-        trusts = self.machine.trusts_gaps
+        now_ms, trusts = self._worker.surroundings.wall_ms(), self.machine.trusts_gaps
         taken = [one for run in runs if (one := collect(run, now_ms, with_gaps=trusts(run.id))) is not None]
         nothing_to_write = frozenset(tasks) - {one.run.id for one in taken}
         self._commit = asyncio.get_running_loop().create_task(self._commit_all(taken, nothing_to_write), name="commit")
