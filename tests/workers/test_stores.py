@@ -15,7 +15,7 @@ from state.log.memory import MemoryLog
 from state.log.protocol import NewRecord
 from state.manifest import ScopeManifest, SnapshotManifest
 from state.snapshot import Origin
-from tests.workers.test_following import app
+from tests.workers.test_restore_loop import app
 from workers.prepare import Prepared, prepare
 from workers.stores import StoreOpener
 
