@@ -102,7 +102,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Proof that an owner gave up a task: the epoch it held; the wall times in ms of the last record that it processed
+    """Proof that an owner gave up a task: the epoch it held; the wall times in ms of its last commit of records
     (0: none) and of the moment it stopped (0: it never ran it)."""
 
     epoch: int
@@ -112,11 +112,14 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class ProcessingStarted:
-    """When an owner began with a task at an epoch, and its first record (0: none yet); wall ms."""
+    """When an owner began with a task at an epoch, and its first commit of records (0: none yet); wall ms. `from_ms`: the
+    last commit before it, as the log has it (0: not known). `awaited`: there was input to read when it began."""
 
     epoch: int
     began_ms: int
     first_ms: int = 0
+    from_ms: int = 0
+    awaited: bool = False
 
 
 class TaskFacts(NamedTuple):
@@ -136,7 +139,7 @@ class MemberStatus:
     `active`: task -> epoch, running or starting; `copies`: learners and standbys; `disk`: task -> position of state
     that lies there unused; `released`: proofs for releases, kept until the assignment that answers them; `facts`: TaskFacts of the
     active tasks; `weights` of active tasks as measured, where they are not 1; `notice`: what an
-    operator should know of this worker, a line each: it waits for the log, a call lasts.
+    operator should know of this worker, a line each: it waits for the log, a call lasts. `log_away`: it waits for the log.
     """
 
     generation: int = 0
@@ -152,6 +155,7 @@ class MemberStatus:
     leaving: bool = False
     bounce: bool = False
     notice: str = ""
+    log_away: bool = False
 
     def facts_of(self, task: TaskId) -> TaskFacts | None:
         """What is known of an active task; None before it was measured."""

@@ -1,7 +1,7 @@
 """Which history of a log a store belongs to: a log that was restored from an older backup goes on as another one.
 
 One rule: offsets tell how far a store is, never of which history. Each coordinator begins its term with an entry in the
-log: a random id, and where each changelog ended then. A store is stamped with the id of the newest entry it was written
+log: a random id, and where each changelog ended then. A store, or a snapshot, is stamped with the id of the newest entry it was written
 under. It belongs to this log if the entry is there, and it had not gone beyond where the entry after it began. What
 follows an older backup begins with an entry of its own, so a store that had gone further is found, and restored.
 """
@@ -16,7 +16,7 @@ from state.log.group_store import GroupStore, Lease, MetadataKind
 from state.log.protocol import GroupLog, Partition
 
 HISTORY = MetadataKind("history", under_lease=True)
-KEPT = 20  # entries; a store that was written under none of them is restored
+KEPT = 20  # entries; a store that was written under none of them is restored. One that is open is stamped with each
 STAMP = "history"
 
 
@@ -55,7 +55,8 @@ class History:
                 f"it stands at {offset}, and the log went on from {end} without what it has: the log was restored from an "
                 "older copy"
             )
-        return "it was written with another history of this log: the log was restored from an older copy"
+        left_behind = f", or more than {KEPT} coordinators have come since" if len(self._entries) >= KEPT else ""
+        return f"it was written with another history of this log: the log was restored from an older copy{left_behind}"
 
 
 async def read(store: GroupStore, application: str) -> History:

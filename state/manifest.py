@@ -70,7 +70,8 @@ class SourcePosition(msgspec.Struct, frozen=True):
 class SnapshotManifest(msgspec.Struct, frozen=True):
     """The commit point. `partitions` counts those of each changelog topic; `scopes` maps each to its manifest's sum.
 
-    `base` marks a snapshot that changelogs go on from (`state.log.base`): it is never pruned, and used only where the log
+    `history` is the entry of the log's history that it was written under ("": by a version that knew of none). `base` marks a
+    snapshot that changelogs go on from (`state.log.base`): it is never pruned, and used only where the log
     says so, for a backfill that did not reach the log leaves one that belongs to nothing.
     """
 
@@ -82,6 +83,7 @@ class SnapshotManifest(msgspec.Struct, frozen=True):
     scopes: dict[str, str]
     positions: tuple[SourcePosition, ...] = ()
     base: bool = False
+    history: str = ""
     format: int = FORMAT
 
 

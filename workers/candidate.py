@@ -1,11 +1,6 @@
 """A candidate for coordinator: watches the lease, takes it when its holder is gone, serves until deposed.
 
-<<<<<<< HEAD
 One rule: the instance's listener is open before the lease names it, and nothing is decided before the owner records are read.
-=======
-One rule: the port is open before the lease names it, and nothing is decided before the owner records are read. A port
-that refuses belongs to a process that is gone: nobody waits for its beat (docs/decisions/50).
->>>>>>> 02efe37 (A crash of the coordinator costs what any crash does; a standby of an empty changelog is warm; fenced once)
 """
 
 from __future__ import annotations

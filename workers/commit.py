@@ -38,9 +38,9 @@ class Outcome:
     fenced: bool = False
 
 
-def collect(run: TaskRun, *, with_gaps: bool) -> Taken | None:
+def collect(run: TaskRun, at_ms: int, *, with_gaps: bool) -> Taken | None:
     """Everything that the completed records of a task did; None where there is nothing. `with_gaps`: offsets of which
-    nothing waits and nothing is under way hold no record, so they count as read."""
+    nothing waits and nothing is under way hold no record, so they count as read. `at_ms`: the wall time."""
     if run.process is None:
         return None
     changes = run.process.collect()
@@ -51,7 +51,7 @@ def collect(run: TaskRun, *, with_gaps: bool) -> Taken | None:
             partition = Partition(*place)
             positions[partition] = max(offset, positions.get(partition, 0))
     moved = {partition: offset for partition, offset in positions.items() if run.committed.get(partition) != offset}
-    part = TaskCommit(run.scope, run.epoch, _records(run, changes), moved)
+    part = TaskCommit(run.scope, run.epoch, _records(run, changes), moved, at_ms)
     if not moved and not part.records:
         run.process.mark_applied()
         return None

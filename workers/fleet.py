@@ -353,15 +353,28 @@ class Fleet:
         for slot in self._slots.values():
             if slot.handle is not None and not slot.stopped:
                 slot.handle.stop() if leave else slot.handle.bounce()
-        await asyncio.sleep(LEAVE_S if leave else SHUT_DOWN_S)
+        if leave:
+            await self._hand_over()
+        await asyncio.sleep(SHUT_DOWN_S)
         self.kill()
 
-    async def _are_others(self) -> bool:
-        """Whether instances that are not of this fleet run tasks."""
+    async def _hand_over(self) -> None:
+        """Until there has been time to leave; what is left then is bounced. So are those who have nobody to leave to any
+        more: owners that were gone already are known as such only after a session."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LEAVE_S
+        while loop.time() < until and await self._are_others() is not False:  # noqa: ASYNC110 - the log has no event
+            await asyncio.sleep(LOOK_S)
+        for slot in self._slots.values():
+            if slot.handle is not None and not slot.stopped:
+                slot.handle.bounce()
+
+    async def _are_others(self) -> bool | None:
+        """Whether instances that are not of this fleet run tasks; None where the log does not say."""
         try:
             owners = (await self._log.owners(self._base.application)).values()
         except StateError:
-            return False
+            return None
         return any(o.transactional_id and o.member.partition(".")[0] not in self._slots for o in owners)
 
     def kill(self) -> None:

@@ -194,6 +194,9 @@ class PatientLog:
     async def positions(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self._read(lambda: self.inner.positions(application, partitions))
 
+    async def committed_ms(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return await self._read(lambda: self.inner.committed_ms(application, partitions))
+
     async def seed_positions(
         self,
         lease: Lease,

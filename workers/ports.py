@@ -90,6 +90,9 @@ class SessionPort(WorkerPort, Protocol):
     def prepared(self) -> Prepared: ...
 
     def status(self) -> MemberStatus: ...
+    def log_waits(self) -> str:
+        """Why calls wait for the log; "" where none does."""
+
     def notice(self) -> str:
         """What an operator should know of this worker now, a line each."""
 

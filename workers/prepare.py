@@ -13,6 +13,7 @@ from orchestrator.model import Task, TaskId
 from pipeline.app import App
 from pipeline.errors import PipelineError
 from pipeline.topology import Subtopology, Topology
+from state.errors import TopicMismatch
 from state.log.group_store import GroupStore, MetadataKind
 from state.log.protocol import GroupLog, Partition, TopicInfo, TopicSpec
 from workers.errors import AppRefused
@@ -56,6 +57,17 @@ class Prepared:
 
 async def prepare(log: GroupLog, app: App) -> Prepared:
     """Create what is missing, keep the numbering and a description for tools. Raises AppRefused, TopicMismatch."""
+    while (topology := await _fitting(log, app)) is None:
+        pass
+    topics = await log.topics(list(topology.topics))
+    prepared = Prepared(app, topology, topics, await _begun(log, app, topology, topics))
+    await _described(log, app, topology)
+    return prepared
+
+
+async def _fitting(log: GroupLog, app: App) -> Topology | None:
+    """The topology with the counts that topics have; those that were missing are there. None where one of these was made
+    by another process, and has grown, since this one looked: look again."""
     try:
         topology = await _numbered(log, app)
         existing = await log.topics(list(topology.topics))
@@ -69,11 +81,11 @@ async def prepare(log: GroupLog, app: App) -> Prepared:
         raise AppRefused(str(error)) from error
     for name, topic in sorted(topology.topics.items()):
         if name not in existing:
-            await log.create_topic(TopicSpec(name, topic.partitions, topic.kind))
-    topics = await log.topics(list(topology.topics))
-    prepared = Prepared(app, topology, topics, await _begun(log, app, topology, topics))
-    await _described(log, app, topology)
-    return prepared
+            try:
+                await log.create_topic(TopicSpec(name, topic.partitions, topic.kind))
+            except TopicMismatch:
+                return None
+    return topology
 
 
 async def _numbered(log: GroupStore, app: App) -> Topology:

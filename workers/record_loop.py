@@ -26,6 +26,7 @@ from workers.commit import Taken, collect, commit
 from workers.ports import RecordPort
 from workers.rests import Rests
 from workers.task import TaskRun
+from workers.turns import in_turn
 from workers.unreadable import Unreadable
 
 log = logging.getLogger("orchestrator.records")
@@ -57,6 +58,7 @@ class RecordLoop:
         self._quiet = False
         self._turn_under_way: Turn | None = None
         self._turns: dict[TaskRun, Turn] = {}  # of async tasks
+        self._careful: TaskRun | None = None  # the one whose careful calls began last
         self._watches: CallWatches[TaskRun] = CallWatches(worker.surroundings.clock)
         max_call_s = worker.spec.instance.max_call_ms / 1000
         look_s = LOOKS * worker.spec.instance.settings.heartbeat_ms / 1000
@@ -106,7 +108,7 @@ class RecordLoop:
                 self._quiet = True
                 continue
             self._quiet = False
-            for run in self.active():
+            for run in in_turn(self.active(), self._careful):
                 await self._process(run)
                 self._look_at_the_time()
             if self._commit is not None:
@@ -297,14 +299,12 @@ class RecordLoop:
         return True
 
     def _begin_calls(self, run: TaskRun) -> None:
-        caution = self._worker.caution
-        if caution.is_careful(run.scope):
-            waiting = [one.scope for one in self.active() if self._may_call(one)]
-            if self._calls or caution.is_ahead(run.scope, waiting):
+        if self._worker.caution.is_careful(run.scope):
+            if self._calls:
                 return  # one call at a time, so that the note names the one that ends the process
+            self._careful = run
         self._event(cm.CallsBegan(run.id))
-        calls = asyncio.get_running_loop().create_task(self._call(run), name=f"calls of {run.id}")
-        self._calls[run] = calls
+        self._calls[run] = asyncio.get_running_loop().create_task(self._call(run), name=f"calls of {run.id}")
 
     async def _call(self, run: TaskRun) -> None:
         """The calls of an async task, one after the other, until the turn is over, or nothing waits. Calls that overlap go
@@ -386,7 +386,8 @@ class RecordLoop:
 
     def _begin_commit(self, tasks: Iterable[TaskId]) -> None:
         runs = [self._worker.runs[task] for task in tasks]
-        taken = [one for run in runs if (one := collect(run, with_gaps=self.machine.trusts_gaps(run.id))) is not None]
+        now_ms, trusts = self._worker.surroundings.wall_ms(), self.machine.trusts_gaps
+        taken = [one for run in runs if (one := collect(run, now_ms, with_gaps=trusts(run.id))) is not None]
         nothing_to_write = frozenset(tasks) - {one.run.id for one in taken}
         self._commit = asyncio.get_running_loop().create_task(self._commit_all(taken, nothing_to_write), name="commit")
 

@@ -78,7 +78,7 @@ class Session:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(interval):  # wait_for swallows a cancellation that comes with the event
                     await self._wanted.wait()
-            self._worker.event(Noticed(self._worker.notice()))
+            self._worker.event(Noticed(self._worker.notice(), bool(self._worker.log_waits())))
             self._wanted.clear()
             self.send_now()
 

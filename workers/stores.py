@@ -185,6 +185,10 @@ class StoreOpener:
             described = scope.table(change.table)
             if reason is None and described is not None:
                 reason = base.needed(described.offset, change.base)
+            if (
+                reason is None and described is not None and not found.base
+            ):  # of a base the log itself says that it fits
+                reason = self._past.problem(found.history, change.partition, described.offset)
             if reason is None and described is not None:
                 folder, offset = self._snapshots / found.snapshot / str(change.task), described.offset
 

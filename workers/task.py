@@ -20,7 +20,7 @@ from pipeline.process import TaskProcess
 from state.directory import StateDirectory, TaskLock
 from state.errors import BaseMissing, DirectoryLocked, StateError
 from state.log.protocol import GroupLog, Partition
-from workers import halts
+from workers import former_owner, halts
 from workers.blame import Caution
 from workers.halts import Halt
 from workers.journal import Journal
@@ -108,6 +108,8 @@ class TaskRun:
         self.failure: ProcessorFailed | None = None  # of its processor, until what was completed before is committed
         self.first_done = False
         self.last_ms = 0
+        self.from_ms = 0  # the last commit of the owner before, as the log has it
+        self.awaited = False  # there was input when it began
         self.pause_ms = 0
         self.records = 0
         self.turn_records = 32  # grows to what a turn has time for
@@ -228,6 +230,7 @@ class TaskRun:
         )
         halt = await halts.read(self.worker.log, prepared.app.id, self.scope)
         committed = await self.worker.start_positions(self, self.inputs)
+        self.from_ms, self.awaited = await former_owner.left(self.worker.log, prepared.app.id, committed)
         if self.closing or self.role is not Role.ACTIVE or self.epoch != epoch:
             return  # given up meanwhile
         self.halt, self.halt_is_written = halt, True
@@ -258,7 +261,7 @@ class TaskRun:
     def _report_started(self) -> None:
         self._journal_start()
         self.worker.event(Progress(self.id, self.position(), self.position()))
-        self.worker.event(Started(self.id, self.worker.surroundings.wall_ms()))
+        self.worker.event(Started(self.id, self.worker.surroundings.wall_ms(), self.from_ms, self.awaited))
 
     def halted(self, halt: Halt) -> None:
         """A processor stopped: what was completed is committed; the task is held, and processes nothing."""

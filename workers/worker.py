@@ -201,9 +201,13 @@ class Worker:
             self.caution.begin(blame(turn, f"lasted longer than --max-call of {limit_s:g} s"))
         self.surroundings.exit(REPORTED + OVERDUE)
 
+    def log_waits(self) -> str:
+        """Why calls wait for the log; "" where none does."""
+        return self.log.waiting if isinstance(self.log, PatientLog) else ""
+
     def notice(self) -> str:
         """What an operator should know of this worker now, a line each."""
-        waiting = self.log.waiting if isinstance(self.log, PatientLog) else ""
+        waiting = self.log_waits()
         lines = [f"waits for the log: {waiting}"] if waiting else []
         lines += self.records.long_calls()
         lines += self.records.rests.notices()
@@ -363,7 +367,7 @@ class Worker:
             run.processed(now, taken.changes.records_in)
             if not run.first_done:
                 run.first_done = True
-                self.journal.write("first", task=run.scope, epoch=run.epoch, first_ms=now)
+                self.journal.write("first", task=run.scope, epoch=run.epoch, first_ms=now, from_ms=run.from_ms)
                 self.event(mem.FirstRecord(run.id, now))
 
     async def _upkeep(self) -> None:

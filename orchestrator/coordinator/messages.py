@@ -94,6 +94,7 @@ class StatusDelta(msgspec.Struct, tag="change", frozen=True):
     leaving: bool | UnsetType = UNSET
     bounce: bool | UnsetType = UNSET
     notice: str | UnsetType = UNSET
+    log_away: bool | UnsetType = UNSET
 
 
 class Ask(msgspec.Struct, tag="ask", frozen=True):

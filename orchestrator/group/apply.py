@@ -69,6 +69,17 @@ def _(change: ch.StatusReceived, group: GroupState) -> None:
         group.end_offsets.replaced(before, member.status)
 
 
+@_rule(ch.LogAwaited)
+def _(change: ch.LogAwaited, group: GroupState) -> None:
+    member, waited_ms = change.member, change.waited_ms
+    member.progress = {task: (position, since + waited_ms) for task, (position, since) in member.progress.items()}
+    for task in group.by_transactional_id.of(member.join_request.writer):
+        if task in group.moves:
+            group.moves[task].since_ms += waited_ms
+        if task in group.retiring:
+            group.retiring[task] += waited_ms
+
+
 @_rule(ch.ReportsKept)
 def _(change: ch.ReportsKept, group: GroupState) -> None:
     group.members.note_progress(change.member, group.learners.of(change.member.name), change.now_ms)

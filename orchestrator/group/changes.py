@@ -57,6 +57,13 @@ class StatusReceived(Change, frozen=True):
     now_ms: int
 
 
+class LogAwaited(Change, frozen=True):
+    """The member has waited for the log for another `waited_ms`: what it is asked to do has that much more time."""
+
+    member: Member
+    waited_ms: int
+
+
 class ReportsKept(Change, frozen=True):
     """Progress and ends of changelogs follow the status with which the member joined."""
 

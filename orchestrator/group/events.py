@@ -159,9 +159,9 @@ class OperationEnded:
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """A task changed hands. `gap_ms` is what a user felt: from the last record of the old owner to the first of the new
-    (None: no record on one side, yet); `pause_ms` is the time in which nobody ran it (None: a side was lost).
-    Told twice where the first record comes later."""
+    """A task changed hands. `gap_ms`: from the last commit of the old owner to the first of the new (None: none on one
+    side, yet). `pause_ms`: that part of it in which there was something to do, see hand_overs.py (None: not known).
+    Told twice where the first commit comes later."""
 
     task: TaskId
     epoch: int

@@ -1,5 +1,9 @@
-"""How long a hand-over took, as both sides report it. One rule: times are published, and decide nothing.
+"""How long a hand-over took, as both sides and the log report it. One rule: times are published, and decide nothing.
 
+The gap runs from the last commit of the old owner to the first of the new, by their own wall clocks: instances on several
+machines are taken to agree about the time. The log keeps the first of the two, so it survives the old owner, and the
+coordinator. The pause leaves out of it what nobody waited for: it begins with the release, or where the old owner had
+nothing to read when it was last heard of, then; it ends when the new owner begins, where there was nothing to read yet.
 Begun by reconcile.py when the new owner is recorded; finished by step.py when the new owner reports when it began.
 """
 
@@ -23,8 +27,14 @@ def begun(group: GroupState, records: Iterable[Owner]) -> dict[TaskId, HandOver]
         if source and source != record.member:
             member = group.members.get(source)
             proof = member.status.released.get(record.task) if member is not None else None
-            found[record.task] = HandOver(source, record.member, proof, False)
+            idle_ms = _idle_since(member, record.task) if member is not None else None
+            found[record.task] = HandOver(source, record.member, proof, False, idle_ms)
     return found
+
+
+def _idle_since(member: Member, task: TaskId) -> int | None:
+    facts = member.status.facts_of(task)
+    return member.last_report_ms if facts is not None and facts.input_lag == 0 else None
 
 
 def note_start(group: GroupState, member: Member) -> ch.Decisions:
@@ -42,13 +52,26 @@ def _timed(group: GroupState, member: Member, task: TaskId, started: ProcessingS
         return
     hand_over = group.hand_overs[task]
     proof = hand_over.proof
-    stopped = proof is not None and bool(proof.stopped_ms) and bool(started.began_ms)
-    pause = max(0, started.began_ms - proof.stopped_ms) if proof is not None and stopped else None
-    gap = started.first_ms - proof.last_ms if proof is not None and proof.last_ms and started.first_ms else None
-    if started.first_ms or proof is None or not proof.last_ms:
+    last_ms = started.from_ms or (proof.last_ms if proof is not None else 0)
+    gap = max(0, started.first_ms - last_ms) if last_ms and started.first_ms else None
+    if started.first_ms or not last_ms:
         yield ch.HandOverTimed(task, None)  # nothing more will be known
     elif hand_over.published:
         return
     else:
         yield ch.HandOverTimed(task, hand_over._replace(published=True))
+    pause = _pause_ms(hand_over, started, group.last_step_ms)
     yield ev.HandedOver(task, started.epoch, hand_over.source, hand_over.target, gap, pause)
+
+
+def _pause_ms(hand_over: HandOver, started: ProcessingStarted, now_ms: int) -> int | None:
+    """See the module text. What is published before the first commit is the least that it will be."""
+    end_ms = (started.awaited and started.first_ms) or started.began_ms
+    if not end_ms:
+        return None
+    if hand_over.proof is not None and hand_over.proof.stopped_ms:  # it ran the task until then
+        return max(0, end_ms - hand_over.proof.stopped_ms)
+    if not started.from_ms or (hand_over.idle_ms is None and not started.awaited):
+        return None
+    pause = max(0, end_ms - started.from_ms)
+    return pause if hand_over.idle_ms is None else min(pause, now_ms - hand_over.idle_ms)

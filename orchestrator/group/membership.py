@@ -89,6 +89,8 @@ def heartbeat(group: GroupState, event: ev.Heartbeat, now_ms: int) -> ch.Decisio
         yield ev.CloseSession(event.session, fenced=False)
         return
     before = member.status
+    if before.log_away:  # neither its releases nor its copies get on meanwhile
+        yield ch.LogAwaited(member, now_ms - member.last_report_ms)
     yield ch.StatusReceived(member, event.status, now_ms)
     if member.fenced:
         yield ev.CloseSession(event.session, fenced=True)

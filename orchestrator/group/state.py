@@ -45,12 +45,14 @@ class Move:
 
 
 class HandOver(NamedTuple):
-    """A change of owner whose times are not all known: who gave, who took, the giver's proof; whether it was published."""
+    """A change of owner whose times are not all known: who gave, who took, the giver's proof; whether it was published;
+    since when the giver is silent (by the coordinator's clock), where it had nothing to read then."""
 
     source: str
     target: str
     proof: Released | None
     published: bool
+    idle_ms: int | None = None
 
 
 @dataclass(slots=True)

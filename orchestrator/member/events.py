@@ -16,15 +16,18 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """An active task has caught up with its changelog and processes since `at_ms` (wall)."""
+    """An active task has caught up with its changelog and processes since `at_ms` (wall). `from_ms`, `awaited`: see
+    ProcessingStarted."""
 
     task: TaskId
     at_ms: int = 0
+    from_ms: int = 0
+    awaited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FirstRecord:
-    """The first record processed in this epoch (wall ms), for the timing of the hand-over."""
+    """The first commit of records in this epoch (wall ms), for the timing of the hand-over."""
 
     task: TaskId
     at_ms: int
@@ -32,7 +35,8 @@ class FirstRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseDone:
-    """The batch is finished and committed; wall ms of the last record (0: none) and of the stop."""
+    """The batch is finished and committed; wall ms of the last commit of records (0: none) and of
+    the stop."""
 
     task: TaskId
     last_ms: int
@@ -93,9 +97,10 @@ class SessionOpened:
 
 @dataclass(frozen=True, slots=True)
 class Noticed:
-    """What an operator should know of this worker by now: see MemberStatus.notice."""
+    """What an operator should know of this worker by now: see MemberStatus.notice, and log_away."""
 
     notice: str
+    log_away: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,7 @@ class MemberMachine:
         self.leaving = False
         self.bounce = False
         self.notice = ""
+        self.log_away = False
         self.finished = False
 
     def status(self) -> MemberStatus:
@@ -125,6 +126,7 @@ class MemberMachine:
             leaving=self.leaving,
             bounce=self.bounce,
             notice=self.notice,
+            log_away=self.log_away,
         )
 
     def step(self, event: MemberEvent, now_ms: int) -> list[MemberEffect]:
@@ -132,8 +134,8 @@ class MemberMachine:
         match event:
             case Assigned(assignment):
                 return self._assigned(assignment)
-            case Started(task, at_ms):
-                return self._started(task, at_ms)
+            case Started():
+                return self._started(event)
             case FirstRecord(task, at_ms):
                 holding = self.held.get(task)
                 begun = self.started.get(task)
@@ -159,8 +161,9 @@ class MemberMachine:
                 changed = disk.keys() != self.disk.keys()
                 self.disk = dict(disk)
                 return [Report()] if changed else []
-            case Noticed(notice):
-                changed, self.notice = notice != self.notice, notice
+            case Noticed(notice, log_away):
+                changed = (notice, log_away) != (self.notice, self.log_away)
+                self.notice, self.log_away = notice, log_away
                 return [Report()] if changed else []
             case SessionOpened(term):
                 self.term = max(self.term, term)
@@ -262,12 +265,13 @@ class MemberMachine:
             return [ChangeRole(task, role, 0)]
         return []
 
-    def _started(self, task: TaskId, at_ms: int) -> list[MemberEffect]:
+    def _started(self, event: Started) -> list[MemberEffect]:
+        task = event.task
         holding = self.held.get(task)
         if holding is None or holding.state is not Held.STARTING:
             return []
         self._to(task, "caught up")
-        self.started[task] = ProcessingStarted(holding.epoch, at_ms)
+        self.started[task] = ProcessingStarted(holding.epoch, event.at_ms, from_ms=event.from_ms, awaited=event.awaited)
         return [Report()]
 
     def _release_done(self, event: ReleaseDone) -> list[MemberEffect]:

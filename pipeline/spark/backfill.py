@@ -33,6 +33,7 @@ from pipeline.spark.rows import read_outputs, read_pairs
 from pipeline.spark.session import absolute_log, forget_failure, spark_session, stop
 from state import manifest
 from state.errors import LeaseLost
+from state.history import begin as begin_history
 from state.log import base
 from state.log.base import Base
 from state.log.group_store import AppMetadata
@@ -129,6 +130,7 @@ class Run:
         self._root = root
         self._name = f"{datetime.fromtimestamp(self._now_ms / 1000, UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
         self._snapshot = root / self._name
+        self._history = secrets.token_hex(8)
         self._positions: Mapping[Partition, int] = inputs.until  # what is committed
         self._keep = False  # the snapshot, whatever happens from now on
 
@@ -149,6 +151,7 @@ class Run:
 
     async def _hand_over(self, computed: Computed) -> None:
         records = await asyncio.to_thread(self._records, computed)
+        await self._begin_history()
         self._positions = await self._after_own(records)
         if self._only:
             await asyncio.to_thread(self._publish, computed)
@@ -166,6 +169,16 @@ class Run:
             await asyncio.to_thread(self._publish, computed)
             self._keep = True
         self._clock.lap("snapshot")
+
+    async def _begin_history(self) -> None:
+        """What is written now is of this term: a log that goes on without it is another history."""
+        prepared = self._prepared
+        changelogs = {
+            prepared.changelog(task.id, table)
+            for task in prepared.tasks()
+            for table in prepared.subtopology(task.id).tables
+        }
+        await begin_history(self._log, self._held.lease, changelogs, self._history)
 
     async def _seed(self, records: Mapping[Partition, Sequence[NewRecord]]) -> None:
         """Everything in one transaction. Raises RefusedBySafety or LeaseLost where the app has begun meanwhile."""
@@ -239,6 +252,7 @@ class Run:
                 scopes={task: facts.scope_sum for task, facts in computed.tasks.items() if facts.scope_sum},
                 positions=tuple(manifest.SourcePosition(p.topic, p.number, at) for p, at in until),
                 base=self._only,
+                history=self._history,
             ),
         )
 

@@ -17,7 +17,7 @@ from state.log import batches, checks, compaction
 from state.log.base import BASE, stands_on_one
 from state.log.batches import MESSAGE_BYTES_MAX, Batch
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
-from state.log.memory_parts import Entries
+from state.log.memory_parts import Entries, owns
 from state.log.protocol import Fetched, NewRecord, Partition, Reader, TaskCommit, TopicInfo, TopicSpec
 
 Built = Mapping[Partition, Sequence[Batch]]
@@ -44,6 +44,7 @@ class MemoryLog:
         self._topics: dict[str, TopicInfo] = {}
         self._parts: dict[Partition, Entries] = {}
         self._positions: dict[str, dict[Partition, int]] = {}
+        self._committed_ms: dict[tuple[str, Partition], int] = {}
         self._owners: dict[str, dict[str, OwnerRecord]] = {}
         self._opened: set[tuple[str, str]] = set()
         self._fenced: set[tuple[str, str]] = set()
@@ -172,12 +173,14 @@ class MemoryLog:
         if (application, transactional_id) in self._fenced:
             raise Fenced(checks.fenced(transactional_id))
         owners = self._owners.get(application, {})
-        refused = [task.scope for task in tasks if not _owns(owners.get(task.scope), task, transactional_id)]
+        refused = [task.scope for task in tasks if not owns(owners.get(task.scope), task, transactional_id)]
         if refused:
             self._write(built, committed=False)
             raise Refused(frozenset(refused), checks.refused(transactional_id, refused))
         for task in tasks:
             self._positions.setdefault(application, {}).update(task.positions)
+            if task.at_ms:
+                self._committed_ms |= {(application, partition): task.at_ms for partition in task.positions}
         return self._write(built, committed=True)
 
     def open_transaction(self, records: Mapping[Partition, Sequence[NewRecord]]) -> OpenTransaction:
@@ -187,6 +190,9 @@ class MemoryLog:
     async def positions(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         kept = self._positions.get(application, {})
         return {partition: kept[partition] for partition in partitions if partition in kept}
+
+    async def committed_ms(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return {one: at_ms for one in partitions if (at_ms := self._committed_ms.get((application, one)))}
 
     async def seed_positions(
         self,
@@ -407,10 +413,6 @@ class MemoryReader:
 
     async def close(self) -> None:
         self._positions.clear()
-
-
-def _owns(record: OwnerRecord | None, task: TaskCommit, transactional_id: str) -> bool:
-    return record is not None and (record.epoch, record.transactional_id) == (task.epoch, transactional_id)
 
 
 def _finish(future: asyncio.Future[None]) -> None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from state.log import batches, checks, compaction
 from state.log.batches import Batch
 from state.log.compaction import Row
-from state.log.protocol import Fetched, Partition
+from state.log.group_store import OwnerRecord
+from state.log.protocol import Fetched, Partition, TaskCommit
 
 
 @dataclass(slots=True)
@@ -101,3 +102,7 @@ def _placed(listed: Sequence[Batch], base: int, now_ms: int) -> Iterator[Row]:
 
 def _records(row: Row) -> int:
     return sum(header.records for header in batches.headers(row.data) if not header.control)
+
+
+def owns(record: OwnerRecord | None, task: TaskCommit, transactional_id: str) -> bool:
+    return record is not None and (record.epoch, record.transactional_id) == (task.epoch, transactional_id)

@@ -81,12 +81,14 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class TaskCommit:
-    """What one scope adds to a commit: records per partition, and the positions it has read its inputs up to."""
+    """What one scope adds to a commit: records per partition, and the positions it has read its inputs up to. `at_ms`: the
+    writer's wall time, kept beside the positions (0: not said)."""
 
     scope: str
     epoch: int
     records: Mapping[Partition, Sequence[NewRecord]] = field(default_factory=dict)
     positions: Mapping[Partition, int] = field(default_factory=dict)
+    at_ms: int = 0
 
 
 class Reader(Protocol):
@@ -193,6 +195,10 @@ class Log(Protocol):
     async def positions(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         """Where these inputs of the application have been read up to; those without a position are left out. A commit
         that is answered counts (Kafka: stable offsets, of named partitions only)."""
+
+    async def committed_ms(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """When the positions of these inputs were committed, by the clock of whoever did it (`TaskCommit.at_ms`); those of
+        which that is not known are left out. It decides nothing: pauses are measured with it."""
 
     async def seed_positions(
         self,

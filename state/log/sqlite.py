@@ -240,6 +240,9 @@ class SqliteLog:
     async def positions(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self.read(lambda db: sqlite_reader.positions(db, application, partitions))
 
+    async def committed_ms(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return await self.read(lambda db: sqlite_reader.committed_ms(db, application, partitions))
+
     async def seed_positions(
         self,
         lease: Lease,

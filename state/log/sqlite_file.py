@@ -41,6 +41,11 @@ _TABLES = (
     "create table notes (application text, kind text, key text, value blob not null,"
     " primary key (application, kind, key)) without rowid",
 )
+# What came later: versions that do not know a table leave it alone.
+_ADDED = {
+    "commit_times": "create table if not exists commit_times (application text, topic text, number int, position int not null,"
+    " at_ms int not null, primary key (application, topic, number)) without rowid",
+}
 
 
 def explain(error: sqlite3.Error, path: Path) -> StateError:
@@ -125,6 +130,7 @@ def prepare(connection: sqlite3.Connection, path: Path, *, create: bool, busy_ti
             raise LogUnusable(
                 f"the log {path} has format {found}, this version reads {FORMAT}: use the version that wrote it"
             )
+        _add_tables(connection, busy_timeout_ms)
         if _wal(connection, busy_timeout_ms) != "wal":
             raise LogUnusable(f"the log {path} cannot use write-ahead logging: put it on a local disk")
         for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):  # an older version left them open
@@ -146,7 +152,7 @@ def _make(connection: sqlite3.Connection, path: Path, *, create: bool, busy_time
     begin(connection, busy_timeout_ms)
     try:
         if _scalar(connection, "pragma application_id") != APPLICATION_ID:  # else another process was faster
-            for table in _TABLES:
+            for table in (*_TABLES, *_ADDED.values()):
                 connection.execute(table)
             connection.execute("insert into facts values ('log_id', ?)", (str(uuid.uuid4()),))
             connection.execute(f"pragma application_id={APPLICATION_ID}")
@@ -155,6 +161,19 @@ def _make(connection: sqlite3.Connection, path: Path, *, create: bool, busy_time
     except BaseException:
         connection.execute("rollback")
         raise
+
+
+def _add_tables(connection: sqlite3.Connection, busy_timeout_ms: int) -> None:
+    """Give a log of an earlier version the tables that came later."""
+    for name, statement in _ADDED.items():
+        if _scalar(connection, f"select count(*) from sqlite_master where name = '{name}'") == 0:
+            begin(connection, busy_timeout_ms)
+            try:
+                connection.execute(statement)  # unless another process was faster
+                connection.execute("commit")
+            except BaseException:
+                connection.execute("rollback")
+                raise
 
 
 def _made_by_another(connection: sqlite3.Connection, busy_timeout_ms: int) -> bool:

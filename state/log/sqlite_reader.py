@@ -88,6 +88,15 @@ def positions(db: sqlite3.Connection, application: str, partitions: Collection[P
     return {partition: kept[partition] for partition in partitions if partition in kept}
 
 
+def committed_ms(db: sqlite3.Connection, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+    """An older version that commits to the same file writes no times: one counts for the position it was written with."""
+    rows = db.execute(
+        "select topic, number, at_ms from commit_times natural join positions where application = ?", (application,)
+    )
+    kept = {Partition(topic, number): at_ms for topic, number, at_ms in rows}
+    return {partition: kept[partition] for partition in partitions if partition in kept}
+
+
 def owners(db: sqlite3.Connection, application: str) -> dict[str, OwnerRecord]:
     rows = db.execute(
         "select scope, epoch, member, writer, term from owners where application = ? order by scope", (application,)

@@ -122,6 +122,7 @@ class Writer:
             db.execute("delete from batches where part in (select id from parts where topic = ?)", (name,))
             db.execute("delete from parts where topic = ?", (name,))
             db.execute("delete from positions where topic = ?", (name,))
+            db.execute("delete from commit_times where topic = ?", (name,))
 
     # ------------------------------------------------------------------ records
 
@@ -147,6 +148,8 @@ class Writer:
             behind = _insert(db, built, checks.merged(tasks))
             for task in tasks:
                 _put_positions(db, application, task.positions)
+                if task.at_ms:
+                    _put_times(db, application, task)
             if self.before_commit is not None:
                 self.before_commit()
         return behind
@@ -376,6 +379,13 @@ def _put_positions(db: sqlite3.Connection, application: str, positions: Mapping[
     db.executemany(
         "insert or replace into positions values (?, ?, ?, ?)",
         [(application, partition.topic, partition.number, position) for partition, position in positions.items()],
+    )
+
+
+def _put_times(db: sqlite3.Connection, application: str, task: TaskCommit) -> None:
+    db.executemany(
+        "insert or replace into commit_times values (?, ?, ?, ?, ?)",
+        [(application, topic, number, position, task.at_ms) for (topic, number), position in task.positions.items()],
     )
 
 

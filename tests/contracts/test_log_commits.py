@@ -76,6 +76,19 @@ async def test_only_the_positions_asked_for_are_found(log: GroupLog) -> None:
     assert await log.positions(APP, []) == {}
 
 
+async def test_the_time_of_a_commit_is_there_for_another_process(log: GroupLog, place: Place) -> None:
+    """The owner after a crash asks when the one before committed last."""
+    await owned(log, "0_0", "0_1")
+    other = await place.open()
+    tasks = [TaskCommit("0_0", 1, {}, {P0: 1}, 1_000), TaskCommit("0_1", 1, {}, {P1: 1})]
+    await log.commit(APP, "w-1", tasks)
+    await log.commit(APP, "w-1", [TaskCommit("0_0", 1, {P2: records("moves nothing")}, {}, 2_000)])
+    assert await other.committed_ms(APP, INPUTS) == {P0: 1_000}
+    assert await other.committed_ms("another", INPUTS) == {}
+    await log.commit(APP, "w-1", [TaskCommit("0_0", 1, {}, {P0: 2}, 3_000)])
+    assert await other.committed_ms(APP, INPUTS) == {P0: 3_000}
+
+
 async def test_a_commit_with_an_unknown_topic_writes_nothing(log: GroupLog) -> None:
     await owned(log, "0_0")
     nowhere = {P0: records("a"), Partition("nowhere", 0): records("b")}

@@ -3,6 +3,8 @@ nobody is fenced for a release that nobody waits for any more."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orchestrator.explain.task import explain_task
@@ -13,7 +15,18 @@ from orchestrator.group.state import Move
 from orchestrator.group.step import Group
 from orchestrator.member.events import MemberEffect, Release
 from orchestrator.member.machine import Held
-from orchestrator.model import JoinRequest, MemberStatus, Owner, Protocol, Released, Settings, Task, TaskId
+from orchestrator.model import (
+    Copy,
+    JoinRequest,
+    MemberStatus,
+    Owner,
+    Protocol,
+    Released,
+    Role,
+    Settings,
+    Task,
+    TaskId,
+)
 from orchestrator.simulator.cluster import Cluster
 from orchestrator.simulator.nodes import Node
 
@@ -189,3 +202,34 @@ def test_a_round_goes_on_without_the_task_of_an_owner_in_a_long_call(protocol: P
     world.ended("S1", TASKS[0])
     assert sorted(owners(world)) == ["S1", "S1", "S2", "S2"]
     assert not world.group.postponed and not world.group.moves and not world.group.fenced
+
+
+@pytest.mark.parametrize("away", [True, False])
+def test_while_the_log_is_away_no_release_is_called_off_and_no_learner_given_up(away: bool) -> None:
+    """S1 and S2 say for a minute and more that they wait for the log. Nothing of theirs could have got on, so their time
+    begins when the log is back."""
+    learner, owned = TASKS[:2]
+    owners = [Owner(learner, 1, "S1", "S1#1", 1), Owner(owned, 1, "S1", "S1#1", 1)]
+    group = Group(Settings(), [Task(task) for task in (learner, owned)], owners)
+    group.hold(True)
+    held = MemberStatus(term=1, active={learner: 1, owned: 1}, log_away=away)
+    copying = MemberStatus(term=1, copies={learner: Copy(Role.LEARNER, 5, 100_000, end_known=True)}, log_away=away)
+    group.step(ev.Joined(1, JoinRequest("S1", "S1", "1", "S1#1"), held), 0)
+    group.step(ev.Joined(2, JoinRequest("S2", "S2", "1", "S2#1"), copying), 0)
+    group.moves[owned] = Move("S2", 0, "S1", True)
+    group.learners[learner] = "S2"
+    group.barrier = True
+
+    def go_on(begin_ms: int, end_ms: int, *statuses: MemberStatus) -> None:
+        for now_ms in range(begin_ms, end_ms, 500):
+            for session, status in enumerate(statuses, 1):
+                group.step(ev.Heartbeat(session, status), now_ms)
+            group.step(ev.Tick(), now_ms)
+
+    go_on(500, 70_000, held, copying)
+    assert (owned in group.moves, learner in group.learners) == (away, away)
+    back = (replace(held, log_away=False), replace(copying, log_away=False))
+    go_on(70_000, 79_000, *back)
+    assert (owned in group.moves, learner in group.learners) == (away, away), "it has its time from now on"
+    go_on(79_000, 131_000, *back)
+    assert owned not in group.moves and learner not in group.learners and not group.fenced

@@ -50,3 +50,14 @@ def test_a_proof_is_asked_for_until_the_log_has_another_owner() -> None:
     assert any(isinstance(e, ev.RecordOwners) for e in effects)
     sent = group.members.by_name["S1"].sent
     assert sent is not None and sent.release == {T: 1}, "the record is not in the log yet"
+
+
+def test_an_assignment_of_a_lower_term_is_dropped() -> None:
+    """Whoever was the coordinator before may still speak; the member has seen the term of the one after it."""
+    found = MemberMachine(Settings())
+    found.step(mem.Assigned(Assignment(1, 2, active={T: 1})), 0)
+    assert found.step(mem.Assigned(Assignment(9, 1)), 0) == [] and found.held[T].epoch == 1
+    found.step(mem.SessionOpened(3), 0)
+    assert found.step(mem.Assigned(Assignment(9, 2)), 0) == [] and found.held[T].epoch == 1
+    assert found.step(mem.Assigned(Assignment(2, 3)), 0), "of the highest one it is obeyed"
+    assert not found.held

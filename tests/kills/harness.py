@@ -54,8 +54,16 @@ class Bank:
     """One life: a folder, a fleet, a producer."""
 
     def __init__(
-        self, folder: Path, records: int, instances: int = 3, shape: str = "sync", url: str | None = None
+        self,
+        folder: Path,
+        records: int,
+        instances: int = 3,
+        shape: str = "sync",
+        url: str | None = None,
+        words: Sequence[str] = (),
     ) -> None:
+        self.words = words  # of `run`
+        self.produce_s = 2.5
         self.app = SHAPES[shape]
         self.folder = folder
         self.records = records
@@ -93,7 +101,8 @@ class Bank:
     def run(self) -> None:
         times = ["--session-timeout", "3s", "--disconnect-grace", "300ms", "--heartbeat", "300ms"]
         self.runs += 1
-        self.fleet = self.orchestrator("run", self.app, "--instances", str(self.instances), *times, name="fleet")
+        words = (*times, *self.words)
+        self.fleet = self.orchestrator("run", self.app, "--instances", str(self.instances), *words, name="fleet")
 
     async def bounce(self, number: int) -> None:
         """Stop the whole fleet in order, and start it again."""
@@ -105,7 +114,7 @@ class Bank:
         self.run()
 
     def produce(self) -> None:
-        rate = str(self.records / 2.5)
+        rate = str(self.records / self.produce_s)
         self.producer = self.orchestrator(
             "produce", self.app, "payments", "--file", str(self.input), "--rate", rate, name="produce"
         )
@@ -245,6 +254,32 @@ async def stops(
             await bank.bounce(signal.SIGINT if turn % 2 else signal.SIGTERM)
         await bank.finished()
         return await bank.check(f"stops of {shape}", moments[0])
+    finally:
+        await bank.stop()
+
+
+async def scaled(folder: Path, words: Sequence[str], *, kill: bool = False, records: int = 4_000) -> Report:
+    """One life in which the fleet is scaled up and down under load; with `kill` the coordinator's instance is killed while
+    it is scaled up."""
+    bank = Bank(folder, records, instances=2, words=words)
+    bank.produce_s = 5.0
+    await bank.start()
+    try:
+        await bank.until(records // 10)
+        scaling = bank.orchestrator("scale-up", "receipts", "--to", "3", name="scale")
+        if kill:
+            journal = folder / "state/receipts/i3/journal.jsonl"
+            deadline = time.monotonic() + DEADLINE_S
+            while not journal.exists():
+                assert time.monotonic() < deadline, (folder / "scale.log").read_text()
+                await asyncio.sleep(0.01)
+            bank.signal(await bank.holder(), signal.SIGKILL)
+        for process in (scaling, None):
+            ended = process or bank.orchestrator("scale-down", "receipts", "--to", "1", "--wait", name="scale")
+            code = await asyncio.to_thread(ended.wait, DEADLINE_S)
+            assert code == 0, (folder / "scale.log").read_text()
+        await bank.finished()
+        return await bank.check("scaling", 0.1)
     finally:
         await bank.stop()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kills.harness import KINDS, SHAPES, life, stops
+from tests.kills.harness import KINDS, SHAPES, life, scaled, stops
 
 pytestmark = pytest.mark.processes
 CHOICE = random.Random(20131)
@@ -17,6 +17,20 @@ MOMENTS = [(kind, round(CHOICE.uniform(0.05, 0.95), 3)) for kind in KINDS for _ 
 @pytest.mark.parametrize(("kind", "moment"), MOMENTS, ids=lambda value: str(value))
 async def test_nothing_is_lost_or_doubled(kind: str, moment: float, tmp_path: Path) -> None:
     report = await life(tmp_path, kind, moment)
+    assert report.ok, report
+
+
+SCALED = {
+    "eager": ("--protocol", "eager", "--task-weights", "0_0=4", "--capacity", "2"),
+    "cooperative": ("--protocol", "cooperative", "--workers", "2"),
+    "conservative": ("--ready", "conservative", "--standbys", "1"),
+}
+
+
+@pytest.mark.parametrize("how", SCALED)
+async def test_scaling_under_load_loses_and_doubles_nothing(how: str, tmp_path: Path) -> None:
+    """Up and down under every protocol, with several workers, weights and capacities; a coordinator dies in between."""
+    report = await scaled(tmp_path, SCALED[how], kill=how == "conservative")
     assert report.ok, report
 
 

@@ -35,6 +35,7 @@ from workers import (
     halts,
     instance,
     patient_log,
+    prepare,
     record_loop,
     stores,
     worker,
@@ -44,7 +45,7 @@ from workers.blame import CallNote, Caution
 from workers.call_watch import CallWatch
 from workers.commit import Taken
 from workers.commit_machine import SHARE_LIFE, CommitMachine, Share, Work
-from workers.fleet import Fleet
+from workers.fleet import LEAVE_S, Fleet
 from workers.instance import Instance
 from workers.ledger import LogLedger
 from workers.patient_log import Patience
@@ -105,7 +106,7 @@ def log_forgets_fences(stack: ExitStack) -> None:
         return await original(self, application, writer, parts)
 
     _patch(stack, MemoryLog, "commit", anyone)
-    _patch(stack, memory, "_owns", lambda record, part, writer: True)
+    _patch(stack, memory, "owns", lambda record, part, writer: True)
 
 
 # ---- commits
@@ -724,8 +725,24 @@ def ends_from_before_a_grant(stack: ExitStack) -> None:
     _patch(stack, TaskRun, "_read_ends", read)
 
 
+def a_topic_that_grew_meanwhile_is_refused(stack: ExitStack) -> None:
+    """An instance that starts while another one makes a topic, and an operator grows it, takes that for a mismatch."""
+    _patch(stack, prepare, "TopicMismatch", KeyError)
+
+
+def a_fleet_leaves_to_those_who_are_gone(stack: ExitStack) -> None:
+    """A fleet that leaves does not look again whether there is anybody to leave to."""
+
+    async def sleep(self: Fleet) -> None:
+        await asyncio.sleep(LEAVE_S)
+
+    _patch(stack, Fleet, "_hand_over", sleep)
+
+
 # Rules that few lives need: the mended plan (`mended/NAME.json`) that breaks without them.
 OF_MENDED: dict[str, Mutation] = {
+    "grown_while_it_started": a_topic_that_grew_meanwhile_is_refused,
+    "nobody_is_left_to_leave_to": a_fleet_leaves_to_those_who_are_gone,
     "forgotten_skip": a_later_halt_forgets_a_skip,
     "paused_call": a_pause_counts_as_a_call,
     "granted_while_ends_are_asked": ends_from_before_a_grant,

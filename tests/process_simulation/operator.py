@@ -28,6 +28,7 @@ class Operator:
 
     def __init__(self, life: Life) -> None:
         self._life = life
+        self._processed, self._moved = 0, 0.0  # how far the inputs were last, and since when
         self._seen: dict[tuple[str, str, str], float] = {}
         self._resumed: set[int] = set()  # records that were tried again as they are
 
@@ -74,7 +75,10 @@ class Operator:
         if now - self._seen[key] < LATER_S:
             return None
         if trouble is not None and trouble.waits and await self._others_wait(task):
-            return "the other tasks do not go on" if now - max(self._seen[key], life.quiet) > WAITS_S else None
+            if (processed := await life.processed()) > self._processed:
+                self._processed, self._moved = processed, now
+            still = now - max(self._seen[key], life.quiet, self._moved) > WAITS_S
+            return "the other tasks do not go on" if still else None
         await self._act(task, halt, number)
         return None
 

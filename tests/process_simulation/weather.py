@@ -35,6 +35,7 @@ READS = (
     "written",
     "starts",
     "positions",
+    "committed_ms",
     "lease",
     "owners",
     "metadata",

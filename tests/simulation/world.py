@@ -75,8 +75,10 @@ class World:
         def run() -> None:
             if not process.alive:
                 return
-            if process.stalled:
-                process.waiting.append(run)
+            if (
+                process.stalled or process.waiting
+            ):  # behind what waits since it was stalled: connections keep their order
+                process.waiting.append(call)
             else:
                 call()
 
@@ -162,9 +164,12 @@ class World:
     def resume(self, process: Process) -> None:
         """It goes on with what it believed; everything that waited for it comes now."""
         process.stalled = False
-        waiting, process.waiting = process.waiting, []
-        for call in waiting:
-            self.scheduler.after(0, call)
+        self.scheduler.after(0, lambda: self._catch_up(process))
+
+    @staticmethod
+    def _catch_up(process: Process) -> None:
+        while process.waiting and process.alive and not process.stalled:
+            process.waiting.pop(0)()
 
     # ---- a life
 

@@ -16,8 +16,8 @@ import pytest
 from state.errors import LogBusy, LogFull, LogMissing, LogUnusable, StateError
 from state.log import base, compaction
 from state.log.batches import decode
-from state.log.group_store import AppMetadata, MetadataKind
-from state.log.protocol import NewRecord, Partition, StoredRecord, TopicSpec
+from state.log.group_store import AppMetadata, MetadataKind, OwnerRecord
+from state.log.protocol import NewRecord, Partition, StoredRecord, TaskCommit, TopicSpec
 from state.log.sqlite import SqliteLog, open_sqlite
 
 T0 = Partition("t", 0)
@@ -301,3 +301,25 @@ async def test_old_tombstones_go(tmp_path: Path) -> None:
     assert [(one.offset, one.key) for one in await read(log)] == [(2, b"j")]
     assert await log.ends([T0]) == {T0: 3}
     await log.close()
+
+
+async def test_a_log_of_a_version_without_times_of_commits_opens_and_gets_them(tmp_path: Path) -> None:
+    """And one that still commits without them does not leave a time to a position that it does not belong to."""
+    path = tmp_path / "log.db"
+    await (await made(path)).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("drop table commit_times")
+    log = await open_sqlite(path, create=False)
+    await log.create_topic(TopicSpec("p", 1))
+    place = Partition("p", 0)
+    lease = await log.acquire("app", "i1", "", None)
+    assert lease is not None
+    await log.open_writer("app", "w")
+    await log.record_owners(lease, [OwnerRecord("0_0", 1, "m", "w", 1)])
+    await log.commit("app", "w", [TaskCommit("0_0", 1, {}, {place: 5}, 1_000)])
+    assert await log.committed_ms("app", [place]) == {place: 1_000}
+    with sqlite3.connect(path) as connection:
+        connection.execute("update positions set position = 6")
+    assert await log.committed_ms("app", [place]) == {}
+    await log.close()
+    connection.close()

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.console import Console
 
 pytestmark = pytest.mark.processes
-FAST = ("--session-timeout", "3s", "--heartbeat", "200ms", "--acceptable-recovery-lag", "0")
+FAST = ("--session-timeout", "20s", "--heartbeat", "200ms", "--acceptable-recovery-lag", "0")
 SLOW = ("--acceptable-recovery-time", "1ms", "--restore-rate-limit")
 
 
@@ -44,4 +44,4 @@ def test_copies_keep_to_the_budget_and_actives_do_not(console: Console) -> None:
     shutil.rmtree(console.folder / ".orchestrator" / "state")
     console.run(*FAST, *SLOW, "1KiB")
     key = f"{77:05d}{'x' * 200}"
-    assert console.here("query", "bank", "balances", key).out == "1\n"
+    console.until("the state", lambda: console.here("query", "bank", "balances", key).out == "1\n")

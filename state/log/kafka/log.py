@@ -179,6 +179,9 @@ class KafkaLog:
     async def positions(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self._cluster.offsets.committed(application, partitions)
 
+    async def committed_ms(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return await self._cluster.offsets.committed_ms(application, partitions)
+
     async def seed_positions(
         self,
         lease: Lease,

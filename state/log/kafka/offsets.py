@@ -101,6 +101,15 @@ class Offsets:
 
     async def committed(self, group: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         """What the group has committed of these partitions, settled; those without an offset are left out."""
+        return {one: offset for one, (offset, _) in (await self._kept(group, partitions)).items()}
+
+    async def committed_ms(self, group: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """The times that were committed beside them; what another tool wrote there is none."""
+        kept = await self._kept(group, partitions)
+        return {one: int(text) for one, (_, text) in kept.items() if text.isascii() and text.isdecimal()}
+
+    async def _kept(self, group: str, partitions: Collection[Partition]) -> dict[Partition, tuple[int, str]]:
+        """Offset and metadata of each."""
         if not partitions:
             return {}
         inside = self._topics.names.inside(group)
@@ -108,7 +117,7 @@ class Offsets:
         listed: Any = [(topic, [number for number, _ in numbers], {}) for topic, numbers in by_topic.items()]
         request = OffsetFetchRequest_v7(inside, listed, True, {})
 
-        async def ask() -> dict[Partition, int]:
+        async def ask() -> dict[Partition, tuple[int, str]]:
             answer = await self._connections.coordinated(GROUP, inside, request, "quick")
             codes = [answer.error, *(one[4] for _, numbers, _ in answer.topics for one in numbers)]
             for code in codes:
@@ -117,7 +126,7 @@ class Offsets:
                     self._connections.forget_if_moved(GROUP, inside, refused)
                     raise refused
             return {
-                Partition(self._topics.names.outside(topic), one[0]): one[1]
+                Partition(self._topics.names.outside(topic), one[0]): (one[1], one[3] or "")
                 for topic, numbers, _ in answer.topics
                 for one in numbers
                 if one[1] >= 0

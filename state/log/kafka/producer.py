@@ -107,10 +107,14 @@ class Producer:
             raise OutcomeUnknown(f"{error}; whether the records are in the log is not known") from error
 
     async def transact(
-        self, built: Built, group: str | None = None, positions: Mapping[Partition, int] | None = None
+        self,
+        built: Built,
+        group: str | None = None,
+        positions: Mapping[Partition, int] | None = None,
+        times_ms: Mapping[Partition, int] | None = None,
     ) -> dict[Partition, int]:
         """One transaction: all of it, or nothing. Raises ProducerFenced, OutcomeUnknown, and what a topic refuses: then
-        it is aborted, and the producer may go on."""
+        it is aborted, and the producer may go on. `times_ms` are kept beside the positions."""
         positions = positions or {}
         if not built and not positions:
             return {}
@@ -122,7 +126,7 @@ class Producer:
                 await self._open(built, group if positions else None)
                 behind = await self._write(built, transactional=True)
                 if positions and group is not None:
-                    await self._add_positions(group, positions)
+                    await self._add_positions(group, positions, times_ms or {})
             except StateError as error:
                 await self._abort(error)
                 self._interrupted = False
@@ -164,11 +168,14 @@ class Producer:
             steps.append(self._transactional("adding offsets", offsets, lambda got: [got.error_code]))
         await asyncio.gather(*steps)
 
-    async def _add_positions(self, group: str, positions: Mapping[Partition, int]) -> None:
+    async def _add_positions(
+        self, group: str, positions: Mapping[Partition, int], times_ms: Mapping[Partition, int]
+    ) -> None:
         inside = self._topics.names.inside(group)
+        placed = {one: (position, str(times_ms.get(one, ""))) for one, position in positions.items()}
         topics: Any = [
-            (topic, [(number, position, -1, "", {}) for number, position in numbers], {})
-            for topic, numbers in self._topics.names.by_topic(positions).items()
+            (topic, [(number, position, -1, at_ms, {}) for number, (position, at_ms) in numbers], {})
+            for topic, numbers in self._topics.names.by_topic(placed).items()
         ]
         request = TxnOffsetCommitRequest_v3(self._id, inside, self._producer, self._epoch, -1, "", None, topics, {})
         what = f"committing positions of {group} by {self._name}"

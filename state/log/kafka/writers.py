@@ -92,11 +92,12 @@ class Writers:
             raise NotOpened(checks.not_opened(transactional_id))
         built = await build_commit(self._cluster.topics, tasks)
         positions = {partition: position for task in tasks for partition, position in task.positions.items()}
+        times_ms = {partition: task.at_ms for task in tasks for partition in task.positions if task.at_ms}
         await self._cluster.topics.require(positions)
         async with producer.turn:
             self._refuse(transactional_id, tasks, topic)
             try:
-                return await producer.transact(built, application, positions)
+                return await producer.transact(built, application, positions, times_ms)
             except ProducerFenced:
                 self._give_up(key)
                 raise Fenced(checks.fenced(transactional_id)) from None
