@@ -13,34 +13,22 @@ from typing import Protocol
 from orchestrator.member.events import MemberEvent
 from orchestrator.model import MemberStatus, TaskId
 from state.errors import StateError
-from state.log.protocol import GroupLog
 from workers.blame import Caution
 from workers.call_watch import Turn
 from workers.commit import Taken
 from workers.prepare import Prepared
-from workers.spec import WorkerSpec
-from workers.surroundings import Surroundings
-from workers.task import TaskRun
+from workers.task import Port, TaskRun
 from workers.uplink import Watch
 
 
-class WorkerPort(Protocol):
-    """What nearly every part needs: how the worker was started, the world around it, its log and its tasks."""
+class WorkerPort(Port, Protocol):
+    """What nearly every loop needs beside that: the tasks."""
 
-    @property
-    def spec(self) -> WorkerSpec: ...
-    @property
-    def surroundings(self) -> Surroundings: ...
-    @property
-    def log(self) -> GroupLog: ...
     @property
     def application(self) -> str: ...
     @property
     def runs(self) -> dict[TaskId, TaskRun]:
         """The tasks that are held."""
-
-    def crashed(self, error: BaseException) -> None:
-        """What must not happen: the worker ends with it."""
 
 
 class RecordPort(WorkerPort, Protocol):

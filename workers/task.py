@@ -50,8 +50,8 @@ class RestoreReader(Protocol):
     async def spend(self, run: TaskRun, read: int) -> None: ...
 
 
-class TaskPort(Protocol):
-    """What a task needs of its worker."""
+class Port(Protocol):
+    """What every part of a worker needs of it: how it was started, the world around it, its log; and a way to end it."""
 
     @property
     def spec(self) -> WorkerSpec: ...
@@ -59,6 +59,14 @@ class TaskPort(Protocol):
     def surroundings(self) -> Surroundings: ...
     @property
     def log(self) -> GroupLog: ...
+
+    def crashed(self, error: BaseException) -> None:
+        """What must not happen: the worker ends with it."""
+
+
+class TaskPort(Port, Protocol):
+    """What a task needs of its worker."""
+
     @property
     def prepared(self) -> Prepared: ...
     @property
@@ -77,7 +85,6 @@ class TaskPort(Protocol):
     def restores(self) -> RestoreReader: ...
 
     def event(self, event: MemberEvent) -> None: ...
-    def crashed(self, error: BaseException) -> None: ...
     def failed(self, run: TaskRun, error: StateError) -> None: ...
     async def start_positions(self, run: TaskRun, inputs: Sequence[Partition]) -> dict[Partition, int]: ...
 
