@@ -33,6 +33,7 @@ async def test_the_guarantee_changes_between_runs_in_both_directions(place: Plac
     """Exactly once, then at least once with everything killed in it, then exactly once: nothing is lost, and what was put
     out again was so in the middle run, and is in the balances as often."""
     bank = Bank(tmp_path, 12_000, instances=2, url=url(place))
+    bank.seconds = 15
     await bank.start()
     try:
         await bank.until(1_500)

@@ -63,6 +63,7 @@ class Bank:
         self.records = records
         self.instances = instances
         self.runs = 0
+        self.seconds = 2.5  # what the input takes to be written
         self.url = url or f"sqlite:{folder / 'receipts.db'}"
         self.input = folder / "payments.jsonl"
         self.fleet: subprocess.Popen[bytes] | None = None
@@ -107,7 +108,7 @@ class Bank:
         self.run()
 
     def produce(self) -> None:
-        rate = str(self.records / 2.5)
+        rate = str(self.records / self.seconds)
         self.producer = self.orchestrator(
             "produce", self.app, "payments", "--file", str(self.input), "--rate", rate, name="produce"
         )
