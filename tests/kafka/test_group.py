@@ -24,6 +24,13 @@ async def test_nothing_is_lost_or_doubled(kind: str, moment: float, place: Place
     assert report.ok, report
 
 
+@pytest.mark.parametrize(("kind", "moment"), [("both", 0.4), ("stall", 0.6)])
+async def test_nothing_is_lost_at_least_once(kind: str, moment: float, place: Place, tmp_path: Path) -> None:
+    """A balance counts a payment as often as it was put out: what stands in an output stands in the changelog."""
+    report = await life(tmp_path, kind, moment, 6_000, url(place), "repeated")
+    assert not report.lost and not report.wrong_balances, report
+
+
 async def test_orderly_stops_lose_and_double_nothing(place: Place, tmp_path: Path) -> None:
     report = await stops(tmp_path, "batch", [0.2, 0.6], 8_000, url(place))
     assert report.ok, report

@@ -230,9 +230,11 @@ async def read_topic(log: Log, topic: str) -> list[tuple[Partition, object]]:
     return await read_all(log, topic)  # type: ignore[return-value]
 
 
-async def life(folder: Path, what: str, moment: float, records: int = 4_000, url: str | None = None) -> Report:
+async def life(
+    folder: Path, what: str, moment: float, records: int = 4_000, url: str | None = None, shape: str = "sync"
+) -> Report:
     """One life in which `what` is killed when the share `moment` of the input is processed."""
-    bank = Bank(folder, records, url=url)
+    bank = Bank(folder, records, url=url, shape=shape)
     await bank.start()
     try:
         await bank.until(int(records * moment))
