@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import platform
 import statistics
 import tempfile
@@ -113,7 +114,9 @@ def text(rows: list[str], rounds: int, commits: int) -> str:
             f"`python -m benchmarks.guarantees`, {date.today()}; {platform.machine()}, {platform.system()}, Python "
             f"{platform.python_version()}, one broker {broker.VERSION} on the same two cores. {rounds} blocks of {commits} "
             "commits of each, in turns, 50 ms apart. In brackets the lowest and the highest block: what lies within them is "
-            "noise. CPU: of the client alone, sealing and sending; no processing, no store.",
+            "noise. Records are those of outputs and changelogs; CPU time is the client's alone, for building, sealing and "
+            "sending: no processing, no store. Load average of the machine at the end: "
+            f"{os.getloadavg()[1]:.1f} (other processes ran beside it).",
             "",
             "| tasks x records | exactly once: ms p50 / p99 | records per CPU-s | at least once: ms p50 / p99 | records per "
             "CPU-s | ratio of p50 | ratio of records per CPU-s |",

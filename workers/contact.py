@@ -1,7 +1,7 @@
 """How lately a coordinator is known to have heard this worker: what a commit that nothing fences goes by.
 
 One rule: contact is as old as the last answered heartbeat was when it was *sent*. A coordinator promises to take nobody for
-silent sooner than `patience` after their last heartbeat (docs/decisions/54). In the first half of that time a commit at least
+silent sooner than `patience` after their last heartbeat (docs/decisions/55). In the first half of that time a commit at least
 once may begin, and in the rest its requests are still sent; any other commit takes a transaction, which a fence stops. The
 clock is monotonic and goes on while the process is stopped. Written by the thread of the uplink, read by the record loop.
 """

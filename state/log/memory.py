@@ -218,11 +218,13 @@ class MemoryLog:
     # The two writes of a commit at least once; a simulation makes them one by one, and has processes end in between.
 
     def write_unfenced(self, tasks: Sequence[TaskCommit], may_write: MayWrite = always) -> dict[Partition, int]:
+        """Raises OutcomeUnknown."""
         if not may_write():
             raise OutcomeUnknown(checks.not_sent())
         return self._write(self._build(checks.merged(tasks), tasks), committed=True, marked=False)
 
     def put_positions(self, application: str, tasks: Sequence[TaskCommit], may_write: MayWrite = always) -> None:
+        """Raises OutcomeUnknown."""
         if not may_write():
             raise OutcomeUnknown(checks.not_sent())
         for task in tasks:

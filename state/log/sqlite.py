@@ -253,7 +253,8 @@ class SqliteLog:
         guarantee: Guarantee = EXACTLY_ONCE,
         may_write: MayWrite = always,
     ) -> dict[Partition, int]:
-        """One transaction for either guarantee: two would cost more."""
+        """One transaction for either guarantee: two would cost more. Raises NotOpened, and what the
+        port says."""
         if (application, transactional_id) not in self._opened:
             raise NotOpened(checks.not_opened(transactional_id))
         return await self._write(partial(self._writer.commit, application, transactional_id, tasks))

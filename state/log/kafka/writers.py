@@ -113,7 +113,8 @@ class Writers:
         topic: FactsTopic | None,
         may_write: MayWrite,
     ) -> dict[Partition, int]:
-        """Records, and once they are acknowledged the positions. The owner records in memory are all that refuses here."""
+        """Records, and once they are acknowledged the positions. The owner records in memory are all that refuses here.
+        Raises NotOpened, Fenced, Refused, OutcomeUnknown, and what a topic refuses."""
         key = (application, transactional_id)
         if key in self._lost:
             raise Fenced(checks.fenced(transactional_id))
