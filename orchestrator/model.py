@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 COUNT_MAX = 1 << 53  # of whatever is counted: exact in every language's numbers
+EXACTLY_ONCE = "exactly-once"
 TASKS_MAX = 1_000_000  # of a group, and of what a message names
 
 
@@ -167,7 +168,8 @@ class MemberStatus:
 class JoinRequest:
     """How a worker introduces itself. `member` = instance id + worker number; `incarnation` is new at each process
     start, and `writer` (the transactional id) is made of both and never used again. `tasks` is what its version of the
-    app has; None: the same as the coordinator's own. `address`: where its instance answers queries."""
+    app has; None: the same as the coordinator's own. `address`: where its instance answers queries. `guarantee`: of its version of the
+    app; one of at least once gets each of its heartbeats answered."""
 
     member: str
     instance: str
@@ -180,6 +182,7 @@ class JoinRequest:
     protocols: tuple[Protocol, ...] = PROTOCOL_ORDER
     tasks: tuple[TaskRange, ...] | None = None
     address: str = ""
+    guarantee: str = EXACTLY_ONCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +226,17 @@ class Settings:
     learner_timeout_ms: int = 60_000
     initial_delay_ms: int = 0
     check_invariants: bool = False
+
+    @property
+    def three_heartbeats_ms(self) -> int:
+        """So many that did not come are silence."""
+        return 3 * self.heartbeat_ms
+
+    @property
+    def patience_ms(self) -> int:
+        """No member is taken for silent sooner than this after its last heartbeat, by this coordinator or the next."""
+        soonest = min(self.disconnect_grace_ms, self.three_heartbeats_ms, self.rejoin_grace_ms)
+        return min(soonest, self.session_timeout_ms)
 
     @property
     def gathering_ms(self) -> int:

@@ -1,6 +1,7 @@
 """A candidate for coordinator: watches the lease, takes it when its holder is gone, serves until deposed.
 
-One rule: the instance's listener is open before the lease names it, and nothing is decided before the owner records are read.
+One rule: the instance's listener is open before the lease names it, and nothing is decided before the owner records are
+read. A port that refuses belongs to a process that is gone: nobody waits for its beat (docs/decisions/51).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from state import history
 from state.errors import StateError
 from state.log.group_store import Lease, MetadataKind
 from state.log.protocol import GroupLog
+from workers.contact import patient
 from workers.growth import seen_again
 from workers.ledger import LogLedger
 from workers.prepare import Prepared
@@ -90,9 +92,8 @@ class Candidate:
 
     async def _serve(self, seen: Lease | None, former: str) -> None:
         """`former`: the instance whose process was the coordinator and is gone, and its workers with it."""
-        settings = replace(
-            self._spec.settings, initial_delay_ms=max(FIRST_DELAY_MS, self._spec.settings.initial_delay_ms)
-        )
+        settings = patient(self._spec.settings, self._app.guarantee, self._log)
+        settings = replace(settings, initial_delay_ms=max(FIRST_DELAY_MS, settings.initial_delay_ms))
         # Not prepared again: that refuses a topic with state that somebody grew, and tasks that run need a coordinator.
         tasks: list[Task] = seen_again(self._prepared, await self._log.topics(list(self._prepared.topics))).tasks()
         term = 1 if seen is None else seen.term + 1

@@ -1,6 +1,6 @@
-"""The commit of a worker: outputs, changelogs and positions of all its tasks in one log transaction, then the stores.
+"""The commit of a worker: outputs, changelogs and positions of all its tasks, by the app's guarantee, then the stores.
 
-One rule (safety page, Commits): a store batch is written only after its transaction is known to be in the log; if the
+One rule (safety page, Commits): a store batch is written only after what it holds is known to be in the log; if the
 outcome is unknown, or a store fails, the task is closed and restored from the log. What is committed of a task is what
 its completed records did, with the positions after them; when that happens, CommitMachine decides.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pipeline.process import Changes, TaskProcess
 from state.errors import Fenced, NotOpened, OutcomeUnknown, Refused, StateError
-from state.log.protocol import Log, NewRecord, Partition, TaskCommit
+from state.log.protocol import EXACTLY_ONCE, Guarantee, Log, MayWrite, NewRecord, Partition, TaskCommit, always
 from workers.task import TaskRun
 
 log = logging.getLogger("orchestrator.commit")
@@ -71,14 +71,21 @@ def _records(run: TaskRun, changes: Changes) -> dict[Partition, list[NewRecord]]
 
 
 async def commit(
-    log_: Log, application: str, writer: str, taken: list[Taken], before: Callable[[list[Taken]], Awaitable[None]]
+    log_: Log,
+    application: str,
+    writer: str,
+    taken: list[Taken],
+    before: Callable[[list[Taken]], Awaitable[None]],
+    how: tuple[Guarantee, MayWrite] = (EXACTLY_ONCE, always),
 ) -> Outcome:
     """Commit; tasks that the log refuses are given up and the others tried again. `before` runs before each try."""
+    guarantee, may_write = how
     lost: list[TaskRun] = []
     while taken:
         await before(taken)
         try:
-            ends = await log_.commit(application, writer, [t.part for t in taken])
+            parts = [t.part for t in taken]
+            ends = await log_.commit(application, writer, parts, guarantee=guarantee, may_write=may_write)
         except Fenced as error:
             log.warning("fenced: %s", error)
             return Outcome((), (*lost, *(t.run for t in taken)), fenced=True)

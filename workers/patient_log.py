@@ -15,14 +15,18 @@ from typing import TypeVar
 from state.errors import LogDamaged, LogTimedOut, LogUnavailable
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
 from state.log.protocol import (
+    EXACTLY_ONCE,
     Fetched,
     GroupLog,
+    Guarantee,
+    MayWrite,
     NewRecord,
     Partition,
     Reader,
     TaskCommit,
     TopicInfo,
     TopicSpec,
+    always,
 )
 
 T = TypeVar("T")
@@ -181,10 +185,21 @@ class PatientLog:
     async def open_writer(self, application: str, transactional_id: str) -> None:
         await self._write(lambda: self.inner.open_writer(application, transactional_id))
 
+    def fences(self, guarantee: Guarantee) -> bool:
+        return self.inner.fences(guarantee)
+
     async def commit(
-        self, application: str, transactional_id: str, tasks: Sequence[TaskCommit]
+        self,
+        application: str,
+        transactional_id: str,
+        tasks: Sequence[TaskCommit],
+        *,
+        guarantee: Guarantee = EXACTLY_ONCE,
+        may_write: MayWrite = always,
     ) -> dict[Partition, int]:
-        return await self._write(lambda: self.inner.commit(application, transactional_id, tasks))
+        return await self._write(
+            lambda: self.inner.commit(application, transactional_id, tasks, guarantee=guarantee, may_write=may_write)
+        )
 
     async def fence(self, lease: Lease, transactional_ids: Collection[str]) -> dict[str, frozenset[str]]:
         return await self._write(lambda: self.inner.fence(lease, transactional_ids))

@@ -13,6 +13,7 @@ from typing import Protocol
 from orchestrator.member.events import MemberEvent
 from orchestrator.model import MemberStatus, TaskId
 from state.errors import StateError
+from state.log.protocol import Guarantee, MayWrite
 from workers.blame import Caution
 from workers.call_watch import Turn
 from workers.commit import Taken
@@ -39,6 +40,9 @@ class RecordPort(WorkerPort, Protocol):
     @property
     def transactional_id(self) -> str:
         """Of the present incarnation."""
+
+    def guarantee(self) -> tuple[Guarantee, MayWrite]:
+        """How the next commit is made, and for how long its requests may be sent."""
 
     async def before_commit(self, taken: list[Taken]) -> None:
         """Runs before each try of a transaction."""

@@ -396,8 +396,8 @@ class RecordLoop:
         worker = self._worker
         try:
             if taken:
-                writer = worker.transactional_id
-                outcome = await commit(worker.log, worker.application, writer, taken, worker.before_commit)
+                writer, how = worker.transactional_id, worker.guarantee()
+                outcome = await commit(worker.log, worker.application, writer, taken, worker.before_commit, how)
                 for done in outcome.done:
                     worker.committed(done)
                 through |= {done.run.id for done in outcome.done}

@@ -1,6 +1,7 @@
 """A worker's session with the coordinator: found through the lease, joined, kept, found again.
 
-One rule: no coordinator is no reason to stop. Tasks go on as long as their commits succeed.
+One rule: no coordinator is no reason to stop. Tasks go on as long as their commits succeed. What changes is how they are
+made: see `guarantee`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from orchestrator.member.events import Assigned, Measured, Noticed, Progress, Se
 from orchestrator.model import JoinRequest, TaskFacts, TaskRange
 from orchestrator.weights import with_given
 from state.errors import Fenced, StateError
+from state.log.protocol import EXACTLY_ONCE, Guarantee, MayWrite, always
 from workers import inputs
+from workers.contact import Contact
 from workers.ports import SessionPort
 from workers.uplink import Line, Uplink
 
@@ -53,13 +56,25 @@ class Session:
             pid=os.getpid(),
             tasks=self._tasks(),
             address=spec.address,
+            guarantee=worker.prepared.app.guarantee,
         )
+        self._contact = Contact(worker.surroundings.clock)
         self._credentials = worker.surroundings.credentials(spec.instance)
         self._refused = ""  # the last reason, which is said once
 
     def _tasks(self) -> tuple[TaskRange, ...]:
         worker = self._worker
         return ranges(with_given(worker.prepared.tasks(), worker.spec.instance.task_weights))
+
+    def guarantee(self) -> tuple[Guarantee, MayWrite]:
+        """How the next commit is made. One at least once that nothing would fence takes a transaction instead where no
+        coordinator is known to have heard this worker lately: so nothing has to stop, and a fence stops it."""
+        log_, wanted = self._worker.log, self._worker.prepared.app.guarantee
+        if log_.fences(wanted):
+            return wanted, always
+        if not self._contact.may_begin():
+            return EXACTLY_ONCE, always
+        return wanted, self._contact.may_write
 
     # ---- sending
 
@@ -132,7 +147,7 @@ class Session:
         if not await self._open_writer():
             return
         heartbeat_s = worker.spec.instance.settings.heartbeat_ms / 1000
-        uplink = await self._line.open(lease.address, self._credentials, heartbeat_s, worker.long_call)
+        uplink = await self._line.open(lease.address, self._credentials, heartbeat_s, worker.long_call, self._contact)
         if self._opened != self.join_request.writer:  # fenced meanwhile: the log does not know the new id yet
             await uplink.close()
             return
@@ -217,6 +232,7 @@ class Session:
             incarnation=incarnation,
             writer=f"{self._worker.application}-{self.join_request.member}-{incarnation}",
         )
+        self._contact = Contact(self._worker.surroundings.clock)
         uplink, self._uplink = self._uplink, None
         if uplink is not None:
             task = asyncio.get_running_loop().create_task(uplink.close())

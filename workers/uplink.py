@@ -19,6 +19,7 @@ from orchestrator.coordinator.handshake import Credentials
 from orchestrator.coordinator.heartbeat_delta import DeltaEncoder
 from orchestrator.coordinator.transport import connect
 from orchestrator.model import JoinRequest, MemberStatus
+from workers.contact import Contact
 
 T = TypeVar("T")
 Watch = Callable[[], str]  # what is to be known of a call that lasts; "" where none does
@@ -45,7 +46,9 @@ class Uplink(Protocol):
 class Line(Protocol):
     """Where a worker's connections live."""
 
-    async def open(self, address: str, credentials: Credentials, heartbeat_s: float, watch: Watch) -> Uplink:
+    async def open(
+        self, address: str, credentials: Credentials, heartbeat_s: float, watch: Watch, contact: Contact
+    ) -> Uplink:
         """Connects to a coordinator. Raises what `connect` raises."""
 
     def close(self) -> None: ...
@@ -54,7 +57,9 @@ class Line(Protocol):
 class LoopUplink:
     """An uplink on the running loop."""
 
-    def __init__(self, connection: Connection, heartbeat_s: float, watch: Watch) -> None:
+    def __init__(self, connection: Connection, heartbeat_s: float, watch: Watch, contact: Contact) -> None:
+        contact.opened()
+        self._contact = contact
         self._connection = connection
         self._heartbeat_s = heartbeat_s
         self._watch = watch
@@ -77,10 +82,15 @@ class LoopUplink:
         if self._encoder is not None:
             self._status = status
             self._sent_at = asyncio.get_running_loop().time()
+            self._contact.sent()
             self._connection.send(self._encoder.say(status))
 
     async def receive(self) -> messages.Down:
-        return await self._connection.receive_down()
+        while isinstance(message := await self._connection.receive_down(), messages.Acknowledged):
+            self._contact.acknowledged(message.statuses)
+        if isinstance(message, messages.Welcome):
+            self._contact.promised(message.patience_ms)
+        return message
 
     async def close(self) -> None:
         self._alive.cancel()
@@ -101,8 +111,10 @@ class LoopUplink:
 class LoopLine:
     """Connections on the worker's own loop."""
 
-    async def open(self, address: str, credentials: Credentials, heartbeat_s: float, watch: Watch) -> LoopUplink:
-        return LoopUplink(await connect(address, credentials), heartbeat_s, watch)
+    async def open(
+        self, address: str, credentials: Credentials, heartbeat_s: float, watch: Watch, contact: Contact
+    ) -> LoopUplink:
+        return LoopUplink(await connect(address, credentials), heartbeat_s, watch, contact)
 
     def close(self) -> None:
         """Nothing but the connections was opened."""
@@ -114,8 +126,10 @@ class ThreadLine:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def open(self, address: str, credentials: Credentials, heartbeat_s: float, watch: Watch) -> ThreadUplink:
-        return ThreadUplink(self, await self.call(_open(address, credentials, heartbeat_s, watch)))
+    async def open(
+        self, address: str, credentials: Credentials, heartbeat_s: float, watch: Watch, contact: Contact
+    ) -> ThreadUplink:
+        return ThreadUplink(self, await self.call(_open(address, credentials, heartbeat_s, watch, contact)))
 
     def close(self) -> None:
         if self._loop is not None:
@@ -134,8 +148,10 @@ class ThreadLine:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
 
-async def _open(address: str, credentials: Credentials, heartbeat_s: float, watch: Watch) -> LoopUplink:
-    return LoopUplink(await connect(address, credentials), heartbeat_s, watch)
+async def _open(
+    address: str, credentials: Credentials, heartbeat_s: float, watch: Watch, contact: Contact
+) -> LoopUplink:
+    return LoopUplink(await connect(address, credentials), heartbeat_s, watch, contact)
 
 
 class ThreadUplink:

@@ -19,7 +19,7 @@ from orchestrator.member.machine import MemberMachine
 from orchestrator.model import MemberStatus, Role, TaskId
 from state import history
 from state.errors import StateError, StoreDamaged
-from state.log.protocol import GroupLog, Partition
+from state.log.protocol import GroupLog, Guarantee, MayWrite, Partition
 from workers import growth, halt_watch, halts, inputs, offered_stores
 from workers.blame import Caution, note_path
 from workers.call_watch import Turn, blame, is_of_one_record
@@ -293,6 +293,10 @@ class Worker:
         self.event(mem.DiskSeen(found))
 
     # ---- asked by its parts (ports.py)
+
+    def guarantee(self) -> tuple[Guarantee, MayWrite]:
+        """How the next commit is made; see Session."""
+        return self.session.guarantee()
 
     @property
     def transactional_id(self) -> str:

@@ -116,8 +116,11 @@ def instances(group: GroupState) -> list[dict[str, Any]]:
                 "host": member.join_request.host,
                 "pid": member.join_request.pid,
                 "notices": [],
+                "guarantees": [],
             },
         )
+        if member.join_request.guarantee not in row["guarantees"]:
+            row["guarantees"].append(member.join_request.guarantee)
         row["notices"] += member.status.notice.splitlines()
         row["workers"] += 1
         row["load"] += loads[member.name]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+LEASE_TIMEOUT_MS = 3_000
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -20,7 +22,7 @@ class Seen:
 class Election:
     """One candidate's memory of the lease."""
 
-    def __init__(self, timeout_ms: int = 3_000) -> None:
+    def __init__(self, timeout_ms: int = LEASE_TIMEOUT_MS) -> None:
         self.timeout_ms = timeout_ms
         self._seen: Seen | None = None
         self._since_ms: int | None = None

@@ -54,7 +54,7 @@ class Join(msgspec.Struct, tag="join", frozen=True):
         bounded(self)
         request = self.hello
         texts = (request.member, request.instance, request.incarnation, request.writer, request.zone, request.host)
-        if any(len(text) > NAME_MAX for text in (*texts, request.address)):
+        if any(len(text) > NAME_MAX for text in (*texts, request.address, request.guarantee)):
             raise ValueError(f"a name of the member is longer than {NAME_MAX}")
         if not (0 <= request.capacity <= TASKS_MAX and 0 <= request.pid <= COUNT_MAX and len(request.protocols) <= 100):
             raise ValueError("the member's capacity, pid or protocols are out of bounds")
@@ -130,10 +130,18 @@ class Found(msgspec.Struct, tag="found", frozen=True):
 
 
 class Welcome(msgspec.Struct, tag="welcome", frozen=True):
-    """The coordinator took the session; `changes`: it understands StatusDelta, which one of an older version does not."""
+    """The coordinator took the session; `changes`: it understands StatusDelta, which one of an older version does not.
+    `patience_ms`: it takes the member for silent no sooner than this after it heard of it; 0 from an older version."""
 
     term: int
     changes: bool = False
+    patience_ms: int = 0
+
+
+class Acknowledged(msgspec.Struct, tag="acknowledged", frozen=True):
+    """The coordinator has so many statuses of this session, the one in Join not counted; to members at least once alone."""
+
+    statuses: int
 
 
 class Assign(msgspec.Struct, tag="assign", frozen=True):
@@ -168,7 +176,7 @@ class Answer(msgspec.Struct, tag="answer", frozen=True):
 
 
 Up = Join | FullStatus | StatusDelta | Ask | Attach | Found
-Down = Welcome | Assign | Closed | Lookup | Answer
+Down = Welcome | Acknowledged | Assign | Closed | Lookup | Answer
 
 _encoder = msgspec.msgpack.Encoder()
 _up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)

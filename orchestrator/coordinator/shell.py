@@ -15,6 +15,7 @@ from typing import Any
 from orchestrator.clocks import monotonic_ms, wall_ms
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.assignor_process import AssignorProcess
+from orchestrator.coordinator.election import LEASE_TIMEOUT_MS
 from orchestrator.coordinator.heartbeat_delta import DeltaDecoder
 from orchestrator.coordinator.ledger import Ledger, NotCoordinator
 from orchestrator.coordinator.listener import Peer
@@ -24,7 +25,7 @@ from orchestrator.errors import ProtocolError
 from orchestrator.group import events as ev
 from orchestrator.group import invariants
 from orchestrator.group.step import Group
-from orchestrator.model import Settings, Task, TaskId
+from orchestrator.model import EXACTLY_ONCE, Settings, Task, TaskId
 
 log = logging.getLogger("orchestrator.coordinator")
 TICK_S = 0.1
@@ -68,6 +69,8 @@ class Coordinator:
         self.plans: dict[str, Any] = {}  # shown and not yet applied
         self._peers: dict[int, Peer] = {}
         self._decoders: dict[int, DeltaDecoder] = {}
+        self._renewed_ms = monotonic_ms()  # when the last renewal of the lease that was answered began
+        self._statuses: dict[int, int] = {}  # statuses of sessions that want them answered
         self._joined: dict[int, tuple[str, str]] = {}  # member and transactional id of a session
         self._writes: asyncio.Queue[ev.RecordOwners | ev.Fence | ev.OperationEnded] = asyncio.Queue()
         self._agreed = asyncio.Event()
@@ -215,7 +218,9 @@ class Coordinator:
 
     async def _renew(self) -> None:
         while True:
+            began_ms = monotonic_ms()
             await self.ledger.renew()
+            self._renewed_ms = began_ms
             await asyncio.sleep(RENEW_S)
 
     async def _tick(self) -> None:
@@ -271,10 +276,22 @@ class Coordinator:
             if decoder is None:
                 raise ProtocolError("a heartbeat of a peer that has not joined")
             self.event(ev.Heartbeat(peer.id, decoder.decode(message)))
+            self._answer(peer)
         elif isinstance(message, messages.Join):
             self._join(peer, message)
         else:
             raise ProtocolError(f"{type(message).__name__} is no message for a coordinator")
+
+    def _answer(self, peer: Peer) -> None:
+        """Have a member whose commits nothing fences know that it was heard. One that was fenced, or came back over
+        another session, was not; and nobody is by a coordinator that stood still for so long that there may be another."""
+        if peer.id not in self._statuses:
+            return
+        self._statuses[peer.id] += 1
+        member = self.group.members.of_session(peer.id)
+        leads = monotonic_ms() - self._renewed_ms < LEASE_TIMEOUT_MS
+        if leads and member is not None and not member.fenced:
+            peer.connection.send(messages.Acknowledged(self._statuses[peer.id]))
 
     def _join(self, peer: Peer, message: messages.Join) -> None:
         """A session is of one member under one transactional id, whatever it sends later."""
@@ -288,11 +305,14 @@ class Coordinator:
         if self._joined.setdefault(peer.id, who) != who:
             raise ProtocolError(f"a session of {self._joined[peer.id][0]} wanted to join as {join_request.member}")
         decoder = self._decoders.setdefault(peer.id, DeltaDecoder())
-        peer.connection.send(messages.Welcome(self.ledger.term, changes=True))
+        if join_request.guarantee != EXACTLY_ONCE:
+            self._statuses.setdefault(peer.id, 0)
+        peer.connection.send(messages.Welcome(self.ledger.term, True, self.settings.patience_ms))
         self.event(ev.Joined(peer.id, join_request, decoder.decode(message)))
 
     def ended(self, peer: Peer) -> None:
         self._peers.pop(peer.id, None)
         self._decoders.pop(peer.id, None)
+        self._statuses.pop(peer.id, None)
         if self._joined.pop(peer.id, None) is not None:
             self.event(ev.SessionEnded(peer.id))

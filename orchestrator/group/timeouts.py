@@ -83,8 +83,15 @@ def _fence_holder(group: GroupState, task: TaskId, now_ms: int) -> ch.Decisions:
     holder = holder_of(group, task)
     if holder is None:
         return
-    if holder.session is not None and holder.silent_for(now_ms) < _patience_ms(group):
-        if group.barrier and task in group.moves and not holder.fenced and not is_released(group.owners[task], holder):
+    if holder.silent_for(now_ms) < _patience_ms(group, holder):
+        speaks = holder.session is not None
+        if (
+            speaks
+            and group.barrier
+            and task in group.moves
+            and not holder.fenced
+            and not is_released(group.owners[task], holder)
+        ):
             yield ch.MovePostponed(task, now_ms)
         return
     if not holder.fenced and not is_released(group.owners[task], holder):
@@ -92,9 +99,10 @@ def _fence_holder(group: GroupState, task: TaskId, now_ms: int) -> ch.Decisions:
         yield from fencing.fence(group, holder.join_request.writer)
 
 
-def _patience_ms(group: GroupState) -> int:
-    """Three heartbeats that did not come are silence."""
-    return 3 * group.settings.heartbeat_ms
+def _patience_ms(group: GroupState, holder: Member) -> int:
+    """Three heartbeats that did not come are silence, and so is an ended connection after its grace."""
+    settings = group.settings
+    return settings.patience_ms if holder.session is None else settings.three_heartbeats_ms
 
 
 def _fence_absent(group: GroupState) -> ch.Decisions:

@@ -149,6 +149,13 @@ def fenced(transactional_id: str) -> str:
     return f"transactional id {transactional_id} was fenced: all it owned belongs to others now; drop it and join again"
 
 
+def not_sent(why: str = "") -> str:
+    return (
+        f"a commit at least once was cut short{f' ({why})' if why else ''}: its records may be in the log, and are "
+        "processed again from the last positions"
+    )
+
+
 def not_opened(transactional_id: str) -> str:
     return f"transactional id {transactional_id or '(none)'} was not opened by this process: open it before a commit"
 

@@ -12,13 +12,27 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from state.errors import Fenced, LeaseLost, LogBusy, MetadataChanged, NotOpened, Refused, TopicMismatch
+from state.errors import Fenced, LeaseLost, LogBusy, MetadataChanged, NotOpened, OutcomeUnknown, Refused, TopicMismatch
 from state.log import batches, checks, compaction
 from state.log.base import BASE, stands_on_one
 from state.log.batches import MESSAGE_BYTES_MAX, Batch
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
 from state.log.memory_parts import Entries, owns
-from state.log.protocol import Fetched, NewRecord, Partition, Reader, TaskCommit, TopicInfo, TopicSpec
+from state.log.memory_reader import MemoryReader
+from state.log.memory_transaction import OpenTransaction
+from state.log.protocol import (
+    EXACTLY_ONCE,
+    Fetched,
+    Guarantee,
+    MayWrite,
+    NewRecord,
+    Partition,
+    Reader,
+    TaskCommit,
+    TopicInfo,
+    TopicSpec,
+    always,
+)
 
 Built = Mapping[Partition, Sequence[Batch]]
 TRANSACTION_TIMEOUT_S = 10.0
@@ -164,24 +178,60 @@ class MemoryLog:
             raise Fenced(checks.fenced(transactional_id))
         self._opened.add((application, transactional_id))
 
+    def fences(self, guarantee: Guarantee) -> bool:
+        return guarantee == EXACTLY_ONCE or not self._markers
+
     async def commit(
-        self, application: str, transactional_id: str, tasks: Sequence[TaskCommit]
+        self,
+        application: str,
+        transactional_id: str,
+        tasks: Sequence[TaskCommit],
+        *,
+        guarantee: Guarantee = EXACTLY_ONCE,
+        may_write: MayWrite = always,
     ) -> dict[Partition, int]:
         if (application, transactional_id) not in self._opened:
             raise NotOpened(checks.not_opened(transactional_id))
         built = self._build(checks.merged(tasks), tasks)
+        unfenced = not self.fences(guarantee)
+        try:
+            self.check_writer(application, transactional_id, tasks)
+        except Refused:
+            if not unfenced:
+                self._write(built, committed=False)
+            raise
+        if not unfenced:
+            self.put_positions(application, tasks)
+            return self._write(built, committed=True)
+        behind = self.write_unfenced(tasks, may_write)
+        self.put_positions(application, tasks, may_write)
+        return behind
+
+    def check_writer(self, application: str, transactional_id: str, tasks: Sequence[TaskCommit]) -> None:
+        """Raises Fenced, Refused."""
         if (application, transactional_id) in self._fenced:
             raise Fenced(checks.fenced(transactional_id))
         owners = self._owners.get(application, {})
         refused = [task.scope for task in tasks if not owns(owners.get(task.scope), task, transactional_id)]
         if refused:
-            self._write(built, committed=False)
             raise Refused(frozenset(refused), checks.refused(transactional_id, refused))
+
+    # The two writes of a commit at least once; a simulation makes them one by one, and has processes end in between.
+
+    def write_unfenced(self, tasks: Sequence[TaskCommit], may_write: MayWrite = always) -> dict[Partition, int]:
+        """Raises OutcomeUnknown."""
+        if not may_write():
+            raise OutcomeUnknown(checks.not_sent())
+        return self._write(self._build(checks.merged(tasks), tasks), committed=True, marked=False)
+
+    def put_positions(self, application: str, tasks: Sequence[TaskCommit], may_write: MayWrite = always) -> None:
+        """Raises OutcomeUnknown."""
+        if not may_write():
+            raise OutcomeUnknown(checks.not_sent())
         for task in tasks:
             self._positions.setdefault(application, {}).update(task.positions)
             if task.at_ms:
                 self._committed_ms |= {(application, partition): task.at_ms for partition in task.positions}
-        return self._write(built, committed=True)
 
     def open_transaction(self, records: Mapping[Partition, Sequence[NewRecord]]) -> OpenTransaction:
         """Records that are written and neither committed nor aborted yet, as a slow or dead producer leaves them."""
@@ -226,9 +276,9 @@ class MemoryLog:
             checks.keys(self._topics[partition.topic], partition, records[partition])
         return built
 
-    def _write(self, built: Built, *, committed: bool) -> dict[Partition, int]:
-        """Append a finished transaction; an aborted one only takes offsets, and those only with `markers`. Returns the
-        offsets after the last records, which lie before the markers."""
+    def _write(self, built: Built, *, committed: bool, marked: bool = True) -> dict[Partition, int]:
+        """Append a finished transaction, or records outside of one (not `marked`); an aborted one only takes offsets, and
+        those only with `markers`. Returns the offsets after the last records, which lie before the markers."""
         if not committed and not self._markers:
             return {}
         behind: dict[Partition, int] = {}
@@ -238,7 +288,8 @@ class MemoryLog:
             behind[partition] = part.end
             if committed:
                 part.show(listed, base, self.now_ms())
-            self.mark(part, committed)
+            if marked:
+                self.mark(part, committed)
         self.wake()
         return behind
 
@@ -350,69 +401,6 @@ class MemoryLog:
     async def trim(self, positions: Mapping[Partition, int]) -> int:
         parts = [(self.part(partition), position) for partition, position in positions.items()]
         return sum(part.trim(position) for part, position in parts)
-
-
-class OpenTransaction:
-    """Holds the readable end of its partitions back until it is committed or aborted."""
-
-    def __init__(self, log: MemoryLog, built: Built) -> None:
-        self._log = log
-        self._held: list[tuple[Entries, int, Sequence[Batch]]] = []
-        for partition, listed in built.items():
-            part = log.part(partition)
-            base = part.take(listed)
-            part.open.append(base)
-            self._held.append((part, base, listed))
-
-    def commit(self) -> None:
-        self._finish(committed=True)
-
-    def abort(self) -> None:
-        self._finish(committed=False)
-
-    def _finish(self, *, committed: bool) -> None:
-        held, self._held = self._held, []
-        for part, base, listed in held:
-            part.open.remove(base)
-            if committed:
-                part.show(listed, base, self._log.now_ms())
-            self._log.mark(part, committed)
-            part.sort()
-        self._log.wake()
-
-
-class MemoryReader:
-    """See `state.log.protocol.Reader`."""
-
-    def __init__(self, log: MemoryLog) -> None:
-        self._log = log
-        self._positions: dict[Partition, int] = {}
-
-    def add(self, partition: Partition, position: int) -> None:
-        self._positions[partition] = position
-        self._log.wake()
-
-    def drop(self, partition: Partition) -> None:
-        self._positions.pop(partition, None)
-
-    async def poll(self, *, max_bytes_per_partition: int = 1 << 20, wait_ms: int = 0) -> list[Fetched]:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait_ms / 1000
-        await asyncio.sleep(0)  # a poll that always has data must not starve the loop
-        while True:
-            taken = [
-                got
-                for partition, position in self._positions.items()
-                if (got := self._log.fetch(partition, position, max_bytes_per_partition)) is not None
-            ]
-            for one in taken:
-                self._positions[one.partition] = one.next_position
-            if taken or loop.time() >= deadline:
-                return taken
-            await self._log.changed(deadline)
-
-    async def close(self) -> None:
-        self._positions.clear()
 
 
 def _finish(future: asyncio.Future[None]) -> None:

@@ -9,13 +9,17 @@ implementation passes the one contract suite in tests/contracts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from state.log.group_store import AppMetadata, GroupStore, Lease
 
 Headers = tuple[tuple[str, bytes], ...]
+Guarantee = Literal["exactly-once", "at-least-once"]
+EXACTLY_ONCE: Guarantee = "exactly-once"
+AT_LEAST_ONCE: Guarantee = "at-least-once"
+MayWrite = Callable[[], bool]
 
 
 class Partition(NamedTuple):
@@ -91,6 +95,11 @@ class TaskCommit:
     at_ms: int = 0
 
 
+def always() -> bool:
+    """For a caller whose writes are fenced, or that nobody takes anything from."""
+    return True
+
+
 class Reader(Protocol):
     """An incremental reader: a partition is added or dropped without touching the position or buffer of the others."""
 
@@ -118,6 +127,9 @@ class Log(Protocol):
     """
 
     log_id: str
+
+    def fences(self, guarantee: Guarantee) -> bool:
+        """Whether a fenced writer's commits of this guarantee are refused for certain; else the writer goes by its clock."""
 
     async def close(self) -> None: ...
 
@@ -177,9 +189,21 @@ class Log(Protocol):
         """
 
     async def commit(
-        self, application: str, transactional_id: str, tasks: Sequence[TaskCommit]
+        self,
+        application: str,
+        transactional_id: str,
+        tasks: Sequence[TaskCommit],
+        *,
+        guarantee: Guarantee = EXACTLY_ONCE,
+        may_write: MayWrite = always,
     ) -> dict[Partition, int]:
         """Write records and positions of all tasks in one transaction.
+
+        At least once asks for no more than this: the records are in the log before the positions are, and before the
+        answer; an end in between leaves records without positions, so they are processed again. A log that gains
+        nothing by that does as for exactly once. Where nothing fences the writer (`fences`),
+        `may_write` is asked before each request, and none is sent once it says no: OutcomeUnknown. An owner record that
+        this process has seen is obeyed all the same. What the log refuses late (InvalidRecord) may stand in part.
 
         Returns for each partition written the offset after its last record; markers are not counted, so it is at most
         the settled end. Raises Fenced: the id was fenced, all of its scopes are lost; this is the promise. Refused: the

@@ -23,7 +23,18 @@ from state.log.base import BASE, stands_on_one
 from state.log.batches import MESSAGE_BYTES_MAX
 from state.log.file_watch import open_watch
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
-from state.log.protocol import NewRecord, Partition, Reader, TaskCommit, TopicInfo, TopicSpec
+from state.log.protocol import (
+    EXACTLY_ONCE,
+    Guarantee,
+    MayWrite,
+    NewRecord,
+    Partition,
+    Reader,
+    TaskCommit,
+    TopicInfo,
+    TopicSpec,
+    always,
+)
 from state.log.sqlite_file import Synchronous, connect, explain, prepare
 from state.log.sqlite_reader import SqliteReader
 from state.log.sqlite_writer import FileIdentity, Writer, find_part, is_fenced, read_lease, read_metadata
@@ -230,9 +241,20 @@ class SqliteLog:
             raise Fenced(checks.fenced(transactional_id))
         self._opened.add((application, transactional_id))
 
+    def fences(self, guarantee: Guarantee) -> bool:
+        return True
+
     async def commit(
-        self, application: str, transactional_id: str, tasks: Sequence[TaskCommit]
+        self,
+        application: str,
+        transactional_id: str,
+        tasks: Sequence[TaskCommit],
+        *,
+        guarantee: Guarantee = EXACTLY_ONCE,
+        may_write: MayWrite = always,
     ) -> dict[Partition, int]:
+        """One transaction for either guarantee: two would cost more. Raises NotOpened, and what the
+        port says."""
         if (application, transactional_id) not in self._opened:
             raise NotOpened(checks.not_opened(transactional_id))
         return await self._write(partial(self._writer.commit, application, transactional_id, tasks))

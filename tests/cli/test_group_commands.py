@@ -50,7 +50,18 @@ def grow(group: Console, to: int) -> None:
 def test_status(group: Console) -> None:
     found = stable(group, 3)
     assert found.keys() >= {
-        *("schema", "application", "log", "generation", "protocol", "coordinator", "stable", "scale", "instances"),
+        *(
+            "schema",
+            "application",
+            "log",
+            "generation",
+            "protocol",
+            "guarantee",
+            "coordinator",
+            "stable",
+            "scale",
+            "instances",
+        ),
         *("tasks", "hand_overs"),
     }
     assert (found["schema"], found["application"], found["protocol"], found["stable"]) == (1, "bank", "learner", True)

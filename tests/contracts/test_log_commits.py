@@ -9,13 +9,14 @@ from state.errors import (
     InvalidRecord,
     LeaseLost,
     NotOpened,
+    OutcomeUnknown,
     RecordTooLarge,
     Refused,
     StateError,
     UnknownTopic,
 )
 from state.log.group_store import AppMetadata
-from state.log.protocol import GroupLog, NewRecord, Partition, TaskCommit
+from state.log.protocol import AT_LEAST_ONCE, EXACTLY_ONCE, GroupLog, NewRecord, Partition, TaskCommit
 from tests.contracts.logs import (
     APP,
     C0,
@@ -30,6 +31,7 @@ from tests.contracts.logs import (
     lease_of,
     owned,
     records,
+    until,
     values,
 )
 
@@ -284,3 +286,88 @@ async def test_nothing_is_seeded_without_the_lease(log: GroupLog) -> None:
     assert await log.positions(APP, INPUTS) == {}
     assert await values(log, C0) == []
     assert await log.metadata_of(APP, OPERATION) == {}
+
+
+# ---------------------------------------------------------------------- at least once
+
+
+async def test_a_commit_at_least_once_is_there_whole_for_another_process(log: GroupLog, place: Place) -> None:
+    """What the next owner asks for: settled ends, what is written, stable positions. Outputs can be read at once."""
+    await owned(log, "0_0", "0_1")
+    other = await place.open()
+    for number in range(5):
+        tasks = [
+            TaskCommit("0_0", 1, {P2: records(f"a{number}"), C0: records(str(number))}, {P0: number + 1}),
+            TaskCommit("0_1", 1, {P2: records(f"b{number}")}, {P1: number + 1}),
+        ]
+        behind = await log.commit(APP, "w-1", tasks, guarantee=AT_LEAST_ONCE)
+        assert behind.keys() == {P2, C0}
+        assert await other.positions(APP, INPUTS) == {P0: number + 1, P1: number + 1}
+        assert (await other.written([C0]))[C0] >= behind[C0]
+        assert (await other.ends([C0], settled=True))[C0] >= behind[C0]
+        assert await values(other, C0, behind[C0] - 1) == [str(number)]
+    assert await values(other, P2) == [f"{task}{number}" for number in range(5) for task in "ab"]
+    assert await log.commit(APP, "w-1", [TaskCommit("0_0", 1, {}, {P0: 9})], guarantee=AT_LEAST_ONCE) == {}
+    assert await log.positions(APP, [P0]) == {P0: 9}
+    assert await log.commit(APP, "w-1", [], guarantee=AT_LEAST_ONCE) == {}
+
+
+async def test_guarantees_may_follow_each_other(log: GroupLog) -> None:
+    await owned(log, "0_0")
+    last = 0
+    for number in range(6):
+        guarantee = AT_LEAST_ONCE if number % 3 else EXACTLY_ONCE
+        task = TaskCommit("0_0", 1, {C0: records(str(number))}, {P0: number + 1})
+        behind = await log.commit(APP, "w-1", [task], guarantee=guarantee)
+        assert behind[C0] > last
+        last = behind[C0]
+        assert await log.positions(APP, [P0]) == {P0: number + 1}
+    assert await values(log, C0) == [str(number) for number in range(6)]
+
+
+async def test_what_refuses_a_commit_refuses_one_at_least_once(log: GroupLog, place: Place) -> None:
+    lease = await owned(log, "0_0", "0_1")
+    await granted(log, "0_1", by="w-2", epoch=2)
+    mine, lost = (TaskCommit(scope, 1, {P0: records(scope)}, {P1: 1}) for scope in ("0_0", "0_1"))
+    with pytest.raises(Refused) as caught:
+        await log.commit(APP, "w-1", [mine, lost], guarantee=AT_LEAST_ONCE)
+    assert caught.value.scopes == {"0_1"}
+    big = TaskCommit("0_0", 1, {P0: records("c", "x" * MAX_MESSAGE_BYTES)}, {P2: 2})
+    with pytest.raises(RecordTooLarge, match="0_0"):
+        await log.commit(APP, "w-1", [big], guarantee=AT_LEAST_ONCE)
+    with pytest.raises(NotOpened):
+        await log.commit(APP, "w-9", [mine], guarantee=AT_LEAST_ONCE)
+    assert await values(log, P0) == []
+    assert await log.positions(APP, INPUTS) == {}
+    await log.commit(APP, "w-1", [mine], guarantee=AT_LEAST_ONCE)
+    await log.fence(lease, ["w-1"])
+
+    async def refused() -> bool:
+        try:
+            await log.commit(APP, "w-1", [mine], guarantee=AT_LEAST_ONCE)
+        except Fenced:
+            return True
+        return False
+
+    await until("the fence", refused)
+
+
+async def test_who_may_write_no_more_writes_nothing_where_nothing_fences(log: GroupLog) -> None:
+    """And can go on once it may: with another commit, as the outcome of the first is for its caller to find out."""
+    await owned(log, "0_0")
+    task = TaskCommit("0_0", 1, {C0: records("a")}, {P0: 1})
+    assert log.fences(EXACTLY_ONCE)
+    if log.fences(AT_LEAST_ONCE):
+        assert await log.commit(APP, "w-1", [task], guarantee=AT_LEAST_ONCE, may_write=lambda: False) == {C0: 1}
+        return
+    with pytest.raises(OutcomeUnknown, match="cut short"):
+        await log.commit(APP, "w-1", [task], guarantee=AT_LEAST_ONCE, may_write=lambda: False)
+    assert await values(log, C0) == []
+    answers = iter([True, False])
+    with pytest.raises(OutcomeUnknown):
+        await log.commit(APP, "w-1", [task], guarantee=AT_LEAST_ONCE, may_write=lambda: next(answers))
+    assert await values(log, C0) == ["a"]
+    assert await log.positions(APP, [P0]) == {}
+    await log.commit(APP, "w-1", [task], guarantee=AT_LEAST_ONCE)
+    assert await values(log, C0) == ["a", "a"]
+    assert await log.positions(APP, [P0]) == {P0: 1}

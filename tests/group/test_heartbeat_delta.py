@@ -195,7 +195,7 @@ async def test_a_peer_that_changes_what_it_never_told_is_dropped(caplog: pytest.
             control, good, bad = [await connect(address, credentials) for _ in range(3)]
             speaker = DeltaEncoder(status_of(TASKS))
             good.send(messages.Join(messages.VERSION, "bank", HELLO, status_of(TASKS)))
-            assert await good.receive_down() == messages.Welcome(1, changes=True)
+            assert await good.receive_down() == messages.Welcome(1, changes=True, patience_ms=Settings().patience_ms)
             speaker.changes = True
             bad.send(messages.StatusDelta(generation=1))
             with caplog.at_level(logging.WARNING, "orchestrator"), pytest.raises(ConnectionEnded):

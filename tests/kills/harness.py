@@ -27,6 +27,7 @@ SHAPES = {
     "sync": "tests.kills.receipts:app",
     "async": "tests.kills.receipts_async:app",
     "batch": "tests.kills.receipts_batch:app",
+    "repeated": "tests.kills.receipts_repeated:app",
 }
 INPUTS = [Partition("payments", number) for number in range(8)]
 DEADLINE_S = 90.0
@@ -42,6 +43,7 @@ class Report:
     records: int
     lost: list[int] = field(default_factory=list)
     doubled: list[int] = field(default_factory=list)
+    repeats: dict[int, int] = field(default_factory=dict)  # how often each was put out again
     wrong_balances: list[str] = field(default_factory=list)
     changelog_differs: list[str] = field(default_factory=list)
 
@@ -164,6 +166,12 @@ class Bank:
                 raise AssertionError(f"{done} of {self.records} processed after {DEADLINE_S:.0f} s; see {self.folder}")
             await asyncio.sleep(0.02)
 
+    async def told(self, *words: str) -> str:
+        """What a command prints."""
+        process = self.orchestrator(*words, name=words[0])
+        assert await asyncio.to_thread(process.wait, DEADLINE_S) == 0
+        return (self.folder / f"{words[0]}.log").read_text().rpartition("generation")[2]
+
     async def holder(self) -> str:
         """The instance that hosts the coordinator."""
         assert self.log is not None
@@ -205,10 +213,11 @@ class Bank:
             assert record.value is not None
             found[int.from_bytes(record.value, "big", signed=True)] += 1
         report.lost = [n for n in range(self.records) if n not in found]
-        report.doubled = [n for n, times in found.items() if times > 1]
+        report.repeats = {n: times - 1 for n, times in found.items() if times > 1}
+        report.doubled = list(report.repeats)
         expected: Counter[str] = Counter()
         for number in range(self.records):
-            expected[f"a{number % ACCOUNTS}"] += number % 7 - 3
+            expected[f"a{number % ACCOUNTS}"] += (number % 7 - 3) * found[number]
         last: dict[str, int] = {}
         for _, record in await read_topic(self.log, "receipts-balances-changelog"):
             assert record.key is not None and record.value is not None
@@ -229,9 +238,11 @@ async def read_topic(log: Log, topic: str) -> list[tuple[Partition, object]]:
     return await read_all(log, topic)  # type: ignore[return-value]
 
 
-async def life(folder: Path, what: str, moment: float, records: int = 4_000, url: str | None = None) -> Report:
+async def life(
+    folder: Path, what: str, moment: float, records: int = 4_000, url: str | None = None, shape: str = "sync"
+) -> Report:
     """One life in which `what` is killed when the share `moment` of the input is processed."""
-    bank = Bank(folder, records, url=url)
+    bank = Bank(folder, records, url=url, shape=shape)
     await bank.start()
     try:
         await bank.until(int(records * moment))

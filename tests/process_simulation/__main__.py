@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.process_simulation.apps import APPS
+from tests.process_simulation.apps import APPS, AT_LEAST_ONCE
 from tests.process_simulation.known import DEFECTS
 from tests.process_simulation.life import Life
 from tests.process_simulation.plan import KINDS, Plan, draw
@@ -35,7 +35,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--everything", action="store_true", help="also faults that today's shell does not survive")
     parser.add_argument("--kinds", default="", help=f"only these faults: {', '.join(KINDS)}")
-    parser.add_argument("--app", default=None, choices=sorted(APPS))
+    parser.add_argument("--app", default=None, choices=sorted({**APPS, **AT_LEAST_ONCE}))
     parser.add_argument("--plan", type=Path, default=None, help="live the plan of a file")
     parser.add_argument("--defect", default=None, help="live a known defect; `list` names them")
     parser.add_argument("--shrink", action="store_true", help="shrink what breaks")

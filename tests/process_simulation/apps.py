@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -74,10 +75,17 @@ def reach_at_once(payment: Record[str, Payment], balances: Table[str, int], rece
 
 
 def app_of(
-    name: str, call: Any, *, policy: Any = "stop", batch: bool = False, stateless: bool = False, **more: Any
+    name: str,
+    call: Any,
+    *,
+    policy: Any = "stop",
+    batch: bool = False,
+    stateless: bool = False,
+    guarantee: Any = "exactly-once",
+    **more: Any,
 ) -> App:
     """`call` reads payments, counts in balances, sends receipts. `policy`: "stop", "skip", or "letters" for dead letters."""
-    app = App(name, partitions=4)
+    app = App(name, partitions=4, guarantee=guarantee)
     payments = app.topic("payments", key=str, value=Payment)
     receipts = app.topic("receipts", key=str, value=int)
     places: list[Any] = [] if stateless else [app.table("balances", key=str, value=int, default=int)]
@@ -110,6 +118,8 @@ reaching = app_of("reaching", reach, policy=AWAY, concurrency=3, retries=1, back
 overlapping = app_of("overlapping", ask, policy="letters", concurrency=8)
 retrying = app_of("retrying", reach_at_once, policy=AWAY, retries=2, backoff=0.2)
 
+repeating = app_of("repeating", settle, guarantee="at-least-once")
+
 APPS: dict[str, App] = {
     app.id: app
     for app in (
@@ -117,6 +127,7 @@ APPS: dict[str, App] = {
         *(reaching, overlapping, retrying),
     )
 }
+AT_LEAST_ONCE = {"repeating": repeating}  # lives of their own: other plans draw from APPS as ever
 ASYNC = ("asking", "lettering", "reaching", "overlapping")
 POLICIES = {"skipping": "skip", "lettering": "letters", "sifting": "letters", "overlapping": "letters"}
 
@@ -133,10 +144,16 @@ class Expected:
     balances: dict[str, int]
 
 
-def expected(application: str, sent: Sequence[tuple[str, Payment]], without: Collection[int] = ()) -> Expected:
-    """`without`: records that no processor has completed, as is right."""
+def expected(
+    application: str,
+    sent: Sequence[tuple[str, Payment]],
+    without: Collection[int] = (),
+    again: Mapping[int, int] = MappingProxyType({}),
+) -> Expected:
+    """`without`: records that no processor has completed, as is right; `again`: how often one was put out once more, which
+    its table counts as often: what was put out and what was written stand in one commit."""
     sums: Counter[str] = Counter()
     done = [(key, payment) for key, payment in sent if payment.id not in without]
     for key, payment in done:
-        sums[payment.shop if application == "shopping" else key] += payment.amount
+        sums[payment.shop if application == "shopping" else key] += payment.amount * (1 + again.get(payment.id, 0))
     return Expected(frozenset(payment.id for _, payment in done), {} if application == "forwarding" else dict(sums))

@@ -20,6 +20,7 @@ from state.log.protocol import GroupLog
 from tests.process_simulation.disk import NoteFile
 from tests.process_simulation.process import DEAD, STOPPED, Process, ProcessGone, Thread, current
 from workers.blame import CallNote
+from workers.contact import Contact
 from workers.fleet import Fleet
 from workers.instance import Instance
 from workers.spec import InstanceSpec, WorkerSpec
@@ -58,8 +59,10 @@ class MemoryLine(ThreadLine):
     def soon(self, work: Callable[..., Any], *args: Any) -> None:
         self._process.loop.hand_over(self._process, lambda: work(*args), self._thread.context)
 
-    async def open(self, address: str, credentials: Credentials, heartbeat_s: float, watch: Watch) -> ThreadUplink:
-        return await super().open(address, credentials, heartbeat_s, self._process.watching(watch))
+    async def open(
+        self, address: str, credentials: Credentials, heartbeat_s: float, watch: Watch, contact: Contact
+    ) -> ThreadUplink:
+        return await super().open(address, credentials, heartbeat_s, self._process.watching(watch), contact)
 
     async def call(self, work: Coroutine[Any, Any, Any]) -> Any:
         if self._process.state == DEAD:  # what is left of it is unwound: nobody would run the work

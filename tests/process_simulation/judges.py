@@ -6,7 +6,7 @@ One rule: a judge compares with the oracle or with the log, never with what a pr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -25,8 +25,10 @@ class Broken(Exception):
 class Receipts:
     """Follows every commit: what was put out so far, and which inputs the positions say are done."""
 
-    def __init__(self, application: str) -> None:
+    def __init__(self, application: str, *, repeats: bool = False) -> None:
         self.application = application
+        self.repeats = repeats  # at least once: what no positions have passed may be put out again
+        self.passed: set[int] = set()
         self.sent: dict[Partition, list[tuple[int, int]]] = {}
         self.out: Counter[int] = Counter()
         self.letters: Counter[int] = Counter()
@@ -41,6 +43,11 @@ class Receipts:
 
     def committed(self, parts: Sequence[TaskCommit], ends: Mapping[Partition, int]) -> str | None:
         """What is wrong with a commit that the log has taken; None where nothing is."""
+        wrong = self._take(parts, ends)
+        return wrong or self.positioned(parts)
+
+    def _take(self, parts: Sequence[TaskCommit], ends: Mapping[Partition, int]) -> str | None:
+        before = Counter(self.out)
         for part in parts:
             for partition, records in part.records.items():
                 if partition.topic == "receipts":
@@ -50,12 +57,26 @@ class Receipts:
                 elif partition.topic.endswith("-changelog"):
                     rows = [(ends[partition], record) for record in records]
                     self.history.setdefault(partition, []).extend(rows)
-        doubled = sorted(number for number, times in (self.out + self.letters).items() if times > 1)
+        return self._wrong(before)
+
+    def written(self, parts: Sequence[TaskCommit], ends: Mapping[Partition, int]) -> str | None:
+        """The records of a commit at least once. They may be put out again as long as no positions say that they are done."""
+        return self._take(parts, ends)
+
+    def _wrong(self, before: Counter[int]) -> str | None:
+        if self.repeats:
+            doubled = sorted(number for number in (self.out - before) if number in self.passed)
+        else:
+            doubled = sorted(number for number, times in (self.out + self.letters).items() if times > 1)
         if doubled:
             return f"doubled: {_some(doubled)} were put out again"
         wrong = sorted(self.letters.keys() - self.may_be_left_out)
         if wrong:
             return f"letters: nothing is wrong with {_some(wrong)}"
+        return None
+
+    def positioned(self, parts: Sequence[TaskCommit]) -> str | None:
+        """The positions of a commit: what lies before them was put out, and is not to be put out again."""
         if self.application == "shopping":
             return None  # between its inputs and outputs lies a topic of its own
         for part in parts:
@@ -64,6 +85,10 @@ class Receipts:
                 if lost:
                     return f"lost: task {part.scope} commits position {position} of {partition} without {_some(lost)}"
         return None
+
+    def repeated(self) -> dict[int, int]:
+        """Where that is allowed: what was put out more than once, and how often it was put out again."""
+        return {number: times - 1 for number, times in self.out.items() if times > 1} if self.repeats else {}
 
     def missing_before(self, topic: str, number: int, offset: int) -> list[int]:
         """Records of an input before an offset that were not put out."""
@@ -83,6 +108,7 @@ class Receipts:
             number = rows[done][1]
             if not self.out[number] and not self.letters[number] and number not in self.may_be_left_out:
                 lost.append(number)
+            self.passed.add(number)
             done += 1
         self.done[partition] = done
         return lost
@@ -93,13 +119,15 @@ def payment_id(value: bytes | None) -> int:
     return msgspec.json.decode(value, type=Payment).id
 
 
-def final(log: MemoryLog, application: str, partitions: int, wanted: Expected) -> str | None:
-    """What is wrong at the end of a life. `partitions`: of the changelogs."""
+def final(
+    log: MemoryLog, application: str, partitions: int, wanted: Expected, repeated: Collection[int] = ()
+) -> str | None:
+    """What is wrong at the end of a life. `partitions`: of the changelogs; `repeated`: what may be there more than once."""
     found: Counter[int] = Counter()
     for record in _read(log, "receipts", log._topics["receipts"].partitions):
         found[int.from_bytes(record.value, "big", signed=True)] += 1
     lost = sorted(wanted.ids - found.keys())
-    doubled = sorted(number for number, times in found.items() if times > 1)
+    doubled = sorted(number for number, times in found.items() if times > 1 and number not in repeated)
     if lost or doubled:
         return f"outputs: lost {_some(lost)}, doubled {_some(doubled)}"
     if not wanted.balances:

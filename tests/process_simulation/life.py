@@ -24,7 +24,7 @@ from state.errors import Fenced, LeaseLost
 from state.log.memory import MemoryLog
 from state.log.protocol import NewRecord, Partition, TopicSpec
 from tests.process_simulation import faults, judges
-from tests.process_simulation.apps import APPS, ASYNC, Expected, Payment, expected, policy
+from tests.process_simulation.apps import APPS, ASYNC, AT_LEAST_ONCE, Expected, Payment, expected, policy
 from tests.process_simulation.blast import LOG_TIMED_OUT, Blast
 from tests.process_simulation.chance import Order, stream
 from tests.process_simulation.disk import Disk
@@ -59,14 +59,14 @@ class Life:
         only = None if plan.only is None else dict(plan.only)
         self.loop = VirtualLoop(plan.seed, Order(plan.seed, plan.order_rate, only))
         self.loop.network.delay_max = plan.net_delay
-        self.app = APPS[plan.application]
+        self.app = {**APPS, **AT_LEAST_ONCE}[plan.application]
         self.partitions = self.app.partitions
         self.log = MemoryLog(clock_ms=lambda: self.wall_ms(""))
         self.log._waiting = _Ordered()  # type: ignore[assignment]
         self.weather = Weather(stream(plan.seed, "log"), plan.log_delay)
         self.disk = Disk(stream(plan.seed, "disk"), self.breaks)
         self.chance = stream(plan.seed, "faults")
-        self.receipts = Receipts(plan.application)
+        self.receipts = Receipts(plan.application, repeats=plan.application in AT_LEAST_ONCE)
         self.processes: list[Process] = []
         self.jumps: dict[str, int] = {}
         self.sent: list[tuple[str, Payment]] = []
@@ -121,6 +121,15 @@ class Life:
     def committed(self, process: Process, parts: Any, ends: dict[Partition, int]) -> None:
         wrong = self.receipts.committed(parts, ends)
         if wrong is not None:
+            self.breaks(f"{wrong} (a commit of {process.name})")
+
+    def written(self, process: Process, parts: Any, ends: dict[Partition, int]) -> None:
+        """The records of a commit at least once; its positions follow, or do not."""
+        if (wrong := self.receipts.written(parts, ends)) is not None:
+            self.breaks(f"{wrong} (a commit of {process.name})")
+
+    def positioned(self, process: Process, parts: Any) -> None:
+        if (wrong := self.receipts.positioned(parts)) is not None:
             self.breaks(f"{wrong} (a commit of {process.name})")
 
     def answered(self, process: Process, name: str, who: str, error: Exception) -> None:
@@ -242,8 +251,10 @@ class Life:
         await self._all_are_members()
         await self._stop()
         if self.broken is None:
-            wrong = judges.final(self.log, self.plan.application, self.app.partitions, self._expected())
-            wrong = wrong or self._not_left_out() or self.blast.at_the_end()
+            wrong = judges.final(
+                self.log, self.plan.application, self.app.partitions, self._expected(), self.receipts.repeated()
+            )
+            wrong = wrong or self._doubled_without_a_fault() or self._not_left_out() or self.blast.at_the_end()
             if wrong is not None:
                 self.breaks(wrong)
         if self.broken is None and self.loop.unforeseen:
@@ -291,7 +302,7 @@ class Life:
     def _expected(self) -> Expected:
         """A record that a policy or an operator may leave out was, where it is not among the outputs."""
         left_out = {n for n in self.receipts.may_be_left_out if not self.receipts.out[n]}
-        return expected(self.plan.application, self.sent, left_out)
+        return expected(self.plan.application, self.sent, left_out, self.receipts.repeated())
 
     def _not_left_out(self) -> str | None:
         """Records that must have been left out and were put out, or that a policy for dead letters left out silently."""
@@ -307,6 +318,10 @@ class Life:
         if policy(self.plan.application) == "letters" and silent:
             return f"letters: {sorted(silent)} are neither put out nor among the dead letters"
         return None
+
+    def _doubled_without_a_fault(self) -> str | None:
+        again = sorted(self.receipts.repeated())
+        return f"doubled: {again}, and nothing befell the life" if again and not self.plan.faults else None
 
     # ---- the input
 

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
+from orchestrator.coordinator import shell
 from orchestrator.coordinator.election import Election
 from orchestrator.coordinator.ledger import NotCoordinator
 from orchestrator.coordinator.shell import Coordinator
@@ -45,6 +46,7 @@ from workers.blame import CallNote, Caution
 from workers.call_watch import CallWatch
 from workers.commit import Taken
 from workers.commit_machine import SHARE_LIFE, CommitMachine, Share, Work
+from workers.contact import Contact
 from workers.fleet import LEAVE_S, Fleet
 from workers.instance import Instance
 from workers.ledger import LogLedger
@@ -100,13 +102,24 @@ def log_forgets_fences(stack: ExitStack) -> None:
     original = MemoryLog.commit
 
     async def anyone(
-        self: MemoryLog, application: str, writer: str, parts: Sequence[TaskCommit]
+        self: MemoryLog, application: str, writer: str, parts: Sequence[TaskCommit], **how: Any
     ) -> dict[Partition, int]:
         self._fenced.clear()
-        return await original(self, application, writer, parts)
+        return await original(self, application, writer, parts, **how)
 
     _patch(stack, MemoryLog, "commit", anyone)
     _patch(stack, memory, "owns", lambda record, part, writer: True)
+
+
+def a_commit_without_a_fence_knows_no_time(stack: ExitStack) -> None:
+    """A worker that nothing would fence goes on at least once, however long ago a coordinator heard it."""
+    _patch(stack, Contact, "may_begin", lambda self: True)
+    _patch(stack, Contact, "may_write", lambda self: True)
+
+
+def a_deposed_coordinator_answers(stack: ExitStack) -> None:
+    """A coordinator that stood still, and has a successor by now, tells its members that they are heard."""
+    _patch(stack, shell, "LEASE_TIMEOUT_MS", 1 << 40)
 
 
 # ---- commits
@@ -116,15 +129,15 @@ def try_an_unknown_outcome_again(stack: ExitStack) -> None:
     """A commit whose outcome nobody knows is made once more."""
     original = commit.commit
 
-    async def again(log: Any, application: str, writer: str, taken: list[Taken], before: Any) -> object:
+    async def again(log: Any, application: str, writer: str, taken: list[Taken], before: Any, *how: Any) -> object:
         class Patient:
-            async def commit(self, *args: Any) -> Any:
+            async def commit(self, *args: Any, **more: Any) -> Any:
                 try:
-                    return await log.commit(*args)
+                    return await log.commit(*args, **more)
                 except OutcomeUnknown:
-                    return await log.commit(*args)
+                    return await log.commit(*args, **more)
 
-        return await original(Patient(), application, writer, taken, before)  # type: ignore[arg-type]
+        return await original(Patient(), application, writer, taken, before, *how)  # type: ignore[arg-type]
 
     _patch(stack, record_loop, "commit", again)
 
@@ -144,16 +157,18 @@ def positions_of_refused_parts(stack: ExitStack) -> None:
     """What was read for a refused part is committed with the parts of others."""
     original = commit.commit
 
-    async def with_positions(log: Any, application: str, writer: str, taken: list[Taken], before: Any) -> object:
+    async def with_positions(
+        log: Any, application: str, writer: str, taken: list[Taken], before: Any, *how: Any
+    ) -> object:
         everything = {p: o for t in taken for p, o in t.part.positions.items()}
 
         class Generous:
-            async def commit(self, application: str, writer: str, parts: list[TaskCommit]) -> Any:
+            async def commit(self, application: str, writer: str, parts: list[TaskCommit], **how: Any) -> Any:
                 first = parts[0]
                 more = TaskCommit(first.scope, first.epoch, first.records, {**everything, **first.positions})
-                return await log.commit(application, writer, [more, *parts[1:]])
+                return await log.commit(application, writer, [more, *parts[1:]], **how)
 
-        return await original(Generous(), application, writer, taken, before)  # type: ignore[arg-type]
+        return await original(Generous(), application, writer, taken, before, *how)  # type: ignore[arg-type]
 
     _patch(stack, record_loop, "commit", with_positions)
 
@@ -162,7 +177,7 @@ def stores_before_the_log(stack: ExitStack) -> None:
     """The stores are written before the commit is in the log."""
     original = commit.commit
 
-    async def early(log: Any, application: str, writer: str, taken: list[Taken], before: Any) -> object:
+    async def early(log: Any, application: str, writer: str, taken: list[Taken], before: Any, *how: Any) -> object:
         for one in taken:
             for table, writes in one.changes.writes.items():
                 store = one.run.stores[table].store
@@ -657,6 +672,8 @@ MUTATIONS: dict[str, Mutation] = {
         nobody_keeps_the_connection_alive,
         patience_has_no_end,
         a_timeout_of_the_log_is_a_crash,
+        a_commit_without_a_fence_knows_no_time,
+        a_deposed_coordinator_answers,
         nobody_looks_at_topics,
         start_at_what_is_gone,
     )
@@ -664,6 +681,8 @@ MUTATIONS: dict[str, Mutation] = {
 
 # Where a rule concerns one kind of application, its lives are of that kind.
 APPLICATION = {
+    "a_commit_without_a_fence_knows_no_time": "repeating",
+    "a_deposed_coordinator_answers": "repeating",
     "a_release_does_not_wait_for_the_call": "asking",
     "a_killed_process_blames_its_call": "lettering",
     "nobody_looks_at_topics": "forwarding",
@@ -674,6 +693,8 @@ APPLICATION = {
 }
 
 DIRECTED: dict[str, tuple[str, ...]] = {
+    "a_commit_without_a_fence_knows_no_time": ("stop-worker", "stop-instance", "stall", "kill-coordinator"),
+    "a_deposed_coordinator_answers": ("stop-worker", "stop-instance", "stall", "kill-coordinator"),
     "gaps_after_a_failed_call": ("raises",),
     "a_release_does_not_wait_for_the_call": ("leave", "join"),
     "halted_before_the_commit": ("raises",),

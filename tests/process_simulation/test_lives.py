@@ -17,6 +17,7 @@ from tests.process_simulation.plan import Fault, Plan, draw
 from tests.process_simulation.shrink import broken, shrunk
 
 LIVES, PIECE = 200, 20
+LIVES_AT_LEAST_ONCE = 60
 
 
 @pytest.mark.parametrize("first", range(0, LIVES, PIECE))
@@ -26,6 +27,17 @@ def test_lives_hold(first: int) -> None:
         error, _ = broken(draw(seed))
         if error is not None:
             pytest.fail(f"python -m tests.process_simulation --start {seed} --seeds 1 --trace: {error}")
+
+
+def test_lives_at_least_once_hold() -> None:
+    """Nothing is lost; what was put out again was so after a fault, and never once positions say that it is done."""
+    again = 0
+    for seed in range(LIVES_AT_LEAST_ONCE):
+        error, life = broken(draw(seed, application="repeating"))
+        if error is not None:
+            pytest.fail(f"python -m tests.process_simulation --app repeating --start {seed} --seeds 1 --trace: {error}")
+        again += len(life.receipts.repeated())
+    assert again, "no life of these was cut between the two writes of a commit: nothing was judged"
 
 
 @pytest.mark.parametrize("name", sorted(MUTATIONS))

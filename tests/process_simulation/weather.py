@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from state.errors import (
     Fenced,
@@ -17,13 +17,15 @@ from state.errors import (
     LogDamaged,
     LogFull,
     LogUnavailable,
+    NotOpened,
     OutcomeUnknown,
     PositionOutOfRange,
     Refused,
+    StateError,
 )
 from state.log.group_store import Lease
 from state.log.memory import MemoryLog
-from state.log.protocol import Fetched, Partition, TaskCommit
+from state.log.protocol import Fetched, Guarantee, MayWrite, Partition, TaskCommit
 from tests.process_simulation.process import DEAD, Process, current
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ WRITES = (
     "compact",
     "trim",
 )
+T = TypeVar("T")
 BUSY_WAIT_S = 2.0  # how long a call waits for a locked log before it says so
 
 
@@ -100,6 +103,10 @@ class Judge(Protocol):
 
     def committed(self, process: Process, parts: Sequence[TaskCommit], ends: dict[Partition, int]) -> None: ...
 
+    def written(self, process: Process, parts: Sequence[TaskCommit], ends: dict[Partition, int]) -> None: ...
+
+    def positioned(self, process: Process, parts: Sequence[TaskCommit]) -> None: ...
+
     def answered(self, process: Process, name: str, who: str, error: Exception) -> None: ...
 
     def not_committed(self, process: Process, parts: Sequence[TaskCommit], error: Exception | None) -> None: ...
@@ -134,13 +141,14 @@ class LogClient:
             return lambda *args, **more: self._call(name, args, more, writes=True)
         raise AttributeError(name)
 
+    def fences(self, guarantee: Guarantee) -> bool:
+        return self._shared.fences(guarantee)
+
     async def _call(self, name: str, args: tuple[Any, ...], more: dict[str, Any], *, writes: bool) -> Any:
         loop, weather, process = self._loop, self._weather, current()
-        self._weather.is_there(loop.time())
-        if writes and weather.locked_until > loop.time():
-            await self._wait_for_the_lock()
-        if writes and weather.full_until > loop.time():
-            raise LogFull("the log has no space left: free some space on its disk")
+        await self._is_there(writes=writes)
+        if name == "commit" and not self._shared.fences(more["guarantee"]):
+            return await self._commit_unfenced(*args, more["may_write"])
         lost = after = False
         if name == "commit" and weather.unknown > 0:
             weather.unknown -= 1
@@ -178,6 +186,71 @@ class LogClient:
         self._last = max(self._last, loop.time() + weather.delay())
         loop.call_at_always(self._last, execute)
         return await answer
+
+    async def _is_there(self, *, writes: bool) -> None:
+        loop, weather = self._loop, self._weather
+        weather.is_there(loop.time())
+        if writes and weather.locked_until > loop.time():
+            await self._wait_for_the_lock()
+        if writes and weather.full_until > loop.time():
+            raise LogFull("the log has no space left: free some space on its disk")
+
+    async def _commit_unfenced(
+        self, application: str, writer: str, parts: Sequence[TaskCommit], may_write: MayWrite
+    ) -> dict[Partition, int]:
+        """Two requests, each with a way of its own; the process may end, or stand still, before, between and behind them.
+        What is known of owners is looked at first, late, and never again."""
+        process, weather, shared = current(), self._weather, self._shared
+        try:
+            weather.answer(application, writer, parts)
+            if (application, writer) not in shared._opened:
+                raise NotOpened(writer)
+            if weather.chance.random() < 0.5:  # else it has not read of its fence yet: nothing but its clock stops it
+                shared.check_writer(application, writer, parts)
+        except StateError as error:
+            self._judge.answered(process, "commit", writer, error)
+            self._judge.not_committed(process, parts, error)
+            raise
+        lost = weather.unknown > 0
+        if lost:
+            weather.unknown -= 1
+
+        def write() -> dict[Partition, int]:
+            ends = shared.write_unfenced(parts)
+            self._judge.written(process, parts, ends)
+            return ends
+
+        def position() -> None:
+            shared.put_positions(application, parts)
+            self._judge.positioned(process, parts)
+
+        try:
+            ends = await self._sent(process, write, may_write)
+            if lost and weather.chance.random() < 0.5:
+                raise OutcomeUnknown("the log did not answer (the records are there)")
+            await self._sent(process, position, may_write)
+            if lost:
+                raise OutcomeUnknown("the log did not answer (it did what was asked)")
+        except OutcomeUnknown:
+            self._judge.not_committed(process, parts, None)
+            raise
+        return ends
+
+    async def _sent(self, process: Process, request: Callable[[], T], may_write: MayWrite) -> T:
+        """A request on its way: it is made however its sender fares meanwhile, or never."""
+        if not may_write():
+            raise OutcomeUnknown("nothing more was sent")
+        loop, answer = self._loop, self._loop.create_future()
+
+        def execute() -> None:
+            if process.state == DEAD and not self._weather.survives:
+                return
+            done = request()
+            loop.call_later(self._weather.delay(), loop.resolve, answer, done, context=process.context)
+
+        self._last = max(self._last, loop.time() + self._weather.delay())
+        loop.call_at_always(self._last, execute)
+        return cast(T, await answer)
 
     def _answer(self, name: str, answer: Any, process: Process, result: Any, error: Exception | None) -> None:
         def give() -> None:

@@ -42,12 +42,12 @@ class HeldLog(MemoryLog):
         self.waiting = 0
         self.commits = 0
 
-    async def commit(self, *args: Any) -> dict[Partition, int]:
+    async def commit(self, *args: Any, **more: Any) -> dict[Partition, int]:
         self.waiting += 1
         await self.gate.wait()
         self.waiting -= 1
         self.commits += 1
-        return await super().commit(*args)
+        return await super().commit(*args, **more)
 
 
 def app_of(call: Callable[..., Any], **options: Any) -> App:

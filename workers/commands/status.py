@@ -7,6 +7,7 @@ from typing import Any
 
 from orchestrator.cli.arguments import Parser
 from orchestrator.coordinator.requests import StatusRequest
+from state.log.protocol import AT_LEAST_ONCE, EXACTLY_ONCE
 from workers import halts
 from workers.client import client_of, description
 from workers.commands.run import add_access, add_place
@@ -47,6 +48,7 @@ async def status(args: Any) -> dict[str, Any]:
         "log": client.log_url,
         "generation": answer["generation"],
         "protocol": answer["protocol"],
+        "guarantee": weakest(answer["instances"], described),
         "coordinator": {"instance": lease.holder, "address": lease.address, "term": lease.term} if lease else None,
         "stable": answer["stable"],
         "scale": answer["scale"],
@@ -57,10 +59,19 @@ async def status(args: Any) -> dict[str, Any]:
     }
 
 
+def weakest(instances: list[dict[str, Any]], described: dict[str, Any]) -> str:
+    """What the application promises: no more than the weakest version of it that runs; that of the version that came last
+    where none does, or where the coordinator is of a version that does not say."""
+    found = {guarantee for one in instances for guarantee in one.get("guarantees", ())}
+    if not found:
+        return str(described["guarantee"])
+    return AT_LEAST_ONCE if AT_LEAST_ONCE in found else EXACTLY_ONCE
+
+
 def text(facts: dict[str, Any]) -> str:
     where = facts["coordinator"]
     head = (
-        f"{facts['application']}  generation {facts['generation']}  {facts['protocol']}  "
+        f"{facts['application']}  generation {facts['generation']}  {facts['protocol']}  {facts['guarantee']}  "
         f"{'stable' if facts['stable'] else 'moving'}  coordinator on {where['instance'] if where else '-'}"
     )
     instances = [(i["id"], i["state"], i["load"], i["host"], i["pid"]) for i in facts["instances"]]
@@ -80,8 +91,15 @@ def text(facts: dict[str, Any]) -> str:
             head,
             "",
             table(instances, ("instance", "state", "tasks", "host", "pid")),
+            *(f"{i['id']}: {_commits(i, facts)}" for i in facts["instances"] if _commits(i, facts)),
             *(f"{i['id']}: {notice}" for i in facts["instances"] for notice in i["notices"]),
             "",
             table(tasks, ("task", "active", "epoch", "input lag", "learners", "standbys")),
         ]
     )
+
+
+def _commits(instance: dict[str, Any], facts: dict[str, Any]) -> str:
+    """Where versions of the app disagree: how this instance commits."""
+    found = instance.get("guarantees", [])
+    return "" if found in ([], [facts["guarantee"]]) else f"commits {' and '.join(found)}"

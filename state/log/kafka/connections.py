@@ -19,6 +19,7 @@ from aiokafka.protocol.coordination import FindCoordinatorRequest_v1
 from state.errors import LogUnavailable, LogUnusable
 from state.log.kafka.codes import RETRIED, KafkaRefused, Then, Unreachable, check
 from state.log.kafka.requests import metadata
+from state.log.protocol import MayWrite, always
 
 T = TypeVar("T")
 
@@ -26,6 +27,10 @@ GROUP, TRANSACTION = 0, 1  # kinds of coordinators, as FindCoordinator numbers t
 REQUEST_TIMEOUT_MS = 15_000
 ANSWER_WITHIN_S = 30.0  # how long a request is tried again: longer than a broker's restart
 _PAUSE_S, _PAUSE_MAX_S, _PAUSE_UNREACHABLE_S = 0.001, 0.020, 0.100
+
+
+class TooLate(Exception):
+    """The sender may write no more by its own clock: this request was not sent; what was sent before may have arrived."""
 
 
 class _Exact:
@@ -119,14 +124,16 @@ class Connections:
 
     # ------------------------------------------------------------------ requests
 
-    async def send(self, node: int, request: Any, purpose: str) -> Any:
+    async def send(self, node: int, request: Any, purpose: str, may_write: MayWrite = always) -> Any:
         """The answer of one broker. Requests of one purpose are sent in the order of their calls, once it is open.
-        Raises Unreachable."""
+        `may_write` is asked last: nothing is waited for between its answer and the sending. Raises Unreachable, TooLate."""
         key = (node, purpose)
         try:
             connection = self._open.get(key)
             if connection is None or not connection.connected():
                 connection = await self._to(node, purpose)
+            if not may_write():
+                raise TooLate
             return await connection.send(_Exact(request))
         except (OSError, KafkaError, TimeoutError, AssertionError) as error:
             if (broken := self._open.pop(key, None)) is not None:
@@ -159,11 +166,11 @@ class Connections:
         if refused.then is Then.COORDINATOR:
             self.forget(kind, key)
 
-    async def coordinated(self, kind: int, key: str, request: Any, purpose: str) -> Any:
+    async def coordinated(self, kind: int, key: str, request: Any, purpose: str, may_write: MayWrite = always) -> Any:
         """The answer of the coordinator of `key`; an answer with a code is the caller's."""
         node = await self.coordinator(kind, key)
         try:
-            return await self.send(node, request, purpose)
+            return await self.send(node, request, purpose, may_write)
         except Unreachable:
             self.forget(kind, key)
             raise

@@ -25,7 +25,18 @@ from state.log.kafka.lease import Leases
 from state.log.kafka.offsets import Offsets
 from state.log.kafka.topics import Names, Topics
 from state.log.kafka.writers import Appender, Writers
-from state.log.protocol import NewRecord, Partition, Reader, TaskCommit, TopicInfo, TopicSpec
+from state.log.protocol import (
+    EXACTLY_ONCE,
+    Guarantee,
+    MayWrite,
+    NewRecord,
+    Partition,
+    Reader,
+    TaskCommit,
+    TopicInfo,
+    TopicSpec,
+    always,
+)
 
 TRANSACTION_TIMEOUT_S = 30.0
 BROKER_LOOKS_EVERY_S = 10.0  # how often a broker looks for transactions that are too old, by default
@@ -140,10 +151,22 @@ class KafkaLog:
     async def open_writer(self, application: str, transactional_id: str) -> None:
         await self._writers.open(application, transactional_id, await self._facts_of(application))
 
+    def fences(self, guarantee: Guarantee) -> bool:
+        return guarantee == EXACTLY_ONCE
+
     async def commit(
-        self, application: str, transactional_id: str, tasks: Sequence[TaskCommit]
+        self,
+        application: str,
+        transactional_id: str,
+        tasks: Sequence[TaskCommit],
+        *,
+        guarantee: Guarantee = EXACTLY_ONCE,
+        may_write: MayWrite = always,
     ) -> dict[Partition, int]:
-        return await self._writers.commit(application, transactional_id, tasks, await self._facts_of(application))
+        topic = await self._facts_of(application)
+        if guarantee == EXACTLY_ONCE:
+            return await self._writers.commit(application, transactional_id, tasks, topic)
+        return await self._writers.commit_unfenced(application, transactional_id, tasks, topic, may_write)
 
     async def fence(self, lease: Lease, transactional_ids: Collection[str]) -> dict[str, frozenset[str]]:
         checks.ids_to_fence(transactional_ids)

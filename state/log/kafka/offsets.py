@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from aiokafka.protocol.admin import DeleteRecordsRequest_v1
+from aiokafka.protocol.commit import OffsetCommitRequest_v3
 from aiokafka.protocol.offset import OffsetRequest_v3
 
 from state.errors import LogBusy
@@ -20,11 +21,12 @@ from state.log.kafka.codes import NONE, UNKNOWN_TOPIC, KafkaRefused
 from state.log.kafka.connections import GROUP, Connections
 from state.log.kafka.requests import OffsetFetchRequest_v7
 from state.log.kafka.topics import Topics
-from state.log.protocol import Partition
+from state.log.protocol import MayWrite, Partition, always
 
 _LATEST, _EARLIEST = -1, -2
 _ALL, _COMMITTED = 0, 1  # isolation levels
 _TRIM_TIMEOUT_MS = 10_000
+_NO_GENERATION, _BROKERS_RETENTION = -1, -1
 _PAUSE_S, _PAUSE_MAX_S = 0.001, 0.010
 
 
@@ -133,3 +135,30 @@ class Offsets:
             }
 
         return await self._connections.retried(f"positions of {group}", ask, within_s=self._settle_within_s)
+
+    async def commit(
+        self,
+        group: str,
+        positions: Mapping[Partition, int],
+        times_ms: Mapping[Partition, int],
+        may_write: MayWrite = always,
+    ) -> None:
+        """Put positions into the group, which has no members, outside of a transaction; `times_ms` beside them. Raises
+        TooLate."""
+        inside = self._topics.names.inside(group)
+        placed = {one: (position, str(times_ms.get(one, ""))) for one, position in positions.items()}
+        listed: Any = [
+            (topic, [(number, position, at_ms) for number, (position, at_ms) in numbers])
+            for topic, numbers in self._topics.names.by_topic(placed).items()
+        ]
+        request = OffsetCommitRequest_v3(inside, _NO_GENERATION, "", _BROKERS_RETENTION, listed)
+        what = f"committing positions of {group}"
+
+        async def ask() -> None:
+            answer = await self._connections.coordinated(GROUP, inside, request, "txn", may_write)
+            for code in (code for _, numbers in answer.topics for _, code in numbers if code != NONE):
+                refused = KafkaRefused(what, code)
+                self._connections.forget_if_moved(GROUP, inside, refused)
+                raise refused
+
+        await self._connections.retried(what, ask)

@@ -28,7 +28,7 @@ from state.log.kafka.connections import GROUP, TRANSACTION, Connections
 from state.log.kafka.offsets import Offsets
 from state.log.kafka.requests import TxnOffsetCommitRequest_v3
 from state.log.kafka.topics import Topics
-from state.log.protocol import Partition
+from state.log.protocol import MayWrite, Partition, always
 
 Built = Mapping[Partition, Sequence[Batch]]
 _ALL_REPLICAS = -1
@@ -98,11 +98,11 @@ class Producer:
 
     # ------------------------------------------------------------------ writing
 
-    async def produce(self, built: Built) -> dict[Partition, int]:
+    async def produce(self, built: Built, may_write: MayWrite = always) -> dict[Partition, int]:
         """Write batches outside of a transaction; the offset behind the last record of each partition.
-        Raises OutcomeUnknown."""
+        Raises OutcomeUnknown, TooLate."""
         try:
-            return await self._write(built, transactional=False)
+            return await self._write(built, transactional=False, may_write=may_write)
         except LogUnavailable as error:
             raise OutcomeUnknown(f"{error}; whether the records are in the log is not known") from error
 
@@ -217,15 +217,17 @@ class Producer:
 
     # ------------------------------------------------------------------ records
 
-    async def _write(self, built: Built, *, transactional: bool) -> dict[Partition, int]:
+    async def _write(self, built: Built, *, transactional: bool, may_write: MayWrite = always) -> dict[Partition, int]:
         """All batches, the next one of each partition at a time: a Produce takes one for each."""
         behind: dict[Partition, int] = {}
         for turn in range(max(map(len, built.values()), default=0)):
             batches = {partition: listed[turn] for partition, listed in built.items() if turn < len(listed)}
-            behind |= await self._write_turn(batches, transactional)
+            behind |= await self._write_turn(batches, transactional, may_write)
         return behind
 
-    async def _write_turn(self, batches: Mapping[Partition, Batch], transactional: bool) -> dict[Partition, int]:
+    async def _write_turn(
+        self, batches: Mapping[Partition, Batch], transactional: bool, may_write: MayWrite
+    ) -> dict[Partition, int]:
         sealed = {
             partition: seal(
                 batch.data, self._producer, self._epoch, self._sequences.get(partition, 0), transactional=transactional
@@ -239,7 +241,7 @@ class Producer:
             request = ProduceRequest_v7(
                 self._id if transactional else None, _ALL_REPLICAS, _PRODUCE_TIMEOUT_MS, list(by_topic.items())
             )
-            answer = await self._connections.send(node, request, self._purpose)
+            answer = await self._connections.send(node, request, self._purpose, may_write)
             return {
                 Partition(self._topics.names.outside(topic), one[0]): (one[1], one[2])
                 for topic, numbers in answer.topics

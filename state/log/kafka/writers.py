@@ -12,18 +12,18 @@ from collections.abc import Mapping, Sequence
 
 from aiokafka.protocol.admin import DescribeGroupsRequest_v1
 
-from state.errors import Fenced, MetadataChanged, NotOpened, OutcomeUnknown, Refused, StateError
+from state.errors import Fenced, LogUnavailable, MetadataChanged, NotOpened, OutcomeUnknown, Refused, StateError
 from state.log import checks
 from state.log.group_store import AppMetadata, OwnerRecord
 from state.log.kafka import facts
 from state.log.kafka.building import build, build_commit
 from state.log.kafka.cluster import Cluster
-from state.log.kafka.codes import KafkaRefused, check
-from state.log.kafka.connections import GROUP
+from state.log.kafka.codes import KafkaRefused, Then, check
+from state.log.kafka.connections import GROUP, TooLate
 from state.log.kafka.facts import EVERYBODYS, UNDER_LEASE
 from state.log.kafka.facts_topic import WRITER_TIMEOUT_S, FactsTopic
 from state.log.kafka.producer import Built, Producer, ProducerFenced
-from state.log.protocol import NewRecord, Partition, TaskCommit
+from state.log.protocol import MayWrite, NewRecord, Partition, TaskCommit
 
 
 class GroupInUse(StateError):
@@ -44,6 +44,7 @@ class Writers:
         self._cluster = cluster
         self._timeout_s = transaction_timeout_s
         self._opened: dict[tuple[str, str], Producer] = {}
+        self._unfenced: dict[tuple[str, str], Producer] = {}  # idempotent ones, of commits at least once
         self._lost: set[tuple[str, str]] = set()
 
     def producer(self, application: str, transactional_id: str) -> Producer:
@@ -92,12 +93,11 @@ class Writers:
             raise NotOpened(checks.not_opened(transactional_id))
         built = await build_commit(self._cluster.topics, tasks)
         positions = {partition: position for task in tasks for partition, position in task.positions.items()}
-        times_ms = {partition: task.at_ms for task in tasks for partition in task.positions if task.at_ms}
         await self._cluster.topics.require(positions)
         async with producer.turn:
             self._refuse(transactional_id, tasks, topic)
             try:
-                return await producer.transact(built, application, positions, times_ms)
+                return await producer.transact(built, application, positions, _times_ms(tasks))
             except ProducerFenced:
                 self._give_up(key)
                 raise Fenced(checks.fenced(transactional_id)) from None
@@ -105,8 +105,45 @@ class Writers:
                 self._give_up(key)
                 raise
 
+    async def commit_unfenced(
+        self,
+        application: str,
+        transactional_id: str,
+        tasks: Sequence[TaskCommit],
+        topic: FactsTopic | None,
+        may_write: MayWrite,
+    ) -> dict[Partition, int]:
+        """Records, and once they are acknowledged the positions. The owner records in memory are all that refuses here.
+        Raises NotOpened, Fenced, Refused, OutcomeUnknown, and what a topic refuses."""
+        key = (application, transactional_id)
+        if key in self._lost:
+            raise Fenced(checks.fenced(transactional_id))
+        opened = self._opened.get(key)
+        if opened is None:
+            raise NotOpened(checks.not_opened(transactional_id))
+        built = await build_commit(self._cluster.topics, tasks)
+        positions = {partition: position for task in tasks for partition, position in task.positions.items()}
+        await self._cluster.topics.require(positions)
+        async with opened.turn:
+            producer = self._unfenced.pop(key, None)
+            if producer is None:
+                producer = self._cluster.producer(None, self._timeout_s)
+                await producer.initialise()
+            self._refuse(transactional_id, tasks, topic)
+            try:
+                behind = await producer.produce(built, may_write)
+                if positions:
+                    await self._cluster.offsets.commit(application, positions, _times_ms(tasks), may_write)
+            except (TooLate, LogUnavailable, KafkaRefused) as error:
+                if isinstance(error, KafkaRefused) and error.then is not Then.FENCED:
+                    raise
+                raise OutcomeUnknown(checks.not_sent(str(error))) from error
+            self._unfenced[key] = producer  # after any error its sequence may have a gap: the next commit has a new one
+        return behind
+
     def _give_up(self, key: tuple[str, str]) -> None:
         self._opened.pop(key, None)
+        self._unfenced.pop(key, None)
         self._lost.add(key)
 
     def _refuse(self, transactional_id: str, tasks: Sequence[TaskCommit], topic: FactsTopic | None) -> None:
@@ -122,6 +159,11 @@ class Writers:
         ]
         if refused:
             raise Refused(frozenset(refused), checks.refused(transactional_id, refused))
+
+
+def _times_ms(tasks: Sequence[TaskCommit]) -> dict[Partition, int]:
+    """When its positions are committed, where a task says so."""
+    return {partition: task.at_ms for task in tasks for partition in task.positions if task.at_ms}
 
 
 def _owns(record: OwnerRecord | None, task: TaskCommit, transactional_id: str) -> bool:
