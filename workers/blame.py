@@ -9,7 +9,7 @@ reports the record as any failing one; else the next worker gives the record to 
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -106,6 +106,11 @@ class Caution:
         if self._done.get(scope, 0) < self._first or scope in self._left_out.values():
             return True
         return bool(self._blamed) and any(blame.task == scope for blame in self._blamed.values())
+
+    def is_ahead(self, scope: str, waiting: Iterable[str]) -> bool:
+        """Whether another task that waits has had fewer of its records: one after the other, each gets its turn."""
+        done = self._done.get(scope, 0)
+        return any(self._done.get(one, 0) < done and self.is_careful(one) for one in waiting)
 
     def is_left_out(self, topic: str, partition: int, offset: int) -> bool:
         """Whether an operator wants this record to be left out; the answer is yes once."""

@@ -26,7 +26,6 @@ from workers.commit import Taken, collect, commit
 from workers.ports import RecordPort
 from workers.rests import Rests
 from workers.task import TaskRun
-from workers.turns import in_turn
 from workers.unreadable import Unreadable
 
 log = logging.getLogger("orchestrator.records")
@@ -58,7 +57,6 @@ class RecordLoop:
         self._quiet = False
         self._turn_under_way: Turn | None = None
         self._turns: dict[TaskRun, Turn] = {}  # of async tasks
-        self._careful: TaskRun | None = None  # the one whose careful calls began last
         self._watches: CallWatches[TaskRun] = CallWatches(worker.surroundings.clock)
         max_call_s = worker.spec.instance.max_call_ms / 1000
         look_s = LOOKS * worker.spec.instance.settings.heartbeat_ms / 1000
@@ -108,7 +106,7 @@ class RecordLoop:
                 self._quiet = True
                 continue
             self._quiet = False
-            for run in in_turn(self.active(), self._careful):
+            for run in self.active():
                 await self._process(run)
                 self._look_at_the_time()
             if self._commit is not None:
@@ -299,10 +297,11 @@ class RecordLoop:
         return True
 
     def _begin_calls(self, run: TaskRun) -> None:
-        if self._worker.caution.is_careful(run.scope):
-            if self._calls:
+        caution = self._worker.caution
+        if caution.is_careful(run.scope):
+            waiting = [one.scope for one in self.active() if self._may_call(one)]
+            if self._calls or caution.is_ahead(run.scope, waiting):
                 return  # one call at a time, so that the note names the one that ends the process
-            self._careful = run
         self._event(cm.CallsBegan(run.id))
         self._calls[run] = asyncio.get_running_loop().create_task(self._call(run), name=f"calls of {run.id}")
 

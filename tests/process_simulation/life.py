@@ -45,8 +45,8 @@ MEMBERS_S = 20.0
 ORPHAN_S, ZOMBIE_S, RESTART_S = 20.0, 3.0, 3.0
 GOES_ON_S = 1.5  # what waited for the log is tried again within a second
 UPKEEP_S = 2.0  # the worker's, which no life is long enough for
-REST_S, MOVED_S = 60.0, 15.0  # so long after the last fault everything must be processed, or go on being processed:
-REST_MAX_S = 240.0  # a careful worker takes one slow call after the other
+COMMIT_CALLS = 2
+REST_S = 60.0  # so long after the last fault everything must be processed
 STOP_S = 60.0
 WALL_MS = 1_700_000_000_000
 
@@ -82,6 +82,7 @@ class Life:
         self.left_out: set[int] = set()  # by the operator
         self.removed: set[int] = set()  # by retention, whether they were processed before or not
         self.restarts = 0  # of the fleet, and of instances
+        self.rest_s = REST_S
         self.quiet = 0.0  # when the last fault of the plan is over
         FATES_OF_LIFE.begin(plan.troubles)
         self.receipts.may_be_left_out |= left_out_by_policy(self)
@@ -224,18 +225,16 @@ class Life:
         self.fleet_process, self.fleet = start_fleet(self, self.plan.instances)
         for fault in self.plan.faults:
             self.loop.call_later(fault.at_ms / 1000, faults.begin, self, fault)
+        # A careful worker takes one record of an async task a commit, and a commit is some calls of the log.
+        self.rest_s = max(REST_S, self.plan.records * COMMIT_CALLS * (self.plan.log_delay + self.plan.commit_ms / 1000))
         last = max((f.at_ms + f.for_ms for f in self.plan.faults), default=0)
         quiet = self.loop.time() + max(last, self.plan.produce_ms) / 1000
         self.until = self.quiet = max(self.until, quiet)
-        done, moved = 0, 0.0
         while not (self.loop.time() >= self.until and await self._at_rest()):
             await asyncio.sleep(LOOK_S)
             self._look_after()
             await self.operator.look()
-            if (processed := await self.processed()) > done:
-                done, moved = processed, self.loop.time()
-            over_s = self.loop.time() - self.until
-            if over_s > REST_S and (over_s > REST_MAX_S or self.loop.time() - moved > MOVED_S):
+            if self.loop.time() > self.until + self.rest_s:
                 return self.breaks(f"rest: {await self._what_waits()}")
         await self._coordinated()
         self._started_again()
