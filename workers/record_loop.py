@@ -141,8 +141,9 @@ class RecordLoop:
             run.process.nudge()
 
     def _may_call(self, run: TaskRun) -> bool:
-        """Whether something waits, and its call may begin."""
-        return bool(len(run.merger)) and self.machine.processes(run.id) and not self.rests.rests(run)
+        """Whether something waits, and its call may begin. A run that was given up may have a successor by now."""
+        waits = run.process is not None and len(run.merger) > 0
+        return waits and self.machine.processes(run.id) and not self.rests.rests(run)
 
     def _undo_calls(self) -> None:
         for run, calls in self._calls.items():
@@ -247,8 +248,7 @@ class RecordLoop:
             if run.process is not process or not self.machine.processes(run.id):
                 return
         turn = self._take(run, process)
-        clock = self._worker.surroundings.clock
-        began = clock()
+        began = (clock := self._worker.surroundings.clock)()
         self._turn_under_way = turn
         try:
             done = 1 if self._is_refused(turn) else process.run(turn.records, clock, began + TURN_S)
