@@ -116,7 +116,7 @@ def _spread(builder: AssignmentBuilder, tasks: list[TaskId], wanted: int, copies
     for task in tasks:
         kept = builder.standbys.get(task, [])
         coming = builder.view.standbys.get(task, {})
-        if len(coming) > len(kept) == wanted:
+        if len(coming) > len(kept) == wanted and coming.keys() >= set(kept):
             for member in sorted(coming, key=natural):
                 host = builder.host_of.get(member)
                 fullest = _fullest(builder, task, copies)
@@ -129,7 +129,10 @@ def _spread(builder: AssignmentBuilder, tasks: list[TaskId], wanted: int, copies
     for number, task in enumerate(tasks):
         if number % STEP == 0:
             yield
-        if len(builder.standbys.get(task, [])) == wanted and (fullest := _fullest(builder, task, copies)):
+        kept = builder.standbys.get(task, [])
+        if len(kept) != wanted or not builder.view.standbys.get(task, {}).keys() >= set(kept):
+            continue  # those that it misses restore first
+        if fullest := _fullest(builder, task, copies):
             _spread_one(builder, task, fullest, copies, restoring, heap)
 
 
