@@ -1,6 +1,6 @@
 """Commits at least once against exactly once, on one broker in one run: `python -m benchmarks.guarantees`.
 
-One rule: the two take turns, a block of commits each, so that what else the machine does falls upon both; told is the
+One rule: the two take turns, a block of commits each, so that what else the machine does falls upon both. It prints the
 ratio, and how far the blocks of one guarantee lie apart. A commit is what a worker with so many tasks writes in an interval:
 for each task an output, a changelog and a position.
 """

@@ -1,4 +1,4 @@
-"""The listener of an instance: it admits who has the application's secret, and bounds what strangers can cost.
+"""The listener of an instance: it admits peers that have the application's secret, and bounds the cost of others.
 
 One rule: nothing is handed on before the peer has proven its right. Connections, strangers among them, frames that have
 begun and the time that both may take are bounded; the bounds are counted in sweeps, so that a process that stood still

@@ -1,7 +1,7 @@
 """The secret of an application: what may be done with it, the proof that one has it, and its text in a file.
 
-One rule: a secret never travels. Who has it proves so with an HMAC over the nonces of both ends. A right contains the
-lesser ones: their keys are derived from its key, and none leads back. Pure; handshake.py exchanges the proofs.
+One rule: a secret never travels. A peer proves that it has the secret by an HMAC over the nonces of both ends. A right
+contains the lesser ones: their keys are derived from its key, and none leads back. Pure; handshake.py exchanges the proofs.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def refusal(has: Right, needed: Right) -> str:
 
 
 def proof(key: bytes, end: str, *facts: str | int | bytes) -> bytes:
-    """What only one who has `key` can say, as that end ("client", "server") of the exchange that `facts` describe."""
+    """The proof that an end ("client", "server") of the exchange that `facts` describe has `key`."""
     return hmac.digest(key, _encode([end, *facts]), hashlib.sha256)
 
 

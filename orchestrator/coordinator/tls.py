@@ -1,6 +1,6 @@
 """TLS for addresses that are not this machine's: the contexts of both ends, and what binds a proof to a certificate.
 
-One rule: who the peer is, is proven by the secret; TLS hides what is said. The proof is of the server's certificate, so a
+One rule: the secret proves the peer; TLS encrypts the connection. The proof covers the server's certificate, so a
 stranger between the two ends has none that fits (as RFC 5929, tls-server-end-point). With an authority (--tls-ca) both
 ends show certificates that it has signed, and nobody else gets as far as the proof.
 """
@@ -94,7 +94,7 @@ def check_tls(host: str, tls: Tls | None) -> ssl.SSLContext | None:
 
 def client_context(address: str, tls: Tls | None) -> tuple[str, int, ssl.SSLContext | None]:
     """Host, port and context to connect to an address of the group. Raises ValueError for none, WrongUse for one that is
-    open and without TLS: what is said there could be read on the way."""
+    open and without TLS: others on the network could read the connection."""
     plain = address.removeprefix(SCHEME)
     host, _, port = plain.rpartition(":")
     if plain != address:

@@ -161,7 +161,7 @@ class OperationEnded:
 class HandedOver:
     """A task changed hands. `gap_ms`: from the last commit of the old owner to the first of the new (None: none on one
     side, yet). `pause_ms`: that part of it in which there was something to do, see hand_overs.py (None: not known).
-    Told twice where the first commit comes later."""
+    The event comes twice where the first commit comes later."""
 
     task: TaskId
     epoch: int

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.cli.arguments import Parser
 from orchestrator.errors import WrongUse
-from pipeline.files.shape import shape_of
+from pipeline.files.shape import Shape, shape_of
 from pipeline.loading import load
 from pipeline.spark.backfill import backfill as run_backfill
 from pipeline.spark.verifying import Check
@@ -52,9 +52,7 @@ def backfill(argv: list[str]) -> int:
     )
     args = parser.parse_intermixed_args(argv)
     history = history_of(args.history)
-    shape = shape_of(args.key, args.value, args.timestamp)
-    if shape.flat and not history:
-        raise WrongUse("--key, --value and --timestamp name columns of files; name the files as TOPIC=PATTERN")
+    shape = _shape(args, history)
     url = args.log or default_log(load(args.app).id, Path.cwd(), existing=not history)
     facts = asyncio.run(
         run_backfill(
@@ -82,6 +80,8 @@ def verify(argv: list[str]) -> int:
     parser = _parser("verify", "Compute everything again on Spark and compare each key and output with the live ones.")
     parser.setting("--snapshots", help="folder of the snapshot of a backfill with --snapshot-only")
     args = parser.parse_intermixed_args(argv)
+    history = history_of(args.history)
+    shape = _shape(args, history)
     app = load(args.app)
     url = args.log or default_log(app.id, Path.cwd(), existing=True)
     checks = asyncio.run(
@@ -90,8 +90,8 @@ def verify(argv: list[str]) -> int:
             url,
             master=args.master,
             snapshots=Path(args.snapshots) if args.snapshots else None,
-            history=history_of(args.history),
-            shape=shape_of(args.key, args.value, args.timestamp),
+            history=history,
+            shape=shape,
             say=_say,
             allow_outside=args.allow_outside,
             memory_bytes=args.task_memory,
@@ -108,6 +108,14 @@ def shown(checks: list[Check]) -> str:
     """Checks as a table for people."""
     rows = [("ok" if c["ok"] else "DIFFERS", c["check"], c["expected"], c["found"]) for c in checks]
     return table(rows, ("", "check", "expected", "found"))
+
+
+def _shape(args: Any, history: dict[str, list[str]]) -> Shape:
+    """Raises WrongUse for columns without files."""
+    shape = shape_of(args.key, args.value, args.timestamp)
+    if shape.flat and not history:
+        raise WrongUse("--key, --value and --timestamp name columns of files; name the files as TOPIC=PATTERN")
+    return shape
 
 
 def _say(text: str) -> None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,6 +84,12 @@ def test_checks_are_shown() -> None:
 def test_a_pattern_that_the_shell_expanded_stays_with_its_topic() -> None:
     words = ["orders=a.parquet", "b.parquet", "names=n.csv", "orders=x=y/c.json"]
     assert commands.history_of(words) == {"orders": ["a.parquet", "b.parquet", "x=y/c.json"], "names": ["n.csv"]}
+
+
+@pytest.mark.parametrize("command", [commands.backfill, commands.verify])
+def test_columns_are_those_of_files(command: Any) -> None:
+    with pytest.raises(WrongUse, match="name the files as TOPIC=PATTERN"):
+        command([APP, "--key", "tail", "--log", "sqlite:x.db"])
 
 
 def test_history_must_name_its_topic() -> None:
