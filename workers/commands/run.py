@@ -19,11 +19,12 @@ from orchestrator.errors import WrongUse
 from orchestrator.settings import GROUP, group_settings_of, whole_number
 from orchestrator.weights import strange
 from pipeline.loading import load
+from state.log.protocol import GroupLog
 from workers.credentials import agree, instance_credentials, read_secret
 from workers.fleet import Fleet, Host, ProcessHost
 from workers.listening import place_of
 from workers.logs import BUSY_MS, default_log, log_path, open_log, show_log
-from workers.patient_log import open_patiently
+from workers.patient_log import PatientLog, open_patiently
 from workers.prepare import prepare
 from workers.spec import InstanceSpec
 
@@ -148,11 +149,14 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
     app = load(spec.app)
     limit_s = spec.log_timeout_ms / 1_000
     busy_ms = min(BUSY_MS, spec.log_timeout_ms)  # what a fleet writes can be written later
-    patient = await open_patiently(
-        lambda: open_log(spec.log, create=True, synchronous=spec.synchronous, busy_timeout_ms=busy_ms),
-        limit_s,
-        time.monotonic,
-    )
+
+    async def opened() -> GroupLog:
+        return await open_log(spec.log, create=True, synchronous=spec.synchronous, busy_timeout_ms=busy_ms)
+
+    if log_path(spec.log) is None:  # a broker that does not answer may be a wrong address: that is said at once
+        patient = PatientLog(await opened(), limit_s, time.monotonic)
+    else:
+        patient = await open_patiently(opened, limit_s, time.monotonic)
     log = patient.inner
     try:
         credentials = instance_credentials(spec)
