@@ -53,9 +53,16 @@ class Blame(msgspec.Struct, frozen=True):
         )
 
 
-def note_path(folder: Path, number: int) -> Path:
-    """Where worker `number` of the instance with this state folder notes its call."""
-    return folder / f"call-{number}.json"
+def note_path(folder: Path, incarnation: str) -> Path:
+    """Returns where this worker process of the instance with this state folder notes its call. Each has a file of its
+    own: a worker outlives its parent by a call that hangs, and its note must not be read as its successor's."""
+    return folder / f"call-{incarnation}.json"
+
+
+def remove_notes(folder: Path) -> None:
+    """Removes the notes of processes that ended without a parent to read them."""
+    for path in folder.glob("call-*.json"):
+        path.unlink(missing_ok=True)
 
 
 class CallNote:

@@ -33,7 +33,11 @@ class Halt(msgspec.Struct, frozen=True):
     @property
     def left_out(self) -> tuple[Place, ...]:
         """All records that are to be skipped."""
-        return (*self.skips, (self.topic, self.partition, self.offset)) if self.skip else self.skips
+        return (*self.skips, self.place) if self.skip else self.skips
+
+    @property
+    def place(self) -> Place:
+        return self.topic, self.partition, self.offset
 
     @property
     def record(self) -> str:
@@ -63,14 +67,17 @@ async def read_all(store: GroupStore, application: str) -> dict[str, Halt]:
     return {task: decode(value) for task, value in (await store.metadata_of(application, HALTS)).items()}
 
 
-async def write(log: GroupLog, application: str, task: str, halt: Halt) -> None:
-    """Writes a halt, with the skips before it that are not committed yet."""
+async def write(log: GroupLog, application: str, task: str, halt: Halt) -> bool:
+    """Writes a halt, with the skips before it that are not committed yet. Returns False, with nothing written, where its
+    record is to be skipped by now: a call of it that began before `resume --skip` ended after it."""
     while True:
         seen = await log.metadata(application, HALTS, task)
         skips = () if seen is None else await _not_committed(log, application, decode(seen).left_out)
+        if halt.place in skips:
+            return False
         value = encode(msgspec.structs.replace(halt, skips=skips))
         if await log.replace_metadata(application, HALTS, task, seen, value):
-            return
+            return True
 
 
 async def _not_committed(log: GroupLog, application: str, places: tuple[Place, ...]) -> tuple[Place, ...]:

@@ -69,6 +69,7 @@ class Instance:
         journal = self._surroundings.open_journal(directory.path / "journal.jsonl", {"instance": self.spec.instance})
         self._listen()
         journal.write("instance", pid=os.getpid(), attempt=self.spec.attempt)
+        self._surroundings.remove_notes(directory.path)
         try:
             around, limit_s = self._surroundings, self.spec.log_timeout_ms / 1000
             log_ = await open_patiently(lambda: around.open_log(self.spec), limit_s, around.clock)
@@ -128,8 +129,8 @@ class Instance:
             blame = self._note(number).read(code)
             if blame is not None and blame.stops(self._app) and self.spec.on_halt == "continue":
                 halt = halts.of_failure(blame.error(), self._surroundings.wall_ms())
-                await halts.write(self._log, self.spec.application, blame.task, halt)
-                log.error("%s is halted: %s", blame.task, blame.error())
+                if await halts.write(self._log, self.spec.application, blame.task, halt):
+                    log.error("%s is halted: %s", blame.task, blame.error())
                 blame = None
             elif blame is not None and blame.stops(self._app):
                 report(blame.error())
@@ -145,7 +146,7 @@ class Instance:
             pause = min(RESTART_MAX_S, pause * 2)
 
     def _note(self, number: int) -> CallNote:
-        return self._surroundings.open_note(note_path(self._directory.path, number))
+        return self._surroundings.open_note(note_path(self._directory.path, self._incarnations[number]))
 
     def _crashed(self, number: int, code: int, blame: Blame | None) -> None:
         """A worker ended without a report: the next one is careful, and leaves out the record that was found."""
@@ -157,7 +158,6 @@ class Instance:
         log.warning("worker %d of %s ended with %d%s; it is started again", number, self.spec.instance, code, why)
 
     async def _start(self, number: int) -> WorkerProcess:
-        self._note(number).clear()  # of a worker whose parent died before it: it says nothing about this one
         spec = WorkerSpec(
             self.spec,
             number,

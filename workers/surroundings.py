@@ -24,7 +24,7 @@ from state.directory import StateDirectory
 from state.log.protocol import GroupLog
 from state.store.protocol import Store
 from state.store.rocksdb import Budget, RocksDbStore
-from workers.blame import CallNote
+from workers.blame import CallNote, remove_notes
 from workers.credentials import instance_credentials
 from workers.journal import Journal, wall_ms
 from workers.logs import BUSY_MS, open_log
@@ -130,6 +130,7 @@ class Surroundings:
     )
     open_journal: Callable[[Path, Mapping[str, object]], Journal] = lambda path, facts: Journal(path, **facts)
     open_note: Callable[[Path], CallNote] = CallNote  # of the call under way: a worker writes it, its parent reads it
+    remove_notes: Callable[[Path], None] = remove_notes
     load_app: Callable[[str, Path], App] = load
     requests: Callable[[], Awaitable[asyncio.StreamReader]] = open_requests
     start_worker: Callable[[WorkerSpec], Awaitable[WorkerProcess]] = start_worker

@@ -69,7 +69,7 @@ class Worker:
         )
         self.failpoint = Failpoint(instance, log_)
         self.caution = Caution(
-            surroundings.open_note(note_path(self.directory.path, spec.number)),
+            surroundings.open_note(note_path(self.directory.path, spec.incarnation)),
             careful=spec.careful,
             blamed=spec.blamed,
         )

@@ -60,6 +60,10 @@ class Disk:
         self.open[path] = process
         return DiskStore(self, path, table, process, clock_ms)
 
+    def remove_notes(self, folder: Path) -> None:
+        for path in [path for path in self.notes if path.parent == folder]:
+            del self.notes[path]
+
     def touch(self, path: Path) -> None:
         """A judge: whoever opens or removes a table holds the lock of its task."""
         process, holder = current(), self.locks.get(path.parent)

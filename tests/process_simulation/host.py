@@ -158,6 +158,7 @@ def surroundings(life: Life, process: Process, instance: str) -> Surroundings:
         open_store=open_store,
         open_journal=lambda path, facts: MemoryJournal(life),  # type: ignore[arg-type,return-value]
         open_note=lambda path: CallNote(NoteFile(life.disk, path)),  # type: ignore[arg-type]
+        remove_notes=life.disk.remove_notes,
         start_worker=start_worker,
         exit=process.exit,
     )

@@ -760,6 +760,16 @@ def a_fleet_leaves_to_those_who_are_gone(stack: ExitStack) -> None:
     _patch(stack, Fleet, "_hand_over", sleep)
 
 
+def a_record_to_be_skipped_is_halted_at(stack: ExitStack) -> None:
+    """A call that began before its record was to be skipped, and fails after, halts the task again."""
+
+    async def write(log: Any, application: str, task: str, halt: Any) -> bool:
+        seen = await log.metadata(application, halts.HALTS, task)
+        return bool(await log.replace_metadata(application, halts.HALTS, task, seen, halts.encode(halt)))
+
+    _patch(stack, halts, "write", write)
+
+
 # Rules that few lives need: the mended plan (`mended/NAME.json`) that breaks without them.
 OF_MENDED: dict[str, Mutation] = {
     "grown_while_it_started": a_topic_that_grew_meanwhile_is_refused,
@@ -767,4 +777,5 @@ OF_MENDED: dict[str, Mutation] = {
     "forgotten_skip": a_later_halt_forgets_a_skip,
     "paused_call": a_pause_counts_as_a_call,
     "granted_while_ends_are_asked": ends_from_before_a_grant,
+    "called_until_after_its_skip": a_record_to_be_skipped_is_halted_at,
 }

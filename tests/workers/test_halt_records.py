@@ -79,3 +79,14 @@ async def test_a_task_that_is_halted_anew_stays_halted() -> None:
 def test_a_halt_of_an_earlier_release_opens() -> None:
     old = b'{"topic":"in","partition":0,"offset":3,"error":"it failed","at_ms":3,"skip":true}'
     assert halts.decode(old).left_out == (("in", 0, 3),)
+
+
+async def test_a_call_that_began_before_its_record_was_to_be_skipped_does_not_halt_the_task_again() -> None:
+    log = MemoryLog()
+    assert await halts.write(log, APP, TASK, FIRST)
+    assert await halts.take_back(log, APP, TASK, await raw(log), skip=True)
+    before = await raw(log)
+    assert not await halts.write(log, APP, TASK, FIRST)
+    assert await raw(log) == before
+    assert await halts.write(log, APP, TASK, SECOND)
+    assert not await halts.write(log, APP, TASK, FIRST)  # nor does it take the place of the later halt
