@@ -40,7 +40,7 @@ V = TypeVar("V")
 T = TypeVar("T")
 
 Guarantee = Literal["exactly-once", "at-least-once"]
-_RUNNER = ("workers.run_here", "run_app")
+_RUNNER = ("workers.fleet.run_here", "run_app")
 
 
 class App(Declares):

@@ -65,7 +65,7 @@ PURE_ROOMS = (
 PURE_MODULES = (
     *("orchestrator/coordinator/assignor_codec.py", "orchestrator/coordinator/election.py"),
     *("orchestrator/coordinator/heartbeat_delta.py", "orchestrator/coordinator/messages.py"),
-    *("orchestrator/coordinator/requests.py", "workers/throttle.py", "workers/commit_machine.py"),
+    *("orchestrator/coordinator/requests.py", "workers/worker/throttle.py", "workers/tasks/commit_machine.py"),
     *("state/errors.py", "state/history.py", "state/log/batches.py", "state/log/compaction.py"),
 )
 NOT_PURE = {

@@ -10,7 +10,7 @@ import os
 import msgspec
 
 from orchestrator.model import Settings
-from workers.blame import Blame
+from workers.calls.blame import Blame
 
 FAILED_APP = 70  # the user's code failed: another instance would fail on the same record
 REPORTED = 80  # a worker process ends with this and the exit code that it reports; any other end is a crash

@@ -24,12 +24,12 @@ from state.directory import StateDirectory
 from state.log.protocol import GroupLog
 from state.store.protocol import Store
 from state.store.rocksdb import Budget, RocksDbStore
-from workers.blame import CallNote, remove_notes
-from workers.credentials import instance_credentials
+from workers.calls.blame import CallNote, remove_notes
+from workers.connection.credentials import instance_credentials
+from workers.connection.uplink import Line, ThreadLine
 from workers.journal import Journal, wall_ms
-from workers.logs import BUSY_MS, open_log
+from workers.log.logs import BUSY_MS, open_log
 from workers.spec import InstanceSpec, WorkerSpec, encode_spec
-from workers.uplink import Line, ThreadLine
 
 
 class WorkerProcess(Protocol):
@@ -83,7 +83,7 @@ class ChildProcess:
 
 
 async def start_worker(spec: WorkerSpec) -> ChildProcess:
-    """Starts `python -m workers.worker_main`; the spec is the first line of its standard input."""
+    """Starts `python -m workers.worker.worker_main`; the spec is the first line of its standard input."""
     home = str(Path(__file__).resolve().parent.parent)
     paths = [home, *filter(None, [spec.instance.folder, os.environ.get("PYTHONPATH")])]
     process = ChildProcess(
@@ -91,7 +91,7 @@ async def start_worker(spec: WorkerSpec) -> ChildProcess:
             sys.executable,
             "-P",  # what lies in the current folder hides nothing of ours
             "-m",
-            "workers.worker_main",
+            "workers.worker.worker_main",
             stdin=asyncio.subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )

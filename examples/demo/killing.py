@@ -11,8 +11,8 @@ from examples.demo.stage import Stage
 from examples.flights import app
 from orchestrator.errors import TimedOut
 from state.errors import Fenced, Refused
-from workers.failpoint import read_late
 from workers.journal import read_journals
+from workers.worker.failpoint import read_late
 
 
 async def kill(stage: Stage) -> None:

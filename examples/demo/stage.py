@@ -20,7 +20,7 @@ from orchestrator.coordinator.requests import StatusRequest
 from orchestrator.errors import OrchestratorError, TimedOut
 from state.log.protocol import Partition
 from state.log.sqlite import SqliteLog
-from workers.client import Client
+from workers.fleet.client import Client
 
 
 class Stage:

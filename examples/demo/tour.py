@@ -23,8 +23,8 @@ from examples.flights import app
 from orchestrator.coordinator.requests import HandOversRequest
 from orchestrator.errors import OrchestratorError, RefusedBySafety, TimedOut
 from state.log.sqlite import open_sqlite
-from workers.client import Client
-from workers.credentials import credentials_of
+from workers.connection.credentials import credentials_of
+from workers.fleet.client import Client
 from workers.journal import read_journals
 from workers.prepare import prepare
 

@@ -2,7 +2,7 @@
 
 One rule: the receiver knows the whole status after each message, exactly as it would from a whole one. What a message
 does not name is as in the message before it on the same connection, which is ordered and loses nothing; a map sent as a
-column has the keys that it had, in the order in which they were sent. Used by workers/session.py and shell.py.
+column has the keys that it had, in the order in which they were sent. Used by workers/worker/session.py and shell.py.
 """
 
 from __future__ import annotations

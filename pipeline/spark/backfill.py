@@ -39,7 +39,7 @@ from state.log.base import Base
 from state.log.group_store import AppMetadata
 from state.log.protocol import GroupLog, Log, NewRecord, Partition
 from workers.journal import wall_ms
-from workers.logs import open_log
+from workers.log.logs import open_log
 from workers.prepare import Prepared, prepare
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pipeline.spark.verifying import Check
 from pipeline.spark.verifying import verify as run_verify
 from workers.commands.produce import add_shape
 from workers.commands.show import show_json, table
-from workers.logs import default_log
+from workers.log.logs import default_log
 
 SNAPSHOTS = ".orchestrator/snapshots"
 

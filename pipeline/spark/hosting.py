@@ -27,7 +27,7 @@ from pipeline.spark.session import SparkFailed, absolute_log, failure, is_gone, 
 from pipeline.spark.source import Source, ship
 from state.private import FILE, OTHERS, make_folder
 from workers.commands import run as run_command
-from workers.instance import run_instance
+from workers.instance.instance import run_instance
 from workers.journal import NAME, wall_ms
 from workers.spec import InstanceSpec, decode_instance, encode_spec
 
@@ -128,7 +128,7 @@ class SparkHandle:
         InheritableThread(target=self._job, daemon=True, name=self._group).start()
 
     async def wait(self) -> int:
-        """See workers.fleet.Handle. A job that Spark gave up counts as killed: it is submitted again."""
+        """See workers.fleet.fleet.Handle. A job that Spark gave up counts as killed: it is submitted again."""
         code = await asyncio.shield(self._done)
         patience = self._loop.time() + ALONE_S
         while self._alone and self._pid() is not None:

@@ -22,7 +22,7 @@ from pipeline.spark.rows import packed
 from state.errors import StateError, UnknownTopic
 from state.log.batches import decode
 from state.log.protocol import Log, Partition, StoredRecord
-from workers.logs import open_log
+from workers.log.logs import open_log
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.errors import OrchestratorError, WrongUse
 from pipeline.spark.java import find_java_home
 from state.errors import StateError
-from workers.logs import log_path
+from workers.log.logs import log_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

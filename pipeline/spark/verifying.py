@@ -28,9 +28,9 @@ from state.log import base
 from state.log.base import Base
 from state.log.group_store import GroupStore
 from state.log.protocol import Log, Partition
-from workers.client import description
+from workers.fleet.client import description
 from workers.journal import wall_ms
-from workers.logs import open_log
+from workers.log.logs import open_log
 from workers.prepare import Prepared, prepare
 
 if TYPE_CHECKING:

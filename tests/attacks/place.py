@@ -25,7 +25,7 @@ from orchestrator.coordinator.services import Services
 from orchestrator.coordinator.shell import Coordinator
 from orchestrator.coordinator.transport import connect
 from orchestrator.model import JoinRequest, MemberStatus, Owner, Settings, Task, TaskId
-from workers.instance_stores import InstanceStores
+from workers.instance.instance_stores import InstanceStores
 
 TASKS = [TaskId(0, number) for number in range(4)]
 HOLDS = {"S1": TASKS[:2], "S2": TASKS[2:]}

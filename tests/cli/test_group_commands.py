@@ -17,8 +17,8 @@ import pytest
 
 from orchestrator.errors import TimedOut
 from tests.cli.console import Console, Done
-from workers.client import client_of
 from workers.commands.scale_up import wait_stable
+from workers.fleet.client import client_of
 
 pytestmark = pytest.mark.processes
 HAND_OVERS = {"count", "p50_ms", "p99_ms", "max_ms"}

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from state.log.batches import decode
 from state.log.protocol import Log, Partition
-from workers.logs import open_log
+from workers.log.logs import open_log
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SHAPES = {

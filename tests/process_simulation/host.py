@@ -19,14 +19,14 @@ from state.errors import StateError
 from state.log.protocol import GroupLog
 from tests.process_simulation.disk import NoteFile
 from tests.process_simulation.process import DEAD, STOPPED, Process, ProcessGone, Thread, current
-from workers.blame import CallNote
-from workers.contact import Contact
-from workers.fleet import Fleet
-from workers.instance import Instance
+from workers.calls.blame import CallNote
+from workers.connection.contact import Contact
+from workers.connection.uplink import ThreadLine, ThreadUplink, Watch
+from workers.fleet.fleet import Fleet
+from workers.instance.instance import Instance
 from workers.spec import InstanceSpec, WorkerSpec
 from workers.surroundings import Surroundings
-from workers.uplink import ThreadLine, ThreadUplink, Watch
-from workers.worker_main import run_worker
+from workers.worker.worker_main import run_worker
 
 if TYPE_CHECKING:
     from tests.process_simulation.life import Life
@@ -72,7 +72,7 @@ class MemoryLine(ThreadLine):
 
 
 class Child:
-    """See `workers.surroundings.WorkerProcess`, and `workers.fleet.Handle`."""
+    """See `workers.surroundings.WorkerProcess`, and `workers.fleet.fleet.Handle`."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -104,7 +104,7 @@ class Child:
 
 
 class Host:
-    """See `workers.fleet.Host`."""
+    """See `workers.fleet.fleet.Host`."""
 
     def __init__(self, life: Life) -> None:
         self._life = life

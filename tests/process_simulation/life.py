@@ -36,8 +36,8 @@ from tests.process_simulation.operator import Operator, left_out_by_policy
 from tests.process_simulation.plan import Plan
 from tests.process_simulation.process import DEAD, RUNNING, STOPPED, Process, current
 from tests.process_simulation.weather import LogClient, Weather
-from workers import worker
 from workers.spec import REPORTED, InstanceSpec
+from workers.worker import worker
 
 KEYS = 23
 LOOK_S = 0.2

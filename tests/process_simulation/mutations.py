@@ -28,33 +28,24 @@ from state.log.memory import MemoryLog
 from state.log.protocol import Partition, TaskCommit
 from tests.process_simulation.disk import Directory, DiskStore, Lock
 from tests.process_simulation.process import current
-from workers import (
-    candidate,
-    commit,
-    commit_machine,
-    growth,
-    halts,
-    instance,
-    patient_log,
-    prepare,
-    record_loop,
-    stores,
-    worker,
-    worker_main,
-)
-from workers.blame import CallNote, Caution
-from workers.call_watch import CallWatch
-from workers.commit import Taken
-from workers.commit_machine import SHARE_LIFE, CommitMachine, Share, Work
-from workers.contact import Contact
-from workers.fleet import LEAVE_S, Fleet
-from workers.instance import Instance
-from workers.ledger import LogLedger
-from workers.patient_log import Patience
-from workers.session import Session
-from workers.task import TaskRun
-from workers.uplink import LoopUplink
-from workers.worker import Worker
+from workers import prepare
+from workers.calls.blame import CallNote, Caution
+from workers.calls.call_watch import CallWatch
+from workers.connection.contact import Contact
+from workers.connection.uplink import LoopUplink
+from workers.fleet.fleet import LEAVE_S, Fleet
+from workers.instance import candidate, instance
+from workers.instance.instance import Instance
+from workers.instance.ledger import LogLedger
+from workers.log import patient_log
+from workers.log.patient_log import Patience
+from workers.tasks import commit, commit_machine, halts, stores
+from workers.tasks.commit import Taken
+from workers.tasks.commit_machine import SHARE_LIFE, CommitMachine, Share, Work
+from workers.tasks.task import TaskRun
+from workers.worker import growth, record_loop, worker, worker_main
+from workers.worker.session import Session
+from workers.worker.worker import Worker
 
 Mutation = Callable[[ExitStack], None]
 

@@ -13,8 +13,8 @@ from tests.process_simulation.apps import policy
 from tests.process_simulation.fates import FATES_OF_LIFE, HANGS, RAISES
 from tests.process_simulation.judges import payment_id, records_of
 from tests.process_simulation.process import DEAD
-from workers import halts
-from workers.halts import Halt
+from workers.tasks import halts
+from workers.tasks.halts import Halt
 
 if TYPE_CHECKING:
     from tests.process_simulation.life import Life

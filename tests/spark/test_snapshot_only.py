@@ -29,8 +29,8 @@ from tests.spark.test_backfill import APP, ROOT, Place, committed, driven, recor
 from workers.commands.consume import read_all
 from workers.journal import read_journals
 from workers.prepare import Prepared, prepare
-from workers.stores import Opened, StoreOpener
 from workers.surroundings import REAL, Surroundings
+from workers.tasks.stores import Opened, StoreOpener
 
 pytestmark = pytest.mark.spark
 DEADLINE_S = 120.0

@@ -75,7 +75,7 @@ class Shop:
         )
         with (self.console.folder / "run.err").open("ab") as err:
             process = subprocess.Popen(
-                [sys.executable, "-m", "workers.instance"],
+                [sys.executable, "-m", "workers.instance.instance"],
                 cwd=self.console.folder,
                 env=self.console._environment(),
                 stdin=subprocess.PIPE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workers.blame import Blame, CallNote, note_path, remove_notes
+from workers.calls.blame import Blame, CallNote, note_path, remove_notes
 
 LASTED = Blame("0_1", "payments", 1, 7, ("settle",), "lasted longer than --max-call of 5 s")
 

@@ -14,7 +14,7 @@ from pipeline.process import TaskProcess
 from pipeline.records import SourceRecord
 from tests.process_simulation.chance import Order
 from tests.process_simulation.loop import VirtualLoop
-from workers.call_watch import CallWatch, Turn
+from workers.calls.call_watch import CallWatch, Turn
 
 RECORDS = [("in", SourceRecord(0, 0, b"k", b"v"))]
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from orchestrator.model import TaskId
-from workers import commit_machine as cm
-from workers.commit_machine import SHARE_LIFE, WORK_LIFE, CommitMachine, Share, Work
+from workers.tasks import commit_machine as cm
+from workers.tasks.commit_machine import SHARE_LIFE, WORK_LIFE, CommitMachine, Share, Work
 
 TASKS = [TaskId(0, n) for n in range(3)]
 A, B = TASKS[:2]

@@ -16,12 +16,12 @@ from state.log.memory import MemoryLog
 from state.log.protocol import AT_LEAST_ONCE, EXACTLY_ONCE
 from tests.contracts.logs import until
 from workers.commands.status import weakest
-from workers.contact import Contact, patient
-from workers.credentials import instance_credentials
+from workers.connection.contact import Contact, patient
+from workers.connection.credentials import instance_credentials
 from workers.prepare import prepare
-from workers.session import Session
 from workers.spec import InstanceSpec, WorkerSpec
-from workers.worker import Worker
+from workers.worker.session import Session
+from workers.worker.worker import Worker
 
 app = App("counted", partitions=1, guarantee="at-least-once")
 numbers = app.topic("numbers", key=str, value=int)

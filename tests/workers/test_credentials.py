@@ -21,8 +21,16 @@ from state.log.memory import MemoryLog
 from state.log.protocol import TopicSpec
 from state.log.sqlite import open_sqlite
 from state.private import close_to_others, make_folder, publish
-from workers.credentials import agree, client_path, instance_credentials, make_secret, read_secret, renew, secret_path
-from workers.listening import place_of, place_of_instance
+from workers.connection.credentials import (
+    agree,
+    client_path,
+    instance_credentials,
+    make_secret,
+    read_secret,
+    renew,
+    secret_path,
+)
+from workers.connection.listening import place_of, place_of_instance
 from workers.spec import InstanceSpec
 
 SECRET = Secret(Right.JOIN, bytes(range(KEY_BYTES)))

@@ -20,9 +20,9 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.model import MemberStatus, Owner, Settings, Task, TaskId
 from state.log.memory import MemoryLog
 from tests.attacks.place import credentials, join_request
-from workers.client import Client
 from workers.commands.query import ask_where_it_is
-from workers.instance_stores import InstanceStores
+from workers.fleet.client import Client
+from workers.instance.instance_stores import InstanceStores
 
 TASK = TaskId(0, 0)
 

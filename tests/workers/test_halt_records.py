@@ -5,8 +5,8 @@ from __future__ import annotations
 from state.log.group_store import OwnerRecord
 from state.log.memory import MemoryLog
 from state.log.protocol import NewRecord, Partition, TaskCommit, TopicSpec
-from workers import halts
-from workers.halts import HALTS, Halt
+from workers.tasks import halts
+from workers.tasks.halts import HALTS, Halt
 
 APP, TASK = "x", "0_0"
 FIRST, SECOND, THIRD = (Halt("in", 0, offset, "it failed", offset) for offset in (3, 5, 7))

@@ -11,7 +11,7 @@ import pytest
 
 from state.log.sqlite import open_sqlite
 from tests.kills.receipts import app
-from workers.fleet import ProcessHost
+from workers.fleet.fleet import ProcessHost
 from workers.journal import read_journals
 from workers.prepare import prepare
 from workers.spec import InstanceSpec

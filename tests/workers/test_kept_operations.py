@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from state.log.memory import MemoryLog
-from workers.ledger import OPERATION, LogLedger
+from workers.instance.ledger import OPERATION, LogLedger
 
 
 def operation(name: str) -> dict[str, Any]:

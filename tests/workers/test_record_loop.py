@@ -23,10 +23,10 @@ from state.log.batches import decode
 from state.log.group_store import OwnerRecord
 from state.log.memory import MemoryLog
 from state.log.protocol import NewRecord, Partition
-from workers.blame import CallNote, Caution
+from workers.calls.blame import CallNote, Caution
 from workers.prepare import prepare
 from workers.spec import InstanceSpec, WorkerSpec
-from workers.worker import Worker
+from workers.worker.worker import Worker
 
 DEADLINE_S = 30.0
 TASKS = (TaskId(0, 0), TaskId(0, 1))
@@ -149,7 +149,7 @@ async def test_a_stop_in_the_middle_of_a_commit_loses_nothing(tmp_path: Path) ->
 
 
 async def test_a_stop_undoes_a_call_that_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.record_loop.CALL_END_S", 0.05)
+    monkeypatch.setattr("workers.worker.record_loop.CALL_END_S", 0.05)
 
     async def hang(record: Record[str, int], sums: Any, out: Any) -> None:
         count(record, sums, out)

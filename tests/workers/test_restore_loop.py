@@ -13,8 +13,8 @@ from state.log.memory import MemoryLog
 from state.log.protocol import NewRecord
 from workers.prepare import prepare
 from workers.spec import InstanceSpec, WorkerSpec
-from workers.task import TaskRun
-from workers.worker import Worker, monotonic_ms
+from workers.tasks.task import TaskRun
+from workers.worker.worker import Worker, monotonic_ms
 
 DEADLINE_S = 30.0
 COUNT = 40_000  # many writes of the store for one fetch, with a turn of the loop after each

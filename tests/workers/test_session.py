@@ -9,11 +9,11 @@ from orchestrator import App, Record, Table
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.listener import Listener, Peer
 from state.log.memory import MemoryLog
-from workers.credentials import instance_credentials
+from workers.connection.credentials import instance_credentials
 from workers.prepare import prepare
-from workers.session import Session
 from workers.spec import InstanceSpec, WorkerSpec
-from workers.worker import Worker
+from workers.worker.session import Session
+from workers.worker.worker import Worker
 
 app = App("kept-waiting", partitions=1)
 numbers = app.topic("numbers", key=str, value=int)

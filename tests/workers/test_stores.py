@@ -17,7 +17,7 @@ from state.manifest import ScopeManifest, SnapshotManifest
 from state.snapshot import Origin
 from tests.workers.test_restore_loop import app
 from workers.prepare import Prepared, prepare
-from workers.stores import StoreOpener
+from workers.tasks.stores import StoreOpener
 
 TASK = TaskId(0, 0)
 OFFSET = 10

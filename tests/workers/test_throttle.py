@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.throttle import BURST_MS, TokenBucket
+from workers.worker.throttle import BURST_MS, TokenBucket
 
 
 @given(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workers.turns import in_turn
+from workers.worker.turns import in_turn
 
 
 def test_every_task_has_its_turn() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from state.errors import LogDamaged
 from state.log.protocol import Fetched, Partition
 from tests.workers.test_record_loop import HeldLog, count, judge, running, until
-from workers.unreadable import AGAIN_S, Unreadable
+from workers.worker.unreadable import AGAIN_S, Unreadable
 
 PARTITION = Partition("in", 0)
 

@@ -12,7 +12,7 @@ from orchestrator.cli.arguments import Parser, checked
 from orchestrator.errors import WrongUse
 from orchestrator.settings import whole_number
 from workers.commands.show import show_json
-from workers.logs import FOLDER
+from workers.log.logs import FOLDER
 
 
 def run(argv: list[str]) -> int:

@@ -12,8 +12,8 @@ from pipeline import expiry
 from pipeline.json_values import shown
 from state.log.batches import decode
 from state.log.protocol import Log, Partition, Reader, StoredRecord, TopicInfo
-from workers.client import description, log_of
 from workers.commands.run import add_place
+from workers.fleet.client import description, log_of
 
 
 def run(argv: list[str]) -> int:

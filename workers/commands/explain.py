@@ -7,9 +7,9 @@ from typing import Any
 
 from orchestrator.cli.arguments import Parser
 from orchestrator.coordinator.requests import ExplainRequest
-from workers.client import client_of
 from workers.commands.run import add_access, add_place
 from workers.commands.show import show_json
+from workers.fleet.client import client_of
 
 
 def run(argv: list[str]) -> int:

@@ -28,9 +28,9 @@ from pipeline.partitioner import partition_of
 from state.log.group_store import AppMetadata
 from state.log.protocol import Log, NewRecord, Partition
 from workers.commands.run import add_place
-from workers.logs import default_log, open_log
+from workers.log.logs import default_log, open_log
+from workers.log.produced import PROGRESS, Begun, begin
 from workers.prepare import prepare
-from workers.produced import PROGRESS, Begun, begin
 
 BATCH = 1_000
 LOOK_S = 0.5

@@ -19,9 +19,9 @@ from pipeline.expiry import STREAM_TIME_KEY
 from pipeline.json_values import from_text, shown
 from pipeline.partitioner import partition_of
 from state.log.protocol import Log, Partition
-from workers.client import FIND_S, Client, client_of, description
 from workers.commands.run import add_access, add_place
 from workers.commands.show import show_json
+from workers.fleet.client import FIND_S, Client, client_of, description
 
 FRESH_S, POLL_S = 2.0, 0.05
 

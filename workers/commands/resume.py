@@ -13,9 +13,9 @@ from orchestrator.cli.arguments import Parser
 from orchestrator.coordinator.secret import Right
 from orchestrator.errors import RefusedBySafety, WrongUse
 from state.log.protocol import GroupLog
-from workers import halts
-from workers.client import client_of, description
 from workers.commands.run import add_access, add_place
+from workers.fleet.client import client_of, description
+from workers.tasks import halts
 
 
 def run(argv: list[str]) -> int:

@@ -20,11 +20,11 @@ from orchestrator.settings import GROUP, group_settings_of, whole_number
 from orchestrator.weights import strange
 from pipeline.loading import load
 from state.log.protocol import GroupLog
-from workers.credentials import agree, instance_credentials, read_secret
-from workers.fleet import Fleet, Host, ProcessHost
-from workers.listening import place_of
-from workers.logs import BUSY_MS, default_log, log_path, open_log, show_log
-from workers.patient_log import PatientLog, open_patiently
+from workers.connection.credentials import agree, instance_credentials, read_secret
+from workers.connection.listening import place_of
+from workers.fleet.fleet import Fleet, Host, ProcessHost
+from workers.log.logs import BUSY_MS, default_log, log_path, open_log, show_log
+from workers.log.patient_log import PatientLog, open_patiently
 from workers.prepare import prepare
 from workers.spec import InstanceSpec
 

@@ -16,9 +16,9 @@ from orchestrator.errors import TimedOut, WrongUse
 from orchestrator.group.scale_plan import parse_amount
 from orchestrator.settings import some_time, whole_number
 from state.log.group_store import GroupStore
-from workers.client import Client, client_of, fleet_of
 from workers.commands.run import add_access, add_place
 from workers.commands.show import show_json
+from workers.fleet.client import Client, client_of, fleet_of
 
 POLL_S, SHUT_DOWN_S, BAR = 0.1, 15.0, 30
 

@@ -18,10 +18,10 @@ from orchestrator.group.scale_plan import Amount, parse_amount, target_size
 from orchestrator.settings import some_time, whole_number
 from state.errors import StateError
 from state.log.group_store import GroupStore
-from workers.client import Client, client_of, fleet_of
 from workers.commands.run import INSTANCES_MAX, add_access, add_place
 from workers.commands.show import show_json
-from workers.fleet import FLEET, GRANTED, REQUEST, WITHDRAWN
+from workers.fleet.client import Client, client_of, fleet_of
+from workers.fleet.fleet import FLEET, GRANTED, REQUEST, WITHDRAWN
 
 logger = logging.getLogger("orchestrator.scale_up")
 POLL_S, PERCENT_MAX = 0.1, 100_000

@@ -14,10 +14,10 @@ from orchestrator.coordinator.secret import Right, Secret
 from orchestrator.errors import RefusedBySafety, WrongUse
 from state.log.protocol import GroupLog
 from state.private import publish
-from workers.client import description, fleet_of, log_of
 from workers.commands.run import add_place
 from workers.commands.show import show_json
-from workers.credentials import client_path, read_secret, renew
+from workers.connection.credentials import client_path, read_secret, renew
+from workers.fleet.client import description, fleet_of, log_of
 
 
 def run(argv: list[str]) -> int:

@@ -8,10 +8,10 @@ from typing import Any
 from orchestrator.cli.arguments import Parser
 from orchestrator.coordinator.requests import StatusRequest
 from state.log.protocol import AT_LEAST_ONCE, EXACTLY_ONCE
-from workers import halts
-from workers.client import client_of, description
 from workers.commands.run import add_access, add_place
 from workers.commands.show import show_json, table
+from workers.fleet.client import client_of, description
+from workers.tasks import halts
 
 
 def run(argv: list[str]) -> int:

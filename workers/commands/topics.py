@@ -1,7 +1,7 @@
 """`orchestrator topics grow APP TOPIC --partitions N`: more partitions for a topic, while its apps run or not.
 
 One rule: where the count decides where state lies, it stays. That is asked of every application of the log, from what it
-keeps for tools, so no code is needed. Running workers see the new count by themselves (workers/growth.py).
+keeps for tools, so no code is needed. Running workers see the new count by themselves (workers/worker/growth.py).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from orchestrator.cli.arguments import Parser, checked
 from orchestrator.errors import RefusedBySafety, WrongUse
 from orchestrator.settings import whole_number
 from state.log.group_store import GroupStore
-from workers.client import description, log_of
 from workers.commands.run import add_place
 from workers.commands.show import show_json
+from workers.fleet.client import description, log_of
 from workers.prepare import DESCRIPTION
 
 PARTITIONS_MAX = 10_000

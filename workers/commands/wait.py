@@ -12,11 +12,11 @@ from orchestrator.coordinator.requests import StatusRequest
 from orchestrator.errors import RefusedBySafety, TimedOut
 from orchestrator.settings import some_time, whole_number
 from state.errors import LogMissing, LogUnusable
-from workers.client import client_of, description, fleet_of, log_of
 from workers.commands.run import add_access, add_place
 from workers.commands.show import show_json
-from workers.credentials import NoSecret
-from workers.logs import NoLog
+from workers.connection.credentials import NoSecret
+from workers.fleet.client import client_of, description, fleet_of, log_of
+from workers.log.logs import NoLog
 
 POLL_S, MAKING_S = 0.1, 3.0
 

@@ -21,13 +21,13 @@ from pipeline.loading import runnable
 from state.errors import StateError
 from state.log.memory import MemoryLog
 from state.log.protocol import GroupLog
-from workers.fleet import Fleet, ProcessHost
-from workers.instance import Instance
-from workers.logs import default_log, open_log, show_log
+from workers.fleet.fleet import Fleet, ProcessHost
+from workers.instance.instance import Instance
+from workers.log.logs import default_log, open_log, show_log
 from workers.prepare import prepare
 from workers.spec import FAILED_APP, InstanceSpec, WorkerSpec
 from workers.surroundings import REAL, Surroundings
-from workers.worker_main import run_worker
+from workers.worker.worker_main import run_worker
 
 STATE = ".orchestrator/state"
 PATIENCE_MS = 24 * 3_600_000  # a person at a breakpoint

@@ -15,10 +15,10 @@ import msgspec
 
 from state.log.protocol import GroupLog, NewRecord, Partition, TaskCommit
 from state.log.sqlite import SqliteLog
-from workers.commit import Taken
 from workers.journal import wall_ms
-from workers.patient_log import PatientLog
+from workers.log.patient_log import PatientLog
 from workers.spec import InstanceSpec
+from workers.tasks.commit import Taken
 
 
 class LatePart(msgspec.Struct, frozen=True):

@@ -23,9 +23,9 @@ from orchestrator.coordinator.transport import connect
 from orchestrator.errors import NotThere, OrchestratorError, RefusedBySafety, TimedOut, WrongUse
 from state.log.group_store import GroupStore
 from state.log.protocol import GroupLog
-from workers.credentials import client_credentials
-from workers.fleet import FLEET, started
-from workers.logs import default_log, open_log
+from workers.connection.credentials import client_credentials
+from workers.fleet.fleet import FLEET, started
+from workers.log.logs import default_log, open_log
 from workers.prepare import DESCRIPTION
 
 FIND_S, ALONE_S, ASK_S = 8.0, 1.5, 20.0

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from state.errors import UnknownTopic
 from state.log.protocol import Log, TopicInfo
-from workers.task import TaskRun
+from workers.tasks.task import TaskRun
 
 
 async def lags(log: Log, active: Sequence[TaskRun]) -> dict[str, int]:

@@ -19,7 +19,7 @@ from orchestrator.coordinator.handshake import Credentials
 from orchestrator.coordinator.heartbeat_delta import DeltaEncoder
 from orchestrator.coordinator.transport import connect
 from orchestrator.model import JoinRequest, MemberStatus
-from workers.contact import Contact
+from workers.connection.contact import Contact
 
 T = TypeVar("T")
 Watch = Callable[[], str]  # what is to be known of a call that lasts; "" where none does

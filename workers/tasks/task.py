@@ -20,14 +20,14 @@ from pipeline.process import TaskProcess
 from state.directory import StateDirectory, TaskLock
 from state.errors import BaseMissing, DirectoryLocked, StateError
 from state.log.protocol import GroupLog, Partition
-from workers import former_owner, halts
-from workers.blame import Caution
-from workers.halts import Halt
+from workers.calls.blame import Caution
 from workers.journal import Journal
 from workers.prepare import Prepared
 from workers.spec import WorkerSpec
-from workers.stores import Opened, StoreOpener
 from workers.surroundings import Surroundings
+from workers.tasks import former_owner, halts
+from workers.tasks.halts import Halt
+from workers.tasks.stores import Opened, StoreOpener
 
 log = logging.getLogger("orchestrator.task")
 LOCK_RETRY_S = 0.05

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from state.errors import StateError
 from state.log.protocol import TopicInfo
-from workers.ports import GrowthPort
 from workers.prepare import Prepared
+from workers.worker.ports import GrowthPort
 
 log = logging.getLogger("orchestrator.growth")
 LOOK_MAX_S = 1.0

@@ -20,22 +20,23 @@ from orchestrator.model import MemberStatus, Role, TaskId
 from state import history
 from state.errors import StateError, StoreDamaged
 from state.log.protocol import GroupLog, Guarantee, MayWrite, Partition
-from workers import growth, halt_watch, halts, inputs, offered_stores
-from workers.blame import Caution, note_path
-from workers.call_watch import Turn, blame, is_of_one_record
-from workers.commit import Taken
-from workers.failpoint import Failpoint
-from workers.halts import Halt
-from workers.patient_log import PatientLog
+from workers.calls.blame import Caution, note_path
+from workers.calls.call_watch import Turn, blame, is_of_one_record
+from workers.connection.uplink import Watch
+from workers.log.patient_log import PatientLog
 from workers.prepare import Prepared
-from workers.record_loop import RecordLoop
-from workers.restore_loop import RestoreLoop
-from workers.session import Session
 from workers.spec import OVERDUE, REPORTED, WorkerSpec
-from workers.stores import StoreOpener, disk_positions
 from workers.surroundings import REAL, Surroundings
-from workers.task import TaskRun
-from workers.uplink import Watch
+from workers.tasks import halts, inputs
+from workers.tasks.commit import Taken
+from workers.tasks.halts import Halt
+from workers.tasks.stores import StoreOpener, disk_positions
+from workers.tasks.task import TaskRun
+from workers.worker import growth, halt_watch, offered_stores
+from workers.worker.failpoint import Failpoint
+from workers.worker.record_loop import RecordLoop
+from workers.worker.restore_loop import RestoreLoop
+from workers.worker.session import Session
 
 log = logging.getLogger("orchestrator.worker")
 CLEAN_UP_S, CLEAN_UP_DELAY_MS, DRAIN_S = 60.0, 600_000, 10.0

@@ -21,16 +21,16 @@ from pipeline.errors import PipelineError
 from state.errors import LogTimedOut, StateError
 from state.log.protocol import GroupLog
 from state.private import private_process
-from workers import halts
-from workers.blame import Blame, CallNote, note_path
-from workers.candidate import Candidate
-from workers.credentials import agree
-from workers.instance_stores import InstanceStores
-from workers.listening import place_of
-from workers.patient_log import open_patiently
+from workers.calls.blame import Blame, CallNote, note_path
+from workers.connection.credentials import agree
+from workers.connection.listening import place_of
+from workers.instance.candidate import Candidate
+from workers.instance.instance_stores import InstanceStores
+from workers.log.patient_log import open_patiently
 from workers.prepare import Prepared, prepare
 from workers.spec import FAILED_APP, REPORTED, InstanceSpec, WorkerSpec, decode_instance, first_line
 from workers.surroundings import REAL, Surroundings, WorkerProcess
+from workers.tasks import halts
 
 log = logging.getLogger("orchestrator.instance")
 RESTART_S, RESTART_MAX_S, STOP_S, WATCH_S = 0.2, 5.0, 15.0, 1.0
@@ -233,7 +233,7 @@ class Instance:
 
 
 def main() -> int:
-    """`python -m workers.instance`: the spec is the first line of standard input. The pipe is a leash: when it ends,
+    """`python -m workers.instance.instance`: the spec is the first line of standard input. The pipe is a leash: when it ends,
     whoever started the instance is gone, and the instance stops in order."""
     private_process()
     logging.basicConfig(

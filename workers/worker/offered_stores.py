@@ -14,7 +14,7 @@ from orchestrator.coordinator.connection import Connection, ConnectionEnded
 from orchestrator.coordinator.transport import connect
 from orchestrator.errors import OrchestratorError, ProtocolError
 from orchestrator.model import TaskId
-from workers.ports import StoresPort
+from workers.worker.ports import StoresPort
 
 log = logging.getLogger("orchestrator.stores")
 RETRY_S = 0.5

@@ -23,10 +23,10 @@ from orchestrator.model import JoinRequest, TaskFacts, TaskRange
 from orchestrator.weights import with_given
 from state.errors import Fenced, StateError
 from state.log.protocol import EXACTLY_ONCE, Guarantee, MayWrite, always
-from workers import inputs
-from workers.contact import Contact
-from workers.ports import SessionPort
-from workers.uplink import Line, Uplink
+from workers.connection.contact import Contact
+from workers.connection.uplink import Line, Uplink
+from workers.tasks import inputs
+from workers.worker.ports import SessionPort
 
 log = logging.getLogger("orchestrator.session")
 RETRY_S = 0.1

@@ -20,14 +20,14 @@ from pipeline.records import RawRecord
 from state.errors import LogDamaged, PositionOutOfRange, StateError
 from state.log.batches import decode
 from state.log.protocol import Partition, Reader
-from workers import commit_machine as cm
-from workers.call_watch import CallWatch, CallWatches, Turn, blame
-from workers.commit import Taken, collect, commit
-from workers.ports import RecordPort
-from workers.rests import Rests
-from workers.task import TaskRun
-from workers.turns import in_turn
-from workers.unreadable import Unreadable
+from workers.calls.call_watch import CallWatch, CallWatches, Turn, blame
+from workers.tasks import commit_machine as cm
+from workers.tasks.commit import Taken, collect, commit
+from workers.tasks.task import TaskRun
+from workers.worker.ports import RecordPort
+from workers.worker.rests import Rests
+from workers.worker.turns import in_turn
+from workers.worker.unreadable import Unreadable
 
 log = logging.getLogger("orchestrator.records")
 TURN_RECORDS, TURN_S = 500, 0.05

@@ -18,7 +18,7 @@ from orchestrator.coordinator.tls import make_tls
 from orchestrator.errors import RefusedBySafety, WrongUse
 from state.log.group_store import GroupStore, MetadataKind
 from state.private import is_private, make_folder, publish
-from workers.logs import log_path
+from workers.log.logs import log_path
 from workers.spec import InstanceSpec
 
 BYTES_MAX = 1_000

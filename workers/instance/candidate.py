@@ -21,12 +21,12 @@ from state import history
 from state.errors import StateError
 from state.log.group_store import Lease, MetadataKind
 from state.log.protocol import GroupLog
-from workers.contact import patient
-from workers.growth import seen_again
-from workers.ledger import LogLedger
+from workers.connection.contact import patient
+from workers.instance.ledger import LogLedger
 from workers.prepare import Prepared
 from workers.spec import InstanceSpec
 from workers.surroundings import REAL, Surroundings
+from workers.worker.growth import seen_again
 
 log = logging.getLogger("orchestrator.candidate")
 LOOK_S, GIVE_BACK_S = 0.3, 1.0

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from pipeline.process import TaskProcess
 from pipeline.records import RawRecord
-from workers.blame import Blame
+from workers.calls.blame import Blame
 
 NOTICED_S = 1.0
 K = TypeVar("K", bound=Hashable)

@@ -26,8 +26,8 @@ from orchestrator.errors import RefusedBySafety
 from state import private
 from state.errors import DirectoryUnusable, StateError
 from state.log.group_store import GroupStore, MetadataKind
+from workers.connection.listening import place_of_instance
 from workers.journal import wall_ms
-from workers.listening import place_of_instance
 from workers.spec import FAILED_APP, InstanceSpec, encode_spec
 
 log = logging.getLogger("orchestrator.fleet")
@@ -97,13 +97,13 @@ class ProcessHost:
     """Instances as processes on this machine."""
 
     async def start(self, spec: InstanceSpec) -> ProcessHandle:
-        home = str(Path(__file__).resolve().parent.parent)
+        home = str(Path(__file__).resolve().parent.parent.parent)
         paths = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",  # what lies in the current folder hides nothing of ours
             "-m",
-            "workers.instance",
+            "workers.instance.instance",
             stdin=asyncio.subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": paths},
             start_new_session=True,  # Ctrl-C goes to the fleet, which stops its instances in order

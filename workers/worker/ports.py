@@ -14,12 +14,12 @@ from orchestrator.member.events import MemberEvent
 from orchestrator.model import MemberStatus, TaskId
 from state.errors import StateError
 from state.log.protocol import Guarantee, MayWrite
-from workers.blame import Caution
-from workers.call_watch import Turn
-from workers.commit import Taken
+from workers.calls.blame import Caution
+from workers.calls.call_watch import Turn
+from workers.connection.uplink import Watch
 from workers.prepare import Prepared
-from workers.task import Port, TaskRun
-from workers.uplink import Watch
+from workers.tasks.commit import Taken
+from workers.tasks.task import Port, TaskRun
 
 
 class WorkerPort(Port, Protocol):

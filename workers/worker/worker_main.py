@@ -1,4 +1,4 @@
-"""The entry of a worker process: `python -m workers.worker_main`, spec on the first line of standard input.
+"""The entry of a worker process: `python -m workers.worker.worker_main`, spec on the first line of standard input.
 
 One rule: the pipe is the parent. Lines on it are requests (`stop`, `leave`); its end is the parent's death, and the
 worker's. What it reports of its end is an exit code (0 left or stopped, 1 failed, 3 refused, ...; the reason is on
@@ -19,11 +19,11 @@ from pipeline.errors import PipelineError, ProcessorFailed
 from pipeline.resources import Resources
 from state.errors import StateError
 from state.private import private_process
-from workers.patient_log import open_patiently
+from workers.log.patient_log import open_patiently
 from workers.prepare import prepare
 from workers.spec import FAILED_APP, REPORTED, WorkerSpec, decode_worker, first_line
 from workers.surroundings import REAL, Surroundings
-from workers.worker import Worker
+from workers.worker.worker import Worker
 
 
 def main() -> int:

@@ -14,10 +14,10 @@ from orchestrator.member.events import Progress
 from state.changelog import replay
 from state.errors import LogDamaged, StateError, StoreDamaged
 from state.log.protocol import Partition, Reader
-from workers.ports import RestorePort
-from workers.task import TaskRun
-from workers.throttle import TokenBucket
-from workers.unreadable import Unreadable
+from workers.tasks.task import TaskRun
+from workers.worker.ports import RestorePort
+from workers.worker.throttle import TokenBucket
+from workers.worker.unreadable import Unreadable
 
 ENDS_EVERY_S = 0.25
 WAIT_MS = 25

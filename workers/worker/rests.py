@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from pipeline.retries import Waiting
-from workers.task import TaskRun
+from workers.tasks.task import TaskRun
 
 log = logging.getLogger("orchestrator.records")
 

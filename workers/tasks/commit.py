@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pipeline.process import Changes, TaskProcess
 from state.errors import Fenced, NotOpened, OutcomeUnknown, Refused, StateError
 from state.log.protocol import EXACTLY_ONCE, Guarantee, Log, MayWrite, NewRecord, Partition, TaskCommit, always
-from workers.task import TaskRun
+from workers.tasks.task import TaskRun
 
 log = logging.getLogger("orchestrator.commit")
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 
 from state.log.protocol import Partition
-from workers import halts
-from workers.halts import Halt
-from workers.ports import HaltPort
-from workers.task import TaskRun
+from workers.tasks import halts
+from workers.tasks.halts import Halt
+from workers.tasks.task import TaskRun
+from workers.worker.ports import HaltPort
 
 
 async def run(worker: HaltPort) -> None:
