@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.process_simulation.life import Life
 
 LATER_S = 1.5  # what an operator takes to act
+GONE = -1  # the number of a record that is not in the log any more
 WAITS_S = 40.0  # how long the other tasks may take
 
 
@@ -60,6 +61,8 @@ class Operator:
             life.loop.tell(f"halted: {task} at {halt.record} (record {number})")
             if life.plan.on_halt != "continue" or policy(life.plan.application) != "stop":
                 return "no task is to be halted here"
+            if halt.skip and number == GONE:
+                return None  # the skip was committed, and what nobody needs any more was removed
             if number not in {met.number for met in FATES_OF_LIFE.met}:
                 return f"nothing is wrong with record {number}"
             if number in life.left_out and not halt.skip:
@@ -106,7 +109,7 @@ class Operator:
         for record in records_of(self._life.log, Partition(halt.topic, halt.partition)):
             if record.offset == halt.offset:
                 return payment_id(record.value)
-        return -1
+        return GONE
 
     async def _others_wait(self, task: str) -> bool:
         """Whether inputs of other tasks are not processed yet; those of halted tasks are not looked at."""
