@@ -33,7 +33,7 @@ def chunks(store: Store, fetched: Fetched, *, chunk: int = CHUNK) -> Iterator[in
     changes = last_values(fetched.data, fetched.position) if fetched.data else {}
     yield 0
     if len(changes) <= chunk:
-        store.write(changes, fetched.next_position)
+        store.write(changes, fetched.next_position, is_whole=False)
         yield len(changes)
         return
     before = store.offset
@@ -42,7 +42,7 @@ def chunks(store: Store, fetched: Fetched, *, chunk: int = CHUNK) -> Iterator[in
     while left:
         part = dict(islice(items, chunk))
         left -= len(part)
-        store.write(part, before if left else fetched.next_position)
+        store.write(part, before if left else fetched.next_position, is_whole=False)
         yield len(part)
 
 
@@ -81,14 +81,15 @@ def usable(
         return f"its changelog was deleted and made again since ({stamp.get('topic_id') or 'unknown'}, now {topic_id})"
     if offset > end:
         return f"it stands at {offset}, past the end {end} of its changelog: the log lost records it has"
-    if offset == 0:
-        return None
-    if offset < start:
+    time_ms = int(stamp.get("time_ms", "0"))
+    if offset == end or (offset == 0 and time_ms == 0):
+        return None  # it holds all, or nothing; at 0 it may also hold a part of the first fetch
+    if 0 < offset < start:
         return f"it stands at {offset}, and its changelog begins at {start}"
-    age_ms = now_ms - int(stamp.get("time_ms", "0"))
+    age_ms = now_ms - time_ms
     if age_ms > delete_retention_ms:
         return (
-            f"it was last written {age_ms // 3_600_000} hours ago, and deletions are remembered for "
+            f"it last held all of its changelog {age_ms // 3_600_000} hours ago, and deletions are remembered for "
             f"{delete_retention_ms // 3_600_000} hours"
         )
     return None

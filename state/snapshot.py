@@ -186,7 +186,7 @@ def ingest(
     if table.files:
         store.ingest([folder / wanted.name for wanted in table.files])
     elif store.is_empty():
-        store.write({}, table.offset)
+        store.write({}, table.offset, is_whole=False)
     else:
         raise SnapshotUnusable(f"the store {store.path} is not empty: wipe it before it takes a snapshot")
     if store.offset != table.offset:

@@ -14,7 +14,6 @@ from state.errors import StateError
 from state.log.batches import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, Batch, build_sparse, decode
 from state.log.protocol import StoredRecord, TopicInfo
 
-DELETE_RETENTION_MS = 7 * 24 * 3600 * 1000
 _SPAN_MAX = 1 << 31
 
 

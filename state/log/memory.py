@@ -21,6 +21,7 @@ from state.log.memory_parts import Entries, owns
 from state.log.memory_reader import MemoryReader
 from state.log.memory_transaction import OpenTransaction
 from state.log.protocol import (
+    DELETE_RETENTION_MS,
     EXACTLY_ONCE,
     Fetched,
     Guarantee,
@@ -47,7 +48,7 @@ class MemoryLog:
         log_id: str = "memory",
         markers: bool = True,
         clock_ms: Callable[[], int] = lambda: 0,
-        delete_retention_ms: int = compaction.DELETE_RETENTION_MS,
+        delete_retention_ms: int = DELETE_RETENTION_MS,
         max_message_bytes: int = MESSAGE_BYTES_MAX,
     ) -> None:
         self.log_id = log_id
@@ -79,7 +80,9 @@ class MemoryLog:
                 raise TopicMismatch(checks.mismatch(found, spec))
             return found
         self._made += 1
-        made = TopicInfo(spec.name, f"{self.log_id}-topic-{self._made}", spec.partitions, spec.kind)
+        made = TopicInfo(
+            spec.name, f"{self.log_id}-topic-{self._made}", spec.partitions, spec.kind, self._delete_retention_ms
+        )
         self._topics[spec.name] = made
         for number in range(spec.partitions):
             self._parts[Partition(spec.name, number)] = Entries()

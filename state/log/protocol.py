@@ -20,6 +20,7 @@ Guarantee = Literal["exactly-once", "at-least-once"]
 EXACTLY_ONCE: Guarantee = "exactly-once"
 AT_LEAST_ONCE: Guarantee = "at-least-once"
 MayWrite = Callable[[], bool]
+DELETE_RETENTION_MS = 7 * 24 * 3_600_000
 
 
 class Partition(NamedTuple):
@@ -75,12 +76,14 @@ class TopicSpec:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """What a topic is. `topic_id` changes when a topic is deleted and created again."""
+    """What a topic is. `topic_id` changes when a topic is deleted and created again; `delete_retention_ms`: for how long its
+    compaction keeps a deletion."""
 
     name: str
     topic_id: str
     partitions: int
     kind: str
+    delete_retention_ms: int = DELETE_RETENTION_MS
 
 
 @dataclass(frozen=True, slots=True)

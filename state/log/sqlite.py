@@ -24,6 +24,7 @@ from state.log.batches import MESSAGE_BYTES_MAX
 from state.log.file_watch import open_watch
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
 from state.log.protocol import (
+    DELETE_RETENTION_MS,
     EXACTLY_ONCE,
     Guarantee,
     MayWrite,
@@ -52,7 +53,7 @@ async def open_sqlite(
     create: bool,
     synchronous: Synchronous = "NORMAL",
     busy_timeout_ms: int = 10_000,
-    delete_retention_ms: int = compaction.DELETE_RETENTION_MS,
+    delete_retention_ms: int = DELETE_RETENTION_MS,
     max_message_bytes: int = MESSAGE_BYTES_MAX,
 ) -> SqliteLog:
     """Open the log at `path`. Raises LogMissing (and `create` is not set), LogUnusable."""

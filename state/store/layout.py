@@ -22,7 +22,8 @@ _OFFSET = struct.Struct(">qq")
 
 
 def pack_offset(offset: int, time_ms: int) -> bytes:
-    """The changelog position and when it was written: data older than the changelog's tombstones cannot be trusted."""
+    """The changelog position, and when the store last held all of it: what is older than the deletions that a changelog keeps
+    cannot be trusted."""
     return _OFFSET.pack(offset, time_ms)
 
 

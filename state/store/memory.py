@@ -45,7 +45,7 @@ class MemoryStore:
                 raise StateError("the store was closed while it was being read")
             yield pair
 
-    def write(self, changes: Mapping[bytes, bytes | None], offset: int) -> None:
+    def write(self, changes: Mapping[bytes, bytes | None], offset: int, *, is_whole: bool = True) -> None:
         self._check_open()
         values = self._values
         touched = [key for key, value in changes.items() if (value is None) == (key in values)]
@@ -62,7 +62,12 @@ class MemoryStore:
                     insort(self._keys, key)
                 else:
                     del self._keys[bisect_left(self._keys, key)]
-        self._offset, self._time_ms = offset, self._clock_ms()
+        if is_whole or not self._time_ms:
+            self._time_ms = self._clock_ms()
+        self._offset = offset
+
+    def whole_at(self, time_ms: int) -> None:
+        self._time_ms = max(self._time_ms, time_ms)
 
     @property
     def offset(self) -> int:

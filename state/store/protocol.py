@@ -18,15 +18,21 @@ class Store(Protocol):
     def range(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """Pairs with start <= key < stop in key-byte order; None means from the first, to the last."""
 
-    def write(self, changes: Mapping[bytes, bytes | None], offset: int) -> None:
-        """Apply changes (None deletes) and set the changelog offset, in one atomic batch, sorted by key."""
+    def write(self, changes: Mapping[bytes, bytes | None], offset: int, *, is_whole: bool = True) -> None:
+        """Applies changes (None deletes) and sets the changelog offset, in one atomic batch, sorted by key. `is_whole`:
+        the store holds all of its changelog with them, as an owner's does; the time of its stamp is now. A replay's time
+        stays what it was (the first write's where there was none): deletions that it has not read yet may be forgotten."""
+
+    def whole_at(self, time_ms: int) -> None:
+        """Notes that the store held all that its changelog had at `time_ms`; it is written with the next write."""
 
     @property
     def offset(self) -> int:
         """The changelog position this data stands for: the offset after the last change; 0 for an empty store."""
 
     def stamp(self) -> Mapping[str, str]:
-        """What the store says of its origin: `log_id`, `topic_id`, `time_ms`, as given when it was opened."""
+        """Returns what the store says of its origin: what was given when it was made, and `time_ms`: when it was last known
+        to hold all of its changelog; "0" for an empty one."""
 
     def mark(self, name: str, value: str) -> None:
         """Changes one entry of the stamp; it is written with the next write."""

@@ -177,13 +177,16 @@ class RocksDbStore:
         return self._offset
 
     def stamp(self) -> Mapping[str, str]:
-        """What was given when the store was first made; `time_ms` is when it was last written, "0" for never."""
+        """What was given when the store was first made; see the port."""
         return {**self._stamp, "time_ms": str(self._time_ms)}
 
     def mark(self, name: str, value: str) -> None:
         if self._stamp.get(name) != value:
             self._stamp = {**self._stamp, name: value}
             self._is_marked = True
+
+    def whole_at(self, time_ms: int) -> None:
+        self._time_ms = max(self._time_ms, time_ms)
 
     def size_bytes(self) -> int:
         """What the store holds, in memory and on disk. Raises StateError."""
@@ -194,10 +197,10 @@ class RocksDbStore:
 
     # ------------------------------------------------------------------ writing
 
-    def write(self, changes: Mapping[bytes, bytes | None], offset: int) -> None:
+    def write(self, changes: Mapping[bytes, bytes | None], offset: int, *, is_whole: bool = True) -> None:
         batch = WriteBatch(raw_mode=True)
         put, delete = batch.put, batch.delete
-        time_ms = self._clock_ms()
+        time_ms = self._clock_ms() if is_whole else self._time_ms or self._clock_ms()
         put(OFFSET_KEY, pack_offset(offset, time_ms))
         if self._is_marked:
             put(STAMP_KEY, pack_stamp(self._stamp))

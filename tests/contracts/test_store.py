@@ -21,12 +21,22 @@ BUDGET = Budget(8 << 20, 8 << 20)
 Open = Callable[[Path], Any]
 
 
+CLOCK = [5_000]
+
+
 def open_rocksdb(path: Path) -> Any:
-    return RocksDbStore(path, stamp=STAMP, cache=BUDGET, clock_ms=lambda: 5_000)
+    return RocksDbStore(path, stamp=STAMP, cache=BUDGET, clock_ms=lambda: CLOCK[0])
 
 
 def open_memory(path: Path) -> Any:
-    return MemoryStore(stamp=STAMP, clock_ms=lambda: 5_000)
+    return MemoryStore(stamp=STAMP, clock_ms=lambda: CLOCK[0])
+
+
+@pytest.fixture
+def clock() -> Iterator[list[int]]:
+    """The wall clock of stores, in ms."""
+    yield CLOCK
+    CLOCK[0] = 5_000
 
 
 @pytest.fixture(params=[open_rocksdb, open_memory], ids=["rocksdb", "memory"])
@@ -63,6 +73,22 @@ def test_writes_and_deletes_come_with_their_offset(store: Any) -> None:
     store.write({}, 12)
     assert store.offset == 12
     assert store.stamp()["time_ms"] == "5000"
+
+
+def test_the_time_of_a_replay_is_when_the_store_last_held_all(tmp_path: Path, opener: Open, clock: list[int]) -> None:
+    store = opener(tmp_path / "replayed")
+    store.write({b"a": b"1"}, 1, is_whole=False)
+    clock[0] += 10
+    store.write({b"b": b"1"}, 2, is_whole=False)
+    assert store.stamp()["time_ms"] == "5000"  # deletions of before then may be forgotten by now
+    store.whole_at(5_007)
+    store.write({b"c": b"1"}, 3, is_whole=False)
+    assert store.stamp()["time_ms"] == "5007"
+    store.whole_at(5_001)
+    assert store.stamp()["time_ms"] == "5007"
+    store.write({b"d": b"1"}, 4)
+    assert store.stamp()["time_ms"] == "5010"
+    store.close()
 
 
 def test_no_key_meets_what_the_store_keeps_for_itself(store: Any) -> None:

@@ -99,12 +99,12 @@ class DiskStore(MemoryStore):
             raise StoreDamaged(f"the store {self.path} cannot be read: wipe it and restore it from its changelog")
         super()._check_open()
 
-    def write(self, changes: Mapping[bytes, bytes | None], offset: int) -> None:
+    def write(self, changes: Mapping[bytes, bytes | None], offset: int, *, is_whole: bool = True) -> None:
         if self._disk.failing and changes:
             self._disk.failing -= 1
             self._disk.unwritten.add((self._process.name, self.path.parent.name))
             raise StoreDamaged(f"the store {self.path} cannot be written: an error of its disk")
-        super().write(changes, offset)
+        super().write(changes, offset, is_whole=is_whole)
         if self._disk.chance.random() < self._disk.flush_rate:
             self.flush()
 

@@ -67,9 +67,9 @@ def test_long_fetches_are_written_in_sorted_chunks_and_the_offset_moves_last() -
     written: list[tuple[list[bytes], int]] = []
 
     class Watched(MemoryStore):
-        def write(self, changes, offset):  # type: ignore[no-untyped-def]
+        def write(self, changes, offset, *, is_whole=True):  # type: ignore[no-untyped-def]
             written.append((list(changes), offset))
-            super().write(changes, offset)
+            super().write(changes, offset, is_whole=is_whole)
 
     store = Watched(stamp={})
     records = [NewRecord(b"%03d" % (number * 7 % 100), b"%d" % number, 0) for number in range(250)]
@@ -105,10 +105,13 @@ def test_state_is_trusted_under_the_rules() -> None:
     assert judge(50) is None
     assert judge(100) is None
     assert judge(0, time_ms=0, now_ms=10**12) is None  # empty: nothing to distrust
+    assert judge(100, now_ms=10**12) is None  # it holds all, whenever that was
+    assert "deletions are remembered for 2 hours" in (judge(99, now_ms=10**12) or "")
+    assert "deletions are remembered" in (judge(0, now_ms=10**12) or "")  # a part of the first fetch
     assert "another log" in (judge(50, log_id="other") or "")
     assert "another log" in (judge(0, log_id="other") or "")
     assert "made again" in (judge(50, topic_id="other") or "")
     assert "past the end 100" in (judge(101) or "")
     assert "begins at 60" in (judge(50, start=60) or "")
     assert judge(50, now_ms=7_201_000) is None
-    assert "last written 2 hours ago" in (judge(50, now_ms=7_201_001) or "")
+    assert "last held all of its changelog 2 hours ago" in (judge(50, now_ms=7_201_001) or "")

@@ -1,23 +1,27 @@
-"""Which snapshot a store is restored from: one of this history of the log."""
+"""Which snapshot a store is restored from, one of this history of the log; and which store is too old to go on."""
 
 from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.model import TaskId
 from state import history, manifest, snapshot
+from state.changelog import apply
 from state.directory import StateDirectory
 from state.log.memory import MemoryLog
 from state.log.protocol import NewRecord
 from state.manifest import ScopeManifest, SnapshotManifest
 from state.snapshot import Origin
+from state.store.rocksdb import RocksDbStore
 from tests.workers.test_restore_loop import app
 from workers.prepare import Prepared, prepare
-from workers.tasks.stores import StoreOpener
+from workers.surroundings import REAL
+from workers.tasks.stores import Opened, StoreOpener
 
 TASK = TaskId(0, 0)
 OFFSET = 10
@@ -65,3 +69,52 @@ async def test_a_snapshot_of_another_history_is_not_used(
     opened.store.close()
     assert found == (("snapshot", OFFSET) if why is None else ("empty", 0))
     assert [why in line for line in caplog.messages] == [True] if why is not None else not caplog.messages
+
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize("restored", [2, 3], ids=["while it was behind", "when it held all"])
+async def test_a_store_that_may_have_missed_a_deletion_begins_anew(tmp_path: Path, restored: int) -> None:
+    """Its deletions are kept for 5 hours: a store that went on to read 4 hours ago, and last held all 6 hours ago, is not
+    to be continued; one that holds all is, however old."""
+    now = [0]
+    log = MemoryLog(markers=False, clock_ms=lambda: now[0], delete_retention_ms=5 * HOUR_MS)
+    prepared = await prepare(log, app)
+    changelog = prepared.changelog(TASK, "last")
+    around = replace(
+        REAL,
+        wall_ms=lambda: now[0],
+        open_store=lambda path, stamp, budget: RocksDbStore(path, stamp=stamp, cache=budget, clock_ms=lambda: now[0]),
+    )
+
+    async def opened() -> Opened:
+        opener = StoreOpener(log, prepared, StateDirectory(tmp_path, app.id, "i1"), "", around)
+        return (await opener.open(TASK))["last"]
+
+    async def restore(one: Opened, until: int) -> None:
+        reader = log.reader()
+        reader.add(changelog, one.store.offset)
+        while one.store.offset < until:
+            for part in await reader.poll(max_bytes_per_partition=1, wait_ms=0):
+                apply(one.store, part)
+        await reader.close()
+
+    now[0] = HOUR_MS
+    for value in (b"1", b"2"):
+        await log.append({changelog: [NewRecord(b"gone", value, 0)]})
+    await log.append({changelog: [NewRecord(b"gone", None, 0)]})
+    one = await opened()
+    await restore(one, 1)
+    one.store.close()
+    now[0] = 3 * HOUR_MS
+    one = await opened()
+    await restore(one, restored)
+    one.store.close()
+    now[0] = 7 * HOUR_MS
+    await log.compact(changelog.topic)
+    one = await opened()
+    assert one.position == (0 if restored < 3 else 3)
+    await restore(one, 3)
+    assert one.store.get(b"gone") is None
+    one.store.close()

@@ -30,7 +30,6 @@ from workers.surroundings import REAL, Surroundings
 
 log = logging.getLogger("orchestrator.stores")
 OnRead = Callable[[int, int], None]  # of a piece of a snapshot: its bytes, and the position that they lead to
-DELETE_RETENTION_MS = 7 * 24 * 3_600_000
 
 
 @dataclass(slots=True)
@@ -53,9 +52,10 @@ class _Changelog:
     start: int
     end: int
     base: Base | None
+    kept_ms: int  # for how long its compaction keeps a deletion
 
     def delete_retention_ms(self) -> int:
-        return DELETE_RETENTION_MS if self.base is None else base.FOR_EVER_MS
+        return self.kept_ms if self.base is None else base.FOR_EVER_MS
 
 
 class StoreOpener:
@@ -97,8 +97,11 @@ class StoreOpener:
         opened: dict[str, Opened] = {}
         try:
             for table, partition in zip(tables, partitions, strict=True):
-                based = base.of_topic(bases, self._prepared.topics[partition.topic])
-                change = _Changelog(task, table, partition, starts[partition], ends[partition], based)
+                info = self._prepared.topics[partition.topic]
+                based = base.of_topic(bases, info)
+                change = _Changelog(
+                    task, table, partition, starts[partition], ends[partition], based, info.delete_retention_ms
+                )
                 opened[table] = await asyncio.to_thread(self._open_table, change, _behind(opened, read))
         except BaseException:
             for one in opened.values():

@@ -131,9 +131,13 @@ class RestoreLoop:
 
     async def _read_ends(self) -> None:
         partitions = list(self._runs)
+        asked_ms = self._worker.surroundings.wall_ms()
         ends = await self._worker.log.ends(partitions)
         for partition, end in ends.items():
             run = self._runs.get(partition)
+            opened = run.by_changelog.get(partition) if run is not None else None
+            if opened is not None and opened.store.offset >= end:
+                opened.store.whole_at(asked_ms)
             if run is not None and not run.catching_up:
                 run.ends[partition] = end
 

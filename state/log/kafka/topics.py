@@ -19,7 +19,7 @@ from state.log import checks
 from state.log.kafka.codes import NONE, TOPIC_EXISTS, UNKNOWN_TOPIC, KafkaRefused, Then, check, then
 from state.log.kafka.connections import ANSWER_WITHIN_S, Connections
 from state.log.kafka.requests import CreateTopicsRequest_v4
-from state.log.protocol import Partition, TopicInfo, TopicSpec
+from state.log.protocol import DELETE_RETENTION_MS, Partition, TopicInfo, TopicSpec
 
 BATCH_HEADER_BYTES = 61
 _TIMEOUT_MS = 10_000
@@ -27,7 +27,7 @@ _SHOWN_WITHIN_S = 30.0
 _TOPIC_RESOURCE = 2
 _SETTINGS: dict[str, dict[str, str]] = {
     "plain": {},
-    "changelog": {"cleanup.policy": "compact"},
+    "changelog": {"cleanup.policy": "compact", "delete.retention.ms": str(DELETE_RETENTION_MS)},
     "repartition": {"cleanup.policy": "delete", "retention.ms": "-1", "segment.bytes": "52428800"},
 }
 
@@ -62,10 +62,11 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """What a topic is for, and the largest batch that it takes."""
+    """What a topic is for, the largest batch that it takes, and for how long its compaction keeps a deletion."""
 
     kind: str
     max_message_bytes: int
+    delete_retention_ms: int
 
 
 class Topics:
@@ -87,10 +88,17 @@ class Topics:
     async def infos(self, names: Collection[str]) -> dict[str, TopicInfo]:
         layouts = await self.refresh(names)
         await self._know_purposes(layouts)
-        return {
-            name: TopicInfo(name, layout.topic_id.hex(), len(layout.leaders), self._purposes[layout.topic_id].kind)
-            for name, layout in layouts.items()
-        }
+        return {name: self._info(name, layout) for name, layout in layouts.items()}
+
+    def _info(self, name: str, layout: Layout) -> TopicInfo:
+        purpose = self._purposes[layout.topic_id]
+        return TopicInfo(
+            name,
+            layout.topic_id.hex(),
+            len(layout.leaders),
+            purpose.kind,
+            delete_retention_ms=purpose.delete_retention_ms,
+        )
 
     async def refresh(self, names: Collection[str]) -> dict[str, Layout]:
         """The layouts of those that exist, as a broker has them now."""
@@ -166,7 +174,7 @@ class Topics:
         missing = [name for name, layout in layouts.items() if layout.topic_id not in self._purposes]
         if not missing:
             return
-        wanted = ["cleanup.policy", "retention.ms", "segment.bytes", "max.message.bytes"]
+        wanted = ["cleanup.policy", "retention.ms", "segment.bytes", "max.message.bytes", "delete.retention.ms"]
         request = DescribeConfigsRequest_v1(
             [(_TOPIC_RESOURCE, self.names.inside(name), wanted) for name in missing], False
         )
@@ -180,7 +188,9 @@ class Topics:
         for _, _, _, name, entries in (await self._connections.retried("settings of topics", ask)).resources:
             kept = {entry[0]: entry[1] for entry in entries}
             layout = layouts[self.names.outside(name)]
-            self._purposes[layout.topic_id] = Purpose(_kind_of(kept), int(kept["max.message.bytes"]))
+            self._purposes[layout.topic_id] = Purpose(
+                _kind_of(kept), int(kept["max.message.bytes"]), int(kept["delete.retention.ms"])
+            )
 
     # ------------------------------------------------------------------ changes
 
