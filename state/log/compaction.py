@@ -1,7 +1,9 @@
 """What compaction keeps: the last record of each key, and tombstones for a while. Shared by every log that compacts.
 
 One rule: a batch is replaced, never shortened in place, and replacements come in offset order, so an old value is gone
-before the tombstone that deleted it. Pure: rows come in, replacements go out; the log applies them.
+before the tombstone that deleted it. A tombstone stays for the time of `delete_retention_ms` after the pass that removed
+what it deletes (KIP-534): who had read the old value by then has that long to read on. Pure: rows come in, replacements
+go out; the log applies them.
 Small neighbouring batches are merged on the way, which is what makes a changelog of many small commits quick to read.
 """
 
@@ -36,6 +38,29 @@ class Rewrite(NamedTuple):
     time_ms: int
     batch: Batch | None
     removed: int
+
+
+class Pass(NamedTuple):
+    """A compaction of a partition that went through to the position `through`, and ended at `at_ms`."""
+
+    through: int
+    at_ms: int
+
+
+def forgotten_below(passes: Iterable[Pass], horizon_ms: int) -> int:
+    """Returns the offset below which tombstones may go: what they delete was gone before `horizon_ms`."""
+    return max((one.through for one in passes if one.at_ms < horizon_ms), default=0)
+
+
+def with_pass(passes: Iterable[Pass], made: Pass, delete_retention_ms: int) -> list[Pass]:
+    """Returns the passes to remember: the last of those that are old enough, and the younger ones, at most about eight."""
+    kept = sorted(passes, key=lambda one: one.at_ms)
+    horizon_ms = made.at_ms - delete_retention_ms
+    while len(kept) > 1 and kept[1].at_ms < horizon_ms:
+        del kept[0]
+    if kept and made.at_ms - kept[-1].at_ms < delete_retention_ms // 8:
+        return kept
+    return [*kept, made]
 
 
 def require_changelog(topic: TopicInfo) -> None:
@@ -79,14 +104,14 @@ class _Group:
         return Rewrite(tuple(row.identity for row in self.rows), first.base, last.next, time_ms, batch, self.removed)
 
 
-def rewrites(rows: Iterable[Row], last: Mapping[bytes, int], horizon_ms: int, merge_ms: int) -> Iterator[Rewrite]:
-    """What to replace, in offset order. Tombstones appended before `horizon_ms` go too.
+def rewrites(rows: Iterable[Row], last: Mapping[bytes, int], forgotten: int, merge_ms: int) -> Iterator[Rewrite]:
+    """Returns what to replace, in offset order. Tombstones below the offset `forgotten` go too.
 
-    Only batches of the same slice of `merge_ms` are merged, or a tombstone would grow younger with every run.
+    Only batches of the same slice of `merge_ms` are merged, so that a batch says about when its records were appended.
     """
     group: _Group | None = None
     for row in rows:
-        kept, before = _survivors(row, last, horizon_ms)
+        kept, before = _survivors(row, last, forgotten)
         size = sum(len(record.key or b"") + len(record.value or b"") + 16 for record in kept)
         if group is not None and (
             row.time_ms // merge_ms != group.rows[0].time_ms // merge_ms
@@ -106,14 +131,13 @@ def rewrites(rows: Iterable[Row], last: Mapping[bytes, int], horizon_ms: int, me
         yield done
 
 
-def _survivors(row: Row, last: Mapping[bytes, int], horizon_ms: int) -> tuple[list[StoredRecord], int]:
+def _survivors(row: Row, last: Mapping[bytes, int], forgotten: int) -> tuple[list[StoredRecord], int]:
     """The records of a row that stay, and how many there were. A key the survey did not see is newer than it."""
-    forgotten = row.time_ms < horizon_ms
     records = decode(row.data, row.base)
     kept = [
         record
         for record in records
         if record.key is None
-        or (last.get(record.key, -1) <= record.offset and not (forgotten and record.value is None))
+        or (last.get(record.key, -1) <= record.offset and not (record.offset < forgotten and record.value is None))
     ]
     return kept, len(records)

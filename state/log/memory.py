@@ -395,10 +395,10 @@ class MemoryLog:
             raise checks.unknown(Partition(topic, 0), None)
         compaction.require_changelog(found)
         bases = await self.metadata_of_all(BASE, topic)
-        horizon_ms = 0 if stands_on_one(bases.values(), found) else self.now_ms() - self._delete_retention_ms
-        merge_ms = max(self._delete_retention_ms // 8, 1)
+        based = stands_on_one(bases.values(), found)
         return sum(
-            self.part(Partition(topic, number)).compact(horizon_ms, merge_ms) for number in range(found.partitions)
+            self.part(Partition(topic, number)).compact(self.now_ms(), self._delete_retention_ms, stands_on_base=based)
+            for number in range(found.partitions)
         )
 
     async def trim(self, positions: Mapping[Partition, int]) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from state.log import batches, checks, compaction
 from state.log.batches import Batch
-from state.log.compaction import Row
+from state.log.compaction import Pass, Row
 from state.log.group_store import OwnerRecord
 from state.log.protocol import Fetched, Partition, TaskCommit
 
@@ -22,6 +22,7 @@ class Entries:
     """See the module text. `open` holds the first offset of each transaction that is not finished."""
 
     rows: list[Row] = field(default_factory=list)
+    passes: list[Pass] = field(default_factory=list)
     start: int = 0
     end: int = 0
     open: list[int] = field(default_factory=list)
@@ -68,10 +69,15 @@ class Entries:
 
     # ------------------------------------------------------------------ upkeep
 
-    def compact(self, horizon_ms: int, merge_ms: int) -> int:
+    def compact(self, now_ms: int, delete_retention_ms: int, *, stands_on_base: bool) -> int:
+        """One pass; deletions of a changelog that stands on a base stay for ever."""
         end = self.readable_end
         rows = [row for row in self.rows if row.base < end]
-        todo = list(compaction.rewrites(rows, compaction.survey(rows), horizon_ms, merge_ms))
+        horizon_ms = now_ms - delete_retention_ms
+        forgotten = 0 if stands_on_base else compaction.forgotten_below(self.passes, horizon_ms)
+        merge_ms = max(delete_retention_ms // 8, 1)
+        todo = list(compaction.rewrites(rows, compaction.survey(rows), forgotten, merge_ms))
+        self.passes = compaction.with_pass(self.passes, compaction.Pass(end, now_ms), delete_retention_ms)
         gone = {identity for rewrite in todo for identity in rewrite.replaced}
         made = [
             Row(rewrite.base, rewrite.base, rewrite.next, rewrite.time_ms, rewrite.batch.data)

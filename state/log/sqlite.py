@@ -327,33 +327,37 @@ class SqliteLog:
             raise checks.unknown(Partition(topic, 0), None)
         compaction.require_changelog(found)
         bases = await self.metadata_of_all(BASE, topic)
-        horizon_ms = (
-            0 if stands_on_one(bases.values(), found) else time.time_ns() // 1_000_000 - self._delete_retention_ms
-        )
+        based = stands_on_one(bases.values(), found)
         removed = 0
         for number in range(found.partitions):
-            removed += await self._compact_partition(Partition(topic, number), horizon_ms)
+            removed += await self._compact_partition(Partition(topic, number), stands_on_base=based)
         await self._write(partial(self._writer.shrink, _SHRINK_PAGES))
         return removed
 
-    async def _compact_partition(self, partition: Partition, horizon_ms: int) -> int:
+    async def _compact_partition(self, partition: Partition, *, stands_on_base: bool) -> int:
         part = (await self.read(lambda db: find_part(db, partition))).id
+        passes = await self.read(partial(sqlite_reader.compactions, part=part))
+        now_ms, retention_ms = time.time_ns() // 1_000_000, self._delete_retention_ms
+        forgotten = 0 if stands_on_base else compaction.forgotten_below(passes, now_ms - retention_ms)
         last: dict[bytes, int] = {}
         position = 0
         while rows := await self.read(partial(sqlite_reader.rows, part=part, from_base=position)):
             last.update(await asyncio.to_thread(compaction.survey, rows))
             position = rows[-1].next
-        removed = position = 0
-        merge_ms = max(self._delete_retention_ms // 8, 1)
+        through, removed, position = position, 0, 0
+        merge_ms = max(retention_ms // 8, 1)
         while rows := await self.read(partial(sqlite_reader.rows, part=part, from_base=position)):
             todo = await asyncio.to_thread(
-                lambda rows: list(compaction.rewrites(rows, last, horizon_ms, merge_ms)), rows
+                lambda rows: list(compaction.rewrites(rows, last, forgotten, merge_ms)), rows
             )
             done = await self._write(partial(self._writer.replace, part, todo)) if todo else 0
             if done is None:  # another process compacts the same partition: leave it to it
-                break
+                return removed
             removed += done
             position = rows[-1].next
+        made = compaction.with_pass(passes, compaction.Pass(through, time.time_ns() // 1_000_000), retention_ms)
+        if made != passes:
+            await self._write(partial(self._writer.compacted, part, made))
         return removed
 
     async def trim(self, positions: Mapping[Partition, int]) -> int:

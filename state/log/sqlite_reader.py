@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from state.log import checks
-from state.log.compaction import Row
+from state.log.compaction import Pass, Row
 from state.log.group_store import MetadataKind, OwnerRecord
 from state.log.protocol import Fetched, Partition, TopicInfo
 from state.log.sqlite_writer import find_part, find_topic, read_positions
@@ -112,6 +112,11 @@ def metadata_of(db: sqlite3.Connection, application: str, kind: MetadataKind) ->
 def metadata_of_all(db: sqlite3.Connection, kind: MetadataKind, key: str) -> dict[str, bytes]:
     query = "select application, value from notes where kind = ? and key = ? order by application"
     return dict(db.execute(query, (kind.name, key)).fetchall())
+
+
+def compactions(db: sqlite3.Connection, part: int) -> list[Pass]:
+    """The passes over a partition that are remembered."""
+    return [Pass(*row) for row in db.execute("select through, at_ms from compactions where part = ?", (part,))]
 
 
 def rows(db: sqlite3.Connection, part: int, from_base: int) -> list[Row]:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from state.errors import Fenced, LeaseLost, LogUnusable, MetadataChanged, OutcomeUnknown, Refused, TopicMismatch
 from state.log import batches, checks
 from state.log.batches import Batch
-from state.log.compaction import Rewrite
+from state.log.compaction import Pass, Rewrite
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
 from state.log.protocol import NewRecord, Partition, TaskCommit, TopicInfo, TopicSpec
 from state.log.sqlite_file import begin, explain
@@ -120,6 +120,7 @@ class Writer:
             if not db.execute("delete from topics where name = ?", (name,)).rowcount:
                 raise checks.unknown(Partition(name, 0), None)
             db.execute("delete from batches where part in (select id from parts where topic = ?)", (name,))
+            db.execute("delete from compactions where part in (select id from parts where topic = ?)", (name,))
             db.execute("delete from parts where topic = ?", (name,))
             db.execute("delete from positions where topic = ?", (name,))
             db.execute("delete from commit_times where topic = ?", (name,))
@@ -249,6 +250,12 @@ class Writer:
         except _Stale:
             return None
         return sum(rewrite.removed for rewrite in rewrites)
+
+    def compacted(self, part: int, passes: Sequence[Pass]) -> None:
+        """Remembers these passes over a partition, in place of those that were."""
+        with self.transaction() as db:
+            db.execute("delete from compactions where part = ?", (part,))
+            db.executemany("insert into compactions values (?, ?, ?)", [(part, *one) for one in passes])
 
     def trim(self, positions: Mapping[Partition, int]) -> int:
         removed = 0

@@ -101,18 +101,20 @@ async def test_a_store_that_may_have_missed_a_deletion_begins_anew(tmp_path: Pat
         await reader.close()
 
     now[0] = HOUR_MS
-    for value in (b"1", b"2"):
-        await log.append({changelog: [NewRecord(b"gone", value, 0)]})
-    await log.append({changelog: [NewRecord(b"gone", None, 0)]})
+    for key in (b"gone", b"other"):
+        await log.append({changelog: [NewRecord(key, b"1", 0)]})
     one = await opened()
     await restore(one, 1)
     one.store.close()
+    now[0] = 2 * HOUR_MS - 1
+    await log.append({changelog: [NewRecord(b"gone", None, 0)]})
+    await log.compact(changelog.topic)
     now[0] = 3 * HOUR_MS
     one = await opened()
     await restore(one, restored)
     one.store.close()
     now[0] = 7 * HOUR_MS
-    await log.compact(changelog.topic)
+    assert await log.compact(changelog.topic) == 1  # the deletion
     one = await opened()
     assert one.position == (0 if restored < 3 else 3)
     await restore(one, 3)
