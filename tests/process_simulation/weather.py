@@ -127,6 +127,7 @@ class LogClient:
         self._judge = judge
         self._last = 0.0
         self._commits = 0  # under way
+        self.loses_appends = False  # whether an answer that is lost may be that of an append
 
     async def close(self) -> None:
         """Nothing to let go of."""
@@ -150,7 +151,7 @@ class LogClient:
         if name == "commit" and not self._shared.fences(more["guarantee"]):
             return await self._commit_unfenced(*args, more["may_write"])
         lost = after = False
-        if name == "commit" and weather.unknown > 0:
+        if weather.unknown > 0 and (name == "commit" or (name == "append" and self.loses_appends)):
             weather.unknown -= 1
             lost, after = True, weather.chance.random() < 0.5
         answer = loop.create_future()
@@ -159,7 +160,8 @@ class LogClient:
             if process.state == DEAD and not (writes and weather.survives):
                 return
             if lost and not after:
-                self._judge.not_committed(process, args[2], None)
+                if name == "commit":
+                    self._judge.not_committed(process, args[2], None)
                 self._answer(name, answer, process, None, OutcomeUnknown("the log did not answer (and did nothing)"))
                 return
             try:

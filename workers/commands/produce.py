@@ -12,7 +12,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +88,10 @@ async def _produce(app: App, topic: Topic[Any, Any], url: str, file: str | None,
     log = await open_log(url, create=True)
     try:
         prepared = await prepare(log, app)
-        counted = _Counted(log, prepared.topics[topic.topic].partitions)
+        counted = Counted(log, prepared.topics[topic.topic].partitions)
         if file is None:
             lines = json_records(sys.stdin.buffer, 1, reading, shape)
-            return await _Writing(log, app, topic, counted, rate, None).write(lines)
+            return await Writing(log, app, topic, counted, rate, None).write(lines)
         try:
             begun = await begin(log, app.id, Path(file), reading, shape)
         except OSError as error:
@@ -99,32 +99,39 @@ async def _produce(app: App, topic: Topic[Any, Any], url: str, file: str | None,
         except BadFile as error:
             raise WrongUse(str(error)) from None
         with begun:
-            return await _Writing(log, app, topic, counted, rate, begun).write(begun.records())
+            return await Writing(log, app, topic, counted, rate, begun).write(begun.records())
     finally:
         await log.close()
 
 
-class _Writing:
-    """One run: batches of records, each in one transaction with what was read."""
+class Writing:
+    """One run: batches of `size` records, each in one transaction with what was read."""
 
     def __init__(
-        self, log: Log, app: App, topic: Topic[Any, Any], counted: _Counted, rate: float, begun: Begun | None
+        self,
+        log: Log,
+        app: App,
+        topic: Topic[Any, Any],
+        counted: Counted,
+        rate: float,
+        begun: Begun | None,
+        size: int = BATCH,
     ) -> None:
         self._log, self._app, self._topic = log, app, topic
         self._counted = counted
         self._rate = rate
         self._begun = begun
+        self._size = size if not rate else max(1, min(size, int(rate / 20)))
         self._count = 0
 
     async def write(self, found: Iterator[FileRecord]) -> int:
         """Raises BadLine, once what comes before the bad line is written."""
-        size = BATCH if not self._rate else max(1, min(BATCH, int(self._rate / 20)))
         since = time.monotonic()
         batch: list[FileRecord] = []
         try:
             for record in found:
                 batch.append(record)
-                if len(batch) >= size:
+                if len(batch) >= self._size:
                     await self._append(batch)
                     batch = []
                     if self._rate:
@@ -165,17 +172,18 @@ class _Writing:
         return found
 
 
-class _Counted:
+class Counted:
     """How many partitions the topic has: it may grow while a long file is written."""
 
-    def __init__(self, log: Log, partitions: int) -> None:
+    def __init__(self, log: Log, partitions: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._partitions = partitions
-        self._looked = time.monotonic()
+        self._clock = clock
+        self._looked = clock()
 
     async def now(self, topic: str) -> int:
-        if time.monotonic() - self._looked >= LOOK_S:
-            self._looked = time.monotonic()
+        if self._clock() - self._looked >= LOOK_S:
+            self._looked = self._clock()
             info = (await self._log.topics([topic])).get(topic)
             self._partitions = self._partitions if info is None else info.partitions
         return self._partitions
