@@ -436,7 +436,7 @@ class Life:
                 self.breaks(f"restart: {name} ended with {process.code} and was not started again")
 
     async def _stop(self) -> None:
-        workers = [p for p in self.processes if "." in p.name and p.state == RUNNING]
+        workers = [p for p in self.processes if "." in p.name and p.state == RUNNING and not p.parent_is_dead]
         self.stop_fleet()
         deadline = self.loop.time() + STOP_S
         while any(p.state != DEAD for p in self.processes):
