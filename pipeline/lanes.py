@@ -40,6 +40,7 @@ class LaneTable(TableView[K, V]):
         super().__init__(shared.spec, shared._store)
         self.layers: WriteLayers = shared.layers
         self._known = shared.layers.known
+        self._is_direct = False
         self.closed = True
         self.ahead = ahead
         self.mine: Writes = {}

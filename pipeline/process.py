@@ -23,6 +23,7 @@ from pipeline.errors import PipelineError, ProcessorFailed
 from pipeline.failed_calls import FailedCalls
 from pipeline.lanes import Lane, Outputs
 from pipeline.overlap import More
+from pipeline.plain_calls import FAILURES, PlainCalls
 from pipeline.records import RawRecord, Record
 from pipeline.retries import CallAgain, Waiting
 from pipeline.steps import Arrived, Item, Step, count_of, steps_of
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from pipeline.topology import Subtopology
 
 _NOTHING: Mapping[str, Any] = {}
-# What a user function may raise as a failure of its call: sys.exit() in a processor is no orderly end.
-_FAILURES = (Exception, SystemExit)
 _STANDING_STILL = float  # as a clock: float() is 0.0
 
 
@@ -90,6 +89,7 @@ class TaskProcess:
             return steps_of(app, subtopology, partition, self._partitions, resources, max_call_s, tables, outputs)
 
         self._prepare(app, made(self._tables, self._effects.outputs))
+        self._plain = self._plain_calls()
         self.needs_async = any(step.is_async for step in self._steps)
         self.most_at_once = max((step.processor.concurrency for step in self._steps), default=1)
         self._at_once: AtOnce | None = None
@@ -99,6 +99,15 @@ class TaskProcess:
             self._at_once = AtOnce(
                 self, self._effects, self._on_error.tries, self._unit, topics, self._steps, keys, made, rests=rests
             )
+
+    def _plain_calls(self) -> PlainCalls | None:
+        """Where one sync step takes one record at a time of one topic."""
+        if len(self._steps) != 1 or len(self._sources) != 1 or self._unit != CALL:
+            return None
+        (step,), (source,) = self._steps, self._sources.values()
+        if step.is_async or step.rekey is not None or source.batch_steps:
+            return None
+        return PlainCalls(step, source.key_codec, source.value_codec, self.partition, self._on_error)
 
     @property
     def has_completed(self) -> bool:
@@ -148,29 +157,35 @@ class TaskProcess:
             raise PipelineError(f"task {self.task} has async processors ({names}); use run_async")
         if self._batch_steps or self._unit != CALL:
             return without_waiting(self.run_async(records, clock, until))
-        effects, sources = self._effects, self._sources
+        effects = self._effects
         self._stream_time_ms = effects.stream_time_ms
-        done = self.finished = 0
+        self.finished = 0
         try:
-            for topic, raw in records:
-                item = self.arrive(topic, raw)
-                if item is not None:
-                    for step in sources[topic].steps:
-                        self.call(step, item)
-                self.finished = done = done + 1
-                if clock() >= until:
-                    break
-        except CallAgain as again:
-            self._all_completed(records[:done])
-            self._ended(again)
-            return done
-        except BaseException:
-            for topic, raw in records[:done]:
+            if self._plain is not None:
+                self._stream_time_ms = self._plain.run(self, records, clock, until, self._stream_time_ms)
+            else:
+                self._run_sync(records, clock, until)
+        except BaseException as error:
+            for topic, raw in records[: self.finished]:
                 effects.completed(topic, raw)
-            raise
+            if not isinstance(error, CallAgain):
+                raise
+            self._ended(error)
+            return self.finished
+        done = self.finished
         self._all_completed(records[:done] if done < len(records) else records)
         self._ended(None)
         return done
+
+    def _run_sync(self, records: Sequence[tuple[str, RawRecord]], clock: Callable[[], float], until: float) -> None:
+        for topic, raw in records:
+            item = self.arrive(topic, raw)
+            if item is not None:
+                for step in self._sources[topic].steps:
+                    self.call(step, item)
+            self.finished += 1
+            if clock() >= until:
+                break
 
     async def run_async(
         self,
@@ -364,23 +379,23 @@ class TaskProcess:
 
     def call(self, step: Step, item: Item, into: Effects | Lane | None = None) -> None:
         try:
-            with step.open(item.raw.timestamp_ms, item.stream_ms):
+            with step.open(item.raw.timestamp_ms, item.stream_ms, (item.raw.key,)):
                 if step.rekey is not None:
                     step.send_rekeyed(item.record, item.raw)
                 else:
                     result = step.function(item.record, *step.arguments)
                     if result is not None:
                         refuse_awaitable(step.name, result)
-        except _FAILURES as error:
+        except FAILURES as error:
             if error is step.fault:
                 raise
             self._on_error.failed(step, item.topic, item.raw, error, into)
 
     async def wait_for(self, step: Step, item: Item, into: Effects | Lane | None = None) -> None:
         try:
-            with step.open(item.raw.timestamp_ms, item.stream_ms):
+            with step.open(item.raw.timestamp_ms, item.stream_ms, (item.raw.key,)):
                 await in_time(step, item.record)
-        except _FAILURES as error:
+        except FAILURES as error:
             if error is step.fault:
                 raise
             self._on_error.failed(step, item.topic, item.raw, error, into)
@@ -404,14 +419,14 @@ class TaskProcess:
     async def _call_batch(self, step: Step, items: Sequence[Item]) -> bool:
         """False where a batch of several failed: nothing of it counts."""
         try:
-            with step.open(newest(items), items[-1].stream_ms):
+            with step.open(newest(items), items[-1].stream_ms, {item.raw.key for item in items}):
                 if step.is_async:
                     await in_time(step, step.batch(items))
                 else:
                     result = step.function(step.batch(items), *step.arguments)
                     if result is not None:
                         refuse_awaitable(step.name, result)
-        except _FAILURES as error:
+        except FAILURES as error:
             if error is step.fault:
                 raise
             if len(items) > 1 and step.policy.of(error) != WAIT:

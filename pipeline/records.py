@@ -16,7 +16,7 @@ V_co = TypeVar("V_co", covariant=True)
 Headers = tuple[tuple[str, bytes], ...]
 
 
-class Record(msgspec.Struct, Generic[K_co, V_co], frozen=True):
+class Record(msgspec.Struct, Generic[K_co, V_co], frozen=True, gc=False):
     """One record, decoded. A tombstone has `value` None, a keyless record `key` None, whatever the declared types."""
 
     key: K_co
@@ -53,7 +53,7 @@ class SourceRecord(NamedTuple):
     headers: Headers = ()
 
 
-class OutputRecord(NamedTuple):
+class OutputRecord(msgspec.Struct, frozen=True, gc=False):
     """A record to be written; `value` None is a tombstone."""
 
     key: bytes | None

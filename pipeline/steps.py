@@ -6,7 +6,7 @@ call cannot write into the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -101,12 +101,14 @@ class Step:
             source = processor.sources[0].value_codec
             self._rekey_raw = processor.rekey_to.value_codec is source
 
-    def open(self, timestamp_ms: int, stream_ms: int) -> Step:
-        """For one call, as `with step.open(...)`: whose time its sends and writes carry. The block is the call: left
-        well, its writes and sends count, together; left by any exception, nothing of it does."""
+    def open(self, timestamp_ms: int, stream_ms: int, keys: Collection[bytes | None] = ()) -> Step:
+        """For one call, as `with step.open(...)`: whose time its sends and writes carry, and the keys of its records. The
+        block is the call: left well, its writes and sends count, together; left by any exception, nothing of it does."""
         for table in self.tables:
             table.closed = False
             table.stream_ms = stream_ms
+            if table.is_by_record_key:
+                table.record_keys = keys
         if self.time_steps:
             for table in self.tables:
                 table.stream_ms = stream_ms - stream_ms % table.spec.time_step_ms
@@ -146,24 +148,78 @@ class Step:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        fault: Exception | None = None
         try:
             if error is None:
-                self._keep()
+                self.keep(self._stream_ms)
+            else:
+                self.forget()
+        except BaseException:
+            if error is None:
+                self.forget()
+            raise
         finally:
-            # After a good call there is nothing left to forget.
-            for table in self.tables:
-                table.forget()
-                table.closed = True
-                if table.fault is not None:
-                    fault, table.fault = table.fault, None
-            for sink in self.sinks:
-                sink.closed = True
+            self._close()
+
+    # The same in parts, for calls that follow each other (pipeline.plain_calls).
+
+    def begin(self) -> None:
+        """Calls follow each other until `end`; each ends with `keep` or `forget`."""
+        for table in self.tables:
+            table.closed = False
+        for sink in self.sinks:
+            sink.closed = False
+
+    def keep(self, stream_ms: int) -> None:
+        """The call has ended well: what it wrote and sent counts. Raises, with nothing kept, where a value cannot be
+        encoded, a key belongs to another task, or a store failed, whatever the user's code made of that."""
+        tables = self.tables
+        if len(tables) == 1:
+            table = tables[0]
+            if table.fault is not None:
+                raise table.fault
+            if table.is_touched:
+                table.apply(table.changes(), stream_ms)
+        elif tables:
+            self._keep_several(stream_ms)
+        if self._sent:
+            for where, output in self._sent:
+                self._outputs.setdefault(where, []).append(output)
             self._sent.clear()
-            if fault is not None:
-                # The store failed: no fault of the record, whatever the user's code made of it.
-                self.fault = fault
-                raise fault
+
+    def _keep_several(self, stream_ms: int) -> None:
+        for table in self.tables:
+            if table.fault is not None:
+                raise table.fault
+        # All are encoded before any counts.
+        touched = [(table, table.changes()) for table in self.tables if table.is_touched]
+        for table, changes in touched:
+            table.apply(changes, stream_ms)
+
+    def forget(self) -> None:
+        """The call has failed: nothing of it is anywhere. Raises the store's error where a store failed: no fault of the
+        record."""
+        self._sent.clear()
+        fault: Exception | None = None
+        for table in self.tables:
+            table.forget()
+            if table.fault is not None:
+                fault, table.fault = table.fault, None
+        if fault is not None:
+            self.fault = fault
+            raise fault
+
+    def end(self) -> None:
+        """No call follows. Nothing of one that was left in the middle is anywhere."""
+        for table in self.tables:
+            table.forget()
+        self._sent.clear()
+        self._close()
+
+    def _close(self) -> None:
+        for table in self.tables:
+            table.closed = True
+        for sink in self.sinks:
+            sink.closed = True
 
     def send_rekeyed(self, record: Record[Any, Any], raw: RawRecord) -> None:
         """The call of a re-key: the same record under another key; unless told otherwise the value's bytes go as
@@ -177,18 +233,6 @@ class Step:
             sink.send_encoded(key, raw.value, raw.headers)
         else:
             sink.send(key, record.value, headers=raw.headers)
-
-    def _keep(self) -> None:
-        """Raises, with nothing kept, where a value cannot be encoded or a key belongs to another task."""
-        touched = [table for table in self.tables if table.touched()]
-        if len(touched) == 1:
-            touched[0].apply(touched[0].changes(), self._stream_ms)
-        elif touched:
-            # All are encoded before any counts.
-            for table, changes in [(table, table.changes()) for table in touched]:
-                table.apply(changes, self._stream_ms)
-        for where, output in self._sent:
-            self._outputs.setdefault(where, []).append(output)
 
 
 def steps_of(

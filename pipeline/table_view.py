@@ -7,13 +7,13 @@ raise), `apply()` makes it count, `forget()` drops it. Between the store and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterator, ValuesView
+from collections.abc import Callable, Collection, ItemsView, Iterator, ValuesView
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import chain
 from typing import Any, Final, TypeVar, cast
 
-from pipeline.errors import PipelineError
+from pipeline.errors import CodecError, PipelineError
 from pipeline.expiry import STREAM_TIME_KEY, stored_time
 from pipeline.tables import (
     StoreView,
@@ -35,10 +35,16 @@ _SWEPT_PER_COMMIT = 500
 
 
 class TableView(Table[K, V]):
-    """See the module. `check_owner(key, key_bytes)` raises WrongTask; None where a task may write any key."""
+    """See the module. `check_owner(key, key_bytes)` raises WrongTask; None where a task may write any key.
+    `is_by_record_key`: a key belongs where the record of that key does, so those of a call's records need no check."""
 
     def __init__(
-        self, spec: TableSpec, store: StoreView, check_owner: Callable[[Any, bytes], None] | None = None
+        self,
+        spec: TableSpec,
+        store: StoreView,
+        check_owner: Callable[[Any, bytes], None] | None = None,
+        *,
+        is_by_record_key: bool = False,
     ) -> None:
         self.spec = spec
         self.closed = False  # True between calls: a task left behind by one call must not write in the next
@@ -46,6 +52,10 @@ class TableView(Table[K, V]):
         self.stream_ms = -1
         self._store = store
         self._check_owner = check_owner
+        self.is_by_record_key = is_by_record_key
+        self.record_keys: Collection[bytes | None] = ()  # of the call's records: they belong to this task
+        self._encode = spec.value_codec.encode
+        self._decode = spec.value_codec.decode
         self._live: dict[bytes, Any] = {}  # handed out or set in this call
         self._set: dict[bytes, bytes | None] = {}  # set or deleted in this call; bytes where already encoded
         self._defaults: dict[bytes, tuple[K, bytes]] = {}  # mutable defaults handed out, and how they were
@@ -55,6 +65,7 @@ class TableView(Table[K, V]):
         self._last_key: Any = _MISSING
         self._last_bytes = b""
         self._forever = spec.expire_ms is None
+        self._is_direct = self._forever  # what is stored is the value, and what is known of it is all there is to ask
         self._version = 0
         self._iterating = 0
         self._sweep_from: bytes | None = None
@@ -64,22 +75,26 @@ class TableView(Table[K, V]):
     # a dict
 
     def __getitem__(self, key: K) -> V:
-        k = self._key(key)
+        k = self._last_bytes if key is self._last_key and self._is_direct and not self.closed else self._key(key)
         value = self._live.get(k, _MISSING)
         if value is _MISSING:
-            data = self._current(k)
+            data = self._known.get(k, _MISSING) if self._is_direct else _MISSING
+            if data is _MISSING:
+                data = self._current(k)
             return self._default(key, k) if data is None else self._hand_out(k, data)
         return self._default(key, k) if value is _DELETED else cast(V, value)
 
     def __setitem__(self, key: K, value: V) -> None:
-        k = self._key(key)
-        encoded = self.spec.encode_value(value) if value is None or type(value) in _IMMUTABLE else None
-        self._own(key, k)
+        k = self._last_bytes if key is self._last_key and self._is_direct and not self.closed else self._key(key)
+        encoded = self._encoded(value) if type(value) in _IMMUTABLE else None
+        if self._check_owner is not None and k not in self.record_keys:
+            self._own(key, k)
         if self._iterating and not self._present(k):
             self._version += 1
         self._live[k] = value
         self._set[k] = encoded
-        self._defaults.pop(k, None)
+        if self._defaults:
+            self._defaults.pop(k, None)
 
     def __delitem__(self, key: K) -> None:
         k = self._key(key)
@@ -168,7 +183,11 @@ class TableView(Table[K, V]):
         """What this call writes: every difference between what it holds and what is stored."""
         result: dict[bytes, bytes | None] = {}
         for k, value in self._live.items():
-            if value is _DELETED:
+            if self._is_direct and (data := self._set.get(k)) is not None:  # what most calls write
+                stored = self._known.get(k, _MISSING)
+                if data != (self._stored(k) if stored is _MISSING else stored):
+                    result[k] = data
+            elif value is _DELETED:
                 if self._stored(k) is not None:
                     result[k] = None
             elif k in self._defaults:
@@ -185,8 +204,9 @@ class TableView(Table[K, V]):
                     result[k] = self.spec.stored_value(encoded, self.stream_ms)
         return result
 
-    def touched(self) -> bool:
-        """Whether the call had anything in its hands that could be a write."""
+    @property
+    def is_touched(self) -> bool:
+        """Whether the call has anything in its hands that could be a write."""
         return bool(self._live)
 
     def apply(self, changes: dict[bytes, bytes | None], timestamp_ms: int) -> None:
@@ -233,9 +253,18 @@ class TableView(Table[K, V]):
         return k
 
     def _own(self, key: K, k: bytes) -> None:
-        if self._check_owner is not None and k not in self._owned:
+        if self._check_owner is not None and k not in self.record_keys and k not in self._owned:
             self._check_owner(key, k)
             self._owned[k] = None
+
+    def _encoded(self, value: Any) -> bytes:
+        """Raises CodecError naming the table."""
+        if value is not None:
+            try:
+                return self._encode(value)
+            except CodecError:
+                pass  # again, with the name of the table
+        return self.spec.encode_value(value)
 
     def _stored(self, k: bytes) -> bytes | None:
         raw = self._known.get(k, _MISSING)
@@ -273,7 +302,10 @@ class TableView(Table[K, V]):
         return cast(V, value)
 
     def _hand_out(self, k: bytes, data: bytes) -> V:
-        value = self.spec.decode_value(data)
+        try:
+            value = self._decode(data)
+        except CodecError:
+            value = self.spec.decode_value(data)
         if type(value) not in _IMMUTABLE:
             self._live[k] = value
         return cast(V, value)

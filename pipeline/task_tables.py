@@ -37,7 +37,8 @@ def tables_of(
             result[name] = TableView(definition.spec, store)
         else:
             check = _owner_check(definition, routed(app, subtopology, definition), subtopology, partition)
-            result[name] = TableView(definition.spec, store, check)
+            own = definition.route is None and routing_codec(app, subtopology.sources, name) is None
+            result[name] = TableView(definition.spec, store, check, is_by_record_key=own)
     return result
 
 

@@ -79,8 +79,8 @@ def build(
         chosen = records[at : at + cut_records]
         shift = _shift(chosen[0].timestamp_ms)
         delta = 0
-        for key, value, timestamp_ms, headers in chosen:
-            if append(delta, timestamp_ms + shift, key, value, list(headers)) is None:  # full
+        for one in chosen:
+            if append(delta, one.timestamp_ms + shift, one.key, one.value, list(one.headers)) is None:  # full
                 break
             delta += 1
         batches.append(Batch(bytes(_shift_back(builder.build(), shift)), delta, delta))
@@ -122,9 +122,9 @@ def build_sparse(records: Sequence[StoredRecord], base: int, next_offset: int) -
     size += sum(len(name) * 4 + len(value) + 16 for record in records for name, value in record.headers)
     builder = DefaultRecordBatchBuilder(_MAGIC, 0, 0, -1, -1, -1, size)
     shift = _shift(records[0].timestamp_ms)
-    for offset, timestamp_ms, key, value, headers in records:
-        if builder.append(offset - base, timestamp_ms + shift, key, value, list(headers)) is None:
-            raise AssertionError(f"a batch of {size} bytes was too small for record {offset}")
+    for one in records:
+        if builder.append(one.offset - base, one.timestamp_ms + shift, one.key, one.value, list(one.headers)) is None:
+            raise AssertionError(f"a batch of {size} bytes was too small for record {one.offset}")
     data = _shift_back(builder.build(), shift)
     struct.pack_into(">i", data, _DELTA_AT, next_offset - base - 1)
     _seal(data)
@@ -225,7 +225,13 @@ def decode(data: bytes, from_position: int) -> list[StoredRecord]:
     try:
         for base, batch in _batches(data, from_position):
             records = [
-                StoredRecord(record.offset, record.timestamp, record.key, record.value, _headers(record.headers))
+                StoredRecord(
+                    record.offset,
+                    record.timestamp,
+                    record.key,
+                    record.value,
+                    _headers(h) if (h := record.headers) else (),
+                )
                 for record in batch
             ]
             found += records if base >= from_position else [one for one in records if one.offset >= from_position]

@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
+import msgspec
+
 from state.log.group_store import AppMetadata, GroupStore, Lease
 
 Headers = tuple[tuple[str, bytes], ...]
@@ -33,7 +35,7 @@ class Partition(NamedTuple):
         return f"{self.topic}-{self.number}"
 
 
-class NewRecord(NamedTuple):
+class NewRecord(msgspec.Struct, frozen=True, gc=False):
     """A record to be written. `value` None is a tombstone."""
 
     key: bytes | None
@@ -42,7 +44,7 @@ class NewRecord(NamedTuple):
     headers: Headers = ()
 
 
-class StoredRecord(NamedTuple):
+class StoredRecord(msgspec.Struct, frozen=True, gc=False):
     """A record as read back."""
 
     offset: int

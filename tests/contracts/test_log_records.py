@@ -30,7 +30,7 @@ async def test_what_was_appended_is_read_back_whole(log: GroupLog) -> None:
     behind = await log.append({P0: first})
     assert behind == {P0: 4}
     found = await read_all(log, P0)
-    assert [one[1:] for one in found] == [(one.timestamp_ms, one.key, one.value, one.headers) for one in first]
+    assert [NewRecord(one.key, one.value, one.timestamp_ms, one.headers) for one in found] == first
     assert [one.offset for one in found] == [0, 1, 2, 3]
 
 

@@ -99,7 +99,7 @@ class Running:
         return changes
 
     def answer(self) -> Any:
-        return {name: store.data for name, store in self.stores.items()}, sorted(self.outputs), self.skipped
+        return {name: store.data for name, store in self.stores.items()}, sorted(self.outputs, key=repr), self.skipped
 
 
 def by_hand(deeds: Iterable[Sequence[Any]]) -> tuple[dict[str, int], dict[str, list[int]], list[tuple[str, int]], int]:

@@ -26,7 +26,7 @@ class LatePart(msgspec.Struct, frozen=True):
 
     scope: str
     epoch: int
-    records: list[tuple[str, int, list[tuple[bytes | None, bytes | None, int]]]]
+    records: list[tuple[str, int, list[NewRecord]]]
     positions: list[tuple[str, int, int]]
 
 
@@ -67,7 +67,7 @@ class Failpoint:
             LatePart(
                 t.part.scope,
                 t.part.epoch,
-                [(p.topic, p.number, [r[:3] for r in records]) for p, records in t.part.records.items()],
+                [(p.topic, p.number, list(records)) for p, records in t.part.records.items()],
                 [(p.topic, p.number, o) for p, o in t.part.positions.items()],
             )
             for t in taken
@@ -101,7 +101,7 @@ def read_late(path: Path) -> tuple[LateWrite, list[TaskCommit]]:
         TaskCommit(
             part.scope,
             part.epoch,
-            {Partition(t, n): [NewRecord(*record) for record in records] for t, n, records in part.records},
+            {Partition(t, n): records for t, n, records in part.records},
             {Partition(t, n): offset for t, n, offset in part.positions},
         )
         for part in late.parts
