@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-kafka test-long check kill bench bench-assignors bench-group bench-rebalance bench-yardstick simulate simulate-process clean
+.PHONY: setup demo test test-kafka test-long check kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream simulate simulate-process clean
 
 setup: $(READY)
 
@@ -58,13 +58,17 @@ simulate-process: $(READY)
 	$(BIN)/python -m tests.process_simulation --seeds $(SEEDS) --start $(START)
 
 # Benchmarks: ratios to rivals in the same run; tables and plots in docs/.
-bench: bench-assignors bench-group bench-rebalance bench-yardstick
+bench: bench-assignors bench-group bench-rebalance bench-yardstick bench-stream
 
 bench-assignors: $(READY)
 	$(BIN)/python -m benchmarks.assignors
 
 bench-group: $(READY)
 	$(BIN)/python -m benchmarks.group
+
+# What a record costs a worker, beside a bare loop over the same bytes.
+bench-stream: $(READY)
+	$(BIN)/python -m benchmarks.stream
 
 # One workload under every protocol, in virtual time, with a timeline of tasks by instance.
 bench-rebalance: $(READY)
