@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from pipeline.calls import RECORD, RUN
 from pipeline.effects import Effects
 from pipeline.lanes import Ahead, Draft, Lane, LaneTable, Outputs, count
@@ -115,7 +117,7 @@ class AtOnce:
         item = self._host.arrive(topic, raw, lane)
         if item is None:
             return
-        item = item._replace(stream_ms=stream_ms)
+        item = msgspec.structs.replace(item, stream_ms=stream_ms)
         for name in self._topics[topic]:
             step = lane.steps[name]
             if step.is_async:

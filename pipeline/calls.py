@@ -86,7 +86,7 @@ class _Countdown:
 
 def newest(items: Sequence[Item]) -> int:
     """The time that what a batch sends carries."""
-    return max(item.raw.timestamp_ms for item in items)
+    return max([item.raw.timestamp_ms for item in items])
 
 
 def refuse_awaitable(name: str, result: Any) -> None:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.at_once import AtOnce
 from pipeline.calls import CALL, RECORD, RUN, in_time, newest, refuse_awaitable, unit_of, without_waiting
-from pipeline.codecs import Codec
 from pipeline.effects import Changes as Changes
 from pipeline.effects import Effects
 from pipeline.error_policy import WAIT
@@ -26,7 +25,7 @@ from pipeline.overlap import More
 from pipeline.plain_calls import FAILURES, PlainCalls
 from pipeline.records import RawRecord, Record
 from pipeline.retries import CallAgain, Waiting
-from pipeline.steps import Arrived, Item, Step, count_of, steps_of
+from pipeline.steps import Arrived, Item, Source, Step, count_of, steps_of
 from pipeline.table_view import TableView
 from pipeline.tables import StoreView
 from pipeline.task_tables import routed, tables_of
@@ -37,16 +36,6 @@ if TYPE_CHECKING:
 
 _NOTHING: Mapping[str, Any] = {}
 _STANDING_STILL = float  # as a clock: float() is 0.0
-
-
-class _Source:
-    """What one topic needs: its codecs and who reads it."""
-
-    def __init__(self, key_codec: Codec[Any], value_codec: Codec[Any]) -> None:
-        self.key_codec = key_codec
-        self.value_codec = value_codec
-        self.steps: list[Step] = []
-        self.batch_steps: list[Step] = []
 
 
 class TaskProcess:
@@ -83,7 +72,7 @@ class TaskProcess:
         self._effects = Effects(self._tables, units=self._unit != "call", stream_time_ms=self._stream_time_ms)
         self._on_error = FailedCalls(self.task, partition, partitions, self._effects)
         self._steps: list[Step] = []
-        self._sources: dict[str, _Source] = {}
+        self._sources: dict[str, Source] = {}
 
         def made(tables: Mapping[str, TableView[Any, Any]], outputs: Outputs) -> dict[str, Step]:
             return steps_of(app, subtopology, partition, self._partitions, resources, max_call_s, tables, outputs)
@@ -126,7 +115,7 @@ class TaskProcess:
             step, processor = made[name], app.processors[name]
             self._steps.append(step)
             for topic in processor.sources:
-                source = self._sources.setdefault(topic.topic, _Source(topic.key_codec, topic.value_codec))
+                source = self._sources.setdefault(topic.topic, Source(topic.key_codec, topic.value_codec))
                 (source.batch_steps if processor.batch else source.steps).append(step)
         self._batch_steps = [step for step in self._steps if step.processor.batch]
 

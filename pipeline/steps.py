@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from pipeline.batch import Batch
+from pipeline.codecs import Codec
 from pipeline.definitions import Resource, TableDef, Topic
 from pipeline.error_policy import ErrorPolicy
 from pipeline.errors import PipelineError
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from pipeline.topology import Subtopology
 
 
-class Item(NamedTuple):
+class Item(msgspec.Struct, frozen=True, gc=False):
     """A record on its way: decoded, as it came, from which topic, and the task's stream time with it."""
 
     record: Record[Any, Any]
@@ -233,6 +236,16 @@ class Step:
             sink.send_encoded(key, raw.value, raw.headers)
         else:
             sink.send(key, record.value, headers=raw.headers)
+
+
+class Source:
+    """What one topic needs: its codecs and who reads it."""
+
+    def __init__(self, key_codec: Codec[Any], value_codec: Codec[Any]) -> None:
+        self.key_codec = key_codec
+        self.value_codec = value_codec
+        self.steps: list[Step] = []
+        self.batch_steps: list[Step] = []
 
 
 def steps_of(

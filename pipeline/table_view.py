@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar, cast
 
 from pipeline.errors import CodecError, PipelineError
 from pipeline.expiry import STREAM_TIME_KEY, stored_time
+from pipeline.table_items import Items, Values
 from pipeline.tables import (
     StoreView,
     Table,
@@ -160,10 +161,10 @@ class TableView(Table[K, V]):
             del self[key]
 
     def items(self) -> ItemsView[K, V]:
-        return _Items(self)
+        return Items(self)
 
     def values(self) -> ValuesView[V]:
-        return _Values(self)
+        return Values(self)
 
     def copy(self) -> dict[K, V]:
         return dict(self.range())
@@ -397,27 +398,3 @@ class TableView(Table[K, V]):
         self._sweep_from = last + b"\x00" if last is not None and seen == _SWEPT_PER_COMMIT else None
         for k in expired:
             self.layers.remember(k, None)
-
-
-class _Items(ItemsView[K, V]):
-    """Pairs of a table in one pass over the store, not one look-up a key."""
-
-    def __init__(self, table: TableView[K, V]) -> None:
-        super().__init__(table)
-        self._table = table
-
-    def __iter__(self) -> Iterator[tuple[K, V]]:
-        return self._table.range()
-
-    def __contains__(self, item: object) -> bool:
-        key, value = cast("tuple[K, V]", item)
-        return key in self._table and self._table[key] == value
-
-
-class _Values(ValuesView[V]):
-    def __init__(self, table: TableView[Any, V]) -> None:
-        super().__init__(table)
-        self._table = table
-
-    def __iter__(self) -> Iterator[V]:
-        return (value for _, value in self._table.range())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +16,9 @@ from orchestrator import App, PipelineError, Record, Table
 from orchestrator.testing import Driver
 from pipeline.driver import DictStore
 from pipeline.errors import CodecError, DefinitionError, WrongTask
+from pipeline.partitioner import partition_of
+from pipeline.process import TaskProcess
+from pipeline.records import SourceRecord
 from pipeline.table_view import TableView
 from pipeline.tables import STREAM_TIME_KEY, TableSpec
 
@@ -292,6 +295,30 @@ def test_a_key_must_belong_to_the_task() -> None:
         with pytest.raises(PipelineError, match=r"key 'bob' belongs to 0_\d, this is 0_\d; rekey first") as raised:
             driver.send(source, "ann", "bob")
         assert isinstance(raised.value.__cause__, WrongTask)
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_the_key_of_a_record_belongs_where_the_record_is(batch: bool) -> None:
+    """Whoever wrote it there: so it needs no hash. Another record's key does, also where that was seen before."""
+
+    def put(record: Record[str, str], t: Table[str, int]) -> None:
+        t[record.value] = 1
+
+    def put_all(records: Sequence[Record[str, str]], t: Table[str, int]) -> None:
+        for record in records:
+            put(record, t)
+
+    app = App("x", partitions=8)
+    table = app.table("t", key=str, value=int)
+    processor: Any = app.processor(app.topic("in", key=str, value=str), table, batch=batch)
+    processor(put_all if batch else put)
+    sub, here = app.topology().subtopologies[0], partition_of(b"ann", 8)
+    task = TaskProcess(app, sub, here, {"t": DictStore()}, {})
+    assert partition_of(b"bob", 8) != here
+    task.run([("in", SourceRecord(0, 0, b"bob", b"bob"))])
+    with pytest.raises(PipelineError, match="rekey first"):
+        task.run([("in", SourceRecord(1, 0, b"ann", b"bob"))])
+    assert task.collect().writes == {"t": {b"bob": (1).to_bytes(8, "big")}}
 
 
 def test_a_default_changed_in_place_must_belong_to_the_task_too() -> None:
