@@ -1,19 +1,19 @@
 """The calls of the plainest task, whose one sync processor takes one record at a time: no object is made for a call.
 
 One rule: a call means what `TaskProcess.call` says, atomic and with the same errors; only what surrounds it is done once a
-run instead of once a call. Used by TaskProcess, which decides whether a task is plain.
+run instead of once a call. Used by TaskProcess where `plain_calls` finds a task plain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from pipeline.calls import refuse_awaitable
+from pipeline.calls import CALL, refuse_awaitable
 from pipeline.codecs import Codec
 from pipeline.failed_calls import FailedCalls
 from pipeline.records import RawRecord, Record
-from pipeline.steps import Step
+from pipeline.steps import Source, Step
 
 # What a user function may raise as a failure of its call: sys.exit() in a processor is no orderly end.
 FAILURES = (Exception, SystemExit)
@@ -102,3 +102,15 @@ class PlainCalls:
         finally:
             step.end()
         return stream_ms
+
+
+def plain_calls(
+    steps: Sequence[Step], sources: Mapping[str, Source], unit: str, partition: int, on_error: FailedCalls
+) -> PlainCalls | None:
+    """Returns the calls of a task where one sync step takes one record at a time of one topic; else None."""
+    if len(steps) != 1 or len(sources) != 1 or unit != CALL:
+        return None
+    (step,), (source,) = steps, sources.values()
+    if step.is_async or step.rekey is not None or source.batch_steps:
+        return None
+    return PlainCalls(step, source.key_codec, source.value_codec, partition, on_error)

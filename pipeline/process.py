@@ -22,7 +22,7 @@ from pipeline.errors import PipelineError, ProcessorFailed
 from pipeline.failed_calls import FailedCalls
 from pipeline.lanes import Lane, Outputs
 from pipeline.overlap import More
-from pipeline.plain_calls import FAILURES, PlainCalls
+from pipeline.plain_calls import FAILURES, plain_calls
 from pipeline.records import RawRecord, Record
 from pipeline.retries import CallAgain, Waiting
 from pipeline.steps import Arrived, Item, Source, Step, count_of, steps_of
@@ -78,7 +78,7 @@ class TaskProcess:
             return steps_of(app, subtopology, partition, self._partitions, resources, max_call_s, tables, outputs)
 
         self._prepare(app, made(self._tables, self._effects.outputs))
-        self._plain = self._plain_calls()
+        self._plain = plain_calls(self._steps, self._sources, self._unit, partition, self._on_error)
         self.needs_async = any(step.is_async for step in self._steps)
         self.most_at_once = max((step.processor.concurrency for step in self._steps), default=1)
         self._at_once: AtOnce | None = None
@@ -88,15 +88,6 @@ class TaskProcess:
             self._at_once = AtOnce(
                 self, self._effects, self._on_error.tries, self._unit, topics, self._steps, keys, made, rests=rests
             )
-
-    def _plain_calls(self) -> PlainCalls | None:
-        """Where one sync step takes one record at a time of one topic."""
-        if len(self._steps) != 1 or len(self._sources) != 1 or self._unit != CALL:
-            return None
-        (step,), (source,) = self._steps, self._sources.values()
-        if step.is_async or step.rekey is not None or source.batch_steps:
-            return None
-        return PlainCalls(step, source.key_codec, source.value_codec, self.partition, self._on_error)
 
     @property
     def has_completed(self) -> bool:
