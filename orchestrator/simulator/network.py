@@ -51,20 +51,30 @@ class Network:
 
     def carry(self, link: Link, event: ev.Event) -> None:
         """To the coordinator of a link."""
-        coordinator = link.coordinator
-        coordinator.process.after(self.message_ms, lambda: coordinator.receive(event))
+        coordinator, delay = link.coordinator, self.up_ms(link)
+        if delay is not None:
+            coordinator.process.after(delay, lambda: coordinator.receive(event))
 
     def down(self, session: int, event: mem.MemberEvent) -> None:
         link = self.links.get(session)
-        if link is None:
+        delay = self.down_ms(link) if link is not None else None
+        if link is None or delay is None:
             return
-        node = link.node
+        node, overheard = link.node, link.overheard
 
         def arrive() -> None:
-            if (node.session == session or link.overheard) and node.alive:
+            if (node.session == session or overheard) and node.alive:
                 node.receive(event)
 
-        node.process.after(self.message_ms, arrive)
+        node.process.after(delay, arrive)
+
+    def up_ms(self, link: Link) -> int | None:
+        """What the next message to the coordinator takes; None where it is lost."""
+        return self.message_ms
+
+    def down_ms(self, link: Link) -> int | None:
+        """What the next message to the member takes; None where it is lost."""
+        return self.message_ms
 
     def close(self, session: int, fenced: bool) -> None:
         if fenced:

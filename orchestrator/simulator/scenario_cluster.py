@@ -73,10 +73,10 @@ class ScenarioCluster(Cluster):
     """Members, and one coordinator, hosted by the first member by name."""
 
     member = Member
+    network: OverheardNetwork
 
     def __init__(self, settings: Settings) -> None:
-        self.sessions = OverheardNetwork()
-        super().__init__(settings, Ledger(), self.sessions)
+        super().__init__(settings, Ledger(), OverheardNetwork())
         self.watch = self.announcements = Announcements()
         self.tasks: dict[TaskId, Task] = {}
         self.nodes: dict[str, Member] = {}
@@ -321,7 +321,7 @@ class ScenarioCluster(Cluster):
 
     def depose_coordinator(self) -> None:
         """Another one takes the lease, and the old one does not know: it still hears the members, and answers them."""
-        self.sessions.overhear([node for node in self.nodes.values() if node.alive])
+        self.network.overhear([node for node in self.nodes.values() if node.alive])
         self._replace_coordinator()
         self.settle()
 
