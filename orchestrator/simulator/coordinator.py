@@ -17,6 +17,7 @@ from orchestrator.model import TaskId
 from orchestrator.simulator.ledger import Ledger, Refused
 from orchestrator.simulator.processes import Process
 from orchestrator.task_assignor.assign import assign_tasks
+from orchestrator.task_assignor.view import TargetAssignment, View
 
 Had = tuple[TaskId, ...] | None  # what a write answers: the tasks of who was fenced
 
@@ -66,8 +67,12 @@ class Backend:
             return
         coordinator.process.after(self.log_ms, lambda: coordinator.receive(answer(result)))
 
+    def assign(self, view: View) -> TargetAssignment:
+        """What the assignor process answers."""
+        return assign_tasks(view)
+
     def assignment_ms(self) -> int:
-        """How long the next plan takes."""
+        """How long the next answer of it takes."""
         return 0
 
 
@@ -125,7 +130,7 @@ class Coordinator:
 
     def _assign(self, wanted: ev.ComputeTarget) -> None:
         if self.in_office:
-            self.receive(ev.TargetComputed(wanted.number, assign_tasks(wanted.view)))
+            self.receive(ev.TargetComputed(wanted.number, self.backend.assign(wanted.view)))
 
     def _end_operation(self, operation: str) -> None:
         try:
