@@ -101,8 +101,9 @@ class Coordinator:
         """Give the core an event and carry out what it wants."""
         if not self.in_office:
             return
+        now_ms = self.clock()
         self.watch.before(self)
-        effects = self.group.step(event, self.clock())
+        effects = self.group.step(event, now_ms)
         self.watch.stepped(self, event)
         for effect in effects:
             if self.in_office:
