@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, final
 
 from orchestrator.group import events as ev
 from orchestrator.group.step import Group
@@ -76,6 +76,7 @@ class Backend:
         return 0
 
 
+@final
 class Coordinator:
     """One term of office. `in_office`: it takes itself for the coordinator, which only the ledger knows."""
 

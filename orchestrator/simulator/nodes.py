@@ -7,7 +7,7 @@ released is the subclass's: at once in scenario files, at modelled speeds in the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Protocol
+from typing import Protocol, final
 
 from orchestrator.group import events as ev
 from orchestrator.member import events as mem
@@ -60,6 +60,7 @@ class Node(ABC):
         if self.session is not None:
             self.network.up(self, ev.Heartbeat(self.session, self.machine.status()))
 
+    @final
     def _act(self, effect: mem.MemberEffect) -> None:
         match effect:
             case mem.Open(task, role, epoch) | mem.ChangeRole(task, role, epoch):

@@ -65,8 +65,15 @@ class Announcements(Watch):
         if isinstance(effect, ev.Announced):
             self.announce(effect.text)
 
+
+class Refusal(Watch):
+    """Of a deposed coordinator nothing is announced but that the ledger refused it."""
+
+    def __init__(self, announcements: Announcements) -> None:
+        self.announcements = announcements
+
     def lost_lease(self, coordinator: Coordinator) -> None:
-        self.announce("the deposed coordinator is refused")
+        self.announcements.announce("the deposed coordinator is refused")
 
 
 class ScenarioCluster(Cluster):
@@ -321,6 +328,7 @@ class ScenarioCluster(Cluster):
 
     def depose_coordinator(self) -> None:
         """Another one takes the lease, and the old one does not know: it still hears the members, and answers them."""
+        self.coordinator.watch = Refusal(self.announcements)
         self.network.overhear([node for node in self.nodes.values() if node.alive])
         self._replace_coordinator()
         self.settle()

@@ -4,6 +4,7 @@ the ledger and its fences, and a coordinator whom the ledger refuses."""
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -173,3 +174,17 @@ def test_what_is_sent_over_a_session_that_is_over_does_not_arrive() -> None:
             rehearsal.connect(worker)
         rehearsal.run_until(rehearsal.now_ms + 1)
         assert (worker.machine.assignment is assignment) is not connects_again
+
+
+# ---- one cluster
+
+
+@pytest.mark.parametrize(
+    ("effect", "place"), [(ev.CloseSession, "simulator/coordinator.py"), (mem.ChangeRole, "simulator/nodes.py")]
+)
+def test_effects_are_carried_out_in_one_place(effect: type, place: str) -> None:
+    """No use of the cluster has an answer of its own to what a core wants: it would drift from the others."""
+    root = Path(__file__).resolve().parents[2]
+    folders = (root / "orchestrator" / "simulator", root / "benchmarks", root / "tests" / "simulation")
+    found = [path for folder in folders for path in folder.rglob("*.py") if effect.__name__ in path.read_text()]
+    assert found == [root / "orchestrator" / place]

@@ -11,7 +11,7 @@ from orchestrator.names import natural
 from tests.simulation.plan import Fault
 
 if TYPE_CHECKING:
-    from tests.simulation.nodes import Machine, Worker
+    from tests.simulation.nodes import InstanceProcess, Worker
     from tests.simulation.world import World
 
 
@@ -23,7 +23,7 @@ def happen(world: World, fault: Fault) -> None:
     FAULTS[fault.kind](world, fault)
 
 
-def _process(world: World, fault: Fault) -> Machine | None:
+def _process(world: World, fault: Fault) -> InstanceProcess | None:
     return world.processes.get(fault.instance)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
-class Machine(Process):
+class InstanceProcess(Process):
     """An instance's process, workers and candidate together, with a clock that may jump and stand still."""
 
     version = "old"
@@ -48,9 +48,11 @@ class Machine(Process):
 class Worker(Node):
     """One member with stores and inputs. `disk` survives a crash unless it is wiped."""
 
-    process: Machine
+    process: InstanceProcess
 
-    def __init__(self, world: World, process: Machine, instance: str, number: int, zone: str, old: bool) -> None:
+    def __init__(
+        self, world: World, process: InstanceProcess, instance: str, number: int, zone: str, old: bool
+    ) -> None:
         super().__init__(f"{instance}.{number}", process, world.network, world.settings)
         self.world = world
         self.instance = instance
@@ -260,7 +262,7 @@ class SlowBackend(Backend):
 class Candidate:
     """A coordinator to be: election, then the shipped coordinator under its term."""
 
-    def __init__(self, world: World, process: Machine) -> None:
+    def __init__(self, world: World, process: InstanceProcess) -> None:
         self.world = world
         self.process = process
         self.random = random.Random(f"{world.plan.seed} candidate {process.name}")

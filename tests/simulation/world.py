@@ -16,7 +16,7 @@ from orchestrator.simulator.coordinator import Coordinator
 from tests.simulation.faults import happen
 from tests.simulation.judges import Judges
 from tests.simulation.network import FaultyNetwork
-from tests.simulation.nodes import Candidate, Machine, Worker
+from tests.simulation.nodes import Candidate, InstanceProcess, Worker
 from tests.simulation.plan import PHASE_MS, InstancePlan, Plan, draw
 from tests.simulation.simlog import Broken, SimLog
 
@@ -47,7 +47,7 @@ class World(Cluster):
         self.log_down_until = 0
         self.cut: set[str] = set()
         self.faulty = True
-        self.processes: dict[str, Machine] = {}
+        self.processes: dict[str, InstanceProcess] = {}
         self.workers: list[Worker] = []
         self.candidates: list[Candidate] = []
         for task in self.plan.tasks:
@@ -56,7 +56,7 @@ class World(Cluster):
             self.add_instance(instance)
 
     def add_instance(self, plan: InstancePlan) -> None:
-        process = Machine(self.scheduler, plan.name)
+        process = InstanceProcess(self.scheduler, plan.name)
         process.version = plan.version
         self.processes[plan.name] = process
         for number in range(plan.workers):
@@ -119,7 +119,7 @@ class World(Cluster):
 
     # ---- what processes go through
 
-    def kill(self, process: Machine) -> None:
+    def kill(self, process: InstanceProcess) -> None:
         if not process.alive:
             return
         process.kill()
@@ -136,7 +136,7 @@ class World(Cluster):
                 self.network.coordinator_gone(candidate.coordinator)
                 candidate.coordinator = None
 
-    def restart(self, process: Machine) -> None:
+    def restart(self, process: InstanceProcess) -> None:
         if process.alive:
             return
         process.start()
@@ -148,7 +148,7 @@ class World(Cluster):
             if candidate.process is process:
                 candidate.start()
 
-    def resume(self, process: Machine) -> None:
+    def resume(self, process: InstanceProcess) -> None:
         """It goes on with what it believed; everything that waited for it comes now."""
         process.stalled = False
         self.after(0, process.catch_up)
