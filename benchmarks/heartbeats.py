@@ -13,7 +13,7 @@ import itertools
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -31,6 +31,7 @@ from orchestrator.coordinator.services import Services
 from orchestrator.coordinator.shell import Coordinator
 from orchestrator.group import events as ev
 from orchestrator.model import MemberStatus, Owner, Settings, TaskId
+from orchestrator.simulator.ledger import Ledger
 
 HEAD = "POST /beat HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
 
@@ -68,23 +69,26 @@ async def listening(coordinator: Coordinator, credentials: Credentials = CREDENT
 
 
 class KeptLedger:
-    """A ledger in memory: writes cost nothing, so that only the coordinator is measured."""
+    """The simulator's ledger: writes cost nothing, so that only the coordinator is measured."""
 
     term = 1
 
-    def __init__(self, owners: Sequence[Owner]) -> None:
-        self.kept = {owner.task: owner for owner in owners}
+    def __init__(self, owners: Iterable[Owner]) -> None:
+        self.kept = Ledger()
+        self.kept.acquire("bench", None)
+        self.kept.record(self.term, owners)
 
-    async def renew(self) -> None: ...
+    async def renew(self) -> None:
+        self.kept.renew(self.term)
 
     async def owners(self) -> Sequence[Owner]:
-        return list(self.kept.values())
+        return list(self.kept.owners.values())
 
     async def record_owners(self, records: Sequence[Owner]) -> None:
-        self.kept.update({record.task: record for record in records})
+        self.kept.record(self.term, records)
 
     async def fence(self, writer: str) -> tuple[TaskId, ...]:
-        return tuple(sorted(task for task, owner in self.kept.items() if owner.writer == writer))
+        return self.kept.fence(self.term, writer)
 
     async def generation(self) -> int:
         return 0
@@ -172,7 +176,7 @@ async def serve(instances: int, tasks: int, connections: int) -> None:
         group.create_task(pauses.watch())
         for number in range(connections, instances):
             await asyncio.sleep(0)
-            join_request = made.join_requests[number]
+            join_request = made.nodes[number].join_request
             coordinator.event(ev.Joined(1_000_000 + number, join_request, status_of(per_writer[join_request.writer])))
 
 

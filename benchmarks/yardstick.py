@@ -124,7 +124,7 @@ def happen(rehearsal: Rehearsal, chance: random.Random) -> None:
             worker = host.workers.pop()
             worker.die()
             worker.gone = True
-            rehearsal.send_to_group(ev.Expired(worker.member))
+            rehearsal.send_to_group(ev.Expired(worker.name))
         case "standbys":
             rehearsal.configure(replace(rehearsal.settings, standbys=chance.choice(STANDBYS)))
         case "budget":
@@ -140,7 +140,7 @@ def stop(rehearsal: Rehearsal, name: str) -> None:
     host = rehearsal.hosts[name]
     host.crash()
     for worker in host.workers:
-        rehearsal.send_to_group(ev.Expired(worker.member))
+        rehearsal.send_to_group(ev.Expired(worker.name))
 
 
 # ---- moves per change

@@ -80,6 +80,10 @@ class Owner:
     writer: str
     term: int
 
+    def without_writer(self, term: int) -> Owner:
+        """The record that follows where a writer is fenced, or a task is nobody's any more."""
+        return Owner(self.task, self.epoch + 1, self.member, "", term)
+
 
 @dataclass(frozen=True, slots=True)
 class Copy:

@@ -18,7 +18,6 @@ INTERNAL = {"AssertionError", "NotImplementedError"}  # a defect of ours, which 
 SILENT = {
     "orchestrator/cli/arguments.py:Parser.error",
     "orchestrator/partition_assignors/cooperative.py:ConstrainedCooperativeStickyAssignor.assign",
-    "orchestrator/simulator/benchmark/rehearsal.py:Rehearsal.run_until",
     "pipeline/spark/hosting.py:SparkHandle.wait",
     "state/log/kafka/topics.py:Topics.delete",
     "state/log/memory.py:MemoryLog.compact",

@@ -12,7 +12,7 @@ from orchestrator.group import changes as ch
 from orchestrator.group.members import Member
 from orchestrator.group.phases import REBALANCE
 from orchestrator.group.state import GroupState
-from orchestrator.model import MemberStatus, Owner
+from orchestrator.model import MemberStatus
 
 RULES: dict[type[ch.Change], Callable[[Any, GroupState], None]] = {}
 C = TypeVar("C", bound=ch.Change)
@@ -191,7 +191,7 @@ def _(change: ch.FenceConfirmed, group: GroupState) -> None:
         owner = group.owners.get(task)
         if owner is not None and owner.writer == change.transactional_id:
             group.postponed.pop(task, None)
-            group.owners[task] = Owner(task, owner.epoch + 1, owner.member, "", group.term)
+            group.owners[task] = owner.without_writer(group.term)
     group.dirty = True
 
 

@@ -161,7 +161,7 @@ def _free(group: GroupState, tasks: Iterable[TaskId]) -> Generator[ch.Decision, 
 def retire(group: GroupState) -> ch.Decisions:
     """Tasks that no version has any more: once their owner has let go, the log says that nobody may write for them."""
     gone = [
-        Owner(task, owner.epoch + 1, owner.member, "", group.term)
+        owner.without_writer(group.term)
         for task in sorted(group.retiring.keys() - group.recording.keys())
         if (owner := group.owners[task]).writer and _proven(group, owner)
     ]

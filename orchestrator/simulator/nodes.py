@@ -1,78 +1,103 @@
-"""The members of a cluster, and a coordinator that was deposed in it. One rule: plain state; cluster.py moves it."""
+"""Members of a simulated cluster: the real member core, and how its effects are carried out.
+
+One rule: a member reaches the coordinator through the network and nothing else. How its tasks are opened, restored and
+released is the subclass's: at once in scenario files, at modelled speeds in the benchmark, with drawn faults in tests.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from abc import ABC, abstractmethod
+from typing import Protocol, final
 
 from orchestrator.group import events as ev
-from orchestrator.group.step import Group
-from orchestrator.group.topology_versions import expand, ranges
 from orchestrator.member import events as mem
 from orchestrator.member.machine import MemberMachine
-from orchestrator.model import Assignment, JoinRequest, Settings, Task, TaskId
+from orchestrator.model import JoinRequest, Role, Settings, TaskId
+from orchestrator.simulator.processes import Process
 
 
-@dataclass(slots=True)
-class Node:
-    """One member of the cluster: its machine, and what a process would have on its disk."""
+class Uplink(Protocol):
+    """What a member needs of the network."""
 
-    name: str
+    def up(self, node: Node, event: ev.Event, /) -> None:
+        """Whoever coordinates in its session hears the event, in its time."""
+
+    def end(self, node: Node, /) -> None:
+        """Its session ends; both sides notice in their time."""
+
+
+class Node(ABC):
+    """One member. `gone`: it has shut down for good."""
+
     join_request: JoinRequest
-    machine: MemberMachine
-    session: int | None = None
-    alive: bool = True
-    stalled: bool = False
-    lives: int = 1
-    inbox: list[mem.MemberEvent] = field(default_factory=list)
-    disk: dict[TaskId, int] = field(default_factory=dict)
-    missed: list[Task] = field(default_factory=list)  # that came with a topic, and it has not seen yet
-    revoked: list[TaskId] = field(default_factory=list)
 
-    def start_again(self, settings: Settings) -> None:
-        """A new process on the old disk."""
-        self.alive, self.stalled = True, False
-        self.inbox.clear()
-        for task, holding in self.machine.held.items():  # it may still run: then this is a bounce
-            self.disk[task] = max(holding.position, self.disk.get(task, 0))
+    def __init__(self, name: str, process: Process, network: Uplink, settings: Settings) -> None:
+        self.name = name
+        self.process = process
+        self.network = network
         self.machine = MemberMachine(settings)
+        self.session: int | None = None
+        self.gone = False
 
-    def facts(
-        self, measures: Mapping[TaskId, int], weights: str, now_ms: int
-    ) -> dict[TaskId, tuple[int, int, int, int]]:
-        """What a worker tells of the tasks it holds: their sizes in bytes, or how many records they had so far."""
-        found: dict[TaskId, tuple[int, int, int, int]] = {}
-        for task in self.machine.held:
-            measured = measures.get(task, 0)
-            size, records = (measured, 0) if weights == "bytes" else (0, measured * now_ms // 1000)
-            found[task] = (0, size, records, 0)
-        return found
+    @property
+    def alive(self) -> bool:
+        return self.process.alive and not self.gone
 
-    def learn(self) -> None:
-        """It sees by itself what it missed, as far as its version reads those topics."""
-        if self.missed and self.join_request.tasks is not None:
-            known = expand(self.join_request.tasks)
-            subtopologies = {task.subtopology for task in known}
-            new = [task for task in self.missed if task.id.subtopology in subtopologies]
-            self.join_request = replace(self.join_request, tasks=ranges([*known.values(), *new]))
-        self.missed = []
+    @property
+    def stalled(self) -> bool:
+        return self.process.stalled
 
+    def clock(self) -> int:
+        return self.process.clock()
 
-@dataclass(slots=True)
-class FormerCoordinator:
-    """A coordinator that lost the lease and has not noticed; its old sessions by member."""
+    def receive(self, event: mem.MemberEvent) -> None:
+        """Give the machine an event and carry out what it wants."""
+        for effect in self.machine.step(event, self.clock()):
+            self._act(effect)
 
-    group: Group
-    sessions: dict[str, int]
+    def report(self) -> None:
+        """Send the whole status, if there is somebody to send it to."""
+        if self.session is not None:
+            self.network.up(self, ev.Heartbeat(self.session, self.machine.status()))
 
-    def step(self, event: ev.Event, now_ms: int) -> tuple[list[tuple[str, Assignment]], bool]:
-        """The assignments that it sends, with the members' names, as if it were the only coordinator; and whether the log
-        refused it: its first write does."""
-        members = {session: name for name, session in self.sessions.items()}
-        sent: list[tuple[str, Assignment]] = []
-        for effect in self.group.step(event, now_ms):
-            if isinstance(effect, ev.RecordOwners | ev.Fence):
-                return sent, True
-            if isinstance(effect, ev.Send):
-                sent.append((members[effect.session], effect.assignment))
-        return sent, False
+    @final
+    def _act(self, effect: mem.MemberEffect) -> None:
+        match effect:
+            case mem.Open(task, role, epoch) | mem.ChangeRole(task, role, epoch):
+                self.opened(task, role, epoch)
+            case mem.Release(task, epoch):
+                self.release(task, epoch)
+            case mem.Close(task) | mem.Drop(task):
+                self.closed(task, dropped=isinstance(effect, mem.Drop))
+                self.receive(mem.DiskSeen(self.on_disk()))
+            case mem.Report():
+                self.report()
+            case mem.Rejoin():
+                self.rejoin()
+            case mem.Exit():
+                self.gone = True
+                self.network.end(self)
+                self.left()
+
+    @abstractmethod
+    def opened(self, task: TaskId, role: Role, epoch: int) -> None:
+        """A task has begun to be held, or has another role."""
+
+    @abstractmethod
+    def release(self, task: TaskId, epoch: int) -> None:
+        """Finish the batch, then tell ReleaseDone."""
+
+    @abstractmethod
+    def closed(self, task: TaskId, *, dropped: bool) -> None:
+        """A task is no longer held; dropped: without a commit."""
+
+    @abstractmethod
+    def on_disk(self) -> dict[TaskId, int]:
+        """State that lies on disk unused, and how far it is."""
+
+    @abstractmethod
+    def rejoin(self) -> None:
+        """Come back as a new incarnation."""
+
+    def left(self) -> None:  # noqa: B027 - most have nothing to do about it
+        """It has shut down for good."""

@@ -17,10 +17,10 @@ from orchestrator.group.scale_plan import choose, parse_amount
 from orchestrator.group.topology_versions import ranges
 from orchestrator.model import PROTOCOL_ORDER, Protocol, Settings, Task, TaskId, TaskRange
 from orchestrator.names import natural
-from orchestrator.simulator.cluster import Cluster
-from orchestrator.simulator.nodes import Node
+from orchestrator.simulator.scenario_cluster import ScenarioCluster
 from orchestrator.simulator.scenario_files import COMMANDS, Block
 from orchestrator.simulator.scenario_files import parse as parse
+from orchestrator.simulator.scenario_members import Member
 from orchestrator.simulator.scenario_words import (
     event_order,
     free_id,
@@ -54,7 +54,7 @@ class Scenario:
     """Runs commands on a cluster."""
 
     def __init__(self) -> None:
-        self.cluster = Cluster(Settings())
+        self.cluster = ScenarioCluster(Settings())
         self.names: dict[str, TaskId] = {}
         self._declared = False
 
@@ -64,7 +64,7 @@ class Scenario:
         """Run one command; a refused one is an outcome with `error`. Raises InvariantBroken."""
         cluster = self.cluster
         before = self._state()
-        cluster.events = []
+        cluster.announcements.texts = []
         for node in cluster.nodes.values():
             node.revoked = []
         gone = {name for name, node in cluster.nodes.items() if not node.alive}
@@ -81,7 +81,7 @@ class Scenario:
                 f"error: {error}",
             )
         invariants.check(self.cluster.group)
-        events = sorted(map(self._named, self.cluster.events), key=event_order) if not answer else []
+        events = sorted(map(self._named, self.cluster.announcements.texts), key=event_order) if not answer else []
         members = self._members(gone)
         outcome = Outcome(block.command, self.cluster.group.generation, self.cluster.leader(), members, events)
         if answer:
@@ -143,7 +143,7 @@ class Scenario:
                 taken[task] = member
                 placed[member].append(task)
         self.names = names
-        self.cluster = Cluster(self.cluster.settings)
+        self.cluster = ScenarioCluster(self.cluster.settings)
         self._declared = True
         self.cluster.declare([Task(task, weight=weights[word]) for word, task in names.items()], placed)
 
@@ -309,12 +309,12 @@ class Scenario:
 
     # ---- looking things up
 
-    def _alive(self) -> list[Node]:
+    def _alive(self) -> list[Member]:
         return [
             n for n in sorted(self.cluster.nodes.values(), key=lambda n: natural(n.name)) if n.alive and not n.stalled
         ]
 
-    def _here(self, name: str) -> Node:
+    def _here(self, name: str) -> Member:
         node = self.cluster.nodes.get(name)
         if node is None or not node.alive:
             there = ", ".join(
@@ -323,7 +323,7 @@ class Scenario:
             raise WrongUse(f"no member {name} is alive; there are {there or 'none'}")
         return node
 
-    def _running(self, name: str) -> Node:
+    def _running(self, name: str) -> Member:
         node = self._here(name)
         if node.stalled:
             raise WrongUse(f"{name} is stalled; use resume {name} first")

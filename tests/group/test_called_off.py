@@ -4,6 +4,7 @@ nobody is fenced for a release that nobody waits for any more."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
@@ -13,7 +14,6 @@ from orchestrator.group import timeouts
 from orchestrator.group.convergence import is_stable
 from orchestrator.group.state import Move
 from orchestrator.group.step import Group
-from orchestrator.member.events import MemberEffect, Release
 from orchestrator.member.machine import Held
 from orchestrator.model import (
     Copy,
@@ -27,34 +27,34 @@ from orchestrator.model import (
     Task,
     TaskId,
 )
-from orchestrator.simulator.cluster import Cluster
-from orchestrator.simulator.nodes import Node
+from orchestrator.simulator.scenario_cluster import ScenarioCluster
+from orchestrator.simulator.scenario_members import Member
 
 TASKS = [TaskId(0, partition) for partition in range(4)]
 
 
-def leaving_and_cut_off() -> Cluster:
+def leaving_and_cut_off() -> ScenarioCluster:
     """S2 leaves, S1 and S3 have begun to learn its tasks, and its connection ends."""
-    world = Cluster(Settings())
+    world = ScenarioCluster(Settings())
     world.declare([Task(task) for task in TASKS], {"S1": TASKS[:2], "S2": TASKS[2:]})
     world.join(world.new_node("S3", "S3", 1, ""))
     leaver = world.nodes["S2"]
     world.leaving(leaver)
     session, leaver.session = leaver.session, None
     assert session is not None
-    world._to_group(ev.SessionEnded(session))
+    world.to_group(ev.SessionEnded(session))
     world.settle()
     return world
 
 
-def owners(world: Cluster) -> list[str]:
+def owners(world: ScenarioCluster) -> list[str]:
     return [world.group.owners[task].member for task in TASKS]
 
 
 def test_a_leaver_that_reconnects_still_has_its_tasks() -> None:
     world = leaving_and_cut_off()
     assert not world.group.moves, "nobody is ready for them"
-    world._connect(world.nodes["S2"])
+    world.connect(world.nodes["S2"])
     world.settle()
     assert owners(world) == ["S1", "S1", "S2", "S2"]
     assert set(world.group.learners) == {TASKS[0], TASKS[2], TASKS[3]}, "and it still hands them over"
@@ -69,7 +69,7 @@ def test_a_leaver_that_stays_away_is_replaced_after_the_session_timeout() -> Non
 
 
 def test_the_last_one_that_leaves_is_at_rest() -> None:
-    world = Cluster(Settings())
+    world = ScenarioCluster(Settings())
     world.declare([Task(task) for task in TASKS], {})
     for name in ("S1", "S2"):
         world.join(world.new_node(name, name, 1, ""))
@@ -141,13 +141,13 @@ def test_an_owner_that_has_given_the_task_up_is_not_fenced_for_it() -> None:
 
 
 def test_a_learner_that_stands_still_is_given_up_however_often_it_reconnects() -> None:
-    world = Cluster(Settings(learner_timeout_ms=20_000))
+    world = ScenarioCluster(Settings(learner_timeout_ms=20_000))
     world.declare([Task(task) for task in TASKS], {"S1": TASKS})
     world.join(world.new_node("S2", "S2", 1, ""))
     assert set(world.group.learners) == {TASKS[0], TASKS[1]}
     for _ in range(5):
         world.tick(5_000)
-        world._connect(world.nodes["S2"])
+        world.connect(world.nodes["S2"])
         world.settle()
     assert not {TASKS[0], TASKS[1]} & set(world.group.learners)
 
@@ -163,21 +163,29 @@ def test_between_the_grace_and_the_tick_that_fences_nothing_is_planned() -> None
     assert ev.Fence("S1#1") in effects
 
 
-class Calling(Cluster):
-    """Members whose releases of some tasks wait for a call; their heartbeats go on."""
+class Caller(Member):
+    """Its releases of some tasks wait for a call; its heartbeats go on."""
+
+    in_call: ClassVar[set[TaskId]] = set()
+
+    def release(self, task: TaskId, epoch: int) -> None:
+        if task not in self.in_call:
+            super().release(task, epoch)
+
+
+class Calling(ScenarioCluster):
+    """A cluster of callers."""
+
+    member = Caller
 
     def __init__(self, settings: Settings, in_call: set[TaskId]) -> None:
         super().__init__(settings)
-        self.in_call = in_call
-
-    def _act(self, node: Node, effect: MemberEffect) -> None:
-        if not (isinstance(effect, Release) and effect.task in self.in_call):
-            super()._act(node, effect)
+        Caller.in_call = in_call
 
     def ended(self, name: str, task: TaskId) -> None:
-        self.in_call.discard(task)
+        Caller.in_call.discard(task)
         node = self.nodes[name]
-        self._act(node, Release(task, node.machine.held[task].epoch))
+        node.release(task, node.machine.held[task].epoch)
         self.settle()
 
 

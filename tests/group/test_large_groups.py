@@ -7,13 +7,14 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.group_rounds import Round
+from benchmarks.group_rounds import Round, Timed
 from orchestrator.group import events as ev
 from orchestrator.group.assignor_view import build_view
 from orchestrator.group.invariants import check
 from orchestrator.group.step import Group
 from orchestrator.group.tables import Index, TaskTable
 from orchestrator.model import JoinRequest, MemberStatus, Settings, Task, TaskId, TaskRange
+from orchestrator.simulator.coordinator import Coordinator
 from orchestrator.task_assignor.assign import assign_tasks
 from orchestrator.task_assignor.staleness import still_valid
 from orchestrator.task_assignor.view import LearnerView, MemberView, View
@@ -136,20 +137,20 @@ def test_what_differs_keeps_what_it_has_and_the_rest_follows_the_plan(one: View,
         assert holds.standbys.get(task, ()) == copies
 
 
-class Watched(Round):
+class Watched(Timed):
     """After every step the owners that a placement sees are those that each task says of itself."""
 
-    def core(self, event: ev.Event) -> None:
-        super().core(event)
-        view = build_view(self.group)
-        owners = {task: self.group.effective_owner(task) for task in self.group.tasks}
+    def after(self, coordinator: Coordinator) -> None:
+        group = coordinator.group
+        view = build_view(group)
+        owners = {task: group.effective_owner(task) for task in group.tasks}
         assert view.active == {task: owner for task, owner in owners.items() if owner in view.members}
-        had = {t: self.group.owners[t].member for t in self.group.tasks if t in self.group.owners}
+        had = {t: group.owners[t].member for t in group.tasks if t in group.owners}
         assert view.former == {t: name for t, name in had.items() if t not in view.active}
 
 
 def test_a_view_says_of_all_owners_what_each_task_says() -> None:
-    made = Watched(6, 24)
+    made = Round(6, 24, watch=Watched())
     made.run()  # nobody has anything
     made.group.hold(True)
     made.crash(2)
@@ -160,15 +161,12 @@ def test_a_view_says_of_all_owners_what_each_task_says() -> None:
     made.run()
     version = (TaskRange(0, 0, 2), TaskRange(11, 0, 3))  # fewer tasks, and others
     for number in (8, 9):
-        made.join(number)
-        joined = made.queue.pop()[1]
-        assert isinstance(joined, ev.Joined)
-        made.queue.append((-1, replace(joined, join_request=replace(joined.join_request, tasks=version))))
+        made.join(number, version)
     made.run()
     made.crash(0)
     made.run()
-    old = tuple(made.join_requests[number].instance for number in (1, 3, 4, 5, 7))
-    made.queue.append((-1, ev.Leaving("down", old, None)))  # what only they have is gone, and they have it still
+    old = tuple(made.nodes[number].join_request.instance for number in (1, 3, 4, 5, 7))
+    made.send(ev.Leaving("down", old, None))  # what only they have is gone, and they have it still
     made.run()
     assert made.group.tasks.keys() == {TaskId(0, 0), TaskId(0, 1), TaskId(11, 0), TaskId(11, 1), TaskId(11, 2)}
     assert len(build_view(made.group).active) == 5
@@ -198,8 +196,8 @@ def test_heartbeats_with_nothing_new_touch_nothing() -> None:
     made.group.long_assignment = 0  # so that a placement would be seen as a step of its own
     made.stable_start()
     made.run()
-    for number in made.machines:
-        made.beat(number)
+    for node in made.nodes.values():
+        node.report()
     steps = made.run()
     assert steps.took.keys() == {"Heartbeat"} and steps.took["Heartbeat"][0] == 12
     assert not made.group.touched and not made.group.dirty

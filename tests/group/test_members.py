@@ -9,9 +9,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.group_rounds import Round
+from benchmarks.group_rounds import Round, Timed
+from orchestrator.group import events as ev
 from orchestrator.group.members import Member, Members
 from orchestrator.model import Assignment, Copy, JoinRequest, MemberStatus, Role, TaskId, TaskRange
+from orchestrator.simulator.coordinator import Coordinator
 
 VERSIONS = (None, (TaskRange(0, 0, 4),), (TaskRange(0, 0, 4), TaskRange(1, 0, 2)))
 NAMES = ("A", "B", "C", "D")
@@ -62,23 +64,33 @@ def test_what_was_ready_before_it_was_closed_is_believed_no_more() -> None:
     assert member.believed(replace(said, generation=7)).copies[task].ready
 
 
+class Counted(Timed):
+    """How many functions the step calls that takes the event before the last of `events`."""
+
+    def __init__(self, events: int) -> None:
+        super().__init__()
+        self.left = events
+        self.calls = 0
+
+    def before(self, coordinator: Coordinator) -> None:
+        self.left -= 1
+        if self.left == 1:
+            sys.setprofile(self._count)
+
+    def stepped(self, coordinator: Coordinator, event: ev.Event) -> None:
+        sys.setprofile(None)
+
+    def _count(self, frame: object, what: str, arg: object) -> None:
+        self.calls += what == "call"
+
+
 def calls_of_one(members: int) -> int:
     """How many functions are called when the last but one of a group comes back to a new coordinator."""
-    made = Round(members, members * 10)
+    watch = Counted(members)
+    made = Round(members, members * 10, watch=watch)
     made.stable_start()
-    counted = 0
-
-    def count(frame: object, what: str, arg: object) -> None:
-        nonlocal counted
-        counted += what == "call"
-
-    while len(made.queue) > 1:
-        _, event = made.queue.popleft()
-        if len(made.queue) == 1:
-            sys.setprofile(count)
-        made.group.step(event, 0)  # type: ignore[arg-type]
-    sys.setprofile(None)
-    return counted
+    made.run()
+    return watch.calls
 
 
 def test_a_member_that_comes_back_costs_the_same_in_a_large_group() -> None:

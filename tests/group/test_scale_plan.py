@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import WrongUse
 from orchestrator.group.scale_plan import Amount, choose, choose_leaving, parse_amount, target_size
 from orchestrator.model import Settings, Task, TaskFacts, TaskId
-from orchestrator.simulator.cluster import Cluster
+from orchestrator.simulator.scenario_cluster import ScenarioCluster
 
 COUNTS = st.integers(1, 10_000)
 PERCENTS = st.fractions(Fraction(1, 100), 100, max_denominator=100)
@@ -92,7 +92,7 @@ def test_the_cheapest_leave_and_the_coordinator_last(
 def test_who_has_the_least_to_move_leaves() -> None:
     """By the sizes that owners measure: bytes of tasks that no other instance has ready."""
     tasks = [TaskId(0, number) for number in range(3)]
-    world = Cluster(Settings())
+    world = ScenarioCluster(Settings())
     names = ("S1", "S2", "S3")
     world.declare([Task(task) for task in tasks], {name: [task] for name, task in zip(names, tasks, strict=True)})
 

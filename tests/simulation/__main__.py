@@ -80,12 +80,12 @@ def live(seed: int, shrink: bool, folder: Path | None, trace: bool) -> bool:
         if shrink:
             tell(world.plan, folder)
         if trace:
-            print("\n".join(world.scheduler.trace[-60:]))
+            print("\n".join(world.trace[-60:]))
             if not isinstance(error, Broken):
                 raise
         return False
     if trace:
-        print("\n".join(world.scheduler.trace))
+        print("\n".join(world.trace))
     return True
 
 

@@ -11,7 +11,7 @@ from orchestrator.names import natural
 from tests.simulation.plan import Fault
 
 if TYPE_CHECKING:
-    from tests.simulation.nodes import Process, Worker
+    from tests.simulation.nodes import InstanceProcess, Worker
     from tests.simulation.world import World
 
 
@@ -23,7 +23,7 @@ def happen(world: World, fault: Fault) -> None:
     FAULTS[fault.kind](world, fault)
 
 
-def _process(world: World, fault: Fault) -> Process | None:
+def _process(world: World, fault: Fault) -> InstanceProcess | None:
     return world.processes.get(fault.instance)
 
 
@@ -43,7 +43,7 @@ def _crash(world: World, fault: Fault) -> None:
             worker.disk.clear()
         if worker.process is process and fault.way == "old":
             worker.disk.update({task: at // 2 for task, at in worker.disk.items()})
-    world.scheduler.after(fault.for_ms, lambda: world.restart(process))
+    world.after(fault.for_ms, lambda: world.restart(process))
 
 
 def _coordinator(world: World, fault: Fault) -> None:
@@ -59,7 +59,7 @@ def _upgrade(world: World, fault: Fault) -> None:
         return
     world.kill(process)
     process.version = "new" if process.version == "old" else "old"
-    world.scheduler.after(fault.for_ms, lambda: world.restart(process))
+    world.after(fault.for_ms, lambda: world.restart(process))
 
 
 def _stall(world: World, fault: Fault) -> None:
@@ -68,7 +68,7 @@ def _stall(world: World, fault: Fault) -> None:
         return
     process.stalled = True
     world.changes += 1
-    world.scheduler.after(fault.for_ms, lambda: world.resume(process))
+    world.after(fault.for_ms, lambda: world.resume(process))
 
 
 def _clock(world: World, fault: Fault) -> None:
@@ -77,9 +77,8 @@ def _clock(world: World, fault: Fault) -> None:
     if process is not None and fault.way == "jumps":
         process.ahead_ms += fault.for_ms
     elif process is not None and process.stands_at is None:
-        process.stands_at = process.clock(world.now)
-        process.stood_since = world.now
-        world.scheduler.after(fault.for_ms, lambda: process.goes_on(world.now))
+        process.stands_at = process.clock()
+        world.after(fault.for_ms, process.goes_on)
 
 
 def _break(world: World, fault: Fault) -> None:
@@ -91,7 +90,7 @@ def _break(world: World, fault: Fault) -> None:
 def _linger(world: World, fault: Fault) -> None:
     """The connection breaks, and what was on its way arrives all the same: after what the next connection brings."""
     worker = _worker(world, fault)
-    link = world.network.links.get(worker.session or 0) if worker is not None else None
+    link = world.network.faulty(worker.session) if worker is not None else None
     if worker is not None and link is not None:
         link.lingers = True
         worker.report()
@@ -107,38 +106,37 @@ def _double(world: World, fault: Fault) -> None:
     worker.report()
     world.network.join(worker)
     worker.report()
-    world.scheduler.after(fault.for_ms, lambda: world.network.break_link(before))
+    world.after(fault.for_ms, lambda: world.network.break_link(before))
 
 
 def _deaf(world: World, fault: Fault) -> None:
     """One direction of a connection goes deaf; a keepalive ends it later."""
     worker = _worker(world, fault)
-    session = worker.session if worker is not None else None
-    if session is None or session not in world.network.links:
+    link = world.network.faulty(worker.session) if worker is not None else None
+    if link is None:
         return
-    link = world.network.links[session]
     link.deaf_up, link.deaf_down = fault.way == "up", fault.way == "down"
-    world.scheduler.after(fault.for_ms, lambda: world.network.break_link(session))
+    world.after(fault.for_ms, lambda: world.network.break_link(link.session))
 
 
 def _cut(world: World, fault: Fault) -> None:
     worker = _worker(world, fault)
     if worker is None:
         return
-    world.cut.add(worker.member)
+    world.cut.add(worker.name)
     world.network.end(worker)
-    world.scheduler.after(fault.for_ms, lambda: world.cut.discard(worker.member))
+    world.after(fault.for_ms, lambda: world.cut.discard(worker.name))
 
 
 def _log(world: World, fault: Fault) -> None:
-    world.log_down_until = max(world.log_down_until, world.now + fault.for_ms)
+    world.log_down_until = max(world.log_down_until, world.now_ms + fault.for_ms)
 
 
 def _blind(world: World, fault: Fault) -> None:
     """The coordinator cannot reach the log and does not know that it is deposed meanwhile."""
     holder = world.holder()
     if holder is not None:
-        holder.blind_until = world.now + fault.for_ms
+        world.candidate(holder).blind_until = world.now_ms + fault.for_ms
 
 
 def _stuck(world: World, fault: Fault) -> None:
@@ -146,7 +144,7 @@ def _stuck(world: World, fault: Fault) -> None:
     worker = _worker(world, fault)
     if worker is not None:
         worker.stuck |= {task.id for task in world.tasks}
-        world.scheduler.after(fault.for_ms, worker.stuck.clear)
+        world.after(fault.for_ms, worker.stuck.clear)
 
 
 def _hung(world: World, fault: Fault) -> None:
@@ -154,7 +152,7 @@ def _hung(world: World, fault: Fault) -> None:
     worker = _worker(world, fault)
     if worker is not None:
         worker.hung = True
-        world.scheduler.after(fault.for_ms, lambda: setattr(worker, "hung", False))
+        world.after(fault.for_ms, lambda: setattr(worker, "hung", False))
 
 
 def _join(world: World, fault: Fault) -> None:
@@ -166,7 +164,7 @@ def _join(world: World, fault: Fault) -> None:
 def _leave(world: World, fault: Fault) -> None:
     """Of those whom the coordinator knows, as `scale-down` asks for."""
     holder = world.holder()
-    if holder is None or holder.group is None:
+    if holder is None:
         return
     present = sorted(
         {m.join_request.instance for m in holder.group.members if not m.is_leaving and not m.fenced}, key=natural
@@ -178,15 +176,15 @@ def _leave(world: World, fault: Fault) -> None:
     leaving = tuple(sorted((present[first:] + present[:first])[:count], key=natural))
     world.changes += 1
     name = f"op{world.changes}"
-    world.log.operations[name] = leaving
-    holder.hear(ev.Leaving(name, leaving))
+    operation = world.log.operations[name] = ev.Leaving(name, leaving)
+    holder.receive(operation)
 
 
 def _undo(world: World, fault: Fault) -> None:
     holder = world.holder()
     if holder is not None and world.log.operations:
         world.changes += 1
-        holder.hear(ev.UndoLeaving())
+        holder.receive(ev.UndoLeaving())
 
 
 def _config(world: World, fault: Fault) -> None:
@@ -194,8 +192,8 @@ def _config(world: World, fault: Fault) -> None:
     changed = {key: int(value) for key, value in (word.split("=") for word in fault.way.split())}
     world.settings = replace(world.settings, **changed)  # type: ignore[arg-type]
     world.changes += 1
-    for candidate in [c for c in world.candidates if c.group is not None]:
-        _crash(world, replace(fault, instance=candidate.process.name, way="kept", for_ms=200))
+    for coordinator in world.coordinators():
+        _crash(world, replace(fault, instance=coordinator.process.name, way="kept", for_ms=200))
 
 
 def _grow(world: World, fault: Fault) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from orchestrator.group import events as ev
+from orchestrator.group import invariants
 from orchestrator.group.members import MEMBER_LIFE, Member, Presence
 from orchestrator.group.phases import REBALANCE, turn_of
 from orchestrator.group.state import LONG_ASSIGNMENT
@@ -14,10 +16,11 @@ from orchestrator.group.step import Group
 from orchestrator.group.topology_versions import expand
 from orchestrator.member import events as mem
 from orchestrator.model import Assignment, Owner, Protocol, TaskId
+from orchestrator.simulator.coordinator import Coordinator, Watch
 from tests.simulation.simlog import Broken
 
 if TYPE_CHECKING:
-    from tests.simulation.nodes import Candidate, Worker
+    from tests.simulation.nodes import Worker
     from tests.simulation.world import World
 
 SLACK_MS = 3_000
@@ -25,7 +28,7 @@ STEPS = {(before, after) for (before, _), after in MEMBER_LIFE.items()}
 
 
 @dataclass
-class Judges:
+class Judges(Watch):
     """The judges of one world, and what they remember."""
 
     world: World
@@ -63,11 +66,11 @@ class Judges:
         """Owner record before grant; no epoch twice; nobody else still runs it but a fenced zombie."""
         log = self.world.log
         if log.granted.get((task, epoch)) != worker.join_request.writer:
-            raise Broken(f"{worker.member} runs {task} at epoch {epoch} without an owner record")
+            raise Broken(f"{worker.name} runs {task} at epoch {epoch} without an owner record")
         if (worker.join_request.writer, task, epoch) in self.given_up:
-            raise Broken(f"{worker.member} runs {task} at epoch {epoch} again, which it had given up")
+            raise Broken(f"{worker.name} runs {task} at epoch {epoch} again, which it had given up")
         if worker.join_request.tasks is None or task not in expand(worker.join_request.tasks):
-            raise Broken(f"{worker.member} was given {task}, which it never said that it has")
+            raise Broken(f"{worker.name} was given {task}, which it never said that it has")
         if log.owners[task].epoch != epoch:
             return  # it is late: the log refuses what it writes
         for other in self.world.workers:
@@ -75,25 +78,26 @@ class Judges:
                 continue
             holding = other.machine.held.get(task)
             if holding is not None and holding.epoch and task in other.position:
-                raise Broken(f"{task} granted to {worker.member} while {other.member} runs it at {holding.epoch}")
+                raise Broken(f"{task} granted to {worker.name} while {other.name} runs it at {holding.epoch}")
 
     def shutdown(self, worker: Worker, event: mem.Assigned) -> None:
         """Nobody who runs something is told to go."""
         told = event.assignment.shutdown and event.assignment.term >= worker.highest
         if told and worker.position and worker.join_request.writer not in self.fenced:
-            raise Broken(f"{worker.member} is told to shut down while it runs {sorted(worker.position)}")
+            raise Broken(f"{worker.name} is told to shut down while it runs {sorted(worker.position)}")
 
     # ---- of coordinators
 
     def operation_ended(self, name: str, outcome: str) -> None:
         """A scale-down is done when nobody of it runs anything any more."""
-        leavers = self.world.log.operations.get(name, ())
+        operation = self.world.log.operations.get(name)
+        leavers = operation.instances if operation is not None else ()
         if outcome != "done":
             return
         for worker in self.world.workers:
             there = worker.process.alive and not worker.gone and worker.join_request.writer not in self.fenced
             if worker.instance in leavers and there and worker.position:
-                raise Broken(f"the scale-down of {leavers} is called done, and {worker.member} still runs tasks")
+                raise Broken(f"the scale-down of {leavers} is called done, and {worker.name} still runs tasks")
 
     def lives(self, before: dict[str, Presence | None], group: Group) -> None:
         """Every step of every member is one of the table, and it is where its connection and its mark say."""
@@ -113,36 +117,75 @@ class Judges:
         if REBALANCE[group.phase, turn] is not group.phase and len(group.members):
             raise Broken(f"the rebalance is {group.phase}, and what there is to say is: {turn}")
 
-    def before(self, group: Group) -> None:
+    # ---- what the cluster lets them see
+
+    def before(self, coordinator: Coordinator) -> None:
         """What was asked for before a step: a fence in it may call off what another fence of the same step was for."""
+        group = coordinator.group
+        self.generation = group.generation
+        self.presence: dict[str, Presence | None] = {m.name: m.presence for m in group.members}
         self.releases_asked = self._asked(group)
+
+    def stepped(self, coordinator: Coordinator, event: ev.Event) -> None:
+        group, world = coordinator.group, self.world
+        if group.generation != self.generation:
+            # A new coordinator may learn of a later generation from a member: that is one step of its own.
+            world.rebalances += min(2, group.generation - self.generation)
+            world.note(f"generation {group.generation} after {type(event).__name__}")
+        try:
+            invariants.check(group)
+        except Exception as error:
+            raise Broken(str(error)) from error
+        self.sent(group)
+        self.lives(self.presence, group)
+        self.phase(group)
+
+    def effect(self, coordinator: Coordinator, effect: ev.Effect) -> None:
+        match effect:
+            case ev.Send(session, assignment):
+                self.asked(coordinator, session, assignment)
+            case ev.RecordOwners(records):
+                self.hand_over(coordinator, records)
+            case ev.Fence(writer):
+                self.fence(coordinator, writer)
+            case ev.OperationEnded(name, outcome):
+                self.operation_ended(name, outcome)
+            case ev.Announced(text):
+                self.world.note(text)
+
+    def after(self, coordinator: Coordinator) -> None:
+        self.agreed(coordinator.group)
+
+    def lost_lease(self, coordinator: Coordinator) -> None:
+        self.world.deposed(coordinator)
+
+    # ---- of what coordinators do
 
     def _asked(self, group: Group) -> list[tuple[str, int]]:
         """Of whom a release is awaited, and since when; who gave up its part of a move behind a barrier has answered."""
         moves = ((group.owners[t], m) for t, m in group.moves.items() if m.asked)
         return [(move.source, move.since_ms) for owner, move in moves if not self._has_released(group, owner)]
 
-    def heard_from(self, candidate: Candidate, writer: str) -> None:
-        self.heard[candidate.term, writer] = self.world.now
-        self.ended.discard((candidate.term, writer))
+    def heard_from(self, coordinator: Coordinator, writer: str) -> None:
+        self.heard[coordinator.term, writer] = self.world.now_ms
+        self.ended.discard((coordinator.term, writer))
 
-    def fence(self, candidate: Candidate, writer: str) -> None:
+    def fence(self, coordinator: Coordinator, writer: str) -> None:
         """Nobody is fenced who spoke lately, whatever a clock says; but for a twin, and for a release not given."""
-        if (candidate.term, writer) in self.refused:
-            raise Broken(f"{writer} was fenced twice in term {candidate.term}")
+        if (coordinator.term, writer) in self.refused:
+            raise Broken(f"{writer} was fenced twice in term {coordinator.term}")
         self.fenced.add(writer)
-        self.refused.add((candidate.term, writer))
-        world, group, worker = self.world, candidate.group, self.world.by_transactional_id[writer]
-        assert group is not None
-        settings, local = group.settings, candidate.clock()
-        heard = self.heard.get((candidate.term, writer))
+        self.refused.add((coordinator.term, writer))
+        world, group, worker = self.world, coordinator.group, self.world.by_transactional_id[writer]
+        settings, local = group.settings, coordinator.clock()
+        heard = self.heard.get((coordinator.term, writer))
         if worker.join_request.writer != writer:
             return  # another incarnation of it is there
         if heard is None:
             former = worker.instance == group.former  # its process is gone, for all to see
             grace = settings.disconnect_grace_ms if former else settings.rejoin_grace_ms
             if local - group.started_ms < grace:
-                raise Broken(f"{worker.member} was fenced {local - group.started_ms} ms into term {candidate.term}")
+                raise Broken(f"{worker.name} was fenced {local - group.started_ms} ms into term {coordinator.term}")
             return
         asked = [*self.releases_asked, *self._asked(group)]
         asked += [
@@ -150,12 +193,12 @@ class Judges:
             for task, since in group.retiring.items()
             if not self._has_released(group, group.owners[task])
         ]
-        if any(name == worker.member and local - since >= settings.release_timeout_ms for name, since in asked):
+        if any(name == worker.name and local - since >= settings.release_timeout_ms for name, since in asked):
             return
-        ended = (candidate.term, writer) in self.ended
+        ended = (coordinator.term, writer) in self.ended
         least = settings.disconnect_grace_ms if ended else settings.session_timeout_ms
-        if world.now - heard < least - SLACK_MS:
-            raise Broken(f"{worker.member} was fenced {world.now - heard} ms after it was heard")
+        if world.now_ms - heard < least - SLACK_MS:
+            raise Broken(f"{worker.name} was fenced {world.now_ms - heard} ms after it was heard")
 
     @staticmethod
     def _has_released(group: Group, owner: Owner) -> bool:
@@ -173,13 +216,12 @@ class Judges:
                 self.warm_then[group.term, task] = self._warm(group, task) if learns else set()
         self.targets[group.term] = {task: move.target for task, move in group.moves.items()}
 
-    def hand_over(self, candidate: Candidate, records: tuple[Owner, ...]) -> None:
+    def hand_over(self, coordinator: Coordinator, records: tuple[Owner, ...]) -> None:
         """No cold hand-over while a copy was there that was close enough, when it was agreed on and still; and nothing
         for a writer that was fenced."""
-        group = candidate.group
-        assert group is not None
+        group = coordinator.group
         for record in records:
-            if (candidate.term, record.writer) in self.refused:
+            if (coordinator.term, record.writer) in self.refused:
                 raise Broken(f"{record.task} is given to {record.writer}, which was fenced")
         if group.protocol is not Protocol.LEARNER:
             return
@@ -229,10 +271,9 @@ class Judges:
         position = copy.position if copy is not None else at
         return position is not None and end > 0 and end - position <= group.settings.acceptable_recovery_lag
 
-    def asked(self, candidate: Candidate, session: int, assignment: Assignment) -> None:
+    def asked(self, coordinator: Coordinator, session: int, assignment: Assignment) -> None:
         """Nobody is asked to let go of a task that it runs, for somebody who has yet to restore it."""
-        group = candidate.group
-        assert group is not None
+        group = coordinator.group
         owner = group.members.of_session(session)
         if owner is None or group.protocol is not Protocol.LEARNER or group.barrier:
             return
@@ -244,7 +285,7 @@ class Judges:
                 continue
             if owner.join_request.instance == target.join_request.instance:
                 continue
-            key = candidate.term, task, epoch, target.join_request.writer
+            key = coordinator.term, task, epoch, target.join_request.writer
             beside = group.members.of_instance(target.join_request.instance)  # workers of an instance share its disk
             ready = any((copy := m.status.copies.get(task)) is not None and copy.ready for m in beside)
             if key not in self.asked_for and not ready:
@@ -277,10 +318,9 @@ class Judges:
             if count > group.settings.max_learners_per_instance:
                 raise Broken(f"{host} is told to restore {count} learners")
 
-    def waiting(self, candidate: Candidate) -> None:
+    def waiting(self, coordinator: Coordinator) -> None:
         """Nobody is waited for longer than the settings say (with some slack for delays), by the coordinator's clock."""
-        group, world, now = candidate.group, self.world, candidate.clock()
-        assert group is not None
+        group, world, now = coordinator.group, self.world, coordinator.clock()
         settings = group.settings
         if now - self.looked_ms > 1_000 or now < self.looked_ms:
             self.learning.clear()  # the coordinator stood still, or is another one: it counts from here

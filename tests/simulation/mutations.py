@@ -29,9 +29,9 @@ from orchestrator.group.step import Group
 from orchestrator.member import load_meter, machine
 from orchestrator.member.machine import Held, MemberMachine
 from orchestrator.model import Owner, Released, Role, TaskId
+from orchestrator.simulator.ledger import Ledger
 from orchestrator.task_assignor import assign, standbys
 from orchestrator.task_assignor.builder import AssignmentBuilder
-from tests.simulation import simlog
 
 Mutation = Callable[[ExitStack], None]
 
@@ -42,24 +42,12 @@ def _patch(stack: ExitStack, owner: object, name: str, value: object) -> None:
 
 def no_owner_check(stack: ExitStack) -> None:
     """The log accepts a zombie's commit."""
-    original = simlog.SimLog.__init__
-
-    def init(self: simlog.SimLog, *args: object, **more: object) -> None:
-        original(self, *args, **more)  # type: ignore[arg-type]
-        self.check_owner = False
-
-    _patch(stack, simlog.SimLog, "__init__", init)
+    _patch(stack, Ledger, "check_owner", lambda self, writer, task, epoch: None)
 
 
 def no_lease_check(stack: ExitStack) -> None:
     """The log accepts owner records of a deposed coordinator."""
-    original = simlog.SimLog.__init__
-
-    def init(self: simlog.SimLog, *args: object, **more: object) -> None:
-        original(self, *args, **more)  # type: ignore[arg-type]
-        self.check_lease = False
-
-    _patch(stack, simlog.SimLog, "__init__", init)
+    _patch(stack, Ledger, "check_lease", lambda self, term: None)
 
 
 def grant_without_release(stack: ExitStack) -> None:

@@ -7,33 +7,36 @@ leaving a fault out changes little else. Faults are in faults.py, judges in judg
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from random import Random
 
 from orchestrator.member.machine import Held
 from orchestrator.model import Task, TaskId
+from orchestrator.simulator.cluster import Cluster
+from orchestrator.simulator.coordinator import Coordinator
 from tests.simulation.faults import happen
 from tests.simulation.judges import Judges
-from tests.simulation.network import Network
-from tests.simulation.nodes import Candidate, Process, Worker
+from tests.simulation.network import FaultyNetwork
+from tests.simulation.nodes import Candidate, InstanceProcess, Worker
 from tests.simulation.plan import PHASE_MS, InstancePlan, Plan, draw
-from tests.simulation.scheduler import Scheduler
 from tests.simulation.simlog import Broken, SimLog
 
 CALM_MS = 600_000  # the slowest restores with a budget of one learner take more than four minutes to empty an instance
 
 
-class World:
-    """Everything of one life."""
+class World(Cluster):
+    """The shipped cluster with drawn delays and faults, and everything else of one life."""
+
+    network: FaultyNetwork
 
     def __init__(self, plan: Plan | int) -> None:
         self.plan = draw(plan) if isinstance(plan, int) else plan
-        self.settings = self.plan.settings
+        self.log = SimLog()
+        super().__init__(self.plan.settings, self.log, FaultyNetwork(self))
+        self.watch = self.judges = Judges(self)
+        self.trace: list[str] = []
+        self.random_of: dict[str, Random] = {}  # by member: leaving one out changes little else
         self.waiting = sorted(self.plan.coming)
         self.tasks = tuple(task for task in self.plan.tasks if task.id not in self.plan.coming)
-        self.scheduler = Scheduler()
-        self.log = SimLog()
-        self.network = Network(self)
-        self.judges = Judges(self)
         self.by_transactional_id: dict[str, Worker] = {}
         self.version_of: dict[str, str] = {}
         self.disks: dict[str, dict[TaskId, int]] = {}
@@ -44,7 +47,7 @@ class World:
         self.log_down_until = 0
         self.cut: set[str] = set()
         self.faulty = True
-        self.processes: dict[str, Process] = {}
+        self.processes: dict[str, InstanceProcess] = {}
         self.workers: list[Worker] = []
         self.candidates: list[Candidate] = []
         for task in self.plan.tasks:
@@ -53,7 +56,8 @@ class World:
             self.add_instance(instance)
 
     def add_instance(self, plan: InstancePlan) -> None:
-        process = Process(plan.name, version=plan.version)
+        process = InstanceProcess(self.scheduler, plan.name)
+        process.version = plan.version
         self.processes[plan.name] = process
         for number in range(plan.workers):
             self.workers.append(Worker(self, process, plan.name, number, plan.zone, plan.old_protocols))
@@ -62,30 +66,11 @@ class World:
 
     # ---- plumbing
 
-    @property
-    def now(self) -> int:
-        return self.scheduler.now
-
     def note(self, text: str) -> None:
-        self.scheduler.note(text)
-
-    def on(self, process: Process, delay: int, call: Callable[[], None]) -> None:
-        """Run on a process: not when it is dead, later when it is stalled."""
-
-        def run() -> None:
-            if not process.alive:
-                return
-            if (
-                process.stalled or process.waiting
-            ):  # behind what waits since it was stalled: connections keep their order
-                process.waiting.append(call)
-            else:
-                call()
-
-        self.scheduler.after(delay, run)
+        self.trace.append(f"{self.now_ms:>8} {text}")
 
     def log_up(self) -> bool:
-        return self.now >= self.log_down_until
+        return self.now_ms >= self.log_down_until
 
     def log_commit(self, worker: Worker, task: TaskId, epoch: int, start: int, stop: int) -> int | None:
         """A commit of a worker; None where its outcome stays unknown."""
@@ -94,24 +79,28 @@ class World:
         end = self.log.commit(worker.join_request.writer, task, epoch, start, stop)
         return None if self.faulty and worker.random.random() < 0.002 else end
 
+    def coordinators(self) -> list[Coordinator]:
+        """All who take themselves for the coordinator."""
+        return [c.coordinator for c in self.candidates if c.coordinator is not None]
+
     def listens(self, term: int) -> bool:
         """Whether the coordinator of a term still has its port open: as long as its process is there, even a stopped one."""
-        return any(c.process.alive and c.group is not None and c.term == term for c in self.candidates)
+        return any(c.process.alive and c.term == term for c in self.coordinators())
 
-    def holder(self) -> Candidate | None:
+    def holder(self) -> Coordinator | None:
         lease = self.log.lease
-        if lease is None:
-            return None
-        for candidate in self.candidates:
-            if candidate.process.name == lease.holder and candidate.group is not None and candidate.term == lease.term:
-                return candidate if candidate.process.alive and not candidate.process.stalled else None
+        for coordinator in self.coordinators():
+            if lease is not None and (coordinator.process.name, coordinator.term) == (lease.holder, lease.term):
+                return coordinator if coordinator.process.alive and not coordinator.process.stalled else None
         return None
 
-    def coordinator_changed(self, candidate: Candidate) -> None:
-        self.changes += 1
+    def candidate(self, coordinator: Coordinator) -> Candidate:
+        return next(c for c in self.candidates if c.coordinator is coordinator)
 
-    def departed(self, worker: Worker) -> None:
-        self.changes += 1
+    def deposed(self, coordinator: Coordinator) -> None:
+        self.note(f"{coordinator.process.name} is deposed, term {coordinator.term}")
+        self.candidate(coordinator).coordinator = None
+        self.network.coordinator_gone(coordinator)
 
     def lock(self, worker: Worker, task: TaskId) -> bool:
         """The folder of a task in an instance's state directory: one holder, and it ends with its process."""
@@ -130,12 +119,10 @@ class World:
 
     # ---- what processes go through
 
-    def kill(self, process: Process) -> None:
+    def kill(self, process: InstanceProcess) -> None:
         if not process.alive:
             return
-        process.alive, process.stalled = False, False
-        process.waiting.clear()
-        process.life += 1
+        process.kill()
         self.changes += 1
         for worker in self.workers:
             if worker.process is process:
@@ -144,15 +131,15 @@ class World:
                     worker.disk[task] = at - worker.random.randrange(0, min(at, 30) + 1)
                 self.network.end(worker)
         for candidate in self.candidates:
-            if candidate.process is process:
-                candidate.group = None
-                self.network.coordinator_gone(candidate)
+            if candidate.process is process and candidate.coordinator is not None:
+                candidate.coordinator.in_office = False
+                self.network.coordinator_gone(candidate.coordinator)
+                candidate.coordinator = None
 
-    def restart(self, process: Process) -> None:
+    def restart(self, process: InstanceProcess) -> None:
         if process.alive:
             return
-        process.alive = True
-        process.life += 1
+        process.start()
         self.changes += 1
         for worker in self.workers:
             if worker.process is process and not worker.gone:
@@ -161,28 +148,23 @@ class World:
             if candidate.process is process:
                 candidate.start()
 
-    def resume(self, process: Process) -> None:
+    def resume(self, process: InstanceProcess) -> None:
         """It goes on with what it believed; everything that waited for it comes now."""
         process.stalled = False
-        self.scheduler.after(0, lambda: self._catch_up(process))
-
-    @staticmethod
-    def _catch_up(process: Process) -> None:
-        while process.waiting and process.alive and not process.stalled:
-            process.waiting.pop(0)()
+        self.after(0, process.catch_up)
 
     # ---- a life
 
     def live(self) -> None:
         """Safety phase, then calm and convergence. Raises Broken."""
         for fault in self.plan.faults:
-            self.scheduler.after(fault.at_ms, lambda fault=fault: happen(self, fault))  # type: ignore[misc]
+            self.after(fault.at_ms, lambda fault=fault: happen(self, fault))  # type: ignore[misc]
         self.scheduler.run_until(PHASE_MS)
         self.calm()
-        if not self.scheduler.run_until(self.now + CALM_MS, self.converged):
+        if not self.scheduler.run_until(self.now_ms + CALM_MS, self.converged):
             raise Broken("no convergence: " + "; ".join(self.unsettled()))
         settled, commits = self.rebalances, len(self.log.history)
-        self.scheduler.run_until(self.now + 20_000)
+        self.scheduler.run_until(self.now_ms + 20_000)
         if self.rebalances != settled:
             raise Broken(f"{self.rebalances - settled} rebalances while nothing changed")
         if any(not w.gone for w in self.workers) and len(self.log.history) == commits:
@@ -201,13 +183,12 @@ class World:
         self.log_down_until = 0
         for candidate in self.candidates:
             candidate.blind_until = 0
-        for session in [s for s, link in self.network.links.items() if link.deaf_up or link.deaf_down]:
-            self.network.break_link(session)
+        self.network.break_deaf()
         for worker in self.workers:
             worker.hung = False
             worker.stuck.clear()
         for process in list(self.processes.values()):
-            process.goes_on(self.now)
+            process.goes_on()
             if not process.alive:
                 self.restart(process)
             self.resume(process)
@@ -215,21 +196,21 @@ class World:
     # ---- convergence
 
     def converged(self) -> bool:
-        return self.now >= PHASE_MS + 3_000 and not self.unsettled()
+        return self.now_ms >= PHASE_MS + 3_000 and not self.unsettled()
 
     def unsettled(self) -> list[str]:
         """What is not yet as it should be."""
         found: list[str] = []
         here = [w for w in self.workers if not w.gone and w.process.alive]
         holder = self.holder()
-        if holder is None or holder.group is None:
+        if holder is None:
             return ["no coordinator"]
         group = holder.group
         if not here:
             return []
         joined = {m.join_request.writer for m in group.members if m.session is not None}
-        found += [f"{w.member} is not in the group" for w in here if w.join_request.writer not in joined]
-        found += [f"{leavers} still leave" for leavers in self.log.operations.values()]
+        found += [f"{w.name} is not in the group" for w in here if w.join_request.writer not in joined]
+        found += [f"{operation.instances} still leave" for operation in self.log.operations.values()]
         placed: dict[TaskId, Worker] = {}
         there = frozenset[TaskId]().union(*(self.knows(w) for w in here))
         for task in self.tasks:
@@ -238,7 +219,7 @@ class World:
                 w for w in here if task.id in w.position and owner is not None and owner.writer == w.join_request.writer
             ]
             if len(runs) != (1 if task.id in there else 0):
-                found.append(f"{task.id} runs on {[w.member for w in runs]}")
+                found.append(f"{task.id} runs on {[w.name for w in runs]}")
             elif runs:
                 placed[task.id] = runs[0]
                 if self.settings.weights != "given" and task.id not in runs[0].machine.facts:
@@ -326,7 +307,7 @@ class World:
     def _standbys(self, here: list[Worker], there: frozenset[TaskId]) -> list[str]:
         found = []
         for task in self.tasks:
-            holders = [w.member for w in here if (h := w.machine.held.get(task.id)) and h.state is Held.COPYING]
+            holders = [w.name for w in here if (h := w.machine.held.get(task.id)) and h.state is Held.COPYING]
             able = {w.instance for w in here if task.id in self.knows(w)}
             wanted = self.settings.standbys if task.stateful and task.id in there else 0
             expected = max(0, min(wanted, len(able) - 1))

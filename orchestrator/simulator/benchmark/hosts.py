@@ -8,28 +8,36 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from orchestrator.group import events as ev
-from orchestrator.group.step import Group
 from orchestrator.member import events as mem
 from orchestrator.member.machine import Held, MemberMachine
 from orchestrator.model import JoinRequest, Role, Settings, TaskId
 from orchestrator.simulator.benchmark.changelog import Changelog
 from orchestrator.simulator.benchmark.history import Doing, History
 from orchestrator.simulator.benchmark.workload import Workload
+from orchestrator.simulator.nodes import Node, Uplink
+from orchestrator.simulator.processes import Process
+from orchestrator.simulator.scheduler import Scheduler
 
 STEP_MS = 100
 
 
 class Surroundings(Protocol):
-    """What an instance needs of the rehearsal that it is in: time, the changelogs, and messages to the coordinator."""
+    """What an instance needs of the rehearsal that it is in: time, the changelogs, and sessions with the coordinator."""
 
     workload: Workload
     settings: Settings
     snapshots: bool
-    now_ms: int
     history: History
     changelogs: Mapping[TaskId, Changelog]
-    group: Group
+
+    @property
+    def scheduler(self) -> Scheduler: ...
+
+    @property
+    def network(self) -> Uplink: ...
+
+    @property
+    def now_ms(self) -> int: ...
 
     def after(self, delay_ms: int, call: Callable[[], None], /) -> None:
         """Call back when the delay is over."""
@@ -39,10 +47,8 @@ class Surroundings(Protocol):
 
     def is_stateful(self, task: TaskId, /) -> bool: ...
 
-    def new_session(self, worker: Worker, /) -> int: ...
-
-    def send_to_group(self, event: ev.Event, /) -> None:
-        """The coordinator receives the event after a message's delay."""
+    def connect(self, node: Node, /) -> None:
+        """Open a session with whoever coordinates."""
 
 
 class Host:
@@ -52,18 +58,21 @@ class Host:
     def __init__(self, surroundings: Surroundings, name: str, workers: int) -> None:
         self.surroundings = surroundings
         self.name = name
+        self.process = Process(surroundings.scheduler, name)
+        self.process.kill()  # until it starts
         self.positions: dict[TaskId, int] = {}
         self.downloads: dict[TaskId, int] = {}
         self.workers = [Worker(self, name if workers == 1 else f"{name}-{n}") for n in range(workers)]
-        self.alive = False
-        self.lives = 0
+
+    @property
+    def alive(self) -> bool:
+        return self.process.alive
 
     def start(self) -> None:
-        self.alive = True
-        self.lives += 1
+        self.process.start()
         for worker in self.workers:
             worker.start()
-        self._plan_step(self.lives)
+        self._plan_step(self.process.life)
 
     def add_worker(self, member: str) -> None:
         """One more on a running instance."""
@@ -72,7 +81,7 @@ class Host:
 
     def crash(self) -> None:
         """The processes are gone; the disk stays."""
-        self.alive = False
+        self.process.kill()
         for worker in self.workers:
             worker.die()
 
@@ -98,7 +107,7 @@ class Host:
         self.surroundings.after(STEP_MS, lambda: self._step(life))
 
     def _step(self, life: int) -> None:
-        if not self.alive or life != self.lives:
+        if not self.alive or life != self.process.life:
             return
         self._plan_step(life)
         waiting = [(worker, task) for worker in self.workers for task in worker.copies() if self.behind(task)]
@@ -130,17 +139,14 @@ class Host:
         history.restored_bytes += read * speeds.record_bytes
 
 
-class Worker:
-    """One member: the real machine, and what a worker's shell would do for it."""
+class Worker(Node):
+    """One member, and what it does with the state of its tasks."""
 
     def __init__(self, host: Host, member: str) -> None:
         self.host = host
-        self.member = member
         self.surroundings = host.surroundings
-        self.machine = MemberMachine(self.surroundings.settings)
-        self.session: int | None = None
+        super().__init__(member, host.process, self.surroundings.network, self.surroundings.settings)
         self.lives = 0
-        self.gone = False
         self.running: set[TaskId] = set()
 
     # ---- life
@@ -152,32 +158,19 @@ class Worker:
 
     def _join(self) -> None:
         self.lives += 1
-        transactional_id = f"{self.member}#{self.lives}"
-        self.join_request = JoinRequest(self.member, self.host.name, transactional_id, transactional_id)
-        self.machine.disk = self.host.unused()
-        self.connect()
+        transactional_id = f"{self.name}#{self.lives}"
+        self.join_request = JoinRequest(self.name, self.host.name, transactional_id, transactional_id)
+        self.machine.disk = self.on_disk()
+        self.surroundings.connect(self)
         self._heartbeat(self.lives)
 
-    def connect(self) -> None:
-        """Open a session with whoever coordinates."""
-        session = self.session = self.surroundings.new_session(self)
-        self.machine.step(mem.SessionOpened(self.surroundings.group.term), self.surroundings.now_ms)
-        join_request, status = self.join_request, self.machine.status()
-        self.surroundings.send_to_group(ev.Joined(session, join_request, status))
-
     def die(self) -> None:
-        session, self.session = self.session, None
         for task in list(self.machine.held):
             self._stop(task)
             self.surroundings.history.now_does(task, self.host.name, None, self.surroundings.now_ms)
         self.machine = MemberMachine(self.surroundings.settings)
         self.lives += 1
-        if session is not None:
-            self.surroundings.send_to_group(ev.SessionEnded(session))
-
-    @property
-    def alive(self) -> bool:
-        return self.host.alive and not self.gone
+        self.network.end(self)
 
     def _heartbeat(self, life: int) -> None:
         if self.alive and life == self.lives:
@@ -186,12 +179,8 @@ class Worker:
             for task in sorted(self.running):
                 end = self.surroundings.end(task)
                 self.receive(mem.Progress(task, end, end))
-            self._report()
+            self.report()
             self.surroundings.after(self.surroundings.settings.heartbeat_ms, lambda: self._heartbeat(life))
-
-    def _report(self) -> None:
-        if self.session is not None:
-            self.surroundings.send_to_group(ev.Heartbeat(self.session, self.machine.status()))
 
     # ---- state
 
@@ -231,35 +220,23 @@ class Worker:
             self.surroundings.changelogs[task].stop(self.surroundings.now_ms)
             self.host.positions[task] = self.surroundings.end(task)
 
-    # ---- the machine
+    # ---- what its machine wants
 
-    def receive(self, event: mem.MemberEvent) -> None:
-        for effect in self.machine.step(event, self.surroundings.now_ms):
-            self._act(effect)
+    def release(self, task: TaskId, epoch: int) -> None:
+        self.surroundings.after(self.surroundings.workload.speeds.commit_ms, lambda: self._released(task, epoch))
 
-    def _act(self, effect: mem.MemberEffect) -> None:
-        around = self.surroundings
-        match effect:
-            case mem.Open(task, role, _) | mem.ChangeRole(task, role, _):
-                self._opened(task, role)
-            case mem.Release(task, epoch):
-                around.after(around.workload.speeds.commit_ms, lambda: self._released(task, epoch))
-            case mem.Close(task) | mem.Drop(task):
-                self._stop(task)
-                around.history.now_does(task, self.host.name, None, around.now_ms)
-                self.receive(mem.DiskSeen(self.host.unused()))
-            case mem.Report():
-                self._report()
-            case mem.Rejoin():
-                self.session = None
-                self._join()
-            case mem.Exit():
-                self.gone = True
-                session, self.session = self.session, None
-                if session is not None:
-                    around.send_to_group(ev.SessionEnded(session))
+    def closed(self, task: TaskId, *, dropped: bool) -> None:
+        self._stop(task)
+        self.surroundings.history.now_does(task, self.host.name, None, self.surroundings.now_ms)
 
-    def _opened(self, task: TaskId, role: Role) -> None:
+    def on_disk(self) -> dict[TaskId, int]:
+        return self.host.unused()
+
+    def rejoin(self) -> None:
+        self.session = None
+        self._join()
+
+    def opened(self, task: TaskId, role: Role, epoch: int) -> None:
         around = self.surroundings
         if around.is_stateful(task):
             self.host.open(task)

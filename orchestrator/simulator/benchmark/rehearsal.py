@@ -7,10 +7,7 @@ It is a model of a quiet network; faults are the simulation's business.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
 
 from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.group import events as ev
@@ -18,66 +15,84 @@ from orchestrator.group import invariants
 from orchestrator.group.convergence import is_stable
 from orchestrator.group.scale_plan import Amount, choose_leaving, leaver_costs, parse_amount, target_size
 from orchestrator.group.step import Group
-from orchestrator.member import events as mem
 from orchestrator.model import Owner, Settings, Task, TaskId
 from orchestrator.names import natural
 from orchestrator.simulator.benchmark.changelog import Changelog
 from orchestrator.simulator.benchmark.history import History, Measures, double_work_ms, silences
-from orchestrator.simulator.benchmark.hosts import Host, Worker
+from orchestrator.simulator.benchmark.hosts import Host
 from orchestrator.simulator.benchmark.workload import INSTANCES_MAX, JOIN_PERCENT_MAX, Change, Workload
-from orchestrator.task_assignor.assign import assign_tasks
+from orchestrator.simulator.cluster import Cluster
+from orchestrator.simulator.coordinator import Backend, Coordinator, Watch
+from orchestrator.simulator.ledger import Ledger
+from orchestrator.simulator.network import Network
+from orchestrator.simulator.nodes import Node
+from orchestrator.simulator.processes import Process
+from orchestrator.simulator.scheduler import TooManyEvents
 
 TICK_MS = 250
 REST_MS_MAX = 4 * 3_600_000  # longer than any restore of a sane workload
 EVENTS_MAX = 5_000_000  # of one rehearsal: some 20 s on the machine that runs it
 
 
-class Rehearsal:
+class Counting(Watch):
+    """Counts moves, and checks the invariants where the settings ask for it."""
+
+    def __init__(self, rehearsal: Rehearsal) -> None:
+        self.rehearsal = rehearsal
+
+    def effect(self, coordinator: Coordinator, effect: ev.Effect) -> None:
+        if isinstance(effect, ev.RecordOwners):
+            self.rehearsal.count_moves(effect.records)
+
+    def after(self, coordinator: Coordinator) -> None:
+        if self.rehearsal.settings.check_invariants:
+            invariants.check(coordinator.group)
+
+
+class Rehearsal(Cluster):
     """A group that is rehearsed. `run()` does it all; the parts may be driven one by one."""
 
     def __init__(self, workload: Workload, settings: Settings, *, snapshots: bool = False) -> None:
-        self.workload = workload
-        self.settings = settings
-        self.snapshots = snapshots
-        self.now_ms = 0
-        self.history = History()
         speeds = workload.speeds
+        super().__init__(settings, Ledger(), Network(speeds.message_ms))
+        self.watch = Counting(self)
+        self.workload = workload
+        self.snapshots = snapshots
+        self.history = History()
         self.changelogs: Mapping[TaskId, Changelog] = {
             t.id: Changelog(-(-t.state_bytes // speeds.record_bytes), t.rate) for t in workload.tasks
         }
         self.tasks = tuple(Task(t.id, t.state_bytes > 0, 1, t.state_bytes) for t in workload.tasks)
-        self.log: dict[TaskId, Owner] = {}
-        self.group = Group(settings, self.tasks)
-        self.coordinated = True
+        self._host = Process(self.scheduler, "coordinator")
+        self.coordinator = self._elected(0, gathering=False)
         self.hosts: dict[str, Host] = {}
         self.begin_ms = 0
         self.begin_generation = 0
-        self._heap: list[tuple[int, int, Callable[[], None]]] = []
-        self._planned = 0
-        self._sessions: dict[int, Worker] = {}
         self._unsettled: list[int] = []
         self._operations = 0
-        self._happened = 0
-        self.operation: ev.Leaving | None = None  # as it stands in the log
+        self.scheduler.allow(EVENTS_MAX)
         self.waiting_operations = 0  # scale-downs that wait for a coordinator
+
+    @property
+    def group(self) -> Group:
+        return self.coordinator.group
+
+    @property
+    def operation(self) -> ev.Leaving | None:
+        """The scale-down that runs: a further one takes the former in."""
+        return next(iter(self.ledger.operations.values()), None)
 
     # ---- time
 
-    def after(self, delay_ms: int, call: Callable[[], None]) -> None:
-        self._planned += 1
-        heapq.heappush(self._heap, (self.now_ms + delay_ms, self._planned, call))
-
     def run_until(self, end_ms: int) -> None:
-        while self._heap and self._heap[0][0] <= end_ms:
-            self.now_ms, _, call = heapq.heappop(self._heap)
-            call()
-            self._happened += 1
-            if self._happened > EVENTS_MAX:
-                raise OrchestratorError(
-                    f"more than {EVENTS_MAX:,} events in {self.now_ms / 1000:,.0f} s with {len(self.hosts)} "
-                    "instances; rehearse fewer instances, or changes that follow sooner"
-                )
-        self.now_ms = max(self.now_ms, end_ms)
+        """Raises OrchestratorError for more than anybody would wait for."""
+        try:
+            self.scheduler.run_until(end_ms)
+        except TooManyEvents:
+            raise OrchestratorError(
+                f"more than {EVENTS_MAX:,} events in {self.now_ms / 1000:,.0f} s with {len(self.hosts)} "
+                "instances; rehearse fewer instances, or changes that follow sooner"
+            ) from None
 
     def rest(self) -> None:
         """Go on until the group is at rest. Raises OrchestratorError where it does not come to rest."""
@@ -105,7 +120,7 @@ class Rehearsal:
     def is_at_rest(self) -> bool:
         """The coordinator sees nothing to do, and every task does run (it may not have missed the dead yet)."""
         running = sum(len(worker.running) for host in self.hosts.values() for worker in host.workers)
-        settled = self.coordinated and not self.waiting_operations and self.operation is None
+        settled = self.coordinator.in_office and not self.waiting_operations and self.operation is None
         return settled and running == len(self.tasks) and is_stable(self.group)
 
     # ---- the whole
@@ -200,7 +215,7 @@ class Rehearsal:
     def _leave(self, amount: Amount) -> None:
         """A scale-down. It waits until there is a coordinator that has received a report of everybody."""
         present = {m.join_request.instance for m in self.group.members if m.session is not None}
-        if not self.coordinated or not self.present() <= present:
+        if not self.coordinator.in_office or not self.present() <= present:
             self.after(TICK_MS, lambda: self._leave(amount))
             return
         self.waiting_operations -= 1
@@ -210,36 +225,37 @@ class Rehearsal:
         if leaving:
             self._operations += 1
             before = self.operation.instances if self.operation is not None else ()
-            self.operation = ev.Leaving(f"scale-down {self._operations}", (*before, *leaving))
-            self.send_to_group(self.operation)
+            operation = ev.Leaving(f"scale-down {self._operations}", (*before, *leaving))
+            self.ledger.operations = {operation.operation: operation}
+            self.send_to_group(operation)
 
     def fail_over(self) -> None:
         """The coordinator dies; another one takes the lease, reads the owner records, and hears everybody."""
-        self.coordinated = False
-        term, kept = self.group.term + 1, self.group.generation
+        self.coordinator.in_office = False
+        kept = self.group.generation
 
         def elected() -> None:
-            self.group = Group(
-                self.settings,
-                self.tasks,
-                self.log.values(),
-                term=term,
-                now_ms=self.now_ms,
-                generation=kept,
-                gathering=True,
-            )
-            self.after(self.settings.gathering_ms, partial(self._gathered, self.group))
-            self.coordinated = True
-            if self.operation is not None:
-                self._step(self.group, replace(self.operation, resumed=True))
+            self.coordinator.in_office = False
+            coordinator = self.coordinator = self._elected(kept)
+            self.after(self.settings.gathering_ms, lambda: self._gathered(coordinator))
+            coordinator.resume_operations()
             for worker in [w for host in self.hosts.values() for w in host.workers if w.alive]:
-                worker.connect()
+                self.connect(worker)
 
         self.after(self.workload.speeds.lease_ms, elected)
 
-    def _gathered(self, group: Group) -> None:
-        if group is self.group:
+    def _elected(self, generation: int, *, gathering: bool = True) -> Coordinator:
+        """The next coordinator, to which nobody has connected yet."""
+        term = self.take_lease(self._host.name).term
+        backend = Backend(self.workload.speeds.log_ms)
+        return self.coordinate(self._host, self.tasks, backend, term=term, generation=generation, gathering=gathering)
+
+    def _gathered(self, coordinator: Coordinator) -> None:
+        if coordinator is self.coordinator:
             self.send_to_group(ev.Gathered(), delay_ms=0)
+
+    def connect(self, node: Node, /) -> None:
+        self.network.connect(node, self.coordinator)
 
     def _add(self, name: str) -> Host:
         host = self.hosts[name] = Host(self, name, self.workload.workers)
@@ -262,63 +278,21 @@ class Rehearsal:
         self.after(TICK_MS, self._tick)
 
     def send_to_group(self, event: ev.Event, delay_ms: int | None = None) -> None:
-        group = self.group
+        """The coordinator hears it, after what a message takes."""
+        coordinator = self.coordinator
         delay = self.workload.speeds.message_ms if delay_ms is None else delay_ms
-        self.after(delay, lambda: self._step(group, event))
-
-    def _step(self, group: Group, event: ev.Event) -> None:
-        if group is not self.group or not self.coordinated:
-            return
-        for effect in group.step(event, self.now_ms):
-            self._perform(group, effect)
-        if self.settings.check_invariants:
-            invariants.check(group)
-
-    def _perform(self, group: Group, effect: ev.Effect) -> None:
-        speeds = self.workload.speeds
-        match effect:
-            case ev.Send(session, assignment):
-                self.after(speeds.message_ms, lambda: self._deliver(session, mem.Assigned(assignment)))
-            case ev.CloseSession(session, fenced):
-                if fenced:
-                    self.after(speeds.message_ms, lambda: self._deliver(session, mem.WriterLost()))
-            case ev.RecordOwners(records):
-                self._count_moves(records)
-                self.log.update({record.task: record for record in records})
-                self.after(speeds.log_ms, lambda: self._step(group, ev.OwnersRecorded(records)))
-            case ev.Fence(transactional_id):
-                had = tuple(sorted(t for t, o in self.log.items() if o.writer == transactional_id))
-                for task in had:
-                    self.log[task] = Owner(task, self.log[task].epoch + 1, self.log[task].member, "", group.term)
-                self.after(speeds.log_ms, lambda: self._step(group, ev.Fenced(transactional_id, had)))
-            case ev.ComputeTarget(number, view):
-                self.after(0, lambda: self._step(group, ev.TargetComputed(number, assign_tasks(view))))
-            case ev.OperationEnded(operation):
-                if self.operation is not None and self.operation.operation == operation:
-                    self.operation = None
-            case ev.HandedOver() | ev.Announced():
-                pass
-
-    def _deliver(self, session: int, event: mem.MemberEvent) -> None:
-        worker = self._sessions.get(session)
-        if worker is not None and worker.session == session and worker.alive:
-            worker.receive(event)
-
-    def new_session(self, worker: Worker) -> int:
-        number = len(self._sessions) + 1
-        self._sessions[number] = worker
-        return number
+        self.after(delay, lambda: coordinator.receive(event))
 
     # ---- what is measured on the way
 
-    def _count_moves(self, records: tuple[Owner, ...]) -> None:
+    def count_moves(self, records: tuple[Owner, ...]) -> None:
         for record in records:
-            before = self.log.get(record.task)
+            before = self.ledger.owners.get(record.task)
             if before is None or before.member == record.member:
                 continue
             self.history.moves += 1
-            target = next(h for h in self.hosts.values() for w in h.workers if w.member == record.member)
-            if any(worker.member == before.member for worker in target.workers):
+            target = next(h for h in self.hosts.values() for w in h.workers if w.name == record.member)
+            if any(worker.name == before.member for worker in target.workers):
                 continue  # workers of an instance share its disk
             if self.is_stateful(record.task) and not self._is_warm(record.task, target):
                 others = (h for h in self.hosts.values() if h.alive and h is not target)
