@@ -7,7 +7,9 @@ One rule: a sync function that returns something to await is an error, never a c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+import types
+from collections.abc import Coroutine, Generator, Sequence
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import DefinitionError, PipelineError
@@ -45,21 +47,44 @@ def without_waiting(run: Coroutine[Any, Any, int]) -> int:
 
 
 async def in_time(step: Step, argument: Any) -> None:
-    """Await the user's function, for at most its timeout. Raises TimeoutError."""
-    if step.timeout_s is None:
-        await step.function(argument, *step.arguments)
+    """Awaits the user's function, for at most its timeout, which is set where it waits at all. Raises TimeoutError."""
+    call = step.function(argument, *step.arguments)
+    if step.timeout_s is None or not isinstance(call, CoroutineType):
+        await call
+        return
+    try:
+        waits_for = call.send(None)
+    except StopIteration:
         return
     try:
         async with asyncio.timeout(None) as limit:
             watch = _Countdown(limit, step.timeout_s)
             try:
-                await step.function(argument, *step.arguments)
+                await _rest(call, waits_for)
             finally:
                 watch.end()
     except TimeoutError as error:
         if not limit.expired():
             raise
         raise TimeoutError(f"{step.name} did not end within its timeout of {step.timeout_s:g} s") from error
+
+
+@types.coroutine
+def _rest(call: CoroutineType[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, None]:
+    """What is left of a call that has come to its first wait."""
+    try:
+        while True:
+            try:
+                answer = yield waits_for
+            except GeneratorExit:
+                call.close()
+                raise
+            except BaseException as error:  # noqa: BLE001 - for the call to see
+                waits_for = call.throw(error)
+            else:
+                waits_for = call.send(answer)
+    except StopIteration:
+        return
 
 
 class _Countdown:
