@@ -761,6 +761,19 @@ def a_record_to_be_skipped_is_halted_at(stack: ExitStack) -> None:
     _patch(stack, halts, "write", write)
 
 
+def a_release_waits_for_the_folder(stack: ExitStack) -> None:
+    """A task is opened before it hears that it is to be released."""
+
+    def release(self: TaskRun) -> None:
+        async def later() -> None:
+            self.release_wanted = True
+            await self._release_unstarted()
+
+        self._then(later)
+
+    _patch(stack, TaskRun, "release", release)
+
+
 # Rules that few lives need: the mended plan (`mended/NAME.json`) that breaks without them.
 OF_MENDED: dict[str, Mutation] = {
     "grown_while_it_started": a_topic_that_grew_meanwhile_is_refused,
@@ -768,5 +781,6 @@ OF_MENDED: dict[str, Mutation] = {
     "forgotten_skip": a_later_halt_forgets_a_skip,
     "paused_call": a_pause_counts_as_a_call,
     "granted_while_ends_are_asked": ends_from_before_a_grant,
+    "released_while_it_waits_for_its_folder": a_release_waits_for_the_folder,
     "called_until_after_its_skip": a_record_to_be_skipped_is_halted_at,
 }

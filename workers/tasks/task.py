@@ -173,6 +173,11 @@ class TaskRun:
     async def _open(self) -> None:
         self.opened_ms = monotonic_ms()
         while self._lock is None:
+            if self.closing:
+                return
+            if self.release_wanted:  # the next owner may be the one who has the folder, and waits for the release
+                self.released()
+                return
             try:
                 self._lock = self.worker.directory.lock(self.scope)
             except DirectoryLocked:
@@ -199,6 +204,9 @@ class TaskRun:
         return read
 
     async def _become(self) -> None:
+        if self._lock is None:  # it was released before it could be opened
+            await self._open()
+            return
         if not await self._read_ends():
             return  # the step of what it is now follows
         if self.role is Role.ACTIVE:

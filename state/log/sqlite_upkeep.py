@@ -1,0 +1,90 @@
+"""What a SQLite log removes: overwritten records, consumed ones, those past their retention; and the pages they lay on.
+
+One rule: a transaction is small. Whoever commits meanwhile waits for one of these, never for all that is to go. Run in the
+writing thread, by `state.log.sqlite`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+from state.log import checks
+from state.log.compaction import Pass, Rewrite
+from state.log.protocol import Partition, Retention, TopicInfo
+from state.log.sqlite_file import explain
+from state.log.sqlite_writer import INSERT, Writer, find_part, find_topic
+
+ROWS_AT_ONCE = 16  # batches of at most 256 KiB
+
+
+class Upkeep:
+    """See the module text."""
+
+    def __init__(self, writer: Writer, path: Path) -> None:
+        self._writer = writer
+        self._path = path
+
+    def replace(self, part: int, rewrites: Sequence[Rewrite]) -> int | None:
+        """Applies what compaction decided; returns None, and does nothing, where the batches are not the ones it saw."""
+        try:
+            with self._writer.transaction() as db:
+                for rewrite in rewrites:
+                    _replace(db, part, rewrite)
+        except _Stale:
+            return None
+        return sum(rewrite.removed for rewrite in rewrites)
+
+    def compacted(self, part: int, passes: Sequence[Pass]) -> None:
+        """Remembers these passes over a partition, in place of those that were."""
+        with self._writer.transaction() as db:
+            db.execute("delete from compactions where part = ?", (part,))
+            db.executemany("insert into compactions values (?, ?, ?)", [(part, *one) for one in passes])
+
+    def trim(self, partition: Partition, position: int) -> tuple[int, bool]:
+        """Removes some of the batches before a position, the first ones. Returns how many records that were, and whether
+        all are gone. Raises UnknownTopic."""
+        with self._writer.transaction() as db:
+            part = find_part(db, partition)
+            rows = db.execute(
+                "select id, records from batches where part = ? and next <= ? order by base limit ?",
+                (part.id, position, ROWS_AT_ONCE),
+            ).fetchall()
+            db.executemany("delete from batches where id = ?", [(identity,) for identity, _ in rows])
+            first = db.execute("select min(base) from batches where part = ?", (part.id,)).fetchone()[0]
+            start = min(position, part.end) if first is None else min(first, position)
+            db.execute("update parts set start = max(start, ?) where id = ?", (start, part.id))
+        return sum(records for _, records in rows), len(rows) < ROWS_AT_ONCE
+
+    def set_retention(self, name: str, retention: Retention) -> TopicInfo:
+        """Raises UnknownTopic, StateError."""
+        with self._writer.transaction() as db:
+            checks.plain(find_topic(db, name), name)
+            db.execute("insert or replace into retentions values (?, ?, ?)", (name, retention.ms, retention.bytes))
+            found = find_topic(db, name)
+            assert found is not None
+            return found
+
+    def shrink(self, pages: int) -> bool:
+        """Gives some free pages back to the file system; returns whether there are more."""
+        self._writer.identity.check()
+        try:
+            # A pragma without columns: `execute` would take one step of it, which is one page.
+            self._writer.db.executescript(f"pragma incremental_vacuum({pages:d})")
+            return bool(self._writer.db.execute("pragma freelist_count").fetchone()[0])
+        except sqlite3.Error as error:
+            raise explain(error, self._path) from error
+
+
+class _Stale(Exception):
+    """Somebody else compacted meanwhile: applying this rewrite would bring old values back."""
+
+
+def _replace(db: sqlite3.Connection, part: int, rewrite: Rewrite) -> None:
+    for identity in rewrite.replaced:
+        if not db.execute("delete from batches where id = ? and part = ?", (identity, part)).rowcount:
+            raise _Stale
+    if rewrite.batch is not None:
+        row = (part, rewrite.base, rewrite.next, rewrite.time_ms, rewrite.batch.records, rewrite.batch.data)
+        db.execute(INSERT, row)
