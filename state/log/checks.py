@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from state.errors import InvalidRecord, PositionOutOfRange, RecordTooLarge, StateError, TopicMismatch, UnknownTopic
 from state.log.group_store import AppMetadata, Lease, MetadataKind
-from state.log.protocol import NewRecord, Partition, TaskCommit, TopicInfo, TopicSpec
+from state.log.protocol import FOR_EVER, NewRecord, Partition, TaskCommit, TopicInfo, TopicSpec
 
 KINDS = ("plain", "changelog", "repartition")
 
@@ -17,6 +17,8 @@ def topic_spec(spec: TopicSpec) -> None:
         raise StateError("a topic needs a name")
     if spec.partitions < 1:
         raise StateError(f"topic {spec.name} needs at least one partition, not {spec.partitions}")
+    if spec.kind != "plain" and spec.retention != FOR_EVER:
+        raise StateError(f"topic {spec.name} is of kind {spec.kind!r} and has no retention; leave it out")
     if spec.kind not in KINDS:
         raise StateError(f"topic {spec.name} cannot be of kind {spec.kind!r}: it is one of {', '.join(KINDS)}")
 
@@ -36,6 +38,18 @@ def growth(found: TopicInfo | None, name: str, partitions: int) -> TopicInfo:
         raise TopicMismatch(
             f"topic {name} has {found.partitions} partitions and cannot have {partitions}: a partition is never taken "
             "away, because of the records in it; ask for more, or use another topic"
+        )
+    return found
+
+
+def plain(found: TopicInfo | None, name: str) -> TopicInfo:
+    """The topic, which may have a retention. Raises UnknownTopic, StateError."""
+    if found is None:
+        raise unknown(Partition(name, 0), None)
+    if found.kind != "plain":
+        raise StateError(
+            f"topic {name} is a {found.kind} topic and has no retention: a changelog keeps the last record of each key, and a "
+            "repartition topic what is not consumed yet"
         )
     return found
 

@@ -23,12 +23,14 @@ from state.log.memory_transaction import OpenTransaction
 from state.log.protocol import (
     DELETE_RETENTION_MS,
     EXACTLY_ONCE,
+    FOR_EVER,
     Fetched,
     Guarantee,
     MayWrite,
     NewRecord,
     Partition,
     Reader,
+    Retention,
     TaskCommit,
     TopicInfo,
     TopicSpec,
@@ -80,9 +82,8 @@ class MemoryLog:
                 raise TopicMismatch(checks.mismatch(found, spec))
             return found
         self._made += 1
-        made = TopicInfo(
-            spec.name, f"{self.log_id}-topic-{self._made}", spec.partitions, spec.kind, self._delete_retention_ms
-        )
+        topic_id, kept_ms = f"{self.log_id}-topic-{self._made}", self._delete_retention_ms
+        made = TopicInfo(spec.name, topic_id, spec.partitions, spec.kind, kept_ms, spec.retention)
         self._topics[spec.name] = made
         for number in range(spec.partitions):
             self._parts[Partition(spec.name, number)] = Entries()
@@ -404,6 +405,14 @@ class MemoryLog:
     async def trim(self, positions: Mapping[Partition, int]) -> int:
         parts = [(self.part(partition), position) for partition, position in positions.items()]
         return sum(part.trim(position) for part, position in parts)
+
+    async def set_retention(self, topic: str, retention: Retention) -> TopicInfo:
+        self._topics[topic] = replace(checks.plain(self._topics.get(topic), topic), retention=retention)
+        return self._topics[topic]
+
+    async def expired(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        limits = {one: self._topics[one.topic].retention for one in partitions if self.part(one)}
+        return {one: self.part(one).expired(self.now_ms(), kept) for one, kept in limits.items() if kept != FOR_EVER}
 
 
 def _finish(future: asyncio.Future[None]) -> None:

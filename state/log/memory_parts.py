@@ -14,10 +14,10 @@ from state.log import batches, checks, compaction
 from state.log.batches import Batch
 from state.log.compaction import Pass, Row
 from state.log.group_store import OwnerRecord
-from state.log.protocol import Fetched, Partition, TaskCommit
+from state.log.protocol import Fetched, Partition, Retention, TaskCommit
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Entries:
     """See the module text. `open` holds the first offset of each transaction that is not finished."""
 
@@ -87,6 +87,16 @@ class Entries:
         self.rows = [row for row in self.rows if row.identity not in gone] + made
         self.sort()
         return sum(rewrite.removed for rewrite in todo)
+
+    def expired(self, now_ms: int, retention: Retention) -> int:
+        """Where it would begin if all went that is past its retention."""
+        position, kept = self.start, 0
+        for number, row in enumerate(sorted(self.rows, key=lambda row: -row.base)):
+            kept += len(row.data)
+            is_old = retention.ms is not None and row.time_ms < now_ms - retention.ms
+            if is_old or (number and retention.bytes is not None and kept > retention.bytes):
+                return max(position, row.next)
+        return position
 
     def trim(self, position: int) -> int:
         position = min(position, self.readable_end)

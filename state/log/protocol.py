@@ -67,13 +67,26 @@ class Fetched(NamedTuple):
     next_position: int
 
 
+class Retention(NamedTuple):
+    """How long records of a topic are kept, in milliseconds since they were appended, and how many bytes of each partition.
+    None: without limit."""
+
+    ms: int | None = None
+    bytes: int | None = None
+
+
+FOR_EVER = Retention()
+
+
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """What a topic should be. `kind` is "plain", "changelog" (compacted) or "repartition" (consumed records may go)."""
+    """What a topic should be. `kind` is "plain", "changelog" (compacted) or "repartition" (consumed records may go); a plain
+    one has a `retention`."""
 
     name: str
     partitions: int
     kind: str = "plain"
+    retention: Retention = FOR_EVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +99,7 @@ class TopicInfo:
     partitions: int
     kind: str
     delete_retention_ms: int = DELETE_RETENTION_MS
+    retention: Retention = FOR_EVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +261,16 @@ class Log(Protocol):
         ever). Returns how many records this call removed: 0 where a broker does it in its own time."""
 
     async def trim(self, positions: Mapping[Partition, int]) -> int:
-        """Remove batches before these positions (consumed records of a repartition topic); a position past the end
-        means the end. Returns how many records this call is known to have removed."""
+        """Removes batches before these positions, a few at a time, so that no writer waits for long (consumed records of a
+        repartition topic, records past their retention); a position past the end means the end. Returns how many records
+        this call is known to have removed."""
+
+    async def set_retention(self, topic: str, retention: Retention) -> TopicInfo:
+        """Changes how long a plain topic is kept. Raises UnknownTopic, StateError for a topic of another kind."""
+
+    async def expired(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Returns where these partitions would begin if all went that is past the retention of their topics; those without
+        limit are left out, and all of them where a broker removes such records in its own time."""
 
 
 class GroupLog(Log, GroupStore, Protocol):

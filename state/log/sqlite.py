@@ -31,6 +31,7 @@ from state.log.protocol import (
     NewRecord,
     Partition,
     Reader,
+    Retention,
     TaskCommit,
     TopicInfo,
     TopicSpec,
@@ -38,13 +39,14 @@ from state.log.protocol import (
 )
 from state.log.sqlite_file import Synchronous, connect, explain, prepare
 from state.log.sqlite_reader import SqliteReader
+from state.log.sqlite_upkeep import Upkeep
 from state.log.sqlite_writer import FileIdentity, Writer, find_part, is_fenced, read_lease, read_metadata
 
 T = TypeVar("T")
 
 _WAIT_S, _WAIT_MAX_S = 0.002, 0.020
 _WATCHED_MAX_S = 0.5  # where the kernel tells of writes
-_SHRINK_PAGES = 2_000
+_SHRINK_PAGES = 256
 
 
 async def open_sqlite(
@@ -98,6 +100,7 @@ class SqliteLog:
         self.log_id = log_id
         self._identity = identity
         self._writer = writer
+        self._upkeep = Upkeep(writer, identity.path)
         self._reading, self._watching = connections
         self._opened: set[tuple[str, str]] = set()  # transactional ids of this process
         self._write_thread = ThreadPoolExecutor(1, "log-write")
@@ -331,8 +334,13 @@ class SqliteLog:
         removed = 0
         for number in range(found.partitions):
             removed += await self._compact_partition(Partition(topic, number), stands_on_base=based)
-        await self._write(partial(self._writer.shrink, _SHRINK_PAGES))
+        await self._shrink()
         return removed
+
+    async def _shrink(self) -> None:
+        """All free pages, a few at a time: what is written in between may take some of them."""
+        while await self._write(partial(self._upkeep.shrink, _SHRINK_PAGES)):
+            pass
 
     async def _compact_partition(self, partition: Partition, *, stands_on_base: bool) -> int:
         part = (await self.read(lambda db: find_part(db, partition))).id
@@ -350,21 +358,33 @@ class SqliteLog:
             todo = await asyncio.to_thread(
                 lambda rows: list(compaction.rewrites(rows, last, forgotten, merge_ms)), rows
             )
-            done = await self._write(partial(self._writer.replace, part, todo)) if todo else 0
+            done = await self._write(partial(self._upkeep.replace, part, todo)) if todo else 0
             if done is None:  # another process compacts the same partition: leave it to it
                 return removed
             removed += done
             position = rows[-1].next
         made = compaction.with_pass(passes, compaction.Pass(through, time.time_ns() // 1_000_000), retention_ms)
         if made != passes:
-            await self._write(partial(self._writer.compacted, part, made))
+            await self._write(partial(self._upkeep.compacted, part, made))
         return removed
 
     async def trim(self, positions: Mapping[Partition, int]) -> int:
-        removed = await self._write(partial(self._writer.trim, positions))
+        removed = 0
+        for partition, position in positions.items():
+            are_gone = False
+            while not are_gone:
+                count, are_gone = await self._write(partial(self._upkeep.trim, partition, position))
+                removed += count
         if removed:
-            await self._write(partial(self._writer.shrink, _SHRINK_PAGES))
+            await self._shrink()
         return removed
+
+    async def set_retention(self, topic: str, retention: Retention) -> TopicInfo:
+        return await self._write(partial(self._upkeep.set_retention, topic, retention))
+
+    async def expired(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        now_ms = time.time_ns() // 1_000_000
+        return await self.read(lambda db: sqlite_reader.expired(db, partitions, now_ms))
 
 
 def _finish(future: asyncio.Future[bool], result: bool) -> None:

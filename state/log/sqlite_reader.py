@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from state.log import checks
 from state.log.compaction import Pass, Row
 from state.log.group_store import MetadataKind, OwnerRecord
-from state.log.protocol import Fetched, Partition, TopicInfo
+from state.log.protocol import FOR_EVER, Fetched, Partition, TopicInfo
 from state.log.sqlite_writer import find_part, find_topic, read_positions
 
 T = TypeVar("T")
@@ -117,6 +117,37 @@ def metadata_of_all(db: sqlite3.Connection, kind: MetadataKind, key: str) -> dic
 def compactions(db: sqlite3.Connection, part: int) -> list[Pass]:
     """The passes over a partition that are remembered."""
     return [Pass(*row) for row in db.execute("select through, at_ms from compactions where part = ?", (part,))]
+
+
+def expired(db: sqlite3.Connection, partitions: Collection[Partition], now_ms: int) -> dict[Partition, int]:
+    """See `Log.expired`."""
+    found: dict[Partition, int] = {}
+    with snapshot(db):
+        for partition in partitions:
+            topic, part = find_topic(db, partition.topic), find_part(db, partition)
+            if topic is None or topic.retention == FOR_EVER:
+                continue
+            ms, size = topic.retention
+            position = part.start
+            if ms is not None:
+                query = "select max(next) from batches where part = ? and time_ms < ?"
+                position = max(position, db.execute(query, (part.id, now_ms - ms)).fetchone()[0] or 0)
+            if size is not None:
+                position = max(position, _behind_newest(db, part.id, size))
+            found[partition] = position
+    return found
+
+
+def _behind_newest(db: sqlite3.Connection, part: int, size: int) -> int:
+    """Where the newest batches of at most `size` bytes begin; the newest of all stays."""
+    kept = 0
+    for number, (end, length) in enumerate(
+        db.execute("select next, length(data) from batches where part = ? order by base desc", (part,))
+    ):
+        kept += length
+        if number and kept > size:
+            return int(end)
+    return 0
 
 
 def rows(db: sqlite3.Connection, part: int, from_base: int) -> list[Row]:

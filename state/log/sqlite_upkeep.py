@@ -67,7 +67,7 @@ class Upkeep:
             return found
 
     def shrink(self, pages: int) -> bool:
-        """Gives some free pages back to the file system; returns whether there are more."""
+        """Gives some free pages back to the file system; returns whether there are more. Raises StateError."""
         self._writer.identity.check()
         try:
             # A pragma without columns: `execute` would take one step of it, which is one page.

@@ -12,15 +12,15 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from state.errors import Fenced, LeaseLost, LogUnusable, MetadataChanged, OutcomeUnknown, Refused, TopicMismatch
 from state.log import batches, checks
 from state.log.batches import Batch
-from state.log.compaction import Pass, Rewrite
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
-from state.log.protocol import NewRecord, Partition, TaskCommit, TopicInfo, TopicSpec
+from state.log.protocol import FOR_EVER, NewRecord, Partition, Retention, TaskCommit, TopicInfo, TopicSpec
 from state.log.sqlite_file import begin, explain
 
 
@@ -51,31 +51,31 @@ class Writer:
     def __init__(
         self, connection: sqlite3.Connection, identity: FileIdentity, busy_timeout_ms: int, max_message_bytes: int
     ) -> None:
-        self._db = connection
-        self._identity = identity
+        self.db = connection
+        self.identity = identity
         self._path = identity.path
         self._busy_timeout_ms = busy_timeout_ms
         self._max_message_bytes = max_message_bytes
         self.before_commit: Callable[[], None] | None = None  # a failpoint: all is written, nothing is committed
 
     def close(self) -> None:
-        self._db.close()
+        self.db.close()
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """All or nothing: commits at the end of the block, takes everything back when it raises."""
-        self._identity.check()
+        self.identity.check()
         try:
-            begin(self._db, self._busy_timeout_ms)
+            begin(self.db, self._busy_timeout_ms)
             try:
-                yield self._db
+                yield self.db
             except BaseException:
                 self._take_back()
                 raise
         except sqlite3.Error as error:
             raise explain(error, self._path) from error
         try:
-            self._db.execute("commit")
+            self.db.execute("commit")
         except sqlite3.Error as error:
             unknown = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR
             self._take_back()
@@ -86,8 +86,8 @@ class Writer:
             raise explain(error, self._path) from error
 
     def _take_back(self) -> None:
-        if self._db.in_transaction:  # some errors have rolled back already
-            self._db.execute("rollback")
+        if self.db.in_transaction:  # some errors have rolled back already
+            self.db.execute("rollback")
 
     # ------------------------------------------------------------------ topics
 
@@ -99,12 +99,14 @@ class Writer:
                 if found.partitions != spec.partitions:
                     raise TopicMismatch(checks.mismatch(found, spec))
                 return found
-            made = TopicInfo(spec.name, str(uuid.uuid4()), spec.partitions, spec.kind)
+            made = TopicInfo(spec.name, str(uuid.uuid4()), spec.partitions, spec.kind, retention=spec.retention)
             db.execute("insert into topics values (?, ?, ?, ?)", (made.name, made.topic_id, made.partitions, made.kind))
             db.executemany(
                 "insert into parts (topic, number) values (?, ?)",
                 [(spec.name, number) for number in range(spec.partitions)],
             )
+            if spec.retention != FOR_EVER:
+                db.execute("insert into retentions values (?, ?, ?)", (spec.name, *spec.retention))
             return made
 
     def grow_topic(self, name: str, partitions: int) -> TopicInfo:
@@ -113,7 +115,7 @@ class Writer:
             db.execute("update topics set partitions = ? where name = ?", (partitions, name))
             new = [(name, number) for number in range(found.partitions, partitions)]
             db.executemany("insert into parts (topic, number) values (?, ?)", new)
-            return TopicInfo(name, found.topic_id, partitions, found.kind)
+            return replace(found, partitions=partitions)
 
     def delete_topic(self, name: str) -> None:
         with self.transaction() as db:
@@ -124,6 +126,7 @@ class Writer:
             db.execute("delete from parts where topic = ?", (name,))
             db.execute("delete from positions where topic = ?", (name,))
             db.execute("delete from commit_times where topic = ?", (name,))
+            db.execute("delete from retentions where topic = ?", (name,))
 
     # ------------------------------------------------------------------ records
 
@@ -239,63 +242,8 @@ class Writer:
         with self.transaction() as db:
             return _replace_metadata(db, application, kind, key, seen, value)
 
-    # ------------------------------------------------------------------ upkeep
 
-    def replace(self, part: int, rewrites: Sequence[Rewrite]) -> int | None:
-        """Apply what compaction decided; None, and nothing done, where the batches are not the ones it saw."""
-        try:
-            with self.transaction() as db:
-                for rewrite in rewrites:
-                    _replace(db, part, rewrite)
-        except _Stale:
-            return None
-        return sum(rewrite.removed for rewrite in rewrites)
-
-    def compacted(self, part: int, passes: Sequence[Pass]) -> None:
-        """Remembers these passes over a partition, in place of those that were."""
-        with self.transaction() as db:
-            db.execute("delete from compactions where part = ?", (part,))
-            db.executemany("insert into compactions values (?, ?, ?)", [(part, *one) for one in passes])
-
-    def trim(self, positions: Mapping[Partition, int]) -> int:
-        removed = 0
-        with self.transaction() as db:
-            for partition, position in positions.items():
-                part = find_part(db, partition)
-                gone = (part.id, position)
-                removed += (
-                    db.execute("select sum(records) from batches where part = ? and next <= ?", gone).fetchone()[0] or 0
-                )
-                db.execute("delete from batches where part = ? and next <= ?", gone)
-                first = db.execute("select min(base) from batches where part = ?", (part.id,)).fetchone()[0]
-                start = min(position, part.end) if first is None else min(first, position)
-                db.execute("update parts set start = max(start, ?) where id = ?", (start, part.id))
-        return removed
-
-    def shrink(self, pages: int) -> None:
-        """Give some free pages back to the file system."""
-        self._identity.check()
-        try:
-            # A pragma without columns: `execute` would take one step of it, which is one page.
-            self._db.executescript(f"pragma incremental_vacuum({pages:d})")
-        except sqlite3.Error as error:
-            raise explain(error, self._path) from error
-
-
-class _Stale(Exception):
-    """Somebody else compacted meanwhile: applying this rewrite would bring old values back."""
-
-
-def _replace(db: sqlite3.Connection, part: int, rewrite: Rewrite) -> None:
-    for identity in rewrite.replaced:
-        if not db.execute("delete from batches where id = ? and part = ?", (identity, part)).rowcount:
-            raise _Stale
-    if rewrite.batch is not None:
-        row = (part, rewrite.base, rewrite.next, rewrite.time_ms, rewrite.batch.records, rewrite.batch.data)
-        db.execute(_INSERT, row)
-
-
-_INSERT = "insert into batches (part, base, next, time_ms, records, data) values (?, ?, ?, ?, ?, ?)"
+INSERT = "insert into batches (part, base, next, time_ms, records, data) values (?, ?, ?, ?, ?, ?)"
 
 
 class PartRow(NamedTuple):
@@ -319,7 +267,11 @@ def find_part(db: sqlite3.Connection, partition: Partition) -> PartRow:
 
 def find_topic(db: sqlite3.Connection, name: str) -> TopicInfo | None:
     row = db.execute("select name, topic_id, partitions, kind from topics where name = ?", (name,)).fetchone()
-    return TopicInfo(*row) if row else None
+    if row is None:
+        return None
+    kept = db.execute("select ms, bytes from retentions where topic = ?", (name,)).fetchone()
+    made = TopicInfo(*row)
+    return replace(made, retention=Retention(*kept)) if kept else made
 
 
 def read_positions(db: sqlite3.Connection, application: str) -> dict[Partition, int]:
@@ -375,7 +327,7 @@ def _insert(
             checks.keys(topic, partition, records[partition])
         for batch in listed:
             row = (part, end, end + batch.span, now_ms, batch.records, batches.place(batch.data, end))
-            db.execute(_INSERT, row)
+            db.execute(INSERT, row)
             end += batch.span
         db.execute("update parts set next = ? where id = ?", (end, part))
         ends[partition] = end

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from state.errors import PositionOutOfRange, StateError, TopicMismatch, UnknownTopic
-from state.log.protocol import GroupLog, NewRecord, Partition, StoredRecord, TaskCommit, TopicSpec
+from state.log.protocol import FOR_EVER, GroupLog, NewRecord, Partition, Retention, StoredRecord, TaskCommit, TopicSpec
 from tests.contracts.logs import (
     APP,
     C0,
@@ -223,3 +223,36 @@ async def test_what_was_trimmed_cannot_be_read_and_the_start_is_named(log: Group
     assert refused[0].end >= behind[2]
     reader.add(P0, start)
     assert (await arrived(reader, [P0]))[P0][-1] == b"2"
+
+
+async def test_a_retention_is_a_topics_own_and_lasts(log: GroupLog, place: Place) -> None:
+    made = await log.create_topic(TopicSpec("kept", 2, retention=Retention(ms=60_000)))
+    assert made.retention == Retention(ms=60_000)
+    changed = await log.set_retention("kept", Retention(bytes=5_000))
+    assert changed.retention == Retention(bytes=5_000) and changed.topic_id == made.topic_id
+    assert (await (await place.open()).topics(["kept"]))["kept"] == changed
+    assert (await log.set_retention("kept", FOR_EVER)).retention == FOR_EVER
+    with pytest.raises(UnknownTopic):
+        await log.set_retention("nowhere", FOR_EVER)
+    with pytest.raises(StateError, match="has no retention"):
+        await log.set_retention("counts-changelog", Retention(ms=1))
+    with pytest.raises(StateError, match="has no retention"):
+        await log.create_topic(TopicSpec("again", 1, "changelog", Retention(ms=1)))
+
+
+async def test_what_is_past_its_retention_is_known_and_goes_with_a_trim(log: GroupLog) -> None:
+    """Where a broker does not do it by itself."""
+    await log.create_topic(TopicSpec("kept", 2))
+    place, other = Partition("kept", 0), Partition("kept", 1)
+    for number in range(40):
+        await log.append({place: [NewRecord(b"k", b"%03d" % number + bytes(1_000), 0)]})
+    assert await log.expired([place, other]) == {}
+    await log.set_retention("kept", Retention(bytes=5_000))
+    found = await log.expired([place, other])
+    if not found:
+        return  # a broker's own affair
+    assert found[other] == 0 and found[place] > 0
+    assert await log.trim(found) >= 35
+    assert await log.starts([place, other]) == found
+    left = await read_all(log, place, found[place])
+    assert 3 <= len(left) <= 5 and left[-1].value is not None and left[-1].value[:3] == b"039"

@@ -11,7 +11,7 @@ from state.log import base
 from state.log.batches import decode, headers
 from state.log.group_store import AppMetadata
 from state.log.memory import MemoryLog
-from state.log.protocol import NewRecord, Partition, TaskCommit, TopicSpec
+from state.log.protocol import NewRecord, Partition, Retention, TaskCommit, TopicSpec
 
 T0, T1 = Partition("t", 0), Partition("t", 1)
 
@@ -165,3 +165,17 @@ async def test_tombstones_go_a_while_after_what_they_delete() -> None:
     assert await read(log) == [(4, None)]
     now[0] = 11_001
     assert await log.compact("t") == 1
+
+
+async def test_what_is_older_than_its_retention_is_expired() -> None:
+    now = [0]
+    log = MemoryLog(clock_ms=lambda: now[0], markers=False)
+    await log.create_topic(TopicSpec("t", 1, retention=Retention(ms=1_000)))
+    await log.append({T0: one("a")})
+    now[0] = 500
+    await log.append({T0: one("b")})
+    assert await log.expired([T0]) == {T0: 0}
+    now[0] = 1_001
+    assert await log.expired([T0]) == {T0: 1}
+    now[0] = 9_000
+    assert await log.expired([T0]) == {T0: 2}

@@ -17,7 +17,7 @@ from state.errors import LogBusy, LogFull, LogMissing, LogUnusable, StateError
 from state.log import base, compaction
 from state.log.batches import decode
 from state.log.group_store import AppMetadata, MetadataKind, OwnerRecord
-from state.log.protocol import NewRecord, Partition, StoredRecord, TaskCommit, TopicSpec
+from state.log.protocol import NewRecord, Partition, Retention, StoredRecord, TaskCommit, TopicSpec
 from state.log.sqlite import SqliteLog, open_sqlite
 
 T0 = Partition("t", 0)
@@ -181,11 +181,11 @@ async def test_a_full_disk_is_named_and_nothing_is_half_written(tmp_path: Path) 
     """SQLite's own limit stands in for the disk: the same error code, in the same places."""
     log = await made(tmp_path / "log.db")
     await log.append({T0: [RECORD]})
-    log._writer._db.execute("pragma max_page_count=60")
+    log._writer.db.execute("pragma max_page_count=60")
     with pytest.raises(LogFull, match="no space left"):
         await log.append({T0: [NewRecord(b"k", b"v" * 100_000, 0)] * 10})
     assert len(await read(log)) == 1
-    log._writer._db.execute("pragma max_page_count=1000000")
+    log._writer.db.execute("pragma max_page_count=1000000")
     assert await log.append({T0: [RECORD]}) == {T0: 2}
     await log.close()
 
@@ -194,7 +194,7 @@ LIMITED = """
 import asyncio, resource, sys
 from pathlib import Path
 from state.errors import StateError
-from state.log.protocol import NewRecord, Partition, TopicSpec
+from state.log.protocol import NewRecord, Partition, Retention, TopicSpec
 from state.log.sqlite import open_sqlite
 
 async def main():
@@ -272,7 +272,7 @@ async def test_a_compaction_that_was_overtaken_brings_nothing_back(tmp_path: Pat
     assert stale
     assert await log.compact("t") == 4
     before = await read(log)
-    assert log._writer.replace(part, stale) is None
+    assert log._upkeep.replace(part, stale) is None
     assert await read(log) == before
     assert [(one.key, one.value) for one in before] == [(b"k", b"3"), (b"j", b"3")]
     await log.close()
@@ -326,3 +326,31 @@ async def test_a_log_of_a_version_without_times_of_commits_opens_and_gets_them(t
     assert await log.committed_ms("app", [place]) == {}
     await log.close()
     connection.close()
+
+
+async def test_what_is_older_than_its_retention_is_expired(tmp_path: Path) -> None:
+    log = await made(tmp_path / "log.db")
+    await log.create_topic(TopicSpec("kept", 1, retention=Retention(ms=3_600_000)))
+    kept = Partition("kept", 0)
+    for value in (b"1", b"2", b"3"):
+        await log.append({kept: [NewRecord(b"k", value, 0)]})
+    with sqlite3.connect(tmp_path / "log.db") as connection:
+        connection.execute("update batches set time_ms = time_ms - 3600001 where next <= 2")
+    assert await log.expired([kept]) == {kept: 2}
+    await log.close()
+
+
+async def test_a_trim_is_many_small_transactions_and_gives_its_pages_back(tmp_path: Path) -> None:
+    """A writer that comes in between does not wait for all of it."""
+    path = tmp_path / "log.db"
+    log = await made(path)
+    for _ in range(100):
+        await log.append({T0: [NewRecord(b"k", bytes(50_000), 0)]})
+    size, trimming = path.stat().st_size, asyncio.create_task(log.trim({T0: 100}))
+    between = 0
+    while not trimming.done():
+        await log.append({T0: [NewRecord(b"k", b"meanwhile", 0)]})
+        between += 1
+    assert await trimming == 100 and between >= 3
+    await log.close()
+    assert path.stat().st_size < size / 10

@@ -23,6 +23,7 @@ from state.log.protocol import (
     NewRecord,
     Partition,
     Reader,
+    Retention,
     TaskCommit,
     TopicInfo,
     TopicSpec,
@@ -229,6 +230,12 @@ class PatientLog:
 
     async def trim(self, positions: Mapping[Partition, int]) -> int:
         return await self._write(lambda: self.inner.trim(positions))
+
+    async def set_retention(self, topic: str, retention: Retention) -> TopicInfo:
+        return await self._write(lambda: self.inner.set_retention(topic, retention))
+
+    async def expired(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return await self._read(lambda: self.inner.expired(partitions))
 
     # the group store
 

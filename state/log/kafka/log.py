@@ -32,6 +32,7 @@ from state.log.protocol import (
     NewRecord,
     Partition,
     Reader,
+    Retention,
     TaskCommit,
     TopicInfo,
     TopicSpec,
@@ -314,3 +315,10 @@ class KafkaLog:
         """The broker does not say how many records that were."""
         await self._cluster.offsets.trim(positions)
         return 0
+
+    async def set_retention(self, topic: str, retention: Retention) -> TopicInfo:
+        return await self._cluster.topics.set_retention(topic, retention)
+
+    async def expired(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """The brokers remove such records in their own time."""
+        return {}

@@ -15,6 +15,7 @@ from aiokafka.protocol.types import (
     Boolean,
     CompactArray,
     CompactString,
+    Int8,
     Int16,
     Int32,
     Int64,
@@ -59,6 +60,38 @@ class CreateTopicsRequest_v4(CreateTopicsRequest_v3):  # type: ignore[misc]
 
     API_VERSION = 4
     RESPONSE_TYPE = CreateTopicsResponse_v4
+
+
+class IncrementalAlterConfigsResponse_v1(Response):  # type: ignore[misc]
+    API_KEY = 44
+    API_VERSION = 1
+    SCHEMA: ClassVar[Any] = Schema(
+        ("throttle", Int32),
+        ("responses", _many(("error", Int16), ("message", _TEXT), ("type", Int8), ("name", _TEXT), _TAGS)),
+        _TAGS,
+    )
+
+
+class IncrementalAlterConfigsRequest_v1(RequestStruct):  # type: ignore[misc]
+    """Changes the settings that it names and leaves the others as they are."""
+
+    API_KEY = 44
+    API_VERSION = 1
+    FLEXIBLE_VERSION = True
+    RESPONSE_TYPE = IncrementalAlterConfigsResponse_v1
+    SCHEMA: ClassVar[Any] = Schema(
+        (
+            "resources",
+            _many(
+                ("type", Int8),
+                ("name", _TEXT),
+                ("configs", _many(("name", _TEXT), ("operation", Int8), ("value", _TEXT), _TAGS)),
+                _TAGS,
+            ),
+        ),
+        ("validate_only", Boolean),
+        _TAGS,
+    )
 
 
 class OffsetFetchResponse_v7(Response):  # type: ignore[misc]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aiokafka.protocol.admin import CreatePartitionsRequest_v1, DeleteTopicsRequest_v3, DescribeConfigsRequest_v1
@@ -18,13 +18,14 @@ from state.errors import LogBusy, TopicMismatch
 from state.log import checks
 from state.log.kafka.codes import NONE, TOPIC_EXISTS, UNKNOWN_TOPIC, KafkaRefused, Then, check, then
 from state.log.kafka.connections import ANSWER_WITHIN_S, Connections
-from state.log.kafka.requests import CreateTopicsRequest_v4
-from state.log.protocol import DELETE_RETENTION_MS, Partition, TopicInfo, TopicSpec
+from state.log.kafka.requests import CreateTopicsRequest_v4, IncrementalAlterConfigsRequest_v1
+from state.log.protocol import DELETE_RETENTION_MS, FOR_EVER, Partition, Retention, TopicInfo, TopicSpec
 
 BATCH_HEADER_BYTES = 61
 _TIMEOUT_MS = 10_000
 _SHOWN_WITHIN_S = 30.0
 _TOPIC_RESOURCE = 2
+_SET = 0
 _SETTINGS: dict[str, dict[str, str]] = {
     "plain": {},
     "changelog": {"cleanup.policy": "compact", "delete.retention.ms": str(DELETE_RETENTION_MS)},
@@ -67,6 +68,7 @@ class Purpose:
     kind: str
     max_message_bytes: int
     delete_retention_ms: int
+    retention: Retention
 
 
 class Topics:
@@ -97,7 +99,8 @@ class Topics:
             layout.topic_id.hex(),
             len(layout.leaders),
             purpose.kind,
-            delete_retention_ms=purpose.delete_retention_ms,
+            purpose.delete_retention_ms,
+            purpose.retention,
         )
 
     async def refresh(self, names: Collection[str]) -> dict[str, Layout]:
@@ -174,7 +177,8 @@ class Topics:
         missing = [name for name, layout in layouts.items() if layout.topic_id not in self._purposes]
         if not missing:
             return
-        wanted = ["cleanup.policy", "retention.ms", "segment.bytes", "max.message.bytes", "delete.retention.ms"]
+        wanted = ["cleanup.policy", "retention.ms", "retention.bytes", "segment.bytes"]
+        wanted += ["max.message.bytes", "delete.retention.ms"]
         request = DescribeConfigsRequest_v1(
             [(_TOPIC_RESOURCE, self.names.inside(name), wanted) for name in missing], False
         )
@@ -189,7 +193,7 @@ class Topics:
             kept = {entry[0]: entry[1] for entry in entries}
             layout = layouts[self.names.outside(name)]
             self._purposes[layout.topic_id] = Purpose(
-                _kind_of(kept), int(kept["max.message.bytes"]), int(kept["delete.retention.ms"])
+                _kind_of(kept), int(kept["max.message.bytes"]), int(kept["delete.retention.ms"]), _retention_of(kept)
             )
 
     # ------------------------------------------------------------------ changes
@@ -199,7 +203,8 @@ class Topics:
         checks.topic_spec(spec)
         found = (await self.infos([spec.name])).get(spec.name)
         if found is None:
-            chosen = {**_SETTINGS[spec.kind], **self._settings, **(settings or {})}
+            kept = _as_settings(spec.retention) if spec.retention != FOR_EVER else {}  # else as the brokers have it
+            chosen = {**_SETTINGS[spec.kind], **self._settings, **kept, **(settings or {})}
             inside = self.names.inside(spec.name)
             topic: Any = (inside, spec.partitions, self._replication, [], list(chosen.items()))
             request = CreateTopicsRequest_v4([topic], _TIMEOUT_MS, False)
@@ -216,6 +221,20 @@ class Topics:
         request = CreatePartitionsRequest_v1([(self.names.inside(name), (partitions, None))], _TIMEOUT_MS, False)
         await self._change(f"growing topic {name}", request, lambda answer: answer.topic_errors)
         return await self._shown(name, partitions)
+
+    async def set_retention(self, name: str, retention: Retention) -> TopicInfo:
+        """Raises UnknownTopic, StateError."""
+        found = checks.plain((await self.infos([name])).get(name), name)
+        changes: Any = [(key, _SET, value, {}) for key, value in _as_settings(retention).items()]
+        resources: Any = [(_TOPIC_RESOURCE, self.names.inside(name), changes, {})]
+        request = IncrementalAlterConfigsRequest_v1(resources, False, {})
+        await self._change(
+            f"setting the retention of topic {name}",
+            request,
+            lambda answer: [(name, code, text) for code, text, *_ in answer.responses],
+        )
+        self._purposes.pop(bytes.fromhex(found.topic_id), None)
+        return replace(found, retention=retention)
 
     async def delete(self, name: str) -> None:
         if name not in await self.refresh([name]):
@@ -287,6 +306,19 @@ class Topics:
 
 def _is_done(code: int) -> bool:
     return code == NONE or then(code) is Then.DONE
+
+
+def _retention_of(settings: Mapping[str, str | None]) -> Retention:
+    """Of a plain topic; other kinds have none of their own."""
+    if _kind_of(settings) != "plain":
+        return FOR_EVER
+    ms, size = (int(settings[name] or -1) for name in ("retention.ms", "retention.bytes"))
+    return Retention(None if ms < 0 else ms, None if size < 0 else size)
+
+
+def _as_settings(retention: Retention) -> dict[str, str]:
+    ms, size = retention
+    return {"retention.ms": str(-1 if ms is None else ms), "retention.bytes": str(-1 if size is None else size)}
 
 
 def _kind_of(settings: Mapping[str, str | None]) -> str:
