@@ -24,7 +24,6 @@ SILENT = {
     "state/log/memory.py:MemoryLog.part",
     "state/log/sqlite.py:SqliteLog.version",
     "state/log/sqlite_writer.py:FileIdentity.check",
-    "state/log/sqlite_writer.py:Writer.shrink",
 }
 
 
