@@ -17,7 +17,7 @@ from state.log.group_store import OwnerRecord
 from state.log.protocol import Fetched, Partition, Retention, TaskCommit
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True)
 class Entries:
     """See the module text. `open` holds the first offset of each transaction that is not finished."""
 

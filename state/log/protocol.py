@@ -69,10 +69,12 @@ class Fetched(NamedTuple):
 
 class Retention(NamedTuple):
     """How long records of a topic are kept, in milliseconds since they were appended, and how many bytes of each partition.
-    None: without limit."""
+    None: without limit. What an application of the log has yet to read is kept all the same, unless it is `forced` (brokers
+    do not look at that)."""
 
     ms: int | None = None
     bytes: int | None = None
+    forced: bool = False
 
 
 FOR_EVER = Retention()

@@ -46,7 +46,8 @@ _ADDED = {
     "commit_times": "create table if not exists commit_times (application text, topic text, number int, position int not null,"
     " at_ms int not null, primary key (application, topic, number)) without rowid",
     "compactions": "create table if not exists compactions (part int not null, through int not null, at_ms int not null)",
-    "retentions": "create table if not exists retentions (topic text primary key, ms int, bytes int) without rowid",
+    "retentions": "create table if not exists retentions (topic text primary key, ms int, bytes int,"
+    " forced int not null) without rowid",
 }
 
 

@@ -127,7 +127,7 @@ def expired(db: sqlite3.Connection, partitions: Collection[Partition], now_ms: i
             topic, part = find_topic(db, partition.topic), find_part(db, partition)
             if topic is None or topic.retention == FOR_EVER:
                 continue
-            ms, size = topic.retention
+            ms, size, _ = topic.retention
             position = part.start
             if ms is not None:
                 query = "select max(next) from batches where part = ? and time_ms < ?"

@@ -61,7 +61,7 @@ class Upkeep:
         """Raises UnknownTopic, StateError."""
         with self._writer.transaction() as db:
             checks.plain(find_topic(db, name), name)
-            db.execute("insert or replace into retentions values (?, ?, ?)", (name, retention.ms, retention.bytes))
+            db.execute("insert or replace into retentions values (?, ?, ?, ?)", (name, *retention))
             found = find_topic(db, name)
             assert found is not None
             return found

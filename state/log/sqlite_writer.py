@@ -106,7 +106,7 @@ class Writer:
                 [(spec.name, number) for number in range(spec.partitions)],
             )
             if spec.retention != FOR_EVER:
-                db.execute("insert into retentions values (?, ?, ?)", (spec.name, *spec.retention))
+                db.execute("insert into retentions values (?, ?, ?, ?)", (spec.name, *spec.retention))
             return made
 
     def grow_topic(self, name: str, partitions: int) -> TopicInfo:
@@ -269,9 +269,9 @@ def find_topic(db: sqlite3.Connection, name: str) -> TopicInfo | None:
     row = db.execute("select name, topic_id, partitions, kind from topics where name = ?", (name,)).fetchone()
     if row is None:
         return None
-    kept = db.execute("select ms, bytes from retentions where topic = ?", (name,)).fetchone()
+    kept = db.execute("select ms, bytes, forced from retentions where topic = ?", (name,)).fetchone()
     made = TopicInfo(*row)
-    return replace(made, retention=Retention(*kept)) if kept else made
+    return replace(made, retention=Retention(kept[0], kept[1], bool(kept[2]))) if kept else made
 
 
 def read_positions(db: sqlite3.Connection, application: str) -> dict[Partition, int]:

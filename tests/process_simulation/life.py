@@ -36,6 +36,7 @@ from tests.process_simulation.operator import Operator, left_out_by_policy
 from tests.process_simulation.plan import Plan
 from tests.process_simulation.process import DEAD, RUNNING, STOPPED, Process, current
 from tests.process_simulation.weather import LogClient, Weather
+from workers.instance import upkeep
 from workers.spec import REPORTED, InstanceSpec
 from workers.worker import worker
 
@@ -44,7 +45,7 @@ LOOK_S = 0.2
 MEMBERS_S = 20.0
 ORPHAN_S, ZOMBIE_S, RESTART_S = 20.0, 3.0, 3.0
 GOES_ON_S = 1.5  # what waited for the log is tried again within a second
-UPKEEP_S = 2.0  # the worker's, which no life is long enough for
+UPKEEP_S = 2.0  # the worker's and the coordinator's, which no life is long enough for
 REST_S, MOVED_S = 60.0, 15.0  # so long after the last fault everything must be processed, or go on being processed:
 REST_MAX_S = 240.0  # a careful worker takes one slow call after the other
 STOP_S = 60.0
@@ -183,6 +184,7 @@ class Life:
             with (
                 contextlib.redirect_stderr(self._stderr),
                 patch.object(worker, "CLEAN_UP_S", UPKEEP_S),
+                patch.object(upkeep, "EVERY_S", UPKEEP_S),
                 patch.object(worker.Worker, "given_up", judged),
             ):
                 control = loop.create_task(self._control())

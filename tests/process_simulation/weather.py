@@ -35,6 +35,7 @@ READS = (
     "topics",
     "ends",
     "written",
+    "expired",
     "starts",
     "positions",
     "committed_ms",
@@ -59,6 +60,7 @@ WRITES = (
     "put_metadata",
     "replace_metadata",
     "compact",
+    "set_retention",
     "trim",
 )
 T = TypeVar("T")

@@ -177,6 +177,8 @@ class LogAgainstModel(RuleBasedStateMachine):
         if not found:
             return
         position = found[min(skip, len(found) - 1)].offset
+        if partition in self.seen:  # whoever stands before that would be told that it is gone
+            self.follow(partition)
         removed = self.run(self.log.trim({partition: position}))
         left = self.read(partition)
         assert left == found[removed:]

@@ -23,6 +23,7 @@ from state.log.group_store import Lease, MetadataKind
 from state.log.protocol import GroupLog
 from workers.connection.contact import patient
 from workers.instance.ledger import LogLedger
+from workers.instance.upkeep import LogUpkeep
 from workers.prepare import Prepared
 from workers.spec import InstanceSpec
 from workers.surroundings import REAL, Surroundings
@@ -122,7 +123,11 @@ class Candidate:
                 for table in self._prepared.subtopology(task.id).tables
             ]
             await history.begin(self._log, taken, changelogs, self._surroundings.new_id())
-            await coordinator.serve()
+            upkeep = asyncio.create_task(LogUpkeep(self._log, self._app.id).run(), name="upkeep of the log")
+            try:
+                await coordinator.serve()
+            finally:
+                upkeep.cancel()
         finally:
             await coordinator.close()
             if taken is not None:

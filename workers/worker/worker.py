@@ -376,7 +376,7 @@ class Worker:
                 self.event(mem.FirstRecord(run.id, now))
 
     async def _upkeep(self) -> None:
-        """Now and then: remove stale folders, consumed re-key records, overwritten changelog records."""
+        """Now and then: removes stale folders, and re-key records that are consumed."""
         while True:
             await asyncio.sleep(CLEAN_UP_S)
             keep = [str(task) for task in self.machine.held]
@@ -385,7 +385,3 @@ class Worker:
             )
             self.scan_disk()
             await inputs.trim(self.log, self.prepared.topics, self.active())
-            for run in list(self.runs.values()):
-                if run.process is not None and run.id.partition == 0:
-                    for opened in list(run.stores.values()):
-                        await self.log.compact(opened.partition.topic)

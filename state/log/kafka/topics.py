@@ -234,7 +234,7 @@ class Topics:
             lambda answer: [(name, code, text) for code, text, *_ in answer.responses],
         )
         self._purposes.pop(bytes.fromhex(found.topic_id), None)
-        return replace(found, retention=retention)
+        return replace(found, retention=retention._replace(forced=False))
 
     async def delete(self, name: str) -> None:
         if name not in await self.refresh([name]):
@@ -317,7 +317,7 @@ def _retention_of(settings: Mapping[str, str | None]) -> Retention:
 
 
 def _as_settings(retention: Retention) -> dict[str, str]:
-    ms, size = retention
+    ms, size, _ = retention
     return {"retention.ms": str(-1 if ms is None else ms), "retention.bytes": str(-1 if size is None else size)}
 
 

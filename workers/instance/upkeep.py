@@ -1,0 +1,109 @@
+"""What the coordinator's instance does for the log now and then: records past their retention go, changelogs are compacted.
+
+One rule: what an application of this log has yet to read stays, unless the retention is forced. It runs beside the coordinator,
+in a process that processes nothing; a log on brokers, which do both by themselves, answers that there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from state.errors import StateError
+from state.log.protocol import GroupLog, Partition, TopicInfo
+from workers.prepare import DESCRIPTION
+
+log = logging.getLogger("orchestrator.upkeep")
+EVERY_S = 60.0
+DIRTY_SHARE = (
+    0.5  # of a changelog's records: those that came since its last compaction (Kafka: min.cleanable.dirty.ratio)
+)
+AT_MOST_EVERY = 60 * 24  # rounds after which a changelog with anything new is compacted all the same: deletions go then
+
+
+@dataclass(slots=True)
+class _Compacted:
+    """A changelog at its last compaction: where its partitions ended, how many records stayed at most, and in which round."""
+
+    ends: int = 0
+    kept: int = 0
+    round: int = 0
+
+
+class LogUpkeep:
+    """See the module text. `application` is the coordinator's; its topics are looked after, for all that read them."""
+
+    def __init__(self, log_: GroupLog, application: str) -> None:
+        self._log = log_
+        self._application = application
+        self._compacted: dict[str, _Compacted] = {}
+        self._round = 0
+
+    async def run(self) -> None:
+        """A round now and then, until cancelled. A log that is away or full is left for the next one."""
+        while True:
+            await asyncio.sleep(EVERY_S)
+            try:
+                await self.round()
+            except StateError as error:
+                log.info("upkeep of the log: %s", error)
+
+    async def round(self) -> int:
+        """Returns how many records this round removed. Raises StateError."""
+        self._round += 1
+        described = await self._log.metadata(self._application, DESCRIPTION, "app")
+        if described is None:
+            return 0
+        kept = json.loads(described)
+        names = [*kept["topics"], *(table["changelog_topic"] for table in kept["tables"].values())]
+        topics = await self._log.topics(names)
+        removed = await self._retain([info for info in topics.values() if info.kind == "plain"])
+        for info in topics.values():
+            if info.kind == "changelog":
+                removed += await self._compact(info)
+        return removed
+
+    # ---- retention
+
+    async def _retain(self, topics: list[TopicInfo]) -> int:
+        partitions = [Partition(info.name, number) for info in topics for number in range(info.partitions)]
+        expired = await self._log.expired(partitions)
+        starts = await self._log.starts(list(expired))
+        past = {partition: position for partition, position in expired.items() if position > starts[partition]}
+        if not past:
+            return 0
+        forced = {info.name for info in topics if info.retention.forced}
+        held_back = [partition for partition in past if partition.topic not in forced]
+        for application, described in (await self._log.metadata_of_all(DESCRIPTION, "app")).items():
+            read = _read_by(json.loads(described), held_back)
+            positions = await self._log.positions(application, read)
+            for partition in read:
+                past[partition] = min(past[partition], positions.get(partition, 0))
+        return await self._log.trim({p: position for p, position in past.items() if position > starts[p]})
+
+    # ---- compaction
+
+    async def _compact(self, info: TopicInfo) -> int:
+        """By the share of what is new, and once a day where anything is."""
+        partitions = [Partition(info.name, number) for number in range(info.partitions)]
+        ends, before = (
+            sum((await self._log.ends(partitions)).values()),
+            self._compacted.setdefault(info.name, _Compacted()),
+        )
+        new = ends - before.ends
+        is_due = new > 0 and self._round - before.round >= AT_MOST_EVERY
+        if not is_due and new <= before.kept * DIRTY_SHARE / (1 - DIRTY_SHARE):
+            return 0
+        removed = await self._log.compact(info.name)
+        self._compacted[info.name] = _Compacted(ends, max(0, before.kept + new - removed), self._round)
+        return removed
+
+
+def _read_by(described: Mapping[str, object], partitions: Sequence[Partition]) -> list[Partition]:
+    """Those of the partitions that the application reads."""
+    subtopologies: list[Mapping[str, list[str]]] = described["subtopologies"]  # type: ignore[assignment]
+    sources = {name for sub in subtopologies for name in sub["sources"]}
+    return [partition for partition in partitions if partition.topic in sources]
