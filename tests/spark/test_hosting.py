@@ -261,7 +261,6 @@ def test_a_signal_goes_to_the_instance_and_to_no_stranger_with_its_number(tmp_pa
 
 
 def test_a_file_is_no_log_for_other_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ORCHESTRATOR_MASTER", "spark://elsewhere:7077")
     spec = InstanceSpec("a:app", "a", "", f"sqlite:{tmp_path / 'log.db'}", str(tmp_path))
     with pytest.raises(WrongUse, match="name a Kafka log"):
-        run_fleet(spec, 2)
+        run_fleet(spec, 2, "spark://elsewhere:7077")

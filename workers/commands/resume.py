@@ -10,10 +10,10 @@ import asyncio
 from typing import Any
 
 from orchestrator.cli.arguments import Parser
+from orchestrator.cli.settings import ACCESS, PLACE
 from orchestrator.coordinator.secret import Right
 from orchestrator.errors import RefusedBySafety, WrongUse
 from state.log.protocol import GroupLog
-from workers.commands.run import add_access, add_place
 from workers.fleet.client import client_of, description
 from workers.tasks import halts
 
@@ -23,8 +23,7 @@ def run(argv: list[str]) -> int:
     parser.add_argument("app", metavar="APP")
     parser.add_argument("task", metavar="TASK", help="such as 0_3")
     parser.add_argument("--skip", action="store_true", help="leave the record out instead of trying it again")
-    add_place(parser)
-    add_access(parser)
+    parser.settings(*PLACE, *ACCESS)
     args = parser.parse_args(argv)
     print(asyncio.run(_resume(args)))
     return 0

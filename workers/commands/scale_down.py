@@ -11,12 +11,12 @@ import time
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
+from orchestrator.cli.settings import ACCESS, PLACE
 from orchestrator.coordinator.requests import PlanRequest, ScaleDownRequest, StatusRequest, UndoRequest
 from orchestrator.errors import TimedOut, WrongUse
 from orchestrator.group.scale_plan import parse_amount
-from orchestrator.settings import some_time, whole_number
+from orchestrator.setting import some_time, whole_number
 from state.log.group_store import GroupStore
-from workers.commands.run import add_access, add_place
 from workers.commands.show import show_json
 from workers.fleet.client import Client, client_of, fleet_of
 
@@ -40,8 +40,7 @@ def run(argv: list[str]) -> int:
     )
     parser.add_argument("--force", action="store_true", help="with --timeout: stop the leavers instead")
     parser.add_argument("--json", action="store_true")
-    add_place(parser)
-    add_access(parser)
+    parser.settings(*PLACE, *ACCESS)
     return do(parser.parse_args(argv))
 
 

@@ -11,14 +11,15 @@ import time
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
+from orchestrator.cli.settings import ACCESS, PLACE
 from orchestrator.coordinator.requests import ScaleDownRequest, StatusRequest
 from orchestrator.coordinator.secret import Right
 from orchestrator.errors import OrchestratorError, RefusedBySafety, TimedOut, WrongUse
 from orchestrator.group.scale_plan import Amount, parse_amount, target_size
-from orchestrator.settings import some_time, whole_number
+from orchestrator.setting import some_time, whole_number
 from state.errors import StateError
 from state.log.group_store import GroupStore
-from workers.commands.run import INSTANCES_MAX, add_access, add_place
+from workers.commands.run import INSTANCES_MAX
 from workers.commands.show import show_json
 from workers.fleet.client import Client, client_of, fleet_of
 from workers.fleet.fleet import FLEET, GRANTED, REQUEST, WITHDRAWN
@@ -41,8 +42,7 @@ def run(argv: list[str]) -> int:
         "--timeout", type=checked(some_time), metavar="DURATION", default=600_000, help="how long to wait (exit 4)"
     )
     parser.add_argument("--json", action="store_true")
-    add_place(parser)
-    add_access(parser)
+    parser.settings(*PLACE, *ACCESS)
     args = parser.parse_args(argv)
     if (args.to is None) == (args.by is None):
         raise WrongUse("--to and --by exclude each other; give one" if args.to else "how many: give --to or --by")

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 from orchestrator.cli.arguments import Parser
+from orchestrator.cli.settings import ACCESS, PLACE
 from orchestrator.coordinator.requests import StatusRequest
 from state.log.protocol import AT_LEAST_ONCE, EXACTLY_ONCE
-from workers.commands.run import add_access, add_place
 from workers.commands.show import show_json, table
 from workers.fleet.client import client_of, description
 from workers.tasks import halts
@@ -18,8 +18,7 @@ def run(argv: list[str]) -> int:
     parser = Parser("status", "Show instances and tasks.")
     parser.add_argument("app", metavar="APP")
     parser.add_argument("--json", action="store_true")
-    add_place(parser)
-    add_access(parser)
+    parser.settings(*PLACE, *ACCESS)
     args = parser.parse_args(argv)
     facts = asyncio.run(status(args))
     if args.json:

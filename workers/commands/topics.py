@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
+from orchestrator.cli.settings import PLACE
 from orchestrator.errors import RefusedBySafety, WrongUse
-from orchestrator.settings import whole_number
+from orchestrator.setting import whole_number
 from state.log.group_store import GroupStore
-from workers.commands.run import add_place
 from workers.commands.show import show_json
 from workers.fleet.client import description, log_of
 from workers.prepare import DESCRIPTION
@@ -37,7 +37,7 @@ def run(argv: list[str]) -> int:
         help="how many it has then; keys are dealt anew, so the order of a key's records holds before and after, not across",
     )
     parser.add_argument("--json", action="store_true")
-    add_place(parser)
+    parser.settings(*PLACE)
     args = parser.parse_args(argv)
     if args.partitions > PARTITIONS_MAX:
         raise WrongUse(f"--partitions {args.partitions}: a task for each is too much; write at most {PARTITIONS_MAX}")

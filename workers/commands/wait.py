@@ -7,12 +7,12 @@ import time
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
+from orchestrator.cli.settings import ACCESS, PLACE
 from orchestrator.coordinator.handshake import NotTrusted
 from orchestrator.coordinator.requests import StatusRequest
 from orchestrator.errors import RefusedBySafety, TimedOut
-from orchestrator.settings import some_time, whole_number
+from orchestrator.setting import some_time, whole_number
 from state.errors import LogMissing, LogUnusable
-from workers.commands.run import add_access, add_place
 from workers.commands.show import show_json
 from workers.connection.credentials import NoSecret
 from workers.fleet.client import client_of, description, fleet_of, log_of
@@ -29,8 +29,7 @@ def run(argv: list[str]) -> int:
     )
     parser.add_argument("--timeout", type=checked(some_time), default=60_000, metavar="DURATION")
     parser.add_argument("--json", action="store_true")
-    add_place(parser)
-    add_access(parser)
+    parser.settings(*PLACE, *ACCESS)
     args = parser.parse_args(argv)
     facts = asyncio.run(_wait(args))
     if args.json:
