@@ -94,7 +94,8 @@ class Setting:
     """One setting: `commit-interval` is --commit-interval, ORCHESTRATOR_COMMIT_INTERVAL, and that key of a file.
 
     `default` is written as a user would write it; "" stands for none. `field` names the field that holds the value, if it
-    has one. `is_path`: instances are given it absolute. `hidden`: for tests; help does not show it.
+    has one. `is_path`: instances are given it absolute. `hidden`: for tests; help does not show it. `alone`:
+    what the flag means without a value, where it may stand alone.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Setting:
     need: Need | None = None
     is_path: bool = False
     hidden: bool = False
+    alone: str | None = None
 
     @property
     def variable(self) -> str:

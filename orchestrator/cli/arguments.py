@@ -36,10 +36,12 @@ class Parser(argparse.ArgumentParser):
         shown = setting.default if default is None else default
         text = f"{help or setting.help} [env: {setting.variable}{f', default {shown}' if shown else ''}]"
         self._settings[name] = setting, default
+        alone: dict[str, Any] = {} if setting.alone is None else {"nargs": "?", "const": setting.alone}
         self.add_argument(
             f"--{name}",
             help=argparse.SUPPRESS if setting.hidden else text.replace("%", "%%"),
             metavar=_metavar(setting),
+            **alone,
         )
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,17 @@ COMMAND_LINE_ONLY = frozenset(
 )
 # What Kubernetes puts into every container for a service called `orchestrator` or `orchestrator-...`.
 KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)(_|$)|_PORT_\d+_(TCP|UDP|SCTP)(_|$)")
+
+
+NAME, HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}"), "%h"
+
+
+def instance_name(text: str) -> str:
+    """The name of an instance; `%h` stands for the name of the host. Raises WrongUse."""
+    name = socket.gethostname().partition(".")[0] if text == HOST else text
+    if not NAME.fullmatch(name):
+        raise WrongUse(f"'{name[:80]}' is no name of an instance; write up to 63 letters, digits, - and _")
+    return name
 
 
 PLACE = ("log", "state-dir")  # where an application lives
@@ -59,6 +71,13 @@ TABLE: dict[str, Setting] = {
             "log", "", "sqlite:PATH or kafka://HOST:PORT; by default .orchestrator/<application>.db, looked for upwards"
         ),
         Setting("state-dir", ".orchestrator/state", "where stores live"),
+        Setting(
+            "name",
+            "",
+            "run one instance, by this name, beside a fleet and others; %h, or no name: the host's",
+            instance_name,
+            alone=HOST,
+        ),
         *SPARK_ROWS,
         *GROUP,
         *INSTANCE,

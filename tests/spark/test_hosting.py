@@ -28,7 +28,8 @@ from state.log.protocol import GroupLog, NewRecord, Partition
 from state.log.sqlite import open_sqlite
 from tests.kills.receipts import Payment, app, payments
 from workers.commands.consume import read_all
-from workers.fleet.fleet import FLEET, GRANTED, REQUEST, Fleet
+from workers.fleet.fleet import GRANTED, REQUEST, Fleet
+from workers.fleet.presence import FLEET
 from workers.journal import read_journals, wall_ms
 from workers.prepare import prepare
 from workers.spec import InstanceSpec

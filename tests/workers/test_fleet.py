@@ -18,7 +18,8 @@ import pytest
 from orchestrator.errors import RefusedBySafety, TimedOut
 from state.log.sqlite import open_sqlite
 from workers.commands.scale_up import _ask_fleet
-from workers.fleet.fleet import FLEET, GRANTED, REQUEST, Fleet, ProcessHandle
+from workers.fleet.fleet import GRANTED, REQUEST, Fleet, ProcessHandle
+from workers.fleet.presence import FLEET
 from workers.spec import InstanceSpec
 
 pytestmark = pytest.mark.processes

@@ -12,6 +12,7 @@ from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
 from orchestrator.cli.settings import PLACE, TABLE, refuse_idle
+from orchestrator.coordinator.handshake import Credentials
 from orchestrator.coordinator.secret import Right
 from orchestrator.coordinator.tls import check_tls, is_loopback, make_tls
 from orchestrator.errors import WrongUse
@@ -22,9 +23,12 @@ from orchestrator.weights import strange
 from pipeline.app import App
 from pipeline.loading import load
 from state.log.protocol import GroupLog
+from workers.commands.show import counted
 from workers.connection.credentials import agree, instance_credentials, read_secret
 from workers.connection.listening import place_of
+from workers.fleet.client import Client, host_elsewhere
 from workers.fleet.fleet import Fleet, Host, ProcessHost
+from workers.fleet.named import NamedInstance
 from workers.log.logs import BUSY_MS, default_log, log_path, open_log, show_log
 from workers.log.patient_log import PatientLog, open_patiently
 from workers.prepare import prepare
@@ -37,13 +41,10 @@ def run(argv: list[str]) -> int:
     """Runs `orchestrator run`; its exit code. Raises WrongUse."""
     parser = Parser("run", "Run instances of an app until they are stopped.")
     parser.add_argument("app", metavar="MODULE:APP")
-    parser.add_argument("--instances", type=checked(whole_number), default=1, help="how many to start here")
-    parser.settings(*PLACE, *(row.name for row in INSTANCE), *(row.name for row in GROUP), "on", "master")
+    parser.add_argument("--instances", type=checked(whole_number), help="how many to start here (default 1)")
+    parser.settings(*PLACE, *(row.name for row in INSTANCE), *(row.name for row in GROUP), "name", "on", "master")
     args = parser.parse_args(argv)
-    if args.instances > INSTANCES_MAX:
-        raise WrongUse(
-            f"--instances {args.instances}: one machine does not carry that many; write at most {INSTANCES_MAX}"
-        )
+    count = count_of(args)
     check_access(args)
     settings = group_settings_of(args)
     logging.basicConfig(level=args.log_level, stream=sys.stderr)
@@ -54,7 +55,7 @@ def run(argv: list[str]) -> int:
     spec = InstanceSpec(
         app=args.app,
         application=app.id,
-        instance="",
+        instance=args.name or "",
         log=url,
         state_dir=state_dir(args, url),
         folder=folder,
@@ -64,8 +65,20 @@ def run(argv: list[str]) -> int:
     if args.on == "spark":
         from importlib import import_module
 
-        return int(import_module("pipeline.spark.hosting").run_fleet(spec, args.instances, args.master))
-    return asyncio.run(run_fleet(ProcessHost(), spec, args.instances))
+        return int(import_module("pipeline.spark.hosting").run_fleet(spec, count, args.master))
+    return asyncio.run(run_fleet(ProcessHost(), spec, count))
+
+
+def count_of(args: Any) -> int:
+    """How many instances are started. Raises WrongUse."""
+    if args.name and args.on == "spark":
+        raise WrongUse("--name is of one process of this machine; leave it out with --on spark")
+    if args.name and args.instances is not None:
+        raise WrongUse("--name and --instances exclude each other: a name is of one instance; give one")
+    count = int(args.instances or 1)
+    if count > INSTANCES_MAX:
+        raise WrongUse(f"--instances {count}: one machine does not carry that many; write at most {INSTANCES_MAX}")
+    return count
 
 
 def facts_of(args: Any, app: App, url: str) -> dict[str, Any]:
@@ -113,7 +126,7 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
     log = patient.inner
     try:
         credentials = instance_credentials(spec)
-        fleet = Fleet(host, log, spec, lambda text: print(text, file=sys.stderr, flush=True))
+        fleet = fleet_for(host, log, spec, credentials)
         fleet.claim()
         await agree(patient, app.id, credentials.secret)
         await patient.patiently(fleet.announce)
@@ -132,9 +145,30 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, stop, number)
         tasks = len(prepared.tasks())
-        plural = "s" if count != 1 else ""
-        print(f"{count} instance{plural}, {tasks} tasks, {show_log(spec.log)}", flush=True)
+        who = f"instance {spec.instance}" if spec.instance else counted(count, "instance")
+        print(f"{who}, {counted(tasks, 'task')}, {show_log(spec.log)}", flush=True)
         code = await fleet.run(count)
         return 128 + received[0] if received and received[0] == signal.SIGINT else code
     finally:
         await log.close()
+
+
+def fleet_for(host: Host, log: GroupLog, spec: InstanceSpec, credentials: Credentials) -> Fleet:
+    """The fleet, or the one instance that runs by its name."""
+    if not spec.instance:
+        return Fleet(host, log, spec, _say)
+    client = Client(log, spec.application, lambda: credentials, spec.log)
+
+    async def elsewhere(name: str) -> str | None:
+        if log_path(spec.log) is not None:
+            return None  # an embedded log is one machine's
+        try:
+            return await host_elsewhere(client, name)
+        finally:
+            await client.close()
+
+    return NamedInstance(host, log, spec, _say, elsewhere)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -18,7 +18,8 @@ from orchestrator.group.scale_plan import parse_amount
 from orchestrator.setting import some_time, whole_number
 from state.log.group_store import GroupStore
 from workers.commands.show import show_json
-from workers.fleet.client import Client, client_of, fleet_of
+from workers.fleet.client import Client, client_of
+from workers.fleet.presence import fleet_of, named_of
 
 POLL_S, SHUT_DOWN_S, BAR = 0.1, 15.0, 30
 
@@ -168,14 +169,20 @@ class Progress:
 
 
 async def _shut_down(log: GroupStore, application: str, leaving: list[str]) -> None:
-    """The group has let them go; wait until the fleet that started them has seen their processes end."""
+    """The group has let them go; wait until whoever started them has seen their processes end."""
     deadline = time.monotonic() + SHUT_DOWN_S
     while time.monotonic() < deadline:
-        fleet = await fleet_of(log, application)
-        if fleet is None or fleet.get("after_leave") == "park" or not set(leaving) & set(fleet["instances"]):
+        if not set(leaving) & await _ending(log, application):
             return
         await asyncio.sleep(POLL_S)
     print("some of the leavers' processes have not ended yet", file=sys.stderr)
+
+
+async def _ending(log: GroupStore, application: str) -> set[str]:
+    """Instances whose processes end once they have left."""
+    fleet, named = await fleet_of(log, application), await named_of(log, application)
+    parents = [*([fleet] if fleet is not None else []), *named.values()]
+    return {name for parent in parents if parent.get("after_leave") != "park" for name in parent["instances"]}
 
 
 def _moved(before: Any, after: Any) -> tuple[int, int]:

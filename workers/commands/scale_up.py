@@ -21,8 +21,9 @@ from state.errors import StateError
 from state.log.group_store import GroupStore
 from workers.commands.run import INSTANCES_MAX
 from workers.commands.show import show_json
-from workers.fleet.client import Client, client_of, fleet_of
-from workers.fleet.fleet import FLEET, GRANTED, REQUEST, WITHDRAWN
+from workers.fleet.client import Client, client_of
+from workers.fleet.fleet import GRANTED, REQUEST, WITHDRAWN
+from workers.fleet.presence import FLEET, fleet_of
 
 logger = logging.getLogger("orchestrator.scale_up")
 POLL_S, PERCENT_MAX = 0.1, 100_000

@@ -17,7 +17,8 @@ from state.log.protocol import GroupLog
 from state.private import publish
 from workers.commands.show import show_json
 from workers.connection.credentials import client_path, read_secret, renew
-from workers.fleet.client import description, fleet_of, log_of
+from workers.fleet.client import description, log_of
+from workers.fleet.presence import is_looked_after
 
 
 def run(argv: list[str]) -> int:
@@ -61,7 +62,7 @@ async def _secret(args: Any) -> dict[str, Any]:
 
 async def _renewed(log: GroupLog, application: str, path: Path) -> Secret:
     await description(log, application)  # raises WrongUse for an application that the log does not know
-    if await fleet_of(log, application) is not None:
+    if await is_looked_after(log, application):
         raise RefusedBySafety(f"'{application}' runs, and its instances know the secret of now; stop them first")
     return await renew(log, application, path)
 

@@ -22,3 +22,8 @@ def table(rows: Sequence[Sequence[object]], heads: Sequence[str]) -> str:
 def shown_time(time_ms: int) -> str:
     """A time of the wall, to the second."""
     return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%SZ}"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 task`, `2 tasks`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -15,7 +15,8 @@ from orchestrator.setting import some_time, whole_number
 from state.errors import LogMissing, LogUnusable
 from workers.commands.show import show_json
 from workers.connection.credentials import NoSecret
-from workers.fleet.client import client_of, description, fleet_of, log_of
+from workers.fleet.client import client_of, description, log_of
+from workers.fleet.presence import is_looked_after
 from workers.log.logs import NoLog
 
 POLL_S, MAKING_S = 0.1, 3.0
@@ -42,7 +43,7 @@ def run(argv: list[str]) -> int:
 async def _refuse_unknown(args: Any) -> None:
     """Raises WrongUse for an application that the log does not know, and which is not being started by a fleet."""
     async with log_of(args.app, args.log) as (application, log, _):
-        if await fleet_of(log, application) is None:
+        if not await is_looked_after(log, application):
             await description(log, application)
 
 
