@@ -44,6 +44,13 @@ def level(text: str) -> str:
     return text.upper()
 
 
+def commit_path(text: str) -> str:
+    """A failpoint. Raises WrongUse."""
+    if not text.startswith("commit:"):
+        raise WrongUse(f"'{text[:40]}' is no failpoint; write commit:PATH")
+    return text
+
+
 class InstanceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What is set for an instance. Times in ms, sizes in bytes."""
 
@@ -137,7 +144,9 @@ class InstanceSettings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: Annotated[
         str, row("log-level", "what instances say on stderr: DEBUG, INFO, WARNING or ERROR", level)
     ] = "WARNING"
-    failpoint: Annotated[str, row("failpoint", "die in a commit, for tests", hidden=True)] = ""
+    failpoint: Annotated[str, row("failpoint", "commit:PATH: die in a commit, for tests", commit_path, hidden=True)] = (
+        ""
+    )
 
 
 INSTANCE: tuple[Setting, ...] = rows_of(InstanceSettings, InstanceSettings())

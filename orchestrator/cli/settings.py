@@ -42,6 +42,19 @@ def instance_name(text: str) -> str:
     return name
 
 
+MASTERS = re.compile(r"local(\[(\d+|\*)(, ?\d+)?\])?|local-cluster\[\d+, ?\d+, ?\d+\]|(spark|k8s)://.+|yarn")
+
+
+def spark_master(text: str) -> str:
+    """A URL of Spark's cluster. Raises WrongUse for what Spark would refuse, after seconds and in a page."""
+    if not MASTERS.fullmatch(text):
+        raise WrongUse(
+            f"'{text[:80]}' is no master of Spark; write local[2], local-cluster[1,2,1024], spark://HOST:PORT, "
+            "k8s://URL or yarn"
+        )
+    return text
+
+
 PLACE = ("log", "state-dir")  # where an application lives
 ACCESS = (
     "secret-file",
@@ -55,6 +68,7 @@ SPARK_ROWS = (
         "master",
         "",
         "Spark's master; by default local[2], and of `run` local with a slot for each instance",
+        spark_master,
         need=SPARK,
     ),
     Setting(

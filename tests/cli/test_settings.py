@@ -142,6 +142,7 @@ EXAMPLES = {
     "task-weights": "0_1=7",
     "restore-rate-limit": "7KiB",
     "log-level": "info",
+    "failpoint": "commit:7",
 }
 
 
@@ -212,7 +213,7 @@ def test_what_is_for_tests_is_not_in_help(tmp_path: Path) -> None:
     assert "--commit-interval" in console.here("run", "--help").out
     assert "failpoint" not in console.here("run", "--help").out.lower()
     assert "failpoint" not in console.here("config", "show").out
-    console.environment["ORCHESTRATOR_FAILPOINT"] = "x:1"
+    console.environment["ORCHESTRATOR_FAILPOINT"] = "commit:x"
     assert "failpoint" in console.here("config", "show").out, "but one that is set is seen"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.console import Console
 from tests.kafka.place import Place
 from tests.kills.harness import SHAPES, Bank, life, stops
 
@@ -64,3 +65,37 @@ async def test_the_guarantee_changes_between_runs_in_both_directions(place: Plac
         assert "exactly-once" in await bank.told("status", "receipts")
     finally:
         await bank.stop()
+
+
+def test_instances_by_name_form_a_group(console: Console, tmp_path: Path) -> None:
+    """Each with its own folder of state, as on machines of their own, and the secret of the first."""
+    place = Place()
+    log = ("--log", url(place))
+    fast = ("--session-timeout", "8s", "--heartbeat", "300ms")
+    first = console.start("run", "bank:app", "--name", "a", *log, "--state-dir", "one", *fast, name="run")
+    console.until("a secret", lambda: list(console.folder.glob("one/bank/group.secret")))
+    secret = ("--secret-file", str(console.folder / "one/bank/group.secret"))
+
+    def stable(instances: int) -> dict[str, set[str]]:
+        done = console("wait", "bank", "--instances", str(instances), "--timeout", "25s", *log, *secret)
+        assert done.code == 0, (done, console.said("run"))
+        status = console("status", "bank", "--json", *log, *secret).json
+        names = [row["id"] for row in status["instances"]]
+        return {name: {t["id"] for t in status["tasks"] if t["active"] == name} for name in names}
+
+    stable(1)
+    second = console.start("run", "bank:app", "--name", "b", *log, *secret, "--state-dir", "two", *fast, name="run")
+    before = stable(2)
+    assert [len(tasks) for tasks in before.values()] == [4, 4]
+    refused = console("run", "bank:app", "--name", "b", *log, *secret, "--state-dir", "three")
+    assert refused.code == 3 and f"runs already as process {second.pid}" in refused.err, refused
+    second.terminate()
+    assert console.end(second) == 0
+    second = console.start("run", "bank:app", "--name", "b", *log, *secret, "--state-dir", "two", *fast, name="run")
+    assert stable(2) == before
+    left = console("scale-down", "bank", "--instances", "b", "--wait", *log, *secret)
+    assert left.code == 0, left
+    assert console.end(second) == 0
+    assert list(stable(1)) == ["a"]
+    first.terminate()
+    assert console.end(first) == 0, console.said("run")

@@ -33,9 +33,10 @@ async def _resume(args: Any) -> str:
     app, task, skip = args.app, args.task, args.skip
     async with client_of(args) as (application, log, client):
         seen = await log.metadata(application, halts.HALTS, task)
-        if seen is None:
-            return await _not_halted(log, application, task)
+        nothing = await _not_halted(log, application, task) if seen is None else ""
         client.require(Right.SCALE)  # nothing is asked of the group: the request is a change of the log
+        if seen is None:
+            return nothing
         if not await halts.take_back(log, application, task, seen, skip=skip):
             raise RefusedBySafety(f"{task} was resumed or halted again meanwhile; look at `orchestrator status {app}`")
         return f"{task} goes on {'behind' if skip else 'with'} {halts.decode(seen).record}"

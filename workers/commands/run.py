@@ -65,7 +65,7 @@ def run(argv: list[str]) -> int:
     if args.on == "spark":
         from importlib import import_module
 
-        return int(import_module("pipeline.spark.hosting").run_fleet(spec, count, args.master))
+        return int(import_module("pipeline.spark.hosting").run_fleet(spec, count, args.master or ""))
     return asyncio.run(run_fleet(ProcessHost(), spec, count))
 
 
