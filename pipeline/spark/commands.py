@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.cli.arguments import Parser
 from orchestrator.errors import WrongUse
+from orchestrator.names import counted
 from pipeline.files.shape import Shape, shape_of
 from pipeline.loading import load
 from pipeline.spark.backfill import backfill as run_backfill
@@ -138,7 +139,7 @@ def _line(facts: dict[str, Any], app: str, snapshots: str) -> str:
     tables = ", ".join(f"{name} {count}" for name, count in facts["tables"].items()) or "none"
     outputs = ", ".join(f"{name} {count}" for name, count in facts["outputs"].items()) or "none"
     return (
-        f"snapshot {facts['snapshot']}: {facts['records_in']} records in {facts['tasks']} tasks, "
+        f"snapshot {facts['snapshot']}: {counted(facts['records_in'], 'record')} in {counted(facts['tasks'], 'task')}, "
         f"{facts['seconds']['total']:.1f} s\n"
         f"entries of tables: {tables}\noutputs: {outputs}\n"
         f"go on from it with `orchestrator run {app} --snapshots {snapshots}`"

@@ -17,13 +17,14 @@ from orchestrator.coordinator.secret import Right
 from orchestrator.coordinator.tls import check_tls, is_loopback, make_tls
 from orchestrator.errors import WrongUse
 from orchestrator.instance_settings import INSTANCE, instance_values
+from orchestrator.names import counted
 from orchestrator.setting import whole_number
 from orchestrator.settings import GROUP, group_settings_of
 from orchestrator.weights import strange
 from pipeline.app import App
 from pipeline.loading import load
 from state.log.protocol import GroupLog
-from workers.commands.show import counted
+from workers.commands.show import warn_of_idle
 from workers.connection.credentials import agree, instance_credentials, read_secret
 from workers.connection.listening import place_of
 from workers.fleet.client import Client, host_elsewhere
@@ -146,6 +147,8 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
             loop.add_signal_handler(number, stop, number)
         tasks = len(prepared.tasks())
         who = f"instance {spec.instance}" if spec.instance else counted(count, "instance")
+        if not spec.instance:
+            warn_of_idle(count * spec.workers, tasks)
         print(f"{who}, {counted(tasks, 'task')}, {show_log(spec.log)}", flush=True)
         code = await fleet.run(count)
         return 128 + received[0] if received and received[0] == signal.SIGINT else code

@@ -80,8 +80,8 @@ def text(facts: dict[str, Any]) -> str:
             t["active"],
             t["epoch"],
             t["input_lag"],
-            ", ".join(f"{c['instance']} ({c['restore_lag']} behind)" for c in t["learners"]),
-            ", ".join(f"{c['instance']} ({c['restore_lag']} behind)" for c in t["standbys"]),
+            [f"{c['instance']} ({c['restore_lag']} behind)" for c in t["learners"]],
+            [f"{c['instance']} ({c['restore_lag']} behind)" for c in t["standbys"]],
         )
         for t in facts["tasks"]
     ]
@@ -89,11 +89,11 @@ def text(facts: dict[str, Any]) -> str:
         [
             head,
             "",
-            table(instances, ("instance", "state", "tasks", "host", "pid")),
+            table(instances, ("instance", "state", "load", "host", "pid")),
             *(f"{i['id']}: {_commits(i, facts)}" for i in facts["instances"] if _commits(i, facts)),
             *(f"{i['id']}: {notice}" for i in facts["instances"] for notice in i["notices"]),
             "",
-            table(tasks, ("task", "active", "epoch", "input lag", "learners", "standbys")),
+            table(tasks, ("task", "active", "epoch", "records waiting", "learners (records)", "standbys (records)")),
         ]
     )
 

@@ -14,6 +14,7 @@ from typing import Any
 from orchestrator.cli.arguments import Parser, checked
 from orchestrator.cli.settings import PLACE
 from orchestrator.errors import RefusedBySafety, WrongUse
+from orchestrator.names import counted
 from orchestrator.setting import whole_number
 from state.log.group_store import GroupStore
 from workers.commands.show import show_json
@@ -45,7 +46,7 @@ def run(argv: list[str]) -> int:
     if args.json:
         show_json(facts)
     elif facts["outcome"] == "nothing to do":
-        print(f"{facts['topic']} has {facts['to']} partitions already")
+        print(f"{facts['topic']} has {counted(facts['to'], 'partition')} already")
     else:
         print(f"{facts['topic']}: {facts['from']} -> {facts['to']} partitions")
     return 0

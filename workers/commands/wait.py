@@ -11,6 +11,7 @@ from orchestrator.cli.settings import ACCESS, PLACE
 from orchestrator.coordinator.handshake import NotTrusted
 from orchestrator.coordinator.requests import StatusRequest
 from orchestrator.errors import RefusedBySafety, TimedOut
+from orchestrator.names import counted
 from orchestrator.setting import some_time, whole_number
 from state.errors import LogMissing, LogUnusable
 from workers.commands.show import show_json
@@ -36,7 +37,7 @@ def run(argv: list[str]) -> int:
     if args.json:
         show_json(facts)
     else:
-        print(f"stable: generation {facts['generation']}, {facts['instances']} instances")
+        print(f"stable: generation {facts['generation']}, {counted(facts['instances'], 'instance')}")
     return 0
 
 
@@ -57,7 +58,11 @@ async def _wait(args: Any) -> dict[str, Any]:
                 while True:
                     status = await client.ask(StatusRequest(), retry_s=max(0.0, deadline - time.monotonic()))
                     there = len(status["instances"])
-                    seen = "tasks are moving" if not status["stable"] else f"{there} instances are there"
+                    seen = (
+                        "tasks are moving"
+                        if not status["stable"]
+                        else f"{counted(there, 'instance')} of {args.instances} {'is' if there == 1 else 'are'} there"
+                    )
                     if status["stable"] and there >= args.instances:
                         return {"application": application, "generation": status["generation"], "instances": there}
                     if time.monotonic() > deadline:
