@@ -158,12 +158,12 @@ def rows_of(fields: type, defaults: object) -> tuple[Setting, ...]:
     for field, hint in get_type_hints(fields, include_extras=True).items():
         for setting in getattr(hint, "__metadata__", ()):
             if isinstance(setting, Setting):
-                found.append(replace(setting, field=field, default=_written(field, getattr(defaults, field))))
+                found.append(replace(setting, field=field, default=written(field, getattr(defaults, field))))
     return tuple(found)
 
 
-def _written(field: str, value: object) -> str:
-    """A default as a user writes it: 10000 of a field in ms is `10s`; nothing at all is ""."""
+def written(field: str, value: object) -> str:
+    """A value as a user writes it: 10000 of a field in ms is `10s`; nothing at all is ""."""
     if not field.endswith("_ms"):
         return "" if value in ("", ()) else str(value)
     assert isinstance(value, int)

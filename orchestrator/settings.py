@@ -6,13 +6,14 @@ files, its key in scenario files and the value that the group gets are derived. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
 from orchestrator.errors import WrongUse
 from orchestrator.model import Protocol, Settings
-from orchestrator.setting import Setting, rows_of
+from orchestrator.setting import Setting, rows_of, written
 
 GROUP: tuple[Setting, ...] = rows_of(Settings, Settings())
 BY_KEY: Mapping[str, Setting] = {setting.key: setting for setting in GROUP}
@@ -36,3 +37,9 @@ def group_settings(values: Mapping[str, Any], base: Settings | None = None, dash
 def group_settings_of(options: object) -> Settings:
     """Returns the group's settings from the options of a command that declared them all. Raises WrongUse."""
     return group_settings({setting.field: getattr(options, setting.option) for setting in GROUP}, dashes="--")
+
+
+def named_in(sentences: Iterable[str], settings: Settings) -> dict[str, str]:
+    """Returns the settings that sentences of `explain` name, `(release_timeout)`, as name and value in effect."""
+    keys = {key for sentence in sentences for key in re.findall(r"\(([a-z_]+)(?:=[a-z]+)?\)", sentence)}
+    return {row.name: written(row.field, getattr(settings, row.field)) for row in GROUP if row.key in keys}

@@ -193,7 +193,8 @@ def test_a_balance_that_is_good_enough(console: Console) -> None:
         Instance(console, name, *SOON, "--balancing-factor", "10")
         stable(console, instances)
     assert len(tasks_of(console, "a")) == 8
-    assert "more than 10 (balancing_factor)" in console.here("explain", "bank", "0_0").out
+    said = console.here("explain", "bank", "0_0").out
+    assert "more than 10 (balancing_factor)" in said and said.endswith("\nset by --balancing-factor 10\n"), said
 
 
 def test_a_heartbeat_a_minute(console: Console) -> None:

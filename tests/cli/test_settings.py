@@ -17,7 +17,7 @@ from orchestrator.instance_settings import INSTANCE, InstanceSettings, instance_
 from orchestrator.member.load_meter import UNITS
 from orchestrator.model import Protocol, Settings
 from orchestrator.setting import Setting
-from orchestrator.settings import BY_KEY, GROUP, group_settings, group_settings_of
+from orchestrator.settings import BY_KEY, GROUP, group_settings, group_settings_of, named_in
 from orchestrator.simulator.scenario_words import parse_settings
 from tests.cli.console import Console
 from workers.spec import InstanceSpec, decode_instance, encode_spec
@@ -239,3 +239,5 @@ def test_what_explain_names_can_be_set() -> None:
     named = set(re.findall(r"\(([a-z]+(?:_[a-z]+)+)\)", " ".join(texts)))
     assert {"release_timeout", "rejoin_grace", "initial_delay", "balancing_factor"} <= named
     assert named <= set(BY_KEY), named - set(BY_KEY)
+    said = ["it waits (release_timeout)", "all at once (ready=conservative)", "and (of course) nothing else"]
+    assert named_in(said, Settings(ready="conservative")) == {"ready": "conservative", "release-timeout": "10s"}

@@ -23,7 +23,8 @@ def run(argv: list[str]) -> int:
     if args.json:
         show_json(facts)
     else:
-        print("\n".join([*facts["why"], *facts["waiting_for"]]))
+        named = [f"--{name} {value}" for name, value in facts.get("settings", {}).items()]
+        print("\n".join([*facts["why"], *facts["waiting_for"], *([f"set by {', '.join(named)}"] if named else [])]))
     return 0
 
 
