@@ -13,6 +13,11 @@ from tests.kafka.place import Place
 from tests.kills.harness import SHAPES, Bank, life, stops
 
 pytestmark = [pytest.mark.kafka, pytest.mark.processes]
+ASKING = (
+    *(("status", "bank"), ("explain", "bank", "0_0"), ("query", "bank", "balances", "ann"), ("secret", "bank")),
+    *(("scale-up", "bank", "--by", "1"), ("scale-down", "bank", "--by", "1"), ("drain", "bank", "a")),
+    *(("resume", "bank", "0_0"), ("wait", "bank", "--timeout", "1s")),
+)
 
 
 def url(place: Place) -> str:
@@ -75,11 +80,12 @@ def test_instances_by_name_form_a_group(console: Console, tmp_path: Path) -> Non
     first = console.start("run", "bank:app", "--name", "a", *log, "--state-dir", "one", *fast, name="run")
     console.until("a secret", lambda: list(console.folder.glob("one/bank/group.secret")))
     secret = ("--secret-file", str(console.folder / "one/bank/group.secret"))
+    asked = ("--state-dir", "one")
 
     def stable(instances: int) -> dict[str, set[str]]:
-        done = console("wait", "bank", "--instances", str(instances), "--timeout", "25s", *log, *secret)
+        done = console("wait", "bank", "--instances", str(instances), "--timeout", "25s", *log, *asked)
         assert done.code == 0, (done, console.said("run"))
-        status = console("status", "bank", "--json", *log, *secret).json
+        status = console("status", "bank", "--json", *log, *asked).json
         names = [row["id"] for row in status["instances"]]
         return {name: {t["id"] for t in status["tasks"] if t["active"] == name} for name in names}
 
@@ -93,7 +99,11 @@ def test_instances_by_name_form_a_group(console: Console, tmp_path: Path) -> Non
     assert console.end(second) == 0
     second = console.start("run", "bank:app", "--name", "b", *log, *secret, "--state-dir", "two", *fast, name="run")
     assert stable(2) == before
-    left = console("scale-down", "bank", "--instances", "b", "--wait", *log, *secret)
+    for words in ASKING:
+        done = console.here(*words, *log, "--state-dir", "nowhere")
+        assert done.code == (4 if words[0] == "wait" else 2), (words, done)
+        assert "there is no secret at " in done.err and "nowhere/bank/group.secret" in done.err, done
+    left = console("scale-down", "bank", "--instances", "b", "--wait", *log, *asked)
     assert left.code == 0, left
     assert console.end(second) == 0
     assert list(stable(1)) == ["a"]
