@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from tests.cli.console import Console
 from tests.kafka.place import Place
 from tests.kills.harness import SHAPES, Bank, life, stops
+from workers.fleet.presence import NAMED
 
 pytestmark = [pytest.mark.kafka, pytest.mark.processes]
 ASKING = (
@@ -109,3 +113,47 @@ def test_instances_by_name_form_a_group(console: Console, tmp_path: Path) -> Non
     assert list(stable(1)) == ["a"]
     first.terminate()
     assert console.end(first) == 0, console.said("run")
+
+
+def test_a_name_that_runs_on_another_machine(console: Console) -> None:
+    """A host name of its own stands for the machine. Its note is made old, so that the coordinator alone can tell."""
+    if subprocess.run(["unshare", "-u", "hostname", "elsewhere"], capture_output=True, check=False).returncode:
+        pytest.skip("host names of its own need a right that is not here")
+    place = Place()
+    log = ("--log", url(place))
+    ours = [sys.executable, "-m", "orchestrator.cli.main", "run", "bank:app", "--name", "i7", *log]
+    away = ["unshare", "-u", "sh", "-c", 'hostname elsewhere && exec "$@"', "sh", *ours]
+    with (console.folder / "run.err").open("ab") as err:
+        there = subprocess.Popen(away, cwd=console.folder, env=console._environment(), stdout=err, stderr=err)
+    try:
+        (console.folder / "run.out").touch()
+        done = console("wait", "bank", "--instances", "1", "--timeout", "25s", *log)
+        assert done.code == 0, (done, console.said("run"))
+        early = console("run", "bank:app", "--name", "i7", *log, "--state-dir", "here", *secret_of(console))
+        assert early.code == 3 and "runs already on elsewhere" in early.err, early
+        asyncio.run(age(place))
+        late = console("run", "bank:app", "--name", "i7", *log, "--state-dir", "here", *secret_of(console))
+        assert late.code == 3 and "after the session timeout" in late.err, late
+    finally:
+        there.terminate()
+        assert there.wait(30) == 0, console.said("run")
+    again = console.start(
+        "run", "bank:app", "--name", "i7", *log, "--state-dir", "here", *secret_of(console), name="run"
+    )
+    done = console("wait", "bank", "--instances", "1", "--timeout", "25s", *log)
+    assert done.code == 0, (done, console.said("run"))
+    again.terminate()
+    assert console.end(again) == 0, console.said("run")
+
+
+def secret_of(console: Console) -> tuple[str, str]:
+    return "--secret-file", str(console.folder / ".orchestrator/state/bank/group.secret")
+
+
+async def age(place: Place) -> None:
+    """The note of i7 is from long ago."""
+    opened = await place.open()
+    found = await opened.metadata("bank", NAMED, "i7")
+    assert found is not None
+    await opened.put_metadata("bank", NAMED, "i7", json.dumps({**json.loads(found), "at_ms": 1}).encode())
+    await place.close()
