@@ -157,13 +157,14 @@ def test_a_fleet(console: Console) -> None:
         "--state-dir",
         "x",
     )
-    fleet = console.run(*SOON, *words, "--log-level", "info", "--commit-interval", "1h", instances=2)
+    fleet = console.run(*SOON, *words, "--log-level", "debug", "--commit-interval", "1h", instances=2)
     found = status(console)
     assert found["protocol"] == "cooperative"
     assert [row["workers"] for row in found["instances"]] == [2, 2]
     assert {task["id"]: task["weight"] for task in found["tasks"]} == {f"0_{n}": 4 if n == 0 else 1 for n in range(8)}
     console.until("standbys", lambda: all(len(task["standbys"]) == 1 for task in status(console)["tasks"]))
-    assert " INFO orchestrator.candidate: " in console.said("run")
+    assert " INFO orchestrator.candidate: " in console.said("run"), "an instance"
+    assert re.search(r" i2\.1 DEBUG ", console.said("run")), "a worker"
     assert (console.folder / "x/bank/i1/journal.jsonl").exists() and not (
         console.folder / ".orchestrator/state"
     ).exists()

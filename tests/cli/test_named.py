@@ -54,6 +54,8 @@ def test_they_begin_a_group_and_a_bounce_keeps_tasks(console: Console) -> None:
         process.terminate()
         assert console.end(process) == 0, console.said("run")
     assert "instance left, 8 tasks, embedded log" in console.said("run")
+    with closing(sqlite3.connect(console.folder / ".orchestrator/bank.db")) as db:
+        assert not db.execute("select key from notes where kind = 'named'").fetchall(), "other machines look there"
 
 
 def test_a_name_is_of_one_process(console: Console) -> None:
@@ -101,12 +103,15 @@ def test_two_that_start_together(console: Console) -> None:
 
 
 def test_with_on_stop_leave_it_hands_over_and_the_last_one_just_goes(console: Console) -> None:
-    left, right = join(console, "left", "--on-stop", "leave"), join(console, "right", "--on-stop", "leave")
-    stable(console, 2)
+    left = join(console, "left", "--on-stop", "leave")
+    stable(console, 1)
+    right = join(console, "right", "--on-stop", "leave")
+    assert len(tasks_of(stable(console, 2), "right")) == 4
     right.terminate()
     assert console.end(right) == 0
-    status = stable(console, 1)
-    assert len(tasks_of(status, "left")) == 8 and len(status["instances"]) == 1
+    status = console.here("status", "bank", "--json").json
+    assert [row["id"] for row in status["instances"]] == ["left"], "a bounce would be waited for"
+    assert len(tasks_of(stable(console, 1), "left")) == 8
     left.send_signal(signal.SIGINT)
     assert console.end(left) == 130
     console.nothing_left()
