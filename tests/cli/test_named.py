@@ -122,7 +122,7 @@ def test_zones_and_capacities_of_their_own(console: Console) -> None:
     zones = {"east1": "east", "east2": "east", "west1": "west", "west2": "west"}
     for name, zone in zones.items():
         size = "3" if name == "east1" else "1"
-        join(console, name, "--zone", zone, "--standbys", "1", "--capacity", size, "--initial-delay", "2s")
+        join(console, name, "--zone", zone, "--standbys", "1", "--capacity", size, "--initial-delay", "12s")
     stable(console, 4)
 
     def spread() -> list[tuple[str, str]]:

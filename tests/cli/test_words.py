@@ -114,14 +114,14 @@ def test_a_fleet_that_is_too_large_is_told(tmp_path: Path) -> None:
     console = Console(tmp_path / "place", app="two")
     try:
         console.write("two.py", TWO)
-        fleet = console.run("--workers", "2", "--heartbeat", "200ms", "--log-level", "INFO", instances=2)
-        assert "warning: 4 workers for 2 tasks: 2 of them run none, but may hold copies\n" in console.said("run")
-        grown = console.here("scale-up", "two", "--to", "150%", "--wait")
-        assert grown.code == 0 and "warning: 6 workers for 2 tasks: 4 of them run none" in grown.err, grown
-        assert console.here("wait", "two", "--instances", "3").out.endswith(" instances\n")
+        fleet = console.run("--heartbeat", "200ms", "--log-level", "INFO", instances=3)
+        assert "warning: 3 workers for 2 tasks: 1 of them runs none, but may hold copies\n" in console.said("run")
+        grown = console.here("scale-up", "two", "--to", "120%", "--wait")
+        assert grown.code == 0 and "warning: 4 workers for 2 tasks: 2 of them run none" in grown.err, grown
+        assert console.here("wait", "two", "--instances", "4").out.endswith(" instances\n")
         left = console.here("scale-down", "two", "--to", "1", "--wait")
         assert left.code == 0 and not ODD.search(left.out + left.err) and "-> 1 instance;" in left.out, left
-        assert console.here("wait", "two").out.endswith(", 1 instance\n")
+        console.until("one instance", lambda: console.here("wait", "two").out.endswith(", 1 instance\n"))
         again = console.here("scale-down", "two", "--to", "1")
         assert again.out == "nothing to do: 1 instance runs, and --to 1 lets all of them stay\n", again
         assert console.here("scale-down", "two", "--undo").out == "nothing to do: no scale-down runs\n"
