@@ -8,7 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from orchestrator.durations import parse_duration_ms
+from orchestrator.setting import (
+    COPIES,
+    LEARNERS,
+    TABLES,
+    natural_number,
+    row,
+    some_time,
+    whole_number,
+)
 
 COUNT_MAX = 1 << 53  # of whatever is counted: exact in every language's numbers
 EXACTLY_ONCE = "exactly-once"
@@ -212,23 +223,79 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The group's settings; defaults and meanings are those of the safety page. All times in ms."""
+    """The group's settings, each with its row (see setting.py); defaults and meanings are those of the safety page.
+    All times in ms."""
 
-    protocol: Protocol = Protocol.LEARNER
-    ready: str = "eager"
-    standbys: int = 0
-    balancing_factor: int = 1
-    weights: str = "given"  # or what is measured: "rate", "bytes"
-    max_learners_per_instance: int = 2
-    acceptable_recovery_lag: int = 10_000
-    acceptable_recovery_time_ms: int = 10_000
-    heartbeat_ms: int = 1_000
-    session_timeout_ms: int = 10_000
-    disconnect_grace_ms: int = 1_000
-    rejoin_grace_ms: int = 5_000
-    release_timeout_ms: int = 10_000
-    learner_timeout_ms: int = 60_000
-    initial_delay_ms: int = 0
+    protocol: Annotated[
+        Protocol,
+        row(
+            "protocol",
+            "how tasks change hands: eager, cooperative or learner",
+            choices=tuple(p.value for p in Protocol),
+        ),
+    ] = Protocol.LEARNER
+    ready: Annotated[
+        str,
+        row(
+            "ready",
+            "when a learner takes over: eager or conservative",
+            choices=("eager", "conservative"),
+            need=LEARNERS,
+        ),
+    ] = "eager"
+    standbys: Annotated[int, row("standbys", "standby copies of each task", natural_number, need=TABLES)] = 0
+    weights: Annotated[
+        str,
+        row(
+            "weights",
+            "what a task weighs: given (1, or --task-weights), or measured by rate (records) or bytes (of state)",
+            choices=("given", "rate", "bytes"),
+        ),
+    ] = "given"
+    balancing_factor: Annotated[
+        int, row("balancing-factor", "a task moves when its host stays above by more than so many", whole_number)
+    ] = 1
+    heartbeat_ms: Annotated[int, row("heartbeat", "time between heartbeats", some_time)] = 1_000
+    session_timeout_ms: Annotated[int, row("session-timeout", "silence after which a member is dead", some_time)] = (
+        10_000
+    )
+    disconnect_grace_ms: Annotated[
+        int, row("disconnect-grace", "wait before warm copies take over", parse_duration_ms)
+    ] = 1_000
+    rejoin_grace_ms: Annotated[
+        int, row("rejoin-grace", "how long a new coordinator waits for owners to come back", parse_duration_ms)
+    ] = 5_000
+    release_timeout_ms: Annotated[
+        int, row("release-timeout", "time to release a task, after which its owner is fenced", some_time)
+    ] = 10_000
+    learner_timeout_ms: Annotated[
+        int,
+        row(
+            "learner-timeout",
+            "time without progress after which a learner is given up",
+            some_time,
+            need=LEARNERS,
+        ),
+    ] = 60_000
+    initial_delay_ms: Annotated[
+        int, row("initial-delay", "how long a new group waits for more members to join", parse_duration_ms)
+    ] = 0
+    max_learners_per_instance: Annotated[
+        int,
+        row("max-learners", "learners that restore at one time, an instance", whole_number, need=COPIES),
+    ] = 2
+    acceptable_recovery_lag: Annotated[
+        int, row("acceptable-recovery-lag", "how far a copy may be behind to be ready", natural_number)
+    ] = 10_000
+    acceptable_recovery_time_ms: Annotated[
+        int,
+        row(
+            "acceptable-recovery-time",
+            "or, where it comes no closer, the longest pause to take over with",
+            parse_duration_ms,
+            need=LEARNERS,
+        ),
+    ] = 10_000
     check_invariants: bool = False
 
     @property

@@ -1,4 +1,4 @@
-"""The natural order of names: S2 before S10. One rule: the same names sort the same everywhere."""
+"""The natural order of names, S2 before S10, and counts of things. One rule: the same names sort the same everywhere."""
 
 from __future__ import annotations
 
@@ -33,3 +33,10 @@ def _number(digits: str) -> tuple[int, int, str]:
     """By value, however many digits there are (Python reads no number of 5,000); then 01 before 1."""
     value = digits.lstrip("0")
     return 0, len(value), f"{value} {digits}"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 task`, `2 tasks`, `1 entry`, `2 entries`."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun[:-1]}ies" if noun.endswith("try") else f"{count} {noun}s"

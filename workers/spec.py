@@ -9,6 +9,7 @@ import os
 
 import msgspec
 
+from orchestrator.instance_settings import InstanceSettings
 from orchestrator.model import Settings
 from workers.calls.blame import Blame
 
@@ -17,11 +18,11 @@ REPORTED = 80  # a worker process ends with this and the exit code that it repor
 OVERDUE = 9  # reported by a worker whose call lasted longer than --max-call; its note names the record
 
 
-class InstanceSpec(msgspec.Struct, frozen=True):
-    """One instance. `folder` is where the app's module is looked for first; `log` is a URL.
+class InstanceSpec(InstanceSettings, frozen=True):
+    """One instance: its settings (orchestrator/instance_settings.py), and what is no setting.
 
-    `restore_rate_limit` is in bytes a second, 0 for none;
-    `secret_file` "": where credentials.py looks for it; `listen` "": a free port of 127.0.0.1;
+    `folder` is where the app's module is looked for first; `log` is a URL; `settings` are the group's, for when it hosts
+    the coordinator. `secret_file` "": where credentials.py looks for it; `listen` "": a free port of 127.0.0.1;
     `attempt` tells a retry of the host (a Spark task's attempt) from the first start; `failpoint` see failpoint.py.
     """
 
@@ -30,29 +31,10 @@ class InstanceSpec(msgspec.Struct, frozen=True):
     instance: str
     log: str
     state_dir: str
-    workers: int = 1
-    zone: str = ""
-    capacity: int = 1
     folder: str = ""
     settings: Settings = msgspec.field(default_factory=Settings)
-    task_weights: tuple[tuple[str, int], ...] = ()
-    restore_rate_limit: int = 0
-    commit_ms: int = 100
-    log_timeout_ms: int = 300_000
-    max_call_ms: int = 300_000
-    synchronous: str = "NORMAL"
-    snapshots: str = ""
-    on_stop: str = "bounce"
-    on_halt: str = "exit"
-    after_leave: str = "exit"
     coordinate: bool = True
     attempt: int = 0
-    failpoint: str = ""
-    secret_file: str = ""
-    listen: str = ""
-    tls_cert: str = ""
-    tls_key: str = ""
-    tls_ca: str = ""
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):

@@ -32,7 +32,7 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--history", type=int, default=9, help="months that are backfilled")
     parser.add_argument("--live", type=int, default=3, help="months that follow live")
     parser.add_argument("--json", action="store_true")
-    parser.setting("--state-dir", default=".orchestrator/demo", help="folder for log, state, snapshots and reports")
+    parser.setting("state-dir", default=".orchestrator/demo", help="folder for log, state, snapshots and reports")
     args = parser.parse_args(argv)
     for name, low, high in (("rate", 1, 1_000_000), ("instances", 1, 16), ("history", 1, 11), ("live", 1, 11)):
         if not low <= getattr(args, name) <= high:

@@ -51,7 +51,7 @@ async def kill(stage: Stage) -> None:
     rows = await _killed_rows(stage, before, after, had, late.at_ms)
     moved = [row for row in rows if row["to"] != killed["id"]]
     stage.show.note(
-        f"{len(moved)} of its {len(had)} tasks went to the best copies on {sorted({r['to'] for r in moved})}"
+        f"{len(moved)} of its {len(had)} tasks went to the best copies on {', '.join(sorted({r['to'] for r in moved}))}"
     )
     stage.check("tasks of the killed went to their copies", len(had), len(moved), len(moved) == len(had))
 

@@ -20,6 +20,11 @@ def sources(rows: list[dict[str, Any]]) -> Counter[str]:
     return Counter(row["source"] for row in rows if row["what"] == "started")
 
 
+def listed(counts: Counter[str]) -> str:
+    """`snapshot 8, changelog 2`: the most first."""
+    return ", ".join(f"{name} {count}" for name, count in counts.most_common()) or "nothing"
+
+
 def longest_pause(rows: list[dict[str, Any]], status: dict[str, Any], moved: set[str]) -> dict[str, Any]:
     """The longest time between two commits of a task that stayed where it was, over its whole life."""
     longest: dict[str, Any] = {"ms": None, "task": None}

@@ -22,6 +22,7 @@ from examples.demo.stage import Stage
 from examples.flights import app
 from orchestrator.coordinator.requests import HandOversRequest
 from orchestrator.errors import OrchestratorError, RefusedBySafety, TimedOut
+from orchestrator.names import counted
 from state.log.sqlite import open_sqlite
 from workers.connection.credentials import credentials_of
 from workers.fleet.client import Client
@@ -128,7 +129,7 @@ class Tour(Stage):
 
         await self.until("the instances to run every task", running, 120)
         sources = measure.sources(read_journals(options.state / app.id))
-        self.show.note(f"{len((await self.status())['tasks'])} tasks run; restored from: {sources}")
+        self.show.note(f"{len((await self.status())['tasks'])} tasks run; restored from: {measure.listed(sources)}")
         self.check(
             "tasks restored from the snapshot", "some", sources.get("snapshot", 0), sources.get("snapshot", 0) > 0
         )
@@ -143,7 +144,9 @@ class Tour(Stage):
         await self._command("scale-up", "scale-up", app.id, "--to", str(2 * count), "--wait")
         after = await self.status()
         moves = await self._collect("scale up", before, after)
-        self.show.note(f"{len(moves)} tasks moved, generation {before['generation']} -> {after['generation']}")
+        self.show.note(
+            f"{counted(len(moves), 'task')} moved, generation {before['generation']} -> {after['generation']}"
+        )
         self.check("instances after scale-up", 2 * count, len(after["instances"]), len(after["instances"]) == 2 * count)
         loads = [i["load"] for i in after["instances"]]
         self.check("load is balanced", "within 1", f"{min(loads)} to {max(loads)}", max(loads) - min(loads) <= 1)

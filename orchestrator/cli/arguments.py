@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from orchestrator.cli.settings import TABLE, Sources, current
 from orchestrator.errors import WrongUse
-from orchestrator.settings import Setting
+from orchestrator.setting import Setting
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,13 +25,24 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise WrongUse(f"{self.prog}: {' '.join(message.split())}; see {self.prog} --help")
 
-    def setting(self, flag: str, *, default: str | None = None, help: str | None = None) -> None:
-        """An option that the environment and files can give too. `default` and `help` may be the command's own."""
-        setting = TABLE[flag.removeprefix("--")]
+    def settings(self, *names: str) -> None:
+        """Options that the environment and files can give too, by the names of their rows."""
+        for name in names:
+            self.setting(name)
+
+    def setting(self, name: str, *, default: str | None = None, help: str | None = None) -> None:
+        """One such option. `default` and `help` may be the command's own."""
+        setting = TABLE[name]
         shown = setting.default if default is None else default
         text = f"{help or setting.help} [env: {setting.variable}{f', default {shown}' if shown else ''}]"
-        self._settings[flag] = setting, default
-        self.add_argument(flag, help=text.replace("%", "%%"), metavar=_metavar(setting))
+        self._settings[name] = setting, default
+        alone: dict[str, Any] = {} if setting.alone is None else {"nargs": "?", "const": setting.alone}
+        self.add_argument(
+            f"--{name}",
+            help=argparse.SUPPRESS if setting.hidden else text.replace("%", "%%"),
+            metavar=_metavar(setting),
+            **alone,
+        )
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Parse, then fill in what was not given on the command line from the other sources of settings."""
@@ -42,13 +53,16 @@ class Parser(argparse.ArgumentParser):
         return self._filled(super().parse_intermixed_args(args, namespace))
 
     def _filled(self, found: Any) -> Any:
+        """`found.flags` names the settings that the command line gave."""
         if self._settings:
             sources = current()
             for warning in sources.strange():
                 print(f"warning: {warning}", file=sys.stderr)
-            for flag, (setting, default) in self._settings.items():
-                name = flag.removeprefix("--").replace("-", "_")
-                setattr(found, name, _value(setting, getattr(found, name), sources, default))
+            found.flags = tuple(
+                name for name, (setting, _) in self._settings.items() if getattr(found, setting.option) is not None
+            )
+            for setting, default in self._settings.values():
+                setattr(found, setting.option, _value(setting, getattr(found, setting.option), sources, default))
         return found
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from orchestrator.names import counted
 from orchestrator.partition_assignors import (
     ASSIGNORS,
     Assignment,
@@ -171,10 +172,10 @@ def _table(answer: dict[str, Any]) -> str:
         lines.append(f"withheld {' '.join(answer['withheld'])}: handed over by the next rebalance, when given up")
     beside = [entry["beside_rack"] for entry in answer["members"].values() if entry["beside_rack"] is not None]
     if beside:
-        lines.append(f"racks    {sum(beside)} partitions beside a replica")
+        lines.append(f"racks    {counted(sum(beside), 'partition')} beside a replica")
     lines.append(
-        f"{answer['assignor']}: {answer['partitions']} partitions, {len(answer['members'])} members, "
-        f"{len(answer['moves'])} moves, {answer['fewest']} to {answer['most']} each, "
+        f"{answer['assignor']}: {counted(answer['partitions'], 'partition')}, {counted(len(answer['members']), 'member')}, "
+        f"{counted(len(answer['moves']), 'move')}, {answer['fewest']} to {answer['most']} each, "
         f"balance score {answer['balance_score']}"
     )
     return "\n".join(lines)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from orchestrator.cli.arguments import Parser
 from orchestrator.errors import WrongUse
 from orchestrator.model import Protocol, Settings
+from orchestrator.names import counted
 from orchestrator.simulator.benchmark.history import Measures
 from orchestrator.simulator.benchmark.rehearsal import Rehearsal
 from orchestrator.simulator.benchmark.timeline import Panel, draw
@@ -123,7 +124,7 @@ def heading(workload: Workload) -> str:
     total = sum(t.state_bytes for t in workload.tasks) / (1 << 30)
     changes = "; ".join(f"{c.at_ms / 1000:g} s {c}" for c in workload.changes) or "none"
     return (
-        f"{len(workload.tasks)} tasks ({stateful} with {total:.1f} GiB of state), {workload.instances} instances; "
+        f"{counted(len(workload.tasks), 'task')} ({stateful} with {total:.1f} GiB of state), {counted(workload.instances, 'instance')}; "
         f"changes: {changes}\n"
         "silent: seconds in which nobody ran a task, over all tasks; worst: of one task; delayed: records that came in\n"
         "then; cold: hand-overs to an instance that was not caught up while another was; double: seconds of learners\n\n"

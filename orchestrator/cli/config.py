@@ -22,6 +22,8 @@ def run(argv: list[str]) -> int:
         given = sources.given(setting)
         if given is not None:
             setting.read(given.text, given.shown(setting))
+        elif setting.hidden:
+            continue
         rows.append((setting.name, given.text if given else setting.default, given.source if given else "default"))
     if args.json:
         shown = [

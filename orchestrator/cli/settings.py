@@ -1,4 +1,4 @@
-"""Settings: the table of all of them, and where a value comes from. A row is defined in orchestrator/settings.py.
+"""Settings: the table of all of them, and where a value comes from. A row is what orchestrator/setting.py says.
 
 One rule: flag, then environment, then orchestrator.toml, then [tool.orchestrator] of pyproject.toml (both in the current
 folder), then the default. A key of a file that nobody knows is an error; a variable that nobody knows is a warning.
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,30 +19,65 @@ from typing import Any
 
 from orchestrator.durations import parse_size_bytes
 from orchestrator.errors import WrongUse
-from orchestrator.settings import GROUP, PREFIX, Setting, some_time, whole_number
-from orchestrator.weights import parse_given
+from orchestrator.instance_settings import INSTANCE
+from orchestrator.setting import PREFIX, SPARK, Setting
+from orchestrator.settings import GROUP
 
 FILE, PROJECT = "orchestrator.toml", "pyproject.toml"
 COMMAND_LINE_ONLY = frozenset(
     {"to", "by", "instances", "force", "undo", "apply", "current", "plan", "timeout", "follow", "wait"}
 )
-LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 # What Kubernetes puts into every container for a service called `orchestrator` or `orchestrator-...`.
 KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)(_|$)|_PORT_\d+_(TCP|UDP|SCTP)(_|$)")
 
 
-def bytes_or_0(text: str) -> int:
-    """A size, or 0. Raises WrongUse."""
-    return 0 if text.strip() == "0" else parse_size_bytes(text)
+NAME, HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}"), "%h"
 
 
-def level(text: str) -> str:
-    """A log level. Raises WrongUse."""
-    if text.upper() not in LEVELS:
-        raise WrongUse(f"'{text}' is not one of {', '.join(LEVELS)}")
-    return text.upper()
+def instance_name(text: str) -> str:
+    """The name of an instance; `%h` stands for the name of the host. Raises WrongUse."""
+    name = socket.gethostname().partition(".")[0] if text == HOST else text
+    if not NAME.fullmatch(name):
+        raise WrongUse(f"'{name[:80]}' is no name of an instance; write up to 63 letters, digits, - and _")
+    return name
 
 
+MASTERS = re.compile(r"local(\[(\d+|\*)(, ?\d+)?\])?|local-cluster\[\d+, ?\d+, ?\d+\]|(spark|k8s)://.+|yarn")
+
+
+def spark_master(text: str) -> str:
+    """A URL of Spark's cluster. Raises WrongUse for what Spark would refuse, after seconds and in a page."""
+    if not MASTERS.fullmatch(text):
+        raise WrongUse(
+            f"'{text[:80]}' is no master of Spark; write local[2], local-cluster[1,2,1024], spark://HOST:PORT, "
+            "k8s://URL or yarn"
+        )
+    return text
+
+
+PLACE = ("log", "state-dir")  # where an application lives
+ACCESS = (
+    "secret-file",
+    "tls-cert",
+    "tls-key",
+    "tls-ca",
+)  # what a process of the group, or a client of it, proves itself with
+SPARK_ROWS = (
+    Setting("on", "processes", "where instances live", choices=("processes", "spark")),
+    Setting(
+        "master",
+        "",
+        "Spark's master; by default local[2], and of `run` local with a slot for each instance",
+        spark_master,
+        need=SPARK,
+    ),
+    Setting(
+        "task-memory",
+        "256MiB",
+        "memory for the tables of a task on Spark; what exceeds it is kept on the executor's disk",
+        parse_size_bytes,
+    ),
+)
 TABLE: dict[str, Setting] = {
     setting.name: setting
     for setting in (
@@ -49,59 +85,27 @@ TABLE: dict[str, Setting] = {
             "log", "", "sqlite:PATH or kafka://HOST:PORT; by default .orchestrator/<application>.db, looked for upwards"
         ),
         Setting("state-dir", ".orchestrator/state", "where stores live"),
-        Setting("workers", "1", "worker processes an instance", whole_number),
-        Setting("zone", "", "where an instance is: standbys are kept in other zones than their task"),
-        Setting("capacity", "1", "how much each worker takes, relative to other workers", whole_number),
-        Setting("commit-interval", "100ms", "time between commits", some_time),
-        Setting("log-timeout", "5m", "how long to wait for a log that is busy, full or away", some_time),
-        Setting("max-call", "5m", "how long a call of a processor may last before its on_error decides", some_time),
-        Setting("synchronous", "NORMAL", "NORMAL, or FULL against loss of power", choices=("NORMAL", "FULL")),
-        Setting("snapshots", "", "folder of snapshots to restore from"),
         Setting(
-            "on-stop",
-            "bounce",
-            "what SIGTERM means: bounce (commit and go) or leave (hand over first)",
-            choices=("bounce", "leave"),
+            "name",
+            "",
+            "run one instance, by this name, beside a fleet and others; %h, or no name: the host's",
+            instance_name,
+            alone=HOST,
         ),
-        Setting(
-            "on-halt",
-            "exit",
-            "where a processor stops: exit (the fleet ends), or continue (its task waits for `resume`)",
-            choices=("exit", "continue"),
-        ),
-        Setting(
-            "after-leave",
-            "exit",
-            "what an instance does that left: exit, or park (stay, idle)",
-            choices=("exit", "park"),
-        ),
-        Setting("on", "processes", "where instances live", choices=("processes", "spark")),
-        Setting("master", "local[2]", "Spark's master"),
-        Setting(
-            "task-memory",
-            "256MiB",
-            "memory for the tables of a task on Spark; what exceeds it is kept on the executor's disk",
-            parse_size_bytes,
-        ),
-        Setting("failpoint", "", "die in a commit, for tests"),
+        *SPARK_ROWS,
         *GROUP,
-        Setting("task-weights", "", "given weights: 0_3=4 for a task, 1=2 for a subtopology, with commas", parse_given),
-        Setting(
-            "restore-rate-limit",
-            "0",
-            "bytes a second that copies of an instance restore, 64MiB; 0: no limit",
-            bytes_or_0,
-        ),
-        Setting(
-            "secret-file", "", "file with the application's secret; by default beside its log, or in the state folder"
-        ),
-        Setting("listen", "", "HOST:PORT where other machines reach the first instance; by default this machine alone"),
-        Setting("tls-cert", "", "PEM file with a certificate: needed to listen to other machines"),
-        Setting("tls-key", "", "PEM file with the key of that certificate"),
-        Setting("tls-ca", "", "PEM file with the authority that has signed the certificates of both ends"),
-        Setting("log-level", "WARNING", "what instances say on stderr: DEBUG, INFO, WARNING or ERROR", level),
+        *INSTANCE,
     )
 }
+
+
+def refuse_idle(flags: Iterable[str], values: Mapping[str, Any]) -> None:
+    """Raises WrongUse for a setting of the command line that does nothing beside the other `values` in effect. What the
+    environment or a file gives serves several commands, and may be idle in some."""
+    for name in flags:
+        need = TABLE[name].need
+        if need is not None and not need.holds(values):
+            raise WrongUse(f"--{name} has no effect here: {need.otherwise}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from orchestrator.group.scale_plan import choose, parse_amount, running
 from orchestrator.group.state import GroupState, Operation
 from orchestrator.model import Role, TaskId
 from orchestrator.names import natural
+from orchestrator.settings import named_in
 
 AMOUNTS = ("to", "by", "instances")
 PLANS_KEPT = 100
@@ -313,6 +314,7 @@ async def explain(coordinator: Coordinator, request: ExplainRequest) -> dict[str
         "active": holder.join_request.instance if holder is not None else None,
         "why": why,
         "waiting_for": waiting,
+        "settings": named_in([*why, *waiting], group.settings),
     }
 
 

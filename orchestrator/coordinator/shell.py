@@ -194,12 +194,12 @@ class Coordinator:
         if len(self.hand_overs) > HAND_OVERS_KEPT:
             del self.hand_overs[next(iter(self.hand_overs))]
         log.info(
-            "%s handed over from %s to %s, pause %s ms, gap %s ms",
+            "%s handed over from %s to %s, pause %s, gap %s",
             move.task,
             move.source,
             move.target,
-            move.pause_ms,
-            move.gap_ms,
+            _ms(move.pause_ms),
+            _ms(move.gap_ms),
         )
 
     def _send(self, session: int, message: messages.Down) -> None:
@@ -316,3 +316,7 @@ class Coordinator:
         self._statuses.pop(peer.id, None)
         if self._joined.pop(peer.id, None) is not None:
             self.event(ev.SessionEnded(peer.id))
+
+
+def _ms(time_ms: int | None) -> str:
+    return "not measured" if time_ms is None else f"{time_ms} ms"

@@ -13,7 +13,7 @@ from fractions import Fraction
 from orchestrator.errors import RefusedBySafety, WrongUse
 from orchestrator.group.state import GroupState
 from orchestrator.model import TaskId
-from orchestrator.names import natural
+from orchestrator.names import counted, natural
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,9 @@ def choose(
     instances that leave already, are waited for. Raises WrongUse, RefusedBySafety."""
     present = running(group)
     if current is not None and current != len(present):
-        raise RefusedBySafety(f"{len(present)} instances run, not {current}; look at `status` and decide again")
+        raise RefusedBySafety(
+            f"{counted(len(present), 'instance')} {'runs' if len(present) == 1 else 'run'}, not {current}; look at `status` and decide again"
+        )
     already = {m.join_request.instance for m in group.members if m.is_leaving and not m.fenced} - present
     if instances:
         leaving = set(instances)

@@ -8,7 +8,8 @@ from difflib import get_close_matches
 from orchestrator.errors import WrongUse
 from orchestrator.model import PROTOCOL_ORDER, Protocol, Settings, TaskId
 from orchestrator.names import natural
-from orchestrator.settings import BY_KEY, Setting, group_settings
+from orchestrator.setting import Setting
+from orchestrator.settings import BY_KEY, group_settings
 
 
 def _truth(text: str) -> bool:

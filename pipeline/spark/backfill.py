@@ -24,6 +24,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import RefusedBySafety, WrongUse
+from orchestrator.names import counted
 from pipeline.app import App
 from pipeline.files.shape import Shape
 from pipeline.loading import load
@@ -160,10 +161,10 @@ class Run:
         entries = sum(computed.sums("entries").values())
         if self._only:
             self._say(
-                f"the log has the outputs; {entries} entries of tables are in snapshot {self._name} alone, keep it"
+                f"the log has the outputs; {counted(entries, 'entry')} of tables {'is' if entries == 1 else 'are'} in snapshot {self._name} alone, keep it"
             )
         else:
-            self._say(f"the log has {entries} entries of tables, and the outputs")
+            self._say(f"the log has {counted(entries, 'entry')} of tables, and the outputs")
         _keep_outputs(computed, self._snapshot)
         if not self._only:
             await asyncio.to_thread(self._publish, computed)

@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.cli.arguments import Parser
 from orchestrator.errors import WrongUse
+from orchestrator.names import counted
 from pipeline.files.shape import Shape, shape_of
 from pipeline.loading import load
 from pipeline.spark.backfill import backfill as run_backfill
@@ -31,13 +32,8 @@ def _parser(command: str, description: str) -> Parser:
         help="files of records before those in the log (Parquet, JSON lines, CSV: key, value, timestamp_ms)",
     )
     add_shape(parser)
-    parser.setting("--master", default="local[2]", help="Spark's master")
-    parser.setting("--task-memory")
-    parser.setting(
-        "--log",
-        default=None,
-        help="sqlite:PATH or kafka://HOST:PORT; by default .orchestrator/<application>.db, looked for upwards",
-    )
+    parser.setting("master", default="local[2]", help="Spark's master")
+    parser.settings("task-memory", "log")
     parser.add_argument("--allow-outside", action="store_true", help="also for apps with resources or local tables")
     parser.add_argument("--json", action="store_true")
     return parser
@@ -46,7 +42,7 @@ def _parser(command: str, description: str) -> Parser:
 def backfill(argv: list[str]) -> int:
     """Compute an app's tables and outputs from its history. Raises WrongUse."""
     parser = _parser("backfill", "Compute tables and outputs from history on Spark; live instances go on from there.")
-    parser.setting("--snapshots", default=SNAPSHOTS, help="folder for the snapshot")
+    parser.setting("snapshots", default=SNAPSHOTS, help="folder for the snapshot")
     parser.add_argument(
         "--snapshot-only", action="store_true", help="tables in the snapshot alone: the changelogs need it for ever"
     )
@@ -78,7 +74,7 @@ def backfill(argv: list[str]) -> int:
 def verify(argv: list[str]) -> int:
     """Compare live tables and outputs with what Spark computes from the same inputs."""
     parser = _parser("verify", "Compute everything again on Spark and compare each key and output with the live ones.")
-    parser.setting("--snapshots", help="folder of the snapshot of a backfill with --snapshot-only")
+    parser.setting("snapshots", help="folder of the snapshot of a backfill with --snapshot-only")
     args = parser.parse_intermixed_args(argv)
     history = history_of(args.history)
     shape = _shape(args, history)
@@ -143,7 +139,7 @@ def _line(facts: dict[str, Any], app: str, snapshots: str) -> str:
     tables = ", ".join(f"{name} {count}" for name, count in facts["tables"].items()) or "none"
     outputs = ", ".join(f"{name} {count}" for name, count in facts["outputs"].items()) or "none"
     return (
-        f"snapshot {facts['snapshot']}: {facts['records_in']} records in {facts['tasks']} tasks, "
+        f"snapshot {facts['snapshot']}: {counted(facts['records_in'], 'record')} in {counted(facts['tasks'], 'task')}, "
         f"{facts['seconds']['total']:.1f} s\n"
         f"entries of tables: {tables}\noutputs: {outputs}\n"
         f"go on from it with `orchestrator run {app} --snapshots {snapshots}`"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from orchestrator.errors import OrchestratorError, WrongUse
+from orchestrator.names import counted
 from pipeline.files.shape import Shape
 from pipeline.spark.history import files, history_rows
 from pipeline.spark.log_source import log_frame
@@ -152,7 +153,7 @@ class Engine:
             seconds = time.monotonic() - begun
             computed.seconds[f"subtopology {sub.number}"] = round(seconds, 2)
             count = sum(one.records_in for one in facts)
-            say(f"subtopology {sub.number}: {count} records, {len(facts)} tasks, {seconds:.1f} s")
+            say(f"subtopology {sub.number}: {counted(count, 'record')}, {counted(len(facts), 'task')}, {seconds:.1f} s")
         return computed
 
     def remove(self) -> None:

@@ -71,7 +71,7 @@ def _instance(spec: InstanceSpec) -> tuple[int, str]:
     before = {number: signal.getsignal(number) for number in SIGNALS}
     mask = os.umask(OTHERS)
     with _stderr_to(folder / STDERR) as written:
-        logging.basicConfig(level=os.environ.get("ORCHESTRATOR_LOG_LEVEL", "WARNING").upper(), stream=sys.stderr)
+        logging.basicConfig(level=spec.log_level, stream=sys.stderr)
         try:
             code = run_instance(spec)
         finally:
@@ -275,13 +275,12 @@ class SparkHost:
         return handle
 
 
-def run_fleet(spec: InstanceSpec, count: int) -> int:
-    """`orchestrator run --on spark`: start Spark, run the fleet on it, stop Spark."""
-    master = os.environ.get("ORCHESTRATOR_MASTER") or f"local[{count + SPARE_SLOTS},{FAILURES}]"
+def run_fleet(spec: InstanceSpec, count: int, master: str) -> int:
+    """`orchestrator run --on spark`: start Spark, run the fleet on it, stop Spark. `master` "": local, with a slot for each
+    instance and some to spare."""
+    master = master or f"local[{count + SPARE_SLOTS},{FAILURES}]"
     _check_log(spec.log, master)
-    spec = msgspec.structs.replace(
-        spec, log=absolute_log(spec.log), snapshots=str(Path(spec.snapshots).absolute()) if spec.snapshots else ""
-    )
+    spec = msgspec.structs.replace(spec, log=absolute_log(spec.log))
     return asyncio.run(_on_spark(spec, count, master))
 
 

@@ -99,7 +99,20 @@ def spark_session(name: str, master: str, *, settings: Mapping[str, str] | None 
             _folder(session)
             return session
         except Exception as error:
-            raise SparkFailed(f"Spark did not start ({type(error).__name__}); its log is {log}") from error
+            raise SparkFailed(
+                f"Spark did not start with --master {master} ({_reason(log, error)}); its logs are in {folder}"
+            ) from error
+
+
+def _reason(log: Path, error: Exception) -> str:
+    """Why Spark did not start: the last thing that Java said before it ended, or what was raised here."""
+    lines = _start_log(log).read_text(errors="replace").splitlines()
+    reasons = [line.rpartition("Exception: ")[2] for line in lines if "Exception: " in line]
+    return reasons[-1].strip() if reasons else type(error).__name__
+
+
+def _start_log(log: Path) -> Path:
+    return log.with_suffix(".start.log")
 
 
 def absolute_log(url: str) -> str:
@@ -113,7 +126,7 @@ def _quiet(log: Path) -> Iterator[None]:
     """The JVM inherits standard error: point it at the log while it starts."""
     sys.stderr.flush()
     kept = os.dup(2)
-    target = os.open(log.with_suffix(".start.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    target = os.open(_start_log(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(target, 2)
     os.close(target)
     try:

@@ -216,7 +216,9 @@ def test_a_plan_changes_nothing_and_fits_until_the_group_changes(group: Console)
 
 
 def test_scale_up_tells_its_own_hand_overs_and_is_taken_back_at_its_deadline(group: Console) -> None:
-    assert group.here("scale-up", "bank", "--to", "3").out == "nothing to do: 3 instances run\n"
+    assert group.here("scale-up", "bank", "--to", "3").out == (
+        "nothing to do: 3 instances run, and --to 3 asks for no more\n"
+    )
     assert group.here("scale-up", "bank", "--to", "3", "--json").json["hand_overs"]["count"] == 0
     done = group.here("scale-up", "bank", "--by", "1")
     [name] = re.findall(r"i\d+", done.out)

@@ -13,10 +13,14 @@ import pytest
 from orchestrator.cli.arguments import Parser
 from orchestrator.cli.settings import COMMAND_LINE_ONLY, TABLE, Sources
 from orchestrator.errors import WrongUse
+from orchestrator.instance_settings import INSTANCE, InstanceSettings, instance_values
+from orchestrator.member.load_meter import UNITS
 from orchestrator.model import Protocol, Settings
-from orchestrator.settings import BY_KEY, GROUP, Setting, group_settings, group_settings_of
+from orchestrator.setting import Setting
+from orchestrator.settings import BY_KEY, GROUP, group_settings, group_settings_of, named_in
 from orchestrator.simulator.scenario_words import parse_settings
 from tests.cli.console import Console
+from workers.spec import InstanceSpec, decode_instance, encode_spec
 
 
 @pytest.fixture
@@ -29,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def standbys(*words: str) -> int:
     parser = Parser("test", "")
-    parser.setting("--standbys")
+    parser.setting("standbys")
     return int(parser.parse_args(list(words)).standbys)
 
 
@@ -52,7 +56,7 @@ def test_config_show_tells_value_and_place(tmp_path: Path) -> None:
     shown = console.here("config", "show", "--json")
     assert (shown.code, shown.err, shown.json["schema"]) == (0, "", 1)
     rows = {row["name"]: row for row in shown.json["settings"]}
-    assert set(rows) == set(TABLE)
+    assert set(rows) == {name for name, setting in TABLE.items() if not setting.hidden}
     assert (rows["commit-interval"]["value"], rows["commit-interval"]["source"]) == ("50ms", "orchestrator.toml")
     assert (rows["standbys"]["value"], rows["standbys"]["source"]) == ("1", "pyproject.toml [tool.orchestrator]")
     assert rows["log-level"]["source"] == "ORCHESTRATOR_LOG_LEVEL"
@@ -131,7 +135,15 @@ def test_no_deed_is_a_setting() -> None:
 
 FREE = {"check_invariants"}  # for tests and scenarios: no flag
 EXPLAIN = Path(__file__).resolve().parent.parent.parent / "orchestrator" / "explain"
-EXAMPLES = {"protocol": "eager", "ready": "conservative", "weights": "rate"}
+EXAMPLES = {
+    "protocol": "eager",
+    "ready": "conservative",
+    "weights": "rate",
+    "task-weights": "0_1=7",
+    "restore-rate-limit": "7KiB",
+    "log-level": "info",
+    "failpoint": "commit:7",
+}
 
 
 def test_every_field_of_the_group_is_one_row_with_its_default() -> None:
@@ -151,7 +163,7 @@ def test_flag_file_and_scenario_give_the_group_the_same(
     def parsed(*more: str) -> Settings:
         parser = Parser("test", "")
         for each in GROUP:
-            parser.setting(f"--{each.name}")
+            parser.setting(each.name)
         return group_settings_of(parser.parse_args([*words, *more]))
 
     by_flag = parsed(f"--{row.name}", text)
@@ -164,6 +176,49 @@ def test_flag_file_and_scenario_give_the_group_the_same(
     base = Settings(session_timeout_ms=9_000) if words else Settings()
     assert parse_settings(base, [f"{row.key}={text}"]) == by_flag
     assert parse_settings(base, [f"{row.name}={text}"]) == by_flag
+
+
+def test_every_field_of_an_instance_that_is_a_setting_is_one_row() -> None:
+    assert sorted(row.field for row in INSTANCE) == sorted(InstanceSettings.__struct_fields__)
+    assert all(TABLE[row.name] is row for row in INSTANCE)
+
+
+@pytest.mark.parametrize("row", INSTANCE, ids=lambda row: row.name)
+def test_flag_variable_and_file_give_an_instance_the_same(
+    row: Setting, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what `run` starts it with: nothing on the way names the setting."""
+    text = EXAMPLES.get(row.name) or (row.choices[-1] if row.choices else "7s" if row.field.endswith("_ms") else "7")
+
+    def parsed(*words: str) -> InstanceSpec:
+        parser = Parser("test", "")
+        parser.settings(*(each.name for each in INSTANCE))
+        values = instance_values(parser.parse_args(list(words)), "/somewhere")
+        spec = InstanceSpec("a:app", "a", "i1", "sqlite:a.db", "state", **values)
+        return decode_instance(encode_spec(spec))
+
+    plain, by_flag = parsed(), parsed(f"--{row.name}", text)
+    assert plain == InstanceSpec("a:app", "a", "i1", "sqlite:a.db", "state")
+    assert [name for name in plain.__struct_fields__ if getattr(plain, name) != getattr(by_flag, name)] == [row.field]
+    assert not row.is_path or getattr(by_flag, row.field) == "/somewhere/7"
+    monkeypatch.setenv(row.variable, text)
+    assert parsed() == by_flag
+    monkeypatch.delenv(row.variable)
+    (folder / "orchestrator.toml").write_text(f'{row.name} = "{text}"\n')
+    assert parsed() == by_flag
+
+
+def test_what_is_for_tests_is_not_in_help(tmp_path: Path) -> None:
+    console = Console(tmp_path / "place")
+    assert "--commit-interval" in console.here("run", "--help").out
+    assert "failpoint" not in console.here("run", "--help").out.lower()
+    assert "failpoint" not in console.here("config", "show").out
+    console.environment["ORCHESTRATOR_FAILPOINT"] = "commit:x"
+    assert "failpoint" in console.here("config", "show").out, "but one that is set is seen"
+
+
+def test_weights_that_are_measured_are_those_that_can_be_set() -> None:
+    assert BY_KEY["weights"].choices == ("given", *UNITS)
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:
@@ -184,3 +239,5 @@ def test_what_explain_names_can_be_set() -> None:
     named = set(re.findall(r"\(([a-z]+(?:_[a-z]+)+)\)", " ".join(texts)))
     assert {"release_timeout", "rejoin_grace", "initial_delay", "balancing_factor"} <= named
     assert named <= set(BY_KEY), named - set(BY_KEY)
+    said = ["it waits (release_timeout)", "all at once (ready=conservative)", "and (of course) nothing else"]
+    assert named_in(said, Settings(ready="conservative")) == {"ready": "conservative", "release-timeout": "10s"}

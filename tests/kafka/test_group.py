@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cli.console import Console
 from tests.kafka.place import Place
 from tests.kills.harness import SHAPES, Bank, life, stops
+from workers.fleet.presence import NAMED
 
 pytestmark = [pytest.mark.kafka, pytest.mark.processes]
+ASKING = (
+    *(("status", "bank"), ("explain", "bank", "0_0"), ("query", "bank", "balances", "ann"), ("secret", "bank")),
+    *(("scale-up", "bank", "--by", "1"), ("scale-down", "bank", "--by", "1"), ("drain", "bank", "a")),
+    *(("resume", "bank", "0_0"), ("wait", "bank", "--timeout", "1s")),
+)
 
 
 def url(place: Place) -> str:
@@ -64,3 +74,86 @@ async def test_the_guarantee_changes_between_runs_in_both_directions(place: Plac
         assert "exactly-once" in await bank.told("status", "receipts")
     finally:
         await bank.stop()
+
+
+def test_instances_by_name_form_a_group(console: Console, tmp_path: Path) -> None:
+    """Each with its own folder of state, as on machines of their own, and the secret of the first."""
+    place = Place()
+    log = ("--log", url(place))
+    fast = ("--session-timeout", "8s", "--heartbeat", "300ms")
+    first = console.start("run", "bank:app", "--name", "a", *log, "--state-dir", "one", *fast, name="run")
+    console.until("a secret", lambda: list(console.folder.glob("one/bank/group.secret")))
+    secret = ("--secret-file", str(console.folder / "one/bank/group.secret"))
+    asked = ("--state-dir", "one")
+
+    def stable(instances: int) -> dict[str, set[str]]:
+        done = console("wait", "bank", "--instances", str(instances), "--timeout", "25s", *log, *asked)
+        assert done.code == 0, (done, console.said("run"))
+        status = console("status", "bank", "--json", *log, *asked).json
+        names = [row["id"] for row in status["instances"]]
+        return {name: {t["id"] for t in status["tasks"] if t["active"] == name} for name in names}
+
+    stable(1)
+    second = console.start("run", "bank:app", "--name", "b", *log, *secret, "--state-dir", "two", *fast, name="run")
+    before = stable(2)
+    assert [len(tasks) for tasks in before.values()] == [4, 4]
+    refused = console("run", "bank:app", "--name", "b", *log, *secret, "--state-dir", "three")
+    assert refused.code == 3 and f"runs already as process {second.pid}" in refused.err, refused
+    second.terminate()
+    assert console.end(second) == 0
+    second = console.start("run", "bank:app", "--name", "b", *log, *secret, "--state-dir", "two", *fast, name="run")
+    assert stable(2) == before
+    for words in ASKING:
+        done = console.here(*words, *log, "--state-dir", "nowhere")
+        assert done.code == (4 if words[0] == "wait" else 2), (words, done)
+        assert "there is no secret at " in done.err and "nowhere/bank/group.secret" in done.err, done
+    left = console("scale-down", "bank", "--instances", "b", "--wait", *log, *asked)
+    assert left.code == 0, left
+    assert console.end(second) == 0
+    assert list(stable(1)) == ["a"]
+    first.terminate()
+    assert console.end(first) == 0, console.said("run")
+
+
+def test_a_name_that_runs_on_another_machine(console: Console) -> None:
+    """A host name of its own stands for the machine. Its note is made old, so that the coordinator alone can tell."""
+    if subprocess.run(["unshare", "-u", "hostname", "elsewhere"], capture_output=True, check=False).returncode:
+        pytest.skip("host names of its own need a right that is not here")
+    place = Place()
+    log = ("--log", url(place))
+    ours = [sys.executable, "-m", "orchestrator.cli.main", "run", "bank:app", "--name", "i7", *log]
+    away = ["unshare", "-u", "sh", "-c", 'hostname elsewhere && exec "$@"', "sh", *ours]
+    with (console.folder / "run.err").open("ab") as err:
+        there = subprocess.Popen(away, cwd=console.folder, env=console._environment(), stdout=err, stderr=err)
+    try:
+        (console.folder / "run.out").touch()
+        done = console("wait", "bank", "--instances", "1", "--timeout", "25s", *log)
+        assert done.code == 0, (done, console.said("run"))
+        early = console("run", "bank:app", "--name", "i7", *log, "--state-dir", "here", *secret_of(console))
+        assert early.code == 3 and "runs already on elsewhere" in early.err, early
+        asyncio.run(age(place))
+        late = console("run", "bank:app", "--name", "i7", *log, "--state-dir", "here", *secret_of(console))
+        assert late.code == 3 and "after the session timeout" in late.err, late
+    finally:
+        there.terminate()
+        assert there.wait(30) == 0, console.said("run")
+    again = console.start(
+        "run", "bank:app", "--name", "i7", *log, "--state-dir", "here", *secret_of(console), name="run"
+    )
+    done = console("wait", "bank", "--instances", "1", "--timeout", "25s", *log)
+    assert done.code == 0, (done, console.said("run"))
+    again.terminate()
+    assert console.end(again) == 0, console.said("run")
+
+
+def secret_of(console: Console) -> tuple[str, str]:
+    return "--secret-file", str(console.folder / ".orchestrator/state/bank/group.secret")
+
+
+async def age(place: Place) -> None:
+    """The note of i7 is from long ago."""
+    opened = await place.open()
+    found = await opened.metadata("bank", NAMED, "i7")
+    assert found is not None
+    await opened.put_metadata("bank", NAMED, "i7", json.dumps({**json.loads(found), "at_ms": 1}).encode())
+    await place.close()

@@ -21,7 +21,8 @@ from orchestrator.errors import OrchestratorError
 from tests.process_simulation.fates import FATES_OF_LIFE
 from tests.process_simulation.plan import Fault
 from tests.process_simulation.process import DEAD, Process
-from workers.fleet.fleet import FLEET, REQUEST
+from workers.fleet.fleet import REQUEST
+from workers.fleet.presence import FLEET
 
 if TYPE_CHECKING:
     from tests.process_simulation.life import Life

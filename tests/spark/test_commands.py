@@ -16,6 +16,7 @@ from orchestrator.errors import WrongUse
 from pipeline.spark import commands, java
 from state.log.protocol import NewRecord
 from state.log.sqlite import open_sqlite
+from tests.cli.console import Console
 from tests.spark import sample
 from tests.spark.test_backfill import records, write
 from workers.commands.consume import read_all
@@ -54,8 +55,10 @@ async def test_backfill_then_verify_with_java_from_the_wheel(tmp_path: Path) -> 
     log = await open_sqlite(tmp_path / "log.db", create=True)
     await write(log, sample.app, records(100, seed=5))
     snapshots = ["--snapshots", str(tmp_path / "snapshots")]
-    done = orchestrator(tmp_path, "backfill", APP, *snapshots, "--json", PATH=path)
+    small = ("--task-memory", "100B")
+    done = orchestrator(tmp_path, "backfill", APP, *snapshots, *small, "--json", PATH=path)
     assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["spilled_tables"] > 0
     facts = json.loads(done.stdout)
     assert facts["schema"] == 1 and facts["tasks"] == 8 and "totals" in facts["tables"]
     told = done.stderr.splitlines()
@@ -68,12 +71,31 @@ async def test_backfill_then_verify_with_java_from_the_wheel(tmp_path: Path) -> 
 
     where, total = next((p, r) for p, r in await read_all(log, "sample-totals-changelog"))
     await log.append({where: [NewRecord(total.key, b"\0" * 8, 1)]})
-    verified = orchestrator(tmp_path, "verify", APP, "--json", PATH=path)
+    verified = orchestrator(tmp_path, "verify", APP, *small, "--json", PATH=path)
     assert verified.returncode == 1, verified.stdout + verified.stderr
     checks = json.loads(verified.stdout)["checks"]
     assert all({"check", "expected", "found", "ok"} <= set(check) for check in checks)
     assert [check["check"] for check in checks if not check["ok"]] == ["table totals: every key"]
     await log.close()
+
+
+@pytest.mark.parametrize("how", ["backfill by a file", "verify by a variable", "run by a flag"])
+def test_the_master_that_was_named(how: str, console: Console) -> None:
+    """Spark is asked for it. There is no cluster behind it, and Spark says so of the kind of cluster that was named."""
+    console.pay(("ann", 1))
+    words = [how.split()[0], "bank:app"]
+    if "file" in how:
+        console.write("orchestrator.toml", 'master = "yarn"\n')
+    elif "variable" in how:
+        console.environment["ORCHESTRATOR_MASTER"] = "yarn"
+    else:
+        words += ["--on", "spark", "--master", "yarn"]
+    done = console(*words)
+    assert done.out == "" and done.err.splitlines()[-1].startswith("error: "), done
+    if "run" in how:
+        assert done.code == 2 and "instances on yarn may not be" in done.err, done
+    else:
+        assert done.code == 1 and "HADOOP_CONF_DIR" in done.err and done.err.count("\n") == 1, done
 
 
 def test_checks_are_shown() -> None:

@@ -28,7 +28,8 @@ from state.log.protocol import GroupLog, NewRecord, Partition
 from state.log.sqlite import open_sqlite
 from tests.kills.receipts import Payment, app, payments
 from workers.commands.consume import read_all
-from workers.fleet.fleet import FLEET, GRANTED, REQUEST, Fleet
+from workers.fleet.fleet import GRANTED, REQUEST, Fleet
+from workers.fleet.presence import FLEET
 from workers.journal import read_journals, wall_ms
 from workers.prepare import prepare
 from workers.spec import InstanceSpec
@@ -261,7 +262,6 @@ def test_a_signal_goes_to_the_instance_and_to_no_stranger_with_its_number(tmp_pa
 
 
 def test_a_file_is_no_log_for_other_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ORCHESTRATOR_MASTER", "spark://elsewhere:7077")
     spec = InstanceSpec("a:app", "a", "", f"sqlite:{tmp_path / 'log.db'}", str(tmp_path))
     with pytest.raises(WrongUse, match="name a Kafka log"):
-        run_fleet(spec, 2)
+        run_fleet(spec, 2, "spark://elsewhere:7077")

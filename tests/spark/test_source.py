@@ -121,6 +121,7 @@ async def test_executors_that_are_processes_of_their_own_need_no_folder_of_ours(
     with (tmp_path / "said").open("w") as said:
         running = await asyncio.create_subprocess_exec(
             *orchestrator(folder, "run", app_ref, "--on", "spark", "--state-dir", str(tmp_path / "state")),
+            *("--master", environment.pop("ORCHESTRATOR_MASTER")),
             cwd=folder,
             env=environment,
             stdout=said,

@@ -18,7 +18,9 @@ import pytest
 from orchestrator.errors import RefusedBySafety, TimedOut
 from state.log.sqlite import open_sqlite
 from workers.commands.scale_up import _ask_fleet
-from workers.fleet.fleet import FLEET, GRANTED, REQUEST, Fleet, ProcessHandle
+from workers.fleet.fleet import GRANTED, REQUEST, Fleet, ProcessHandle
+from workers.fleet.named import NamedInstance
+from workers.fleet.presence import FLEET, NAMED, started, this_process
 from workers.spec import InstanceSpec
 
 pytestmark = pytest.mark.processes
@@ -197,3 +199,23 @@ async def test_a_host_that_is_gone_ends_the_fleet_with_its_error(tmp_path: Path)
                 await life.running
         assert await life.host.handles["i2"].wait() == 0
         assert life.notes() == {}
+
+
+async def test_of_two_that_take_a_name_at_one_moment_the_log_takes_one(tmp_path: Path) -> None:
+    """The other is quicker, between the look and the word."""
+    log = await open_sqlite(tmp_path / "log.db", create=True)
+    other = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=asyncio.subprocess.PIPE)
+    facts = {**this_process(), "pid": other.pid, "started": started(other.pid), "state_dir": "there", "at_ms": 0}
+
+    async def meanwhile(name: str) -> None:
+        await log.put_metadata("app", NAMED, name, json.dumps(facts).encode())
+
+    spec = InstanceSpec("none:app", "app", "i7", f"sqlite:{tmp_path / 'log.db'}", str(tmp_path))
+    try:
+        with pytest.raises(RefusedBySafety, match=f"runs already as process {other.pid}, with state in there"):
+            await NamedInstance(QuietHost(), log, spec, print, meanwhile).announce()
+        assert json.loads(await log.metadata("app", NAMED, "i7") or b"") == facts
+    finally:
+        other.kill()
+        await other.wait()
+        await log.close()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from orchestrator.names import counted
 from pipeline.process import TaskProcess
 from pipeline.records import RawRecord
 from workers.calls.blame import Blame
@@ -86,7 +87,7 @@ def describe(turn: Turn) -> str:
     names = " or ".join(found.processors)
     place = f"{found.topic}-{found.partition}@{found.offset} in task {turn.scope}"
     if at >= len(turn.records):  # all are read: a batch of them is being processed
-        return f"the call of {names} with a batch of {len(turn.records)} records up to {place}"
+        return f"the call of {names} with a batch of {counted(len(turn.records), 'record')} up to {place}"
     return f"the call of {names} with {place}"
 
 

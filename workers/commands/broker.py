@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orchestrator.cli.arguments import Parser, checked
 from orchestrator.errors import WrongUse
-from orchestrator.settings import whole_number
+from orchestrator.setting import whole_number
 from workers.commands.show import show_json
 from workers.log.logs import FOLDER
 

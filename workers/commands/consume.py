@@ -7,12 +7,12 @@ import json
 from typing import Any
 
 from orchestrator.cli.arguments import Parser
+from orchestrator.cli.settings import PLACE
 from orchestrator.errors import WrongUse
 from pipeline import expiry
 from pipeline.json_values import shown
 from state.log.batches import decode
 from state.log.protocol import Log, Partition, Reader, StoredRecord, TopicInfo
-from workers.commands.run import add_place
 from workers.fleet.client import description, log_of
 
 
@@ -21,7 +21,7 @@ def run(argv: list[str]) -> int:
     parser.add_argument("app", metavar="APP")
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument("--follow", action="store_true", help="go on as records arrive, until interrupted")
-    add_place(parser)
+    parser.settings(*PLACE)
     args = parser.parse_args(argv)
     return asyncio.run(_consume(args.app, args.topic, args.log, args.follow))
 

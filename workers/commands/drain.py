@@ -5,9 +5,9 @@ from __future__ import annotations
 from argparse import Namespace
 
 from orchestrator.cli.arguments import Parser, checked
-from orchestrator.settings import some_time
+from orchestrator.cli.settings import ACCESS, PLACE
+from orchestrator.setting import some_time
 from workers.commands import scale_down
-from workers.commands.run import add_access, add_place
 
 
 def run(argv: list[str]) -> int:
@@ -17,8 +17,7 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--wait", action="store_true")
     parser.add_argument("--timeout", type=checked(some_time), metavar="DURATION")
     parser.add_argument("--json", action="store_true")
-    add_place(parser)
-    add_access(parser)
+    parser.settings(*PLACE, *ACCESS)
     args = parser.parse_args(argv)
     not_asked = dict.fromkeys(("to", "by", "current", "apply"))
     no = dict.fromkeys(("plan", "follow", "undo", "force"), False)

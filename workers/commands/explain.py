@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from orchestrator.cli.arguments import Parser
+from orchestrator.cli.settings import ACCESS, PLACE
 from orchestrator.coordinator.requests import ExplainRequest
-from workers.commands.run import add_access, add_place
 from workers.commands.show import show_json
 from workers.fleet.client import client_of
 
@@ -17,14 +17,14 @@ def run(argv: list[str]) -> int:
     parser.add_argument("app", metavar="APP")
     parser.add_argument("task", metavar="TASK", help="such as 0_3")
     parser.add_argument("--json", action="store_true")
-    add_place(parser)
-    add_access(parser)
+    parser.settings(*PLACE, *ACCESS)
     args = parser.parse_args(argv)
     facts = asyncio.run(_explain(args))
     if args.json:
         show_json(facts)
     else:
-        print("\n".join([*facts["why"], *facts["waiting_for"]]))
+        named = [f"--{name} {value}" for name, value in facts.get("settings", {}).items()]
+        print("\n".join([*facts["why"], *facts["waiting_for"], *([f"set by {', '.join(named)}"] if named else [])]))
     return 0
 
 

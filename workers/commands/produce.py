@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.arguments import Parser
+from orchestrator.cli.settings import PLACE
 from orchestrator.errors import OrchestratorError, WrongUse
 from pipeline.app import App
 from pipeline.definitions import Topic
@@ -27,7 +28,6 @@ from pipeline.loading import load
 from pipeline.partitioner import partition_of
 from state.log.group_store import AppMetadata
 from state.log.protocol import Log, NewRecord, Partition
-from workers.commands.run import add_place
 from workers.log.logs import default_log, open_log
 from workers.log.produced import PROGRESS, Begun, begin
 from workers.prepare import prepare
@@ -53,7 +53,7 @@ def run(argv: list[str]) -> int:
     add_shape(parser)
     parser.add_argument("--rate", type=float, default=0, help="records a second; 0: as fast as it goes")
     parser.add_argument("--json", action="store_true")
-    add_place(parser)
+    parser.settings(*PLACE)
     args = parser.parse_args(argv)
     app = load(args.app)
     topic = find_topic(app, args.topic)

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from orchestrator.cli.arguments import Parser
+from orchestrator.cli.settings import ACCESS, PLACE
 from orchestrator.coordinator.requests import LocateRequest, StoreRequest
 from orchestrator.errors import NotThere, OrchestratorError, WrongUse
 from pipeline import expiry
@@ -19,7 +20,6 @@ from pipeline.expiry import STREAM_TIME_KEY
 from pipeline.json_values import from_text, shown
 from pipeline.partitioner import partition_of
 from state.log.protocol import Log, Partition
-from workers.commands.run import add_access, add_place
 from workers.commands.show import show_json
 from workers.fleet.client import FIND_S, Client, client_of, description
 
@@ -33,8 +33,7 @@ def run(argv: list[str]) -> int:
     parser.add_argument("table", metavar="TABLE")
     parser.add_argument("key", metavar="KEY", help="as typed for str keys, as JSON for others")
     parser.add_argument("--json", action="store_true")
-    add_place(parser)
-    add_access(parser)
+    parser.settings(*PLACE, *ACCESS)
     args = parser.parse_args(argv)
     facts = asyncio.run(_query(args))
     if args.json:

@@ -10,10 +10,10 @@ import asyncio
 from typing import Any
 
 from orchestrator.cli.arguments import Parser
+from orchestrator.cli.settings import ACCESS, PLACE
 from orchestrator.coordinator.secret import Right
 from orchestrator.errors import RefusedBySafety, WrongUse
 from state.log.protocol import GroupLog
-from workers.commands.run import add_access, add_place
 from workers.fleet.client import client_of, description
 from workers.tasks import halts
 
@@ -23,8 +23,7 @@ def run(argv: list[str]) -> int:
     parser.add_argument("app", metavar="APP")
     parser.add_argument("task", metavar="TASK", help="such as 0_3")
     parser.add_argument("--skip", action="store_true", help="leave the record out instead of trying it again")
-    add_place(parser)
-    add_access(parser)
+    parser.settings(*PLACE, *ACCESS)
     args = parser.parse_args(argv)
     print(asyncio.run(_resume(args)))
     return 0
@@ -34,9 +33,10 @@ async def _resume(args: Any) -> str:
     app, task, skip = args.app, args.task, args.skip
     async with client_of(args) as (application, log, client):
         seen = await log.metadata(application, halts.HALTS, task)
-        if seen is None:
-            return await _not_halted(log, application, task)
+        nothing = await _not_halted(log, application, task) if seen is None else ""
         client.require(Right.SCALE)  # nothing is asked of the group: the request is a change of the log
+        if seen is None:
+            return nothing
         if not await halts.take_back(log, application, task, seen, skip=skip):
             raise RefusedBySafety(f"{task} was resumed or halted again meanwhile; look at `orchestrator status {app}`")
         return f"{task} goes on {'behind' if skip else 'with'} {halts.decode(seen).record}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import sys
 import time
@@ -12,115 +11,87 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
-from orchestrator.cli.settings import TABLE
+from orchestrator.cli.settings import PLACE, TABLE, refuse_idle
+from orchestrator.coordinator.handshake import Credentials
 from orchestrator.coordinator.secret import Right
-from orchestrator.coordinator.tls import check_tls, make_tls
+from orchestrator.coordinator.tls import check_tls, is_loopback, make_tls
 from orchestrator.errors import WrongUse
-from orchestrator.settings import GROUP, group_settings_of, whole_number
+from orchestrator.instance_settings import INSTANCE, instance_values
+from orchestrator.names import counted
+from orchestrator.setting import whole_number
+from orchestrator.settings import GROUP, group_settings_of
 from orchestrator.weights import strange
+from pipeline.app import App
 from pipeline.loading import load
 from state.log.protocol import GroupLog
+from workers.commands.show import warn_of_idle
 from workers.connection.credentials import agree, instance_credentials, read_secret
 from workers.connection.listening import place_of
+from workers.fleet.client import Client, host_elsewhere
 from workers.fleet.fleet import Fleet, Host, ProcessHost
+from workers.fleet.named import NamedInstance
 from workers.log.logs import BUSY_MS, default_log, log_path, open_log, show_log
 from workers.log.patient_log import PatientLog, open_patiently
 from workers.prepare import prepare
 from workers.spec import InstanceSpec
 
-OWN = (
-    *("task-weights", "restore-rate-limit", "zone", "capacity"),
-    *(
-        "workers",
-        "commit-interval",
-        "log-timeout",
-        "max-call",
-        "synchronous",
-        "snapshots",
-        "on-stop",
-        "on-halt",
-        "after-leave",
-        "on",
-        "failpoint",
-    ),
-    "listen",
-    "log-level",
-)
 INSTANCES_MAX = 1_000
-
-
-def add_group_settings(parser: Parser) -> None:
-    """Settings of the group, with the defaults of the safety page."""
-    for setting in GROUP:
-        parser.setting(f"--{setting.name}")
-
-
-def add_place(parser: Parser) -> None:
-    """Where the log and the state are."""
-    parser.setting("--log")
-    parser.setting("--state-dir")
-
-
-def add_access(parser: Parser) -> None:
-    """What a process of the group, or a client of it, proves itself with."""
-    for name in ("secret-file", "tls-cert", "tls-key", "tls-ca"):
-        parser.setting(f"--{name}")
 
 
 def run(argv: list[str]) -> int:
     """Runs `orchestrator run`; its exit code. Raises WrongUse."""
     parser = Parser("run", "Run instances of an app until they are stopped.")
     parser.add_argument("app", metavar="MODULE:APP")
-    parser.add_argument("--instances", type=checked(whole_number), default=1, help="how many to start here")
-    for name in OWN:
-        parser.setting(f"--{name}")
-    add_place(parser)
-    add_access(parser)
-    add_group_settings(parser)
+    parser.add_argument("--instances", type=checked(whole_number), help="how many to start here (default 1)")
+    parser.settings(*PLACE, *(row.name for row in INSTANCE), *(row.name for row in GROUP), "name", "on", "master")
     args = parser.parse_args(argv)
-    if args.instances > INSTANCES_MAX:
-        raise WrongUse(
-            f"--instances {args.instances}: one machine does not carry that many; write at most {INSTANCES_MAX}"
-        )
+    count = count_of(args)
     check_access(args)
     settings = group_settings_of(args)
-    os.environ["ORCHESTRATOR_LOG_LEVEL"] = args.log_level  # instances and workers inherit it
     logging.basicConfig(level=args.log_level, stream=sys.stderr)
     app = load(args.app)
     url = args.log or default_log(app.id, Path.cwd(), existing=False)
+    refuse_idle(args.flags, facts_of(args, app, url))
+    folder = str(Path.cwd())
     spec = InstanceSpec(
         app=args.app,
         application=app.id,
-        instance="",
+        instance=args.name or "",
         log=url,
         state_dir=state_dir(args, url),
-        workers=args.workers,
-        folder=str(Path.cwd()),
+        folder=folder,
         settings=settings,
-        zone=args.zone,
-        capacity=args.capacity,
-        task_weights=args.task_weights or (),
-        restore_rate_limit=args.restore_rate_limit,
-        commit_ms=args.commit_interval,
-        log_timeout_ms=args.log_timeout,
-        max_call_ms=args.max_call,
-        synchronous=args.synchronous,
-        snapshots=args.snapshots,
-        on_stop=args.on_stop,
-        on_halt=args.on_halt,
-        after_leave=args.after_leave,
-        failpoint=args.failpoint,
-        secret_file=absolute(args.secret_file),
-        listen=args.listen,
-        tls_cert=absolute(args.tls_cert),
-        tls_key=absolute(args.tls_key),
-        tls_ca=absolute(args.tls_ca),
+        **instance_values(args, folder),
     )
     if args.on == "spark":
         from importlib import import_module
 
-        return int(import_module("pipeline.spark.hosting").run_fleet(spec, args.instances))
-    return asyncio.run(run_fleet(ProcessHost(), spec, args.instances))
+        return int(import_module("pipeline.spark.hosting").run_fleet(spec, count, args.master or ""))
+    return asyncio.run(run_fleet(ProcessHost(), spec, count))
+
+
+def count_of(args: Any) -> int:
+    """How many instances are started. Raises WrongUse."""
+    if args.name and args.on == "spark":
+        raise WrongUse("--name is of one process of this machine; leave it out with --on spark")
+    if args.name and args.instances is not None:
+        raise WrongUse("--name and --instances exclude each other: a name is of one instance; give one")
+    count = int(args.instances or 1)
+    if count > INSTANCES_MAX:
+        raise WrongUse(f"--instances {count}: one machine does not carry that many; write at most {INSTANCES_MAX}")
+    return count
+
+
+def facts_of(args: Any, app: App, url: str) -> dict[str, Any]:
+    """Returns what `orchestrator.setting.Need` looks at."""
+    host, _ = place_of(args.listen)
+    values = {name: getattr(args, setting.option, None) for name, setting in TABLE.items()}
+    return {
+        **values,
+        "has tables": bool(app.tables),
+        "embedded log": log_path(url) is not None,
+        "open address": not is_loopback(host),
+    }
 
 
 def check_access(args: Any) -> None:
@@ -130,10 +101,6 @@ def check_access(args: Any) -> None:
     check_tls(host, make_tls(args.tls_cert, args.tls_key, args.tls_ca))
     if args.secret_file:
         read_secret(Path(args.secret_file)).key_of(Right.JOIN)
-
-
-def absolute(path: str) -> str:
-    return str(Path(path).absolute()) if path else ""
 
 
 def state_dir(args: Any, url: str) -> str:
@@ -160,7 +127,7 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
     log = patient.inner
     try:
         credentials = instance_credentials(spec)
-        fleet = Fleet(host, log, spec, lambda text: print(text, file=sys.stderr, flush=True))
+        fleet = fleet_for(host, log, spec, credentials)
         fleet.claim()
         await agree(patient, app.id, credentials.secret)
         await patient.patiently(fleet.announce)
@@ -179,9 +146,32 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, stop, number)
         tasks = len(prepared.tasks())
-        plural = "s" if count != 1 else ""
-        print(f"{count} instance{plural}, {tasks} tasks, {show_log(spec.log)}", flush=True)
+        who = f"instance {spec.instance}" if spec.instance else counted(count, "instance")
+        if not spec.instance:
+            warn_of_idle(count * spec.workers, tasks)
+        print(f"{who}, {counted(tasks, 'task')}, {show_log(spec.log)}", flush=True)
         code = await fleet.run(count)
         return 128 + received[0] if received and received[0] == signal.SIGINT else code
     finally:
         await log.close()
+
+
+def fleet_for(host: Host, log: GroupLog, spec: InstanceSpec, credentials: Credentials) -> Fleet:
+    """The fleet, or the one instance that runs by its name."""
+    if not spec.instance:
+        return Fleet(host, log, spec, _say)
+    client = Client(log, spec.application, lambda: credentials, spec.log)
+
+    async def elsewhere(name: str) -> str | None:
+        if log_path(spec.log) is not None:
+            return None  # an embedded log is one machine's
+        try:
+            return await host_elsewhere(client, name)
+        finally:
+            await client.close()
+
+    return NamedInstance(host, log, spec, _say, elsewhere)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -11,16 +11,19 @@ import time
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
+from orchestrator.cli.settings import ACCESS, PLACE
 from orchestrator.coordinator.requests import PlanRequest, ScaleDownRequest, StatusRequest, UndoRequest
 from orchestrator.errors import TimedOut, WrongUse
 from orchestrator.group.scale_plan import parse_amount
-from orchestrator.settings import some_time, whole_number
+from orchestrator.names import counted
+from orchestrator.setting import some_time, whole_number
 from state.log.group_store import GroupStore
-from workers.commands.run import add_access, add_place
 from workers.commands.show import show_json
-from workers.fleet.client import Client, client_of, fleet_of
+from workers.fleet.client import Client, client_of
+from workers.fleet.presence import fleet_of, named_of
 
 POLL_S, SHUT_DOWN_S, BAR = 0.1, 15.0, 30
+NONE_RUNS = "no scale-down runs"
 
 
 def run(argv: list[str]) -> int:
@@ -40,8 +43,7 @@ def run(argv: list[str]) -> int:
     )
     parser.add_argument("--force", action="store_true", help="with --timeout: stop the leavers instead")
     parser.add_argument("--json", action="store_true")
-    add_place(parser)
-    add_access(parser)
+    parser.settings(*PLACE, *ACCESS)
     return do(parser.parse_args(argv))
 
 
@@ -80,25 +82,26 @@ def _check(args: Any) -> None:
 async def _run(args: Any) -> int:
     async with client_of(args) as (application, log, client):
         if args.undo:
-            return _end(args, {"leaving": [], **await client.ask(UndoRequest())})
+            return _end(args, {"leaving": [], "why": NONE_RUNS, **await client.ask(UndoRequest())})
         if args.follow:
             return await _follow(args, client, log, application)
         if args.plan:
-            return _end(args, await client.ask(PlanRequest(args.to, args.by, args.instances, args.current)))
+            answer = await client.ask(PlanRequest(args.to, args.by, args.instances, args.current))
+            return _end(args, {**answer, "why": _why_nothing(args, answer)})
         before = await client.ask(StatusRequest())
         request = ScaleDownRequest(
             args.to, args.by, args.instances, args.current, plan=args.apply, timeout_ms=args.timeout, force=args.force
         )
         answer = await client.ask(request)
         if answer["outcome"] == "nothing to do" or not args.wait:
-            return _end(args, answer)
+            return _end(args, {**answer, "why": _why_nothing(args, answer)})
         return await _see_through(args, client, log, application, answer, before)
 
 
 async def _follow(args: Any, client: Client, log: GroupStore, application: str) -> int:
     status = await client.ask(StatusRequest())
     if status["scale"] is None:
-        return _end(args, {"outcome": "nothing to do", "leaving": []})
+        return _end(args, {"outcome": "nothing to do", "leaving": [], "why": NONE_RUNS})
     scale = status["scale"]
     plans = [one["id"] for one in status["scales"]]
     answer = {"plan": scale["id"], "plans": plans, "leaving": scale["leaving"], "since": status["scale_since"]}
@@ -156,7 +159,7 @@ class Progress:
             return
         self._shown = moves_left, instances_left
         self._total = max(self._total, moves_left)
-        text = f"{moves_left} tasks to move, {instances_left} instances still leaving"
+        text = f"{counted(moves_left, 'task')} to move, {counted(instances_left, 'instance')} still leaving"
         if self._bar:
             full = BAR if not self._total else BAR * (self._total - moves_left) // self._total
             print(f"\r[{'#' * full}{'.' * (BAR - full)}] {text}\x1b[K", end="", file=sys.stderr, flush=True)
@@ -169,14 +172,20 @@ class Progress:
 
 
 async def _shut_down(log: GroupStore, application: str, leaving: list[str]) -> None:
-    """The group has let them go; wait until the fleet that started them has seen their processes end."""
+    """The group has let them go; wait until whoever started them has seen their processes end."""
     deadline = time.monotonic() + SHUT_DOWN_S
     while time.monotonic() < deadline:
-        fleet = await fleet_of(log, application)
-        if fleet is None or fleet.get("after_leave") == "park" or not set(leaving) & set(fleet["instances"]):
+        if not set(leaving) & await _ending(log, application):
             return
         await asyncio.sleep(POLL_S)
     print("some of the leavers' processes have not ended yet", file=sys.stderr)
+
+
+async def _ending(log: GroupStore, application: str) -> set[str]:
+    """Instances whose processes end once they have left."""
+    fleet, named = await fleet_of(log, application), await named_of(log, application)
+    parents = [*([fleet] if fleet is not None else []), *named.values()]
+    return {name for parent in parents if parent.get("after_leave") != "park" for name in parent["instances"]}
 
 
 def _moved(before: Any, after: Any) -> tuple[int, int]:
@@ -203,6 +212,8 @@ def _end(args: Any, facts: dict[str, Any]) -> int:
     facts = {**known, **facts}
     facts.pop("since", None)
     facts.pop("plans", None)
+    if facts["outcome"] != "nothing to do":
+        facts.pop("why", None)
     if args.json:
         show_json(facts)
     else:
@@ -214,27 +225,43 @@ def _end(args: Any, facts: dict[str, Any]) -> int:
     return 0
 
 
+def _why_nothing(args: Any, facts: dict[str, Any]) -> str:
+    """Why a scale-down changes nothing."""
+    run = f"{counted(facts['from'], 'instance')} {'runs' if facts['from'] == 1 else 'run'}"
+    if args.by is not None:
+        return (
+            f"{run}, and --by {args.by} of that is less than one"
+            if facts["from"] > 1
+            else f"{run}, and one always stays"
+        )
+    if args.to is not None:
+        return f"{run}, and --to {args.to} lets all of them stay"
+    return f"{run}, and none of them is to leave"
+
+
+def _sizes(facts: dict[str, Any]) -> str:
+    return f"{facts['from']} -> {counted(facts['to'], 'instance')}"
+
+
 def _text(facts: dict[str, Any]) -> str:
     outcome = facts["outcome"]
     if outcome == "planned":
-        lines = [
-            f"plan {facts['plan']}: {facts['from']} -> {facts['to']} instances, {', '.join(facts['leaving'])} leave"
-        ]
+        lines = [f"plan {facts['plan']}: {_sizes(facts)}, {', '.join(facts['leaving'])} leave"]
         for move in facts["moves"]:
-            size = "unknown size" if move["bytes"] is None else f"{move['bytes']} bytes"
+            size = "unknown size" if move["bytes"] is None else counted(move["bytes"], "byte")
             how = "a ready copy waits" if move["ready_copy"] else "has to be learned"
             lines.append(f"  {move['task']}  from {move['from']}  {size}  {how}")
         return "\n".join(lines)
     if outcome == "nothing to do":
-        return "nothing to do" if "to" not in facts else f"nothing to do: {facts['to']} stay of {facts['from']}"
+        return f"nothing to do: {facts['why']}"
     if outcome == "running":
         verb = "is" if len(facts["leaving"]) == 1 else "are"
-        return f"{facts['from']} -> {facts['to']} instances; {', '.join(facts['leaving'])} {verb} leaving"
+        return f"{_sizes(facts)}; {', '.join(facts['leaving'])} {verb} leaving"
     if outcome == "rolled back":
         return "taken back; the leavers stay"
     gap = facts["hand_overs"]["max_ms"]
     pause = "no pause was measured" if gap is None else f"longest pause {gap} ms"
-    sizes = f"{facts['from']} -> {facts['to']} instances" if facts["from"] else f"{', '.join(facts['leaving'])} left"
+    sizes = _sizes(facts) if facts["from"] else f"{', '.join(facts['leaving'])} left"
     disturbed = facts.get("disturbed", 0)
-    others = f"{disturbed} other tasks paused too" if disturbed else "the other tasks never paused"
-    return f"{sizes}; {facts.get('moved', 0)} tasks moved; {pause}; {others}"
+    others = f"{counted(disturbed, 'other task')} paused too" if disturbed else "the other tasks never paused"
+    return f"{sizes}; {counted(facts.get('moved', 0), 'task')} moved; {pause}; {others}"

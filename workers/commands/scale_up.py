@@ -6,22 +6,24 @@ import asyncio
 import json
 import logging
 import secrets
-import sys
 import time
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
+from orchestrator.cli.settings import ACCESS, PLACE
 from orchestrator.coordinator.requests import ScaleDownRequest, StatusRequest
 from orchestrator.coordinator.secret import Right
 from orchestrator.errors import OrchestratorError, RefusedBySafety, TimedOut, WrongUse
 from orchestrator.group.scale_plan import Amount, parse_amount, target_size
-from orchestrator.settings import some_time, whole_number
+from orchestrator.names import counted
+from orchestrator.setting import some_time, whole_number
 from state.errors import StateError
 from state.log.group_store import GroupStore
-from workers.commands.run import INSTANCES_MAX, add_access, add_place
-from workers.commands.show import show_json
-from workers.fleet.client import Client, client_of, fleet_of
-from workers.fleet.fleet import FLEET, GRANTED, REQUEST, WITHDRAWN
+from workers.commands.run import INSTANCES_MAX
+from workers.commands.show import show_json, warn_of_idle
+from workers.fleet.client import Client, client_of
+from workers.fleet.fleet import GRANTED, REQUEST, WITHDRAWN
+from workers.fleet.presence import FLEET, fleet_of
 
 logger = logging.getLogger("orchestrator.scale_up")
 POLL_S, PERCENT_MAX = 0.1, 100_000
@@ -41,8 +43,7 @@ def run(argv: list[str]) -> int:
         "--timeout", type=checked(some_time), metavar="DURATION", default=600_000, help="how long to wait (exit 4)"
     )
     parser.add_argument("--json", action="store_true")
-    add_place(parser)
-    add_access(parser)
+    parser.settings(*PLACE, *ACCESS)
     args = parser.parse_args(argv)
     if (args.to is None) == (args.by is None):
         raise WrongUse("--to and --by exclude each other; give one" if args.to else "how many: give --to or --by")
@@ -67,24 +68,27 @@ async def _run(args: Any) -> dict[str, Any]:
         client.require(Right.SCALE)  # the request goes through the log
         current = sum(1 for i in before["instances"] if i["state"] != "leaving")
         if args.current is not None and args.current != current:
-            raise RefusedBySafety(f"{current} instances run, not {args.current}; look at `status` and decide again")
+            raise RefusedBySafety(
+                f"{counted(current, 'instance')} {'runs' if current == 1 else 'run'}, not {args.current}; look at `status` and decide again"
+            )
         to, by = _amounts(args)
         size = target_size(current, to=to, by=by, grow=True)
         if size - current > INSTANCES_MAX:
             raise WrongUse(f"{size - current} more instances are too many; write at most {INSTANCES_MAX}")
         since = before["hand_overs"]["count"]
         if size <= current:
-            return _facts(
-                current, current, [], "nothing to do", 0.0, await client.ask(StatusRequest(hand_overs_since=since))
-            )
-        if size > (tasks := len(before["tasks"])):
-            idle = f"{size - tasks} of them run none, but may hold copies"
-            print(f"{size} instances for {tasks} tasks: {idle}", file=sys.stderr, flush=True)
+            none = await client.ask(StatusRequest(hand_overs_since=since))
+            facts = _facts(current, current, [], "nothing to do", 0.0, none)
+            return {
+                **facts,
+                "why": f"{counted(current, 'instance')} {'runs' if current == 1 else 'run'}, and --to {args.to} asks for no more",
+            }
         if await fleet_of(log, application) is None:
             raise RefusedBySafety(
                 f"the instances of '{application}' were not started by `orchestrator run` here; start more with "
                 f"`orchestrator run MODULE:APP --instances {size - current}` where they live"
             )
+        warn_of_idle(size * max((row["workers"] for row in before["instances"]), default=1), len(before["tasks"]))
         started = time.monotonic()
         deadline = started + args.timeout / 1000
         added = await _ask_fleet(log, application, size - current, deadline)
@@ -175,8 +179,8 @@ def _facts(before: int, to: int, added: list[str], outcome: str, elapsed: float,
 
 def _text(facts: dict[str, Any]) -> str:
     if facts["outcome"] == "nothing to do":
-        return f"nothing to do: {facts['from']} instance{'s run' if facts['from'] != 1 else ' runs'}"
-    text = f"{facts['from']} -> {facts['to']} instances; {', '.join(facts['added'])} started"
+        return f"nothing to do: {facts['why']}"
+    text = f"{facts['from']} -> {counted(facts['to'], 'instance')}; {', '.join(facts['added'])} started"
     if facts["outcome"] == "done":
         gap = facts["hand_overs"]["max_ms"]
         text += f"; balanced after {facts['elapsed_s']:.1f} s"

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
+from orchestrator.cli.settings import PLACE
 from orchestrator.coordinator.secret import Right, Secret
 from orchestrator.errors import RefusedBySafety, WrongUse
 from state.log.protocol import GroupLog
 from state.private import publish
-from workers.commands.run import add_place
 from workers.commands.show import show_json
 from workers.connection.credentials import client_path, read_secret, renew
-from workers.fleet.client import description, fleet_of, log_of
+from workers.fleet.client import description, log_of
+from workers.fleet.presence import is_looked_after
 
 
 def run(argv: list[str]) -> int:
@@ -28,8 +29,7 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--out", metavar="FILE", help="write that secret to a new file, private to you")
     parser.add_argument("--renew", action="store_true", help="make a new secret; nothing may run")
     parser.add_argument("--json", action="store_true")
-    add_place(parser)
-    parser.setting("--secret-file")
+    parser.settings(*PLACE, "secret-file")
     args = parser.parse_args(argv)
     if (args.right is None) != (args.out is None):
         raise WrongUse("--right and --out go together: what the file shall allow, and its name")
@@ -62,7 +62,7 @@ async def _secret(args: Any) -> dict[str, Any]:
 
 async def _renewed(log: GroupLog, application: str, path: Path) -> Secret:
     await description(log, application)  # raises WrongUse for an application that the log does not know
-    if await fleet_of(log, application) is not None:
+    if await is_looked_after(log, application):
         raise RefusedBySafety(f"'{application}' runs, and its instances know the secret of now; stop them first")
     return await renew(log, application, path)
 

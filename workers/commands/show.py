@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import zip_longest
 from typing import Any
+
+from orchestrator.names import counted
+
+WIDTH = 100  # characters that a line of a table may have
 
 
 def show_json(facts: dict[str, Any]) -> None:
@@ -13,10 +19,38 @@ def show_json(facts: dict[str, Any]) -> None:
 
 
 def table(rows: Sequence[Sequence[object]], heads: Sequence[str]) -> str:
-    """Columns as wide as they must be."""
-    text = [list(heads), *[[("-" if cell is None else str(cell)) for cell in row] for row in rows]]
+    """Columns as wide as they must be. A cell of several words (a list) has each on a line of its own where the lines
+    would be wider than a terminal."""
+    wide = _aligned([_cells(row, ", ") for row in rows], heads)
+    if all(len(line) <= WIDTH for line in wide):
+        return "\n".join(wide)
+    lines: list[list[str]] = []
+    for row in rows:
+        columns = [cell.split("\n") for cell in _cells(row, "\n")]
+        lines += [list(line) for line in zip_longest(*columns, fillvalue="")]
+    return "\n".join(_aligned(lines, heads))
+
+
+def _cells(row: Sequence[object], between: str) -> list[str]:
+    return [between.join(cell) if isinstance(cell, list) else "-" if cell is None else str(cell) for cell in row]
+
+
+def _aligned(rows: Sequence[Sequence[str]], heads: Sequence[str]) -> list[str]:
+    text = [list(heads), *rows]
     widths = [max(len(row[i]) for row in text) for i in range(len(heads))]
-    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in text)
+    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in text]
+
+
+def warn_of_idle(workers: int, tasks: int) -> None:
+    """A line on standard error where there are more workers than tasks."""
+    if workers > tasks:
+        many = f"{counted(workers, 'worker')} for {counted(tasks, 'task')}"
+        one = workers - tasks == 1
+        print(
+            f"warning: {many}: {workers - tasks} of them {'runs' if one else 'run'} none, but may hold copies",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def shown_time(time_ms: int) -> str:

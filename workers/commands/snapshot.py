@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
 from orchestrator.errors import OrchestratorError, WrongUse
-from orchestrator.settings import whole_number
+from orchestrator.setting import whole_number
 from state import manifest, snapshot
 from state.errors import SnapshotUnusable
 from state.manifest import SnapshotManifest
@@ -28,7 +28,7 @@ def run(argv: list[str]) -> int:
     parser = Parser("snapshot", "List the snapshots of a folder, verify all their files, or remove the older ones.")
     parser.add_argument("action", metavar="list|verify|prune", choices=ACTIONS)
     parser.add_argument("name", nargs="?", metavar="SNAPSHOT", help="verify: that one alone")
-    parser.setting("--snapshots", default=".orchestrator/snapshots", help="the folder")
+    parser.setting("snapshots", default=".orchestrator/snapshots", help="the folder")
     parser.add_argument("--keep", type=checked(whole_number), metavar="N", help="prune: how many stay, the newest")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)

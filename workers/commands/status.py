@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 from orchestrator.cli.arguments import Parser
+from orchestrator.cli.settings import ACCESS, PLACE
 from orchestrator.coordinator.requests import StatusRequest
 from state.log.protocol import AT_LEAST_ONCE, EXACTLY_ONCE
-from workers.commands.run import add_access, add_place
 from workers.commands.show import show_json, table
 from workers.fleet.client import client_of, description
 from workers.tasks import halts
@@ -18,8 +18,7 @@ def run(argv: list[str]) -> int:
     parser = Parser("status", "Show instances and tasks.")
     parser.add_argument("app", metavar="APP")
     parser.add_argument("--json", action="store_true")
-    add_place(parser)
-    add_access(parser)
+    parser.settings(*PLACE, *ACCESS)
     args = parser.parse_args(argv)
     facts = asyncio.run(status(args))
     if args.json:
@@ -81,8 +80,8 @@ def text(facts: dict[str, Any]) -> str:
             t["active"],
             t["epoch"],
             t["input_lag"],
-            ", ".join(f"{c['instance']} ({c['restore_lag']} behind)" for c in t["learners"]),
-            ", ".join(f"{c['instance']} ({c['restore_lag']} behind)" for c in t["standbys"]),
+            [f"{c['instance']} ({c['restore_lag']} behind)" for c in t["learners"]],
+            [f"{c['instance']} ({c['restore_lag']} behind)" for c in t["standbys"]],
         )
         for t in facts["tasks"]
     ]
@@ -90,11 +89,11 @@ def text(facts: dict[str, Any]) -> str:
         [
             head,
             "",
-            table(instances, ("instance", "state", "tasks", "host", "pid")),
+            table(instances, ("instance", "state", "load", "host", "pid")),
             *(f"{i['id']}: {_commits(i, facts)}" for i in facts["instances"] if _commits(i, facts)),
             *(f"{i['id']}: {notice}" for i in facts["instances"] for notice in i["notices"]),
             "",
-            table(tasks, ("task", "active", "epoch", "input lag", "learners", "standbys")),
+            table(tasks, ("task", "active", "epoch", "records waiting", "learners (records)", "standbys (records)")),
         ]
     )
 

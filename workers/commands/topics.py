@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
+from orchestrator.cli.settings import PLACE
 from orchestrator.errors import RefusedBySafety, WrongUse
-from orchestrator.settings import whole_number
+from orchestrator.names import counted
+from orchestrator.setting import whole_number
 from state.log.group_store import GroupStore
-from workers.commands.run import add_place
 from workers.commands.show import show_json
 from workers.fleet.client import description, log_of
 from workers.prepare import DESCRIPTION
@@ -37,7 +38,7 @@ def run(argv: list[str]) -> int:
         help="how many it has then; keys are dealt anew, so the order of a key's records holds before and after, not across",
     )
     parser.add_argument("--json", action="store_true")
-    add_place(parser)
+    parser.settings(*PLACE)
     args = parser.parse_args(argv)
     if args.partitions > PARTITIONS_MAX:
         raise WrongUse(f"--partitions {args.partitions}: a task for each is too much; write at most {PARTITIONS_MAX}")
@@ -45,7 +46,7 @@ def run(argv: list[str]) -> int:
     if args.json:
         show_json(facts)
     elif facts["outcome"] == "nothing to do":
-        print(f"{facts['topic']} has {facts['to']} partitions already")
+        print(f"{facts['topic']} has {counted(facts['to'], 'partition')} already")
     else:
         print(f"{facts['topic']}: {facts['from']} -> {facts['to']} partitions")
     return 0

@@ -7,15 +7,17 @@ import time
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
+from orchestrator.cli.settings import ACCESS, PLACE
 from orchestrator.coordinator.handshake import NotTrusted
 from orchestrator.coordinator.requests import StatusRequest
 from orchestrator.errors import RefusedBySafety, TimedOut
-from orchestrator.settings import some_time, whole_number
+from orchestrator.names import counted
+from orchestrator.setting import some_time, whole_number
 from state.errors import LogMissing, LogUnusable
-from workers.commands.run import add_access, add_place
 from workers.commands.show import show_json
 from workers.connection.credentials import NoSecret
-from workers.fleet.client import client_of, description, fleet_of, log_of
+from workers.fleet.client import client_of, description, log_of
+from workers.fleet.presence import is_looked_after
 from workers.log.logs import NoLog
 
 POLL_S, MAKING_S = 0.1, 3.0
@@ -29,21 +31,20 @@ def run(argv: list[str]) -> int:
     )
     parser.add_argument("--timeout", type=checked(some_time), default=60_000, metavar="DURATION")
     parser.add_argument("--json", action="store_true")
-    add_place(parser)
-    add_access(parser)
+    parser.settings(*PLACE, *ACCESS)
     args = parser.parse_args(argv)
     facts = asyncio.run(_wait(args))
     if args.json:
         show_json(facts)
     else:
-        print(f"stable: generation {facts['generation']}, {facts['instances']} instances")
+        print(f"stable: generation {facts['generation']}, {counted(facts['instances'], 'instance')}")
     return 0
 
 
 async def _refuse_unknown(args: Any) -> None:
     """Raises WrongUse for an application that the log does not know, and which is not being started by a fleet."""
     async with log_of(args.app, args.log) as (application, log, _):
-        if await fleet_of(log, application) is None:
+        if not await is_looked_after(log, application):
             await description(log, application)
 
 
@@ -57,7 +58,11 @@ async def _wait(args: Any) -> dict[str, Any]:
                 while True:
                     status = await client.ask(StatusRequest(), retry_s=max(0.0, deadline - time.monotonic()))
                     there = len(status["instances"])
-                    seen = "tasks are moving" if not status["stable"] else f"{there} instances are there"
+                    seen = (
+                        "tasks are moving"
+                        if not status["stable"]
+                        else f"{counted(there, 'instance')} of {args.instances} {'is' if there == 1 else 'are'} there"
+                    )
                     if status["stable"] and there >= args.instances:
                         return {"application": application, "generation": status["generation"], "instances": there}
                     if time.monotonic() > deadline:

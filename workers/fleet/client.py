@@ -17,18 +17,18 @@ from typing import Any
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.connection import Connection, ConnectionEnded
 from orchestrator.coordinator.handshake import Credentials
-from orchestrator.coordinator.requests import Request
+from orchestrator.coordinator.requests import Request, StatusRequest
 from orchestrator.coordinator.secret import Right
 from orchestrator.coordinator.transport import connect
 from orchestrator.errors import NotThere, OrchestratorError, RefusedBySafety, TimedOut, WrongUse
 from state.log.group_store import GroupStore
 from state.log.protocol import GroupLog
 from workers.connection.credentials import client_credentials
-from workers.fleet.fleet import FLEET, started
+from workers.fleet.presence import is_here, is_looked_after
 from workers.log.logs import default_log, open_log
 from workers.prepare import DESCRIPTION
 
-FIND_S, ALONE_S, ASK_S = 8.0, 1.5, 20.0
+FIND_S, ALONE_S, ASK_S, ELSEWHERE_S = 8.0, 1.5, 20.0, 5.0
 _numbers = itertools.count(1)  # never the same twice: an answer that comes late is to nobody's request
 
 
@@ -96,9 +96,9 @@ class Client:
                 return await self._ask(request)
             except ConnectionEnded as error:
                 await self.close()
-                # With a fleet, a coordinator will be found in a moment; without one, nobody will be.
+                # With instances, a coordinator will be found in a moment; without any, nobody will be.
                 waited = time.monotonic() - begun
-                alone = waited >= ALONE_S and await fleet_of(self._log, self._application) is None
+                alone = waited >= ALONE_S and not await is_looked_after(self._log, self._application)
                 if waited >= retry_s or alone:
                     raise RefusedBySafety(
                         f"'{self._application}' has no coordinator ({error}); start it with `orchestrator run`"
@@ -162,11 +162,12 @@ def _raised(answer: messages.Answer) -> OrchestratorError:
     return kinds.get(answer.code, OrchestratorError)(answer.error)
 
 
-async def fleet_of(log: GroupStore, application: str) -> dict[str, Any] | None:
-    """The fleet that runs the application, if `orchestrator run` started one and its process is there."""
-    found = await log.metadata(application, FLEET, "fleet")
-    if found is None:
+async def host_elsewhere(client: Client, name: str) -> str | None:
+    """The other machine on which the group has an instance of that name; None where it has none, or nobody coordinates it."""
+    try:
+        async with asyncio.timeout(ELSEWHERE_S):
+            status = await client.ask(StatusRequest(), retry_s=0.0)
+    except (RefusedBySafety, TimeoutError, OSError):
         return None
-    facts: dict[str, Any] = json.loads(found)
-    same = not Path("/proc").exists() or started(facts["pid"]) == facts.get("started")
-    return facts if same else None
+    hosts = (row["host"] for row in status["instances"] if row["id"] == name and not is_here(row))
+    return next(hosts, None)

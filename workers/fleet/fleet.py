@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -23,28 +22,19 @@ from typing import Any, Protocol
 import msgspec
 
 from orchestrator.errors import RefusedBySafety
-from state import private
-from state.errors import DirectoryUnusable, StateError
-from state.log.group_store import GroupStore, MetadataKind
+from state.errors import StateError
+from state.log.group_store import GroupStore
 from workers.connection.listening import place_of_instance
+from workers.fleet.presence import FLEET, hold, named_of, started, this_process
 from workers.journal import wall_ms
 from workers.spec import FAILED_APP, InstanceSpec, encode_spec
 
 log = logging.getLogger("orchestrator.fleet")
-FLEET, REQUEST, GRANTED = MetadataKind("fleet"), "wish-", "granted-"  # as they are stored
+REQUEST, GRANTED = "wish-", "granted-"  # as they are stored
 TAKEN = "taken_by"  # in a request: the fleet that grants it
 WITHDRAWN = json.dumps({"add": 0, TAKEN: ""}).encode()
 LOOK_S, RESTART_S, RESTART_MAX_S = 0.25, 0.5, 10.0
 SHUT_DOWN_S, LEAVE_S = 20.0, 600.0
-
-
-def started(pid: int) -> str | None:
-    """What tells a process from a later one with its number: the kernel's start time of it. None where it is gone,
-    or where there is no /proc."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return None
 
 
 class Handle(Protocol):
@@ -126,6 +116,8 @@ class Slot:
 class Fleet:
     """Runs until every instance has ended, or `stop`."""
 
+    after_failure = "; the fleet stops"
+
     def __init__(self, host: Host, log_: GroupStore, base: InstanceSpec, say: Callable[[str], None]) -> None:
         self._host = host
         self._log = log_
@@ -139,6 +131,7 @@ class Fleet:
         self._id = secrets.token_hex(4)
         self._changed = asyncio.Event()
         self._registered: list[str] | None = None  # the instances that the log knows of
+        self._taken: set[str] = set()  # names of instances that are not of this fleet
         self._added: dict[str, list[str]] = {}  # requests that were granted, until the log has the answer
         self._trouble = False
         self._error: BaseException | None = None
@@ -147,29 +140,20 @@ class Fleet:
     def claim(self) -> None:
         """One fleet of an application in a state directory. Raises RefusedBySafety."""
         folder = Path(self._base.state_dir) / self._base.application
-        try:
-            private.make_folder(folder)
-            self._lock = os.open(folder / "fleet.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, private.FILE)
-        except OSError as error:
-            raise DirectoryUnusable(
-                f"the state folder {folder} cannot be made or written ({error.strerror}); choose another with --state-dir"
-            ) from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.read(self._lock, 32).decode(errors="replace").strip() or "unknown"
-            os.close(self._lock)
-            raise RefusedBySafety(
-                f"'{self._base.application}' is run already by process {holder}, with state in {folder}; add instances "
-                f"with `orchestrator scale-up {self._base.application} --by N`, or stop that one first"
-            ) from None
-        os.truncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        self._lock = hold(
+            folder / "fleet.lock",
+            f"'{self._base.application}' is run already by process {{holder}}, with state in {folder}; add instances "
+            f"with `orchestrator scale-up {self._base.application} --by N`, or stop that one first",
+        )
 
     async def check(self) -> None:
-        """Raises RefusedBySafety where a fleet runs the application with state elsewhere."""
+        """Raises RefusedBySafety where a fleet runs the application with state elsewhere, or an instance of its name."""
         found = await self._log.metadata(self._base.application, FLEET, "fleet")
         self._refuse_another(json.loads(found) if found else {})
+        if self._base.instance in await named_of(self._log, self._base.application):
+            raise RefusedBySafety(
+                f"instance '{self._base.instance}' of '{self._base.application}' runs already; stop it first"
+            )
 
     async def announce(self) -> None:
         """Tell in the log that this fleet runs the application. Raises RefusedBySafety where another one does, with
@@ -180,6 +164,7 @@ class Fleet:
             facts = self._facts([])
             if await self._log.replace_metadata(self._base.application, FLEET, "fleet", found, facts):
                 self._registered = []
+                self._taken = set(await named_of(self._log, self._base.application))
                 return
 
     def _refuse_another(self, other: dict[str, Any]) -> None:
@@ -228,14 +213,19 @@ class Fleet:
         return [name for name, slot in self._slots.items() if not slot.stopped]
 
     def _add(self) -> str:
-        name = f"i{self._next}"
-        listen = place_of_instance(self._base.listen, self._next)
-        self._next += 1
+        name, listen = self._place()
         slot = Slot(msgspec.structs.replace(self._base, instance=name, listen=listen))
         self._slots[name] = slot
         slot.watcher = asyncio.create_task(self._watch(name, slot))
         slot.watcher.add_done_callback(lambda watcher: self._ended(slot, watcher))
         return name
+
+    def _place(self) -> tuple[str, str]:
+        """The name of the next instance, and where it listens."""
+        while f"i{self._next}" in self._taken:
+            self._next += 1
+        self._next += 1
+        return f"i{self._next - 1}", place_of_instance(self._base.listen, self._next - 1)
 
     def _ended(self, slot: Slot, watcher: asyncio.Task[None]) -> None:
         """An instance is over. Where it could not be looked after any more (its host is gone), so is the fleet."""
@@ -255,7 +245,7 @@ class Fleet:
             if code > 0:
                 slot.stopped = True
                 self.code = 1 if code == FAILED_APP else code
-                self._say(f"{name} failed; the fleet stops")
+                self._say(f"{name} failed{self.after_failure}")
                 self.stop()
                 return
             self._say(f"{name} was killed by signal {-code}; it is started again")
@@ -303,8 +293,7 @@ class Fleet:
 
     def _facts(self, instances: list[str]) -> bytes:
         facts = {
-            "pid": os.getpid(),
-            "started": started(os.getpid()),
+            **this_process(),
             "state_dir": self._base.state_dir,
             "instances": instances,
             "after_leave": self._base.after_leave,
@@ -326,6 +315,7 @@ class Fleet:
                     continue  # withdrawn
             elif facts[TAKEN] != self._id:
                 continue  # by a fleet that has ended
+            self._taken = set(await named_of(self._log, self._base.application))
             self._added[request] = [self._add() for _ in range(int(facts["add"]))]
 
     async def _answer(self) -> None:

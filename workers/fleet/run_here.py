@@ -15,6 +15,7 @@ from pathlib import Path
 from orchestrator.error_report import report
 from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.model import Settings
+from orchestrator.names import counted
 from pipeline.app import App
 from pipeline.errors import PipelineError
 from pipeline.loading import runnable
@@ -112,7 +113,9 @@ async def _run(app: App, spec: InstanceSpec) -> int:
     finally:
         await opened.close()
     where = "a log in memory" if memory is not None else show_log(spec.log)
-    print(f"1 instance, {len(prepared.tasks())} tasks, {where}; Ctrl-C stops it", file=sys.stderr, flush=True)
+    print(
+        f"1 instance, {counted(len(prepared.tasks()), 'task')}, {where}; Ctrl-C stops it", file=sys.stderr, flush=True
+    )
     around = replace(REAL, load_app=lambda name, folder: app)
     if memory is not None:
 

@@ -236,12 +236,13 @@ def main() -> int:
     """`python -m workers.instance.instance`: the spec is the first line of standard input. The pipe is a leash: when it ends,
     whoever started the instance is gone, and the instance stops in order."""
     private_process()
+    spec = decode_instance(first_line())
     logging.basicConfig(
-        level=os.environ.get("ORCHESTRATOR_LOG_LEVEL", "WARNING").upper(),
+        level=spec.log_level,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    return run_instance(decode_instance(first_line()), leash=True)
+    return run_instance(spec, leash=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
 from pathlib import Path
 
@@ -33,7 +32,7 @@ def main() -> int:
     private_process()
     spec = decode_worker(line)
     logging.basicConfig(
-        level=os.environ.get("ORCHESTRATOR_LOG_LEVEL", "WARNING").upper(),
+        level=spec.instance.log_level,
         format=f"%(asctime)s {spec.instance.instance}.{spec.number} %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )

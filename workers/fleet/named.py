@@ -1,0 +1,90 @@
+"""`orchestrator run --name NAME`: one instance that joins the group by its name, or begins it, beside fleets and others.
+
+One rule: one process has a name at a time. On this machine a lock and the kernel say so, elsewhere the coordinator; of two
+that come at one moment the log takes one. The name is the member's: what comes back under it has its tasks and its state
+again. Everything else is as with a fleet of one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import RefusedBySafety
+from state.errors import StateError
+from state.log.group_store import GroupStore
+from workers.fleet.fleet import Fleet, Host
+from workers.fleet.presence import NAMED, fleet_of, hold, is_here, is_running, this_process
+from workers.journal import wall_ms
+from workers.spec import InstanceSpec
+
+log = logging.getLogger("orchestrator.named")
+FRESH_MS = 10_000  # a note from elsewhere that is younger may be of one that has not joined yet
+LOCK = "instance.lock"
+Elsewhere = Callable[[str], Awaitable[str | None]]
+
+
+class NamedInstance(Fleet):
+    """A fleet of one, by the name that its spec has. `elsewhere`: the host on which the group has a member of a name, where
+    it has one."""
+
+    after_failure = ""
+
+    def __init__(
+        self, host: Host, log_: GroupStore, base: InstanceSpec, say: Callable[[str], None], elsewhere: Elsewhere
+    ) -> None:
+        super().__init__(host, log_, base, say)
+        self._name = base.instance
+        self._elsewhere = elsewhere
+        self._note = b""
+
+    def claim(self) -> None:
+        """See Fleet. Raises RefusedBySafety."""
+        folder = Path(self._base.state_dir) / self._base.application / self._name
+        self._lock = hold(folder / LOCK, self._refusal(f"as process {{holder}}, with state in {folder}"))
+
+    async def announce(self) -> None:
+        """Takes the name in the log. Raises RefusedBySafety where another process has it."""
+        application = self._base.application
+        while True:
+            fleet = await fleet_of(self._log, application)
+            if fleet is not None and is_here(fleet) and self._name in fleet["instances"]:
+                raise RefusedBySafety(self._refusal(f"in the fleet of process {fleet['pid']}"))
+            found = await self._log.metadata(application, NAMED, self._name)
+            self._refuse_another(json.loads(found) if found else {})
+            other = await self._elsewhere(self._name)
+            if other is not None:
+                raise RefusedBySafety(
+                    f"{self._refusal(f'on {other}')}; where that has ended, try again after the session timeout"
+                )
+            self._note = self._facts([self._name])
+            if await self._log.replace_metadata(application, NAMED, self._name, found, self._note):
+                return
+
+    def _refuse_another(self, other: dict[str, Any]) -> None:
+        if other and is_here(other) and is_running(other) and other["pid"] != this_process()["pid"]:
+            raise RefusedBySafety(self._refusal(f"as process {other['pid']}, with state in {other['state_dir']}"))
+        if other and not is_here(other) and wall_ms() - other["at_ms"] < FRESH_MS:
+            raise RefusedBySafety(f"{self._refusal('on ' + other['host'])}; where that has ended, try again in 10 s")
+
+    def _refusal(self, where: str) -> str:
+        return (
+            f"instance '{self._name}' of '{self._base.application}' runs already {where}; stop that one first, or choose "
+            "another --name"
+        )
+
+    def _place(self) -> tuple[str, str]:
+        return self._name, self._base.listen
+
+    async def _keep_up(self) -> None:
+        """Nobody asks it for more instances."""
+
+    async def _forget(self) -> None:
+        """The name is free again, unless somebody else has taken it."""
+        try:
+            await self._log.replace_metadata(self._base.application, NAMED, self._name, self._note, None)
+        except StateError as error:  # the log may be what failed; the next one looks whether the process lives
+            log.info("the note of %s stays: %s", self._name, error)

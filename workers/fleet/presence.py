@@ -1,0 +1,86 @@
+"""Who runs an application: its fleet, and the instances that run by a name, as the log knows them and the kernel confirms.
+
+One rule: a note in the log may be of a process that has ended without a word. Of a process of this machine the kernel
+says whether it is there; of one elsewhere the note alone is known. Used by fleets, named instances and clients.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import RefusedBySafety
+from state import private
+from state.errors import DirectoryUnusable
+from state.log.group_store import GroupStore, MetadataKind
+
+FLEET, NAMED = MetadataKind("fleet"), MetadataKind("named")
+
+
+def started(pid: int) -> str | None:
+    """What tells a process from a later one with its number: the kernel's start time of it. None where it is gone,
+    or where there is no /proc."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return None
+
+
+def this_process() -> dict[str, Any]:
+    """Returns what a note says of the process that writes it."""
+    return {"pid": os.getpid(), "started": started(os.getpid()), "host": socket.gethostname()}
+
+
+def is_here(facts: dict[str, Any]) -> bool:
+    """Whether a note is of this machine; those of older versions are taken for it."""
+    return bool(facts.get("host", socket.gethostname()) == socket.gethostname())
+
+
+def is_running(facts: dict[str, Any]) -> bool:
+    """Whether the process of a note of this machine is there."""
+    return not Path("/proc").exists() or started(facts["pid"]) == facts.get("started")
+
+
+async def fleet_of(log: GroupStore, application: str) -> dict[str, Any] | None:
+    """The fleet that runs the application, if `orchestrator run` started one and its process is there."""
+    found = await log.metadata(application, FLEET, "fleet")
+    if found is None:
+        return None
+    facts: dict[str, Any] = json.loads(found)
+    return facts if is_running(facts) else None
+
+
+async def named_of(log: GroupStore, application: str) -> dict[str, dict[str, Any]]:
+    """Returns the instances that run by a name: those of this machine whose process is there, and whoever is noted elsewhere."""
+    notes = {name: json.loads(found) for name, found in (await log.metadata_of(application, NAMED)).items()}
+    return {name: facts for name, facts in notes.items() if not is_here(facts) or is_running(facts)}
+
+
+async def is_looked_after(log: GroupStore, application: str) -> bool:
+    """Whether a process that starts instances of the application is there."""
+    return await fleet_of(log, application) is not None or bool(await named_of(log, application))
+
+
+def hold(file: Path, refusal: str) -> int:
+    """Takes a lock that ends with this process; returns its descriptor. Raises RefusedBySafety, `refusal` with the process
+    that holds it in the place of `{holder}`; DirectoryUnusable."""
+    try:
+        private.make_folder(file.parent)
+        lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, private.FILE)
+    except OSError as error:
+        raise DirectoryUnusable(
+            f"the state folder {file.parent} cannot be made or written ({error.strerror}); choose another with --state-dir"
+        ) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.read(lock, 32).decode(errors="replace").strip() or "unknown"
+        os.close(lock)
+        raise RefusedBySafety(refusal.replace("{holder}", holder)) from None
+    os.truncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
