@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -19,10 +21,13 @@ from orchestrator.coordinator.transport import connect
 from orchestrator.errors import OrchestratorError
 from orchestrator.model import MemberStatus, Owner, Settings, Task, TaskId
 from state.log.memory import MemoryLog
+from state.log.protocol import Partition
+from state.store.memory import MemoryStore
 from tests.attacks.place import credentials, join_request
 from workers.commands.query import ask_where_it_is
 from workers.fleet.client import Client
 from workers.instance.instance_stores import InstanceStores
+from workers.worker.offered_stores import look_up
 
 TASK = TaskId(0, 0)
 
@@ -105,3 +110,15 @@ async def test_the_instance_is_looked_for_again(before: str) -> None:
         if before != "gone":
             await old.end()
         await new.end()
+
+
+def test_a_task_whose_state_is_not_measured_yet_does_not_say_that_a_key_is_absent() -> None:
+    """Right after a task was opened nobody knows how much of its changelog is missing."""
+    opened: Any = SimpleNamespace(store=MemoryStore(stamp={}))
+    run: Any = SimpleNamespace(stores={"t": opened}, process=None, ends={}, catching_up=False, position=lambda: 0)
+    worker: Any = SimpleNamespace(runs={TASK: run}, spec=SimpleNamespace(instance=SimpleNamespace(instance="i1")))
+    lookup = messages.Lookup(1, "0_0", "t", b"ann")
+    assert "try again" in look_up(worker, lookup).error
+    run.ends = {Partition("t-changelog", 0): 5}
+    found = look_up(worker, lookup)
+    assert (found.error, found.value, found.restore_lag) == ("", None, 5)

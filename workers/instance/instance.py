@@ -125,6 +125,8 @@ class Instance:
             if reported in ENDS:
                 if reported:
                     self._stop_all()
+                else:  # the group sent the instance away: a worker that it had not met yet is to go too
+                    self._say(b"leave")
                 return reported
             blame = self._note(number).read(code)
             if blame is not None and blame.stops(self._app) and self.spec.on_halt == "continue":

@@ -55,6 +55,10 @@ def look_up(worker: StoresPort, lookup: messages.Lookup) -> messages.Found:
     if run is None or opened is None:
         problem = f"{lookup.task} is not open on {worker.spec.instance.instance}; try again"
         return messages.Found(lookup.id, None, "", 0, problem)
+    if (
+        run.process is None and not run.ends
+    ):  # how much is missing is not known yet: a key that is not there may be on its way
+        return messages.Found(lookup.id, None, "", 0, f"{lookup.task} has just been opened; try again")
     lag = max(0, sum(run.ends.values()) - run.position()) if run.process is None else 0
     role = "active" if run.process is not None or run.catching_up else "standby"
     return messages.Found(lookup.id, opened.store.get(lookup.key), role, lag)
