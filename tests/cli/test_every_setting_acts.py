@@ -92,6 +92,7 @@ OTHERS: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {
     ("state-dir", (*ASKING, "secret")): (KAFKA,),
     ("state-dir", ("consume", "produce", "topics")): (),
     ("state-dir", ("demo",)): ("tests/demo/test_demo.py::test_the_tour",),
+    ("log", ("log",)): ("tests/failures/test_backups.py::test_tables_are_those_of_the_restored_log",),
     ("snapshots", ("snapshot",)): ("tests/cli/test_snapshot_command.py::test_listed_verified_and_pruned",),
     ("snapshots", ("backfill",)): (f"{SPARK}test_backfill_then_verify_with_java_from_the_wheel",),
     ("snapshots", ("verify",)): (f"{SNAPSHOTS}test_verify_compares_with_the_snapshot_and_what_came_after",),

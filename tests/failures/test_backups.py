@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -32,9 +30,8 @@ def stop(console: Console) -> None:
 
 
 def backup(console: Console) -> None:
-    log = console.folder / ".orchestrator/bank.db"
-    with closing(sqlite3.connect(log)) as source, closing(sqlite3.connect(console.folder / "copy.db")) as target:
-        source.backup(target)
+    copied = console.here("log", "backup", "bank", "copy.db", "--log", "sqlite:.orchestrator/bank.db", "--json")
+    assert copied.code == 0 and copied.json["bytes"] == (console.folder / "copy.db").stat().st_size, copied
 
 
 def pay(console: Console, amounts: dict[str, int]) -> None:
@@ -83,3 +80,19 @@ def test_a_bounce_keeps_what_is_on_disk(console: Console) -> None:
         assert balances(console, "abc") == dict.fromkeys("abc", turn + 1)
         stop(console)
     assert "wiped" not in console.said("run")
+
+
+def test_a_backup_replaces_nothing_and_says_what_it_cannot_copy(console: Console) -> None:
+    console.run(*FAST)
+    backup(console)
+    assert (console.folder / "copy.db").stat().st_mode & 0o077 == 0
+    for words, why in (
+        (("bank", "copy.db"), "is there already"),
+        (("bank", "nowhere/copy.db"), "cannot be written"),
+        (("nobody", "other.db"), "no log of application 'nobody'"),
+        (("bank", "other.db", "--log", "kafka://127.0.0.1:1"), "is no embedded log"),
+        (("bank", "other.db", "--log", "sqlite:bank.py"), "is not a log"),
+    ):
+        refused = console.here("log", "backup", *words)
+        assert refused.code in (1, 2) and refused.err.count("\n") == 1 and why in refused.err, refused
+    assert not list(console.folder.glob("*other*")) and not list(console.folder.glob(".*part"))
