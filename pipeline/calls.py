@@ -30,6 +30,13 @@ def unit_of(app: App, subtopology: Subtopology) -> str:
     for name in subtopology.processors:
         for topic in app.processors[name].sources:
             steps.setdefault(topic.topic, []).append(app.processors[name].batch)
+    if any(
+        app.tables[name].in_order for name in subtopology.tables
+    ):  # with what comes due in the past, and what its record writes
+        return RUN if any(app.processors[name].batch for name in subtopology.processors) else RECORD
+    sources = [topic for name in subtopology.processors for topic in app.processors[name].sources]
+    if any(topic.event_time.max_ahead_ms is not None for topic in sources):
+        return RECORD
     several = [batch for batch in steps.values() if len(batch) > 1]
     if not several:
         return CALL

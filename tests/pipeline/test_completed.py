@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator import App, Record
-from pipeline.driver import DictStore
+from pipeline.dict_store import DictStore
 from pipeline.errors import ProcessorFailed
 from pipeline.process import TaskProcess
 from pipeline.records import SourceRecord
