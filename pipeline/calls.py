@@ -24,8 +24,8 @@ CALL, RECORD, RUN = "call", "record", "run"  # what counts together: a call, the
 
 
 def unit_of(app: App, subtopology: Subtopology) -> str:
-    """Which calls count only together. A record that several steps read is completed by all of them; where one of these
-    takes batches, the whole run is."""
+    """Which calls count only together. A record that several steps read is completed by all of them; where a step of the
+    task takes batches, too, the whole run is."""
     steps: dict[str, list[bool]] = {}
     for name in subtopology.processors:
         for topic in app.processors[name].sources:
@@ -40,7 +40,7 @@ def unit_of(app: App, subtopology: Subtopology) -> str:
     several = [batch for batch in steps.values() if len(batch) > 1]
     if not several:
         return CALL
-    return RUN if any(any(batch) for batch in several) else RECORD
+    return RUN if any(any(batch) for batch in steps.values()) else RECORD
 
 
 def without_waiting(run: Coroutine[Any, Any, int]) -> int:
