@@ -293,7 +293,8 @@ class AtTimes(HoppingTable[K, V]):
     def __iter__(self) -> Iterator[WindowTable[K, V]]:
         view, at_ms = self._view, self._timestamp_ms
         for start_ms in view.windows.starts(view.time_of_call() if at_ms is None else at_ms):
-            if at_ms is not None or view.is_open(start_ms):
+            is_elsewhere = at_ms is not None and view.at_ms is not None  # a batch is at the time of each of its records
+            if is_elsewhere or view.is_open(start_ms):
                 yield OneWindow(view, start_ms)
 
     def at(self, timestamp_ms: int) -> HoppingTable[K, V]:

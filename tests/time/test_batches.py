@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator import App, ProcessorFailed, Sliding, Tumbling
+from orchestrator import App, Hopping, ProcessorFailed, Sliding, Tumbling
 from orchestrator.testing import Driver
 from pipeline.errors import DefinitionError
 
@@ -110,3 +110,29 @@ def test_sliding_windows_take_no_batch() -> None:
     sums = app.table("sums", key=str, value=int, default=int, window=Sliding(milliseconds=10))
     with pytest.raises(DefinitionError, match="sliding windows 'sums'"):
         app.processor(beats, sums, batch=True)(lambda beats, sums: None)
+
+
+def test_hopping_windows_in_batches() -> None:
+    """A record out of order is counted in the windows that are open, as it is one by one."""
+    answers = []
+    for batch in (True, False):
+        app = App("x")
+        beats = app.topic("beats", key=str, value=int)
+        window = Hopping(milliseconds=10, every=5 * MS)
+        sums = app.table("sums", key=str, value=int, default=int, window=window, retain=99 * MS)
+
+        def many(beats: Any, sums: Any) -> None:
+            for beat in beats:
+                for window in sums.at(beat.timestamp_ms):
+                    window[beat.key] += 1
+
+        def one(beat: Any, sums: Any) -> None:
+            for window in sums:
+                window[beat.key] += 1
+
+        app.processor(beats, sums, batch=batch)(many if batch else one)
+        with Driver(app) as d:
+            for time in (3, 12, 8):
+                d.send(beats, "a", 1, timestamp_ms=time)
+            answers.append(d.table(sums))
+    assert answers[0] == answers[1] == {("a", (0, 10)): 1, ("a", (5, 15)): 2, ("a", (10, 20)): 1}

@@ -60,11 +60,13 @@ class SlowLog(MemoryLog):
         return SlowReader(super().reader())
 
 
-def app_of(*, keeps_time: bool) -> App:
+def app_of(kind: str) -> App:
     app = App("x")
     left, right = app.topic("left", key=str, value=int), app.topic("right", key=str, value=int)
     out = app.topic("out", key=str, value=int)
-    kept: Any = app.timers("kept", key=str) if keeps_time else app.table("kept", key=str, value=int)
+    kept: Any = app.table("kept", key=str, value=int) if kind == "table" else app.timers("kept", key=str)
+    if kind == "table of topic":
+        kept = app.table_of(right, alias="kept")
 
     def each(record: Any, kept: Any, out: Any) -> None:
         out.send(record.key, record.timestamp_ms)
@@ -110,11 +112,12 @@ async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_is_fetched_later_is_not_late(tmp_path: Path) -> None:
-    assert await times(tmp_path, app_of(keeps_time=True)) == list(range(40))
+@pytest.mark.parametrize("kind", ["timers", "table of topic"])
+async def test_what_is_fetched_later_is_not_late(tmp_path: Path, kind: str) -> None:
+    assert await times(tmp_path, app_of(kind)) == list(range(40))
 
 
 @pytest.mark.asyncio
 async def test_a_task_that_keeps_no_time_does_not_wait(tmp_path: Path) -> None:
-    found = await times(tmp_path, app_of(keeps_time=False))
+    found = await times(tmp_path, app_of("table"))
     assert sorted(found) == list(range(40)) != found

@@ -1,8 +1,8 @@
 """Whether the next record of a task is known: its smallest head is, once no partition can hold an earlier one yet.
 
-One rule (KIP-695): a task that keeps time takes a record only when each of its inputs has one waiting, or was read to the
-end that the log has now; else all that lies in the slower input after a restart would come late. Tasks that keep no time,
-and those with one input, never wait here. Asked by the record loop before each turn.
+One rule (KIP-695): a task that keeps time, or has a topic as a table, takes a record only when each of its inputs has one
+waiting, or was read to the end that the log has now; else all that lies in the slower input after a restart would come late.
+Other tasks, and those with one input, never wait here. Asked by the record loop before each turn.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Heads:
     async def are_known(self, run: TaskRun) -> bool:
         """Whether the smallest of the heads is the next record."""
         process = run.process
-        if process is None or not process.keeps_time:
+        if process is None or not process.keeps_order:
             return True
         if len(run.inputs) == 1 and not run.merger.has_head(TICK, run.id.partition):
             return True
