@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pipeline.codecs import JsonCodec, codec_for, hashable_values, type_name
-from pipeline.definitions import Empty, KeyedDef, Owner, Stored, Topic
+from pipeline.definitions import Declared, Empty, KeyedDef, Owner, Stored, Topic
 from pipeline.errors import DefinitionError
 from pipeline.tables import StoreView, TableSpec
 from pipeline.time.durations import checked_time, duration_ms
@@ -243,7 +243,7 @@ def checked_timed(app: Owner, what: str, timed: Any) -> TimedDef[Any]:
     """What a function is called for: timers of `when_due`, windows of `when_closed`. Raises DefinitionError."""
     wanted, ways = (TimersDef, "app.timers(...)") if what == "when_due" else (WindowedDef, "app.table(..., window=...)")
     if not isinstance(timed, wanted):
-        shown = f"{timed.kind} {timed.name!r}" if isinstance(timed, Stored) else repr(timed)
+        shown = f"{timed.kind} {timed.name!r}" if isinstance(timed, Declared) else repr(timed)
         raise DefinitionError(f"app {app.id!r}: @app.{what} is for what {ways} gives, not for {shown}")
     if timed.app is not app:
         raise DefinitionError(f"{timed.kind} {timed.name!r} belongs to app {timed.app.id!r}, not to {app.id!r}")

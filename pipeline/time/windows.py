@@ -50,7 +50,7 @@ def _size(kind: str, size: timedelta | None, parts: dict[str, float]) -> int:
         raise DefinitionError(f"{kind}: give its size once, as a timedelta or as {', '.join(given)}=")
     try:
         return duration_ms(kind, "size", timedelta(**given) if size is None else size, least_ms=1)
-    except (TypeError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise DefinitionError(f"{kind}: {given} is no size: {error}") from None
 
 

@@ -28,6 +28,8 @@ def add(earlier: int, later: int) -> int:
         (lambda: Tumbling(hours=0), "size=0:00:00 is shorter than a millisecond"),
         (lambda: Tumbling(), "shorter than a millisecond"),
         (lambda: Tumbling(hours=-1), "shorter than a millisecond"),
+        (lambda: Tumbling(hours=float("nan")), "is no size"),
+        (lambda: Tumbling(days=10**12), "is no size"),
         (lambda: Tumbling(HOUR, hours=1), "give its size once"),
         (lambda: Tumbling(timedelta(microseconds=1500)), "not a whole number of milliseconds"),
         (lambda: Tumbling(days=1, zone="Europe/Nowhere"), "not the name of a time zone"),
