@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -399,3 +400,40 @@ def test_a_key_of_another_task_is_refused() -> None:
     assert len([error for error in errors if "rekey first" in error]) == len(errors) > 9
     assert any("timers 'silent': key '" in error for error in errors)
     assert beats.seen == []
+
+
+def test_async_functions_keep_the_same_order() -> None:
+    app = App("x")
+    beats, out = app.topic("beats", key=str, value=int), app.topic("out", key=str, value=str)
+    silent = app.timers("silent", key=str)
+    table = sums(app)
+
+    @app.processor(beats, table, silent)
+    async def beat(beat: Any, sums: Any, silent: Any) -> None:
+        await asyncio.sleep(0)
+        sums[beat.key] += beat.value
+        silent[beat.key] = max(0, beat.timestamp_ms - 2)  # due in the past
+        await asyncio.sleep(0)
+
+    @app.when_due(silent, out)
+    async def gone(due: Any, out: Any) -> None:
+        await asyncio.sleep(0)
+        out.send(due.key, f"due {due.timestamp_ms}")
+
+    @app.when_closed(table, out)
+    async def close(window: Any, out: Any) -> None:
+        await asyncio.sleep(0)
+        out.send(window.key, f"closed {window.value}")
+
+    with Driver(app) as d:
+        with d.together():
+            for at, key in ((3, "ann"), (4, "bob"), (15, "ann")):
+                d.send(beats, key, 1, timestamp_ms=at)
+        assert d.items(out) == [
+            ("ann", "due 1"),
+            ("bob", "due 2"),
+            ("ann", "closed 1"),
+            ("bob", "closed 1"),
+            ("ann", "due 13"),
+        ]
+        assert [record.timestamp_ms for record in d.records(out)] == [1, 2, 9, 9, 13]
