@@ -42,10 +42,10 @@ class _CallKeys:
         self._codec = codec
 
     def encode(self, value: tuple[int, Any]) -> bytes:
-        return _IN_CALL + time_bytes(value[0]) + self._codec.encode(value[1])
+        return _IN_CALL + _call_time(value[0]) + self._codec.encode(value[1])
 
     def decode(self, data: bytes) -> tuple[int, Any]:
-        return read_time(data), self._codec.decode(data[_HEAD:])
+        return _read_call_time(data), self._codec.decode(data[_HEAD:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class SessionsView(TimedView[tuple[int, K], V]):
     def _meeting(self, k: bytes) -> _Met:
         met = self._met.get(k)
         if met is None:
-            at_ms, data = read_time(k), k[_HEAD:]
+            at_ms, data = _read_call_time(k), k[_HEAD:]
             near = self._near(data, at_ms)
             sessions = [one for one in near if self.is_open(one[0])]
             if not sessions and not self.is_open(at_ms):  # nothing can be written there: what is retained is shown
@@ -206,10 +206,10 @@ class SessionsView(TimedView[tuple[int, K], V]):
         self, k: bytes, value: bytes | None, result: dict[bytes, bytes | None], written: dict[bytes, list[Bounds]]
     ) -> None:
         """What the stored bytes become where a call writes the session that a time meets. Raises WindowClosed."""
-        at_ms, key, met = read_time(k), k[_HEAD:], self._meeting(k)
+        at_ms, key, met = _read_call_time(k), k[_HEAD:], self._meeting(k)
         last_ms = max([at_ms, *(end for end, _ in met.sessions)])
         first_ms = min([at_ms, *(start for _, start in met.sessions)])
-        self.refuse_closed(last_ms)
+        self.refuse_closed(last_ms if at_ms >= 0 else at_ms)
         for end, start in written.get(key, ()):
             if start - self.gap_ms <= last_ms and first_ms <= end + self.gap_ms:
                 shown = self.keys_spec.key_codec.decode(key)
@@ -225,7 +225,7 @@ class SessionsView(TimedView[tuple[int, K], V]):
 
     def refuse_closed(self, end_ms: int) -> None:
         """Raises WindowClosed."""
-        if not self.is_open(end_ms):
+        if end_ms < 0 or not self.is_open(end_ms):
             raise WindowClosed(
                 f"table {self.spec.name!r}: a session with its last record at {end_ms} ms has closed; it can be read "
                 "while it is retained, and is not written any more"
@@ -265,8 +265,8 @@ class SessionsView(TimedView[tuple[int, K], V]):
     def keys_met(self, at_ms: int) -> list[tuple[bytes, K]]:
         """The keys of which a time meets a session, in the order of their bytes."""
         found = {k[1 + _LENGTH_BYTES : -TIME_BYTES] for k in self.scan(_SESSION, _AFTER_SESSIONS)}
-        found.update(k[_HEAD:] for k in self._live if read_time(k) == at_ms)
-        head = _IN_CALL + time_bytes(at_ms)
+        found.update(k[_HEAD:] for k in self._live if _read_call_time(k) == at_ms)
+        head = _IN_CALL + _call_time(at_ms)
         decode = self.keys_spec.key_codec.decode
         return [(data, decode(data)) for data in sorted(found) if self._present(head + data)]
 
@@ -304,6 +304,15 @@ class SessionsView(TimedView[tuple[int, K], V]):
 
     def _is_open_entry(self, index: bytes) -> bool:
         return self._closes(index) > self.position.reached and self.is_stored(index)
+
+
+def _call_time(at_ms: int) -> bytes:
+    """A time at which a call looks, which may lie before 0."""
+    return at_ms.to_bytes(TIME_BYTES, "big", signed=True)
+
+
+def _read_call_time(k: bytes) -> int:
+    return int.from_bytes(k[1:_HEAD], "big", signed=True)
 
 
 def _head(data: bytes) -> bytes:

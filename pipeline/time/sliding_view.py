@@ -248,6 +248,8 @@ class _AtRecord(AtTimes[K, V]):
 
     def __iter__(self) -> Iterator[OneWindow[K, V]]:
         view, at_ms = self._view, self._timestamp_ms
+        if at_ms is not None and at_ms < 0:
+            return
         for start_ms in view.starts_at(view.time_of_call() if at_ms is None else at_ms):
             if at_ms is not None or view.is_open(start_ms):
                 yield OneWindow(view, start_ms)

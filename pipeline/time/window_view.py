@@ -73,10 +73,12 @@ class WindowsView(TimedView[tuple[int, K], V]):
     # open, closed, forgotten
 
     def is_open(self, start_ms: int) -> bool:
-        return not self.position.has_passed(self.windows.end_of(start_ms) - 1 + self.grace_ms, self.order)
+        at_ms = self.windows.end_of(start_ms) - 1 + self.grace_ms
+        return start_ms >= 0 and not self.position.has_passed(at_ms, self.order)
 
     def is_forgotten(self, start_ms: int) -> bool:
-        return self.position.has_passed(self.windows.end_of(start_ms) - 1 + self.retain_ms, self.order)
+        at_ms = self.windows.end_of(start_ms) - 1 + self.retain_ms
+        return start_ms < 0 or self.position.has_passed(at_ms, self.order)
 
     def is_late(self, key: Any, timestamp_ms: int) -> bool:
         return not any(self.is_open(start) for start in self.windows.starts(timestamp_ms))
@@ -183,8 +185,9 @@ def _stored_spec(spec: TableSpec) -> TableSpec:
 
 
 def checked_at(view: TimedView[Any, Any], timestamp_ms: Any) -> int:
-    """A time for `at(...)`. Raises CodecError."""
-    if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool) or not 0 <= timestamp_ms <= LAST_MS:
+    """A time for `at(...)`; before 0 there is nothing, but a time some hours before a record's may lie there.
+    Raises CodecError."""
+    if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool) or not -LAST_MS <= timestamp_ms <= LAST_MS:
         raise CodecError(f"table {view.spec.name!r}: at({timestamp_ms!r}) is no time; give milliseconds since 1970")
     return timestamp_ms
 
@@ -280,7 +283,10 @@ class AtTime(OneWindow[K, V], TumblingTable[K, V]):
         return self._view.windows.starts(self._view.time_of_call())[0]
 
     def at(self, timestamp_ms: int) -> WindowTable[K, V]:
-        return OneWindow(self._view, self._view.windows.starts(checked_at(self._view, timestamp_ms))[0])
+        windows = self._view.windows
+        if checked_at(self._view, timestamp_ms) < 0:  # no window begins there
+            return OneWindow(self._view, timestamp_ms // windows.longest_ms * windows.longest_ms)
+        return OneWindow(self._view, windows.starts(timestamp_ms)[0])
 
 
 class AtTimes(HoppingTable[K, V]):
@@ -292,6 +298,8 @@ class AtTimes(HoppingTable[K, V]):
 
     def __iter__(self) -> Iterator[WindowTable[K, V]]:
         view, at_ms = self._view, self._timestamp_ms
+        if at_ms is not None and at_ms < 0:
+            return
         for start_ms in view.windows.starts(view.time_of_call() if at_ms is None else at_ms):
             is_elsewhere = at_ms is not None and view.at_ms is not None  # a batch is at the time of each of its records
             if is_elsewhere or view.is_open(start_ms):

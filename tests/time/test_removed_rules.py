@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.passing import Passing
-from pipeline.time import join_view, session_view, windows
+from pipeline.time import join_view, session_view
 from pipeline.time.due_index import DueIndex
 from pipeline.time.join_view import JoinView
 from pipeline.time.position import Position
@@ -75,9 +75,6 @@ RULES: dict[str, Patch] = {
     "what is retained is forgotten in the end": lambda patch: (
         patch.setattr(WindowsView, "is_forgotten", lambda self, start: False),
         patch.setattr(WindowsView, "forget_expired", lambda self: None),
-    ),
-    "windows begin at 0 or later": of(
-        windows.Hopping, "starts", lambda real: lambda self, at: [at // 5 * 5 - 5, at // 5 * 5]
     ),
     "records exactly the gap apart meet": of(
         SessionsView, "_near", lambda real: lambda self, data, at: _nearer(self, real, data, at)

@@ -437,3 +437,39 @@ def test_async_functions_keep_the_same_order() -> None:
             ("ann", "due 13"),
         ]
         assert [record.timestamp_ms for record in d.records(out)] == [1, 2, 9, 9, 13]
+
+
+def test_a_time_before_0_holds_nothing() -> None:
+    """As an hour before the first records has: it is read as empty, and cannot be written."""
+    app = App("x")
+    beats = app.topic("beats", key=str, value=int)
+    hourly = app.table("hourly", key=str, value=int, default=int, window=Tumbling(hours=1), retain=timedelta(days=1))
+    rolling = app.table(
+        "rolling", key=str, value=int, default=int, window=Hopping(hours=1, every=timedelta(minutes=30))
+    )
+    visits = session(app)
+    seen: list[Any] = []
+
+    @app.processor(beats, hourly, rolling, visits)
+    def beat(beat: Any, hourly: Any, rolling: Any, visits: Any) -> None:
+        hourly[beat.key] += 1
+        visits[beat.key].append(1)
+        before = hourly.at(beat.timestamp_ms - 3_600_000)
+        assert before["ann"] == 0 and "ann" not in before and len(before) == 0 and dict(before) == {}
+        assert (
+            list(rolling.at(-1)) == [] and visits.at(-100).get("ann") is None and visits.at(-100).window("ann") is None
+        )
+        for table in (before, visits.at(-100)):
+            try:
+                table["ann"] = 1 if table is before else [1]
+            except WindowClosed:
+                seen.append("closed")
+        seen.append(before.get(beat.key))
+
+    with Driver(app) as d:
+        for at in (0, 1_000):
+            try:
+                d.send(beats, "ann", 1, timestamp_ms=at)
+            except ProcessorFailed as failed:
+                assert isinstance(failed.__cause__, WindowClosed)  # of the session, at the end of the call
+    assert seen == ["closed", None, "closed", None]
