@@ -16,22 +16,72 @@ if TYPE_CHECKING:
     from pipeline.codecs import Codec as Codec
     from pipeline.errors import PipelineError as PipelineError
     from pipeline.errors import ProcessorFailed as ProcessorFailed
+    from pipeline.errors import WindowClosed as WindowClosed
     from pipeline.records import Record as Record
     from pipeline.sinks import Sink as Sink
     from pipeline.tables import Table as Table
+    from pipeline.time.tables import ClosedWindow as ClosedWindow
+    from pipeline.time.tables import Due as Due
+    from pipeline.time.tables import HoppingTable as HoppingTable
+    from pipeline.time.tables import SessionTable as SessionTable
+    from pipeline.time.tables import Timers as Timers
+    from pipeline.time.tables import TumblingTable as TumblingTable
+    from pipeline.time.tables import WindowTable as WindowTable
+    from pipeline.time.topic_view import TopicTable as TopicTable
+    from pipeline.time.windows import Hopping as Hopping
+    from pipeline.time.windows import Session as Session
+    from pipeline.time.windows import Sliding as Sliding
+    from pipeline.time.windows import Tumbling as Tumbling
+    from pipeline.time.windows import Window as Window
 
 PUBLIC = {
     "App": "pipeline.app",
+    "ClosedWindow": "pipeline.time.tables",
     "Codec": "pipeline.codecs",
+    "Due": "pipeline.time.tables",
+    "Hopping": "pipeline.time.windows",
+    "HoppingTable": "pipeline.time.tables",
     "PipelineError": "pipeline.errors",
     "ProcessorFailed": "pipeline.errors",
     "Record": "pipeline.records",
+    "Session": "pipeline.time.windows",
+    "SessionTable": "pipeline.time.tables",
     "Sink": "pipeline.sinks",
+    "Sliding": "pipeline.time.windows",
     "Table": "pipeline.tables",
+    "Timers": "pipeline.time.tables",
+    "TopicTable": "pipeline.time.topic_view",
+    "Tumbling": "pipeline.time.windows",
+    "TumblingTable": "pipeline.time.tables",
+    "Window": "pipeline.time.windows",
+    "WindowClosed": "pipeline.errors",
+    "WindowTable": "pipeline.time.tables",
 }
 ROOMS = ("pipeline", "state", "workers")
 
-__all__ = ["App", "Codec", "PipelineError", "ProcessorFailed", "Record", "Sink", "Table"]
+__all__ = [
+    "App",
+    "ClosedWindow",
+    "Codec",
+    "Due",
+    "Hopping",
+    "HoppingTable",
+    "PipelineError",
+    "ProcessorFailed",
+    "Record",
+    "Session",
+    "SessionTable",
+    "Sink",
+    "Sliding",
+    "Table",
+    "Timers",
+    "TopicTable",
+    "Tumbling",
+    "TumblingTable",
+    "Window",
+    "WindowClosed",
+    "WindowTable",
+]
 
 
 def __getattr__(name: str) -> Any:

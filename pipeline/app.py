@@ -15,16 +15,21 @@ from typing import Any, Literal, TypeVar, get_args, overload
 
 from pipeline.codecs import Codec
 from pipeline.declare import Declares, Name, Wait
-from pipeline.definitions import Declared, Resource, Start, TableDef, Topic, checked_name, checked_partitions
+from pipeline.declare_join import DeclaresJoins
+from pipeline.declare_tables import DeclaresTables
+from pipeline.declare_time import DeclaresTime, Options
+from pipeline.definitions import Declared, Resource, Start, Stored, Topic, checked_name, checked_partitions
 from pipeline.describe import check_schema, describe, with_others
 from pipeline.error_policy import SKIP, STOP, WAIT, Choice, ErrorPolicy, OnError
 from pipeline.errors import DefinitionError
+from pipeline.join_definition import JoinDef, checked_sides
 from pipeline.processors import (
     Processor,
     awaits,
     bind,
     checked_app,
     checked_backoff,
+    checked_batch,
     checked_concurrency,
     checked_on_error,
     checked_others,
@@ -33,6 +38,10 @@ from pipeline.processors import (
     checked_timeout,
     waits,
 )
+from pipeline.time.durations import idle_ms
+from pipeline.time.position import ORDERS
+from pipeline.timed_definitions import checked_timed
+from pipeline.topic_definitions import GlobalTableDef
 from pipeline.topology import Topology, build
 
 K = TypeVar("K")
@@ -43,13 +52,14 @@ Guarantee = Literal["exactly-once", "at-least-once"]
 _RUNNER = ("workers.fleet.run_here", "run_app")
 
 
-class App(Declares):
+class App(Declares, DeclaresTables, DeclaresTime, DeclaresJoins):
     """An application: an id, and what is declared on it.
 
     `partitions` is the number of partitions of the topics it creates; the count of a topic that exists wins.
     `on_error` is what happens to a record whose processing fails: "stop", "skip", or a topic of the app for dead
     letters (by name here, where no topic is declared yet); or these by class of error, where "wait" is one more: the
-    task pauses until the call succeeds.
+    task pauses until the call succeeds. `idle`: tasks without records for that long follow the wall clock ("30s"); what
+    then comes with an earlier time is out of order, which costs the one answer.
     """
 
     def __init__(
@@ -59,14 +69,17 @@ class App(Declares):
         partitions: int = 1,
         guarantee: Guarantee = "exactly-once",
         on_error: OnError = "stop",
+        idle: str | timedelta | None = None,
     ) -> None:
         self.id = checked_name("app", id)
         self.partitions = checked_partitions(f"app {id!r}", partitions)
         if guarantee not in get_args(Guarantee):
             raise DefinitionError(f'app {id!r}: guarantee={guarantee!r} is not "exactly-once" or "at-least-once"')
         self.guarantee: Guarantee = guarantee
+        self.idle_ms = None if idle is None else idle_ms(f"app {id!r}", idle)
         self.topics: dict[str, Topic[Any, Any]] = {}
-        self.tables: dict[str, TableDef[Any, Any]] = {}
+        self.tables: dict[str, Stored[Any]] = {}  # timers and joins among them
+        self.globals: dict[str, GlobalTableDef[Any, Any]] = {}
         self.resources: dict[str, Resource[Any]] = {}
         self.processors: dict[str, Processor] = {}
         self.on_error: OnError = checked_on_error(self, on_error) or "stop"
@@ -85,6 +98,8 @@ class App(Declares):
         partitions: int | None = None,
         start: Start = "beginning",
         alias: str | None = None,
+        timestamp: Callable[[V], int] | None = None,
+        max_ahead: timedelta | None = None,
     ) -> Topic[K, V]: ...
     @overload
     def topic(
@@ -96,6 +111,8 @@ class App(Declares):
         partitions: int | None = None,
         start: Start = "beginning",
         alias: str | None = None,
+        timestamp: Callable[[Any], int] | None = None,
+        max_ahead: timedelta | None = None,
     ) -> Topic[K, Any]: ...
     @overload
     def topic(
@@ -107,6 +124,8 @@ class App(Declares):
         partitions: int | None = None,
         start: Start = "beginning",
         alias: str | None = None,
+        timestamp: Callable[[Any], int] | None = None,
+        max_ahead: timedelta | None = None,
     ) -> Topic[Any, Any]: ...
     def topic(
         self,
@@ -114,64 +133,14 @@ class App(Declares):
         *,
         key: Any,
         value: Any,
-        partitions: int | None = None,
-        start: Start = "beginning",
-        alias: str | None = None,
+        **options: Any,
     ) -> Topic[Any, Any]:
-        """Declare a topic. `start` is where reading begins while no position is committed, or when it is gone."""
-        topic: Topic[Any, Any] = Topic(self, name, key, value, partitions=partitions, start=start, alias=alias)
+        """Declare a topic. `start` is where reading begins while no position is committed, or when it is gone. `timestamp`
+        gives a record's time from its value, in place of the log's; a record further ahead of stream time than `max_ahead`
+        goes by `on_error`."""
+        topic: Topic[Any, Any] = Topic(self, name, key, value, **options)
         self._register(self.topics, topic)
         return topic
-
-    @overload
-    def table(
-        self,
-        name: str,
-        *,
-        key: type[K] | Codec[K],
-        value: type[V] | Codec[V],
-        default: Callable[[], V] | None = None,
-        route: Callable[[K], Any] | None = None,
-        local: bool = False,
-        expire: timedelta | None = None,
-        upgrade: Callable[[Any], V] | None = None,
-        alias: str | None = None,
-    ) -> TableDef[K, V]: ...
-    @overload
-    def table(
-        self,
-        name: str,
-        *,
-        key: type[K] | Codec[K],
-        value: object,
-        default: Callable[[], Any] | None = None,
-        route: Callable[[K], Any] | None = None,
-        local: bool = False,
-        expire: timedelta | None = None,
-        upgrade: Callable[[Any], Any] | None = None,
-        alias: str | None = None,
-    ) -> TableDef[K, Any]: ...
-    @overload
-    def table(
-        self,
-        name: str,
-        *,
-        key: object,
-        value: object,
-        default: Callable[[], Any] | None = None,
-        route: Callable[[Any], Any] | None = None,
-        local: bool = False,
-        expire: timedelta | None = None,
-        upgrade: Callable[[Any], Any] | None = None,
-        alias: str | None = None,
-    ) -> TableDef[Any, Any]: ...
-    def table(self, name: str, *, key: Any, value: Any, **options: Any) -> TableDef[Any, Any]:
-        """Declare a table. `default` makes the value that `table[key]` gives for an absent key; `route` says which part
-        of a key decides its task; `local` lets each task keep what keys it likes; `expire` drops a key that long after
-        its last write (stream time); `upgrade` turns an older version's value into today's."""
-        table: TableDef[Any, Any] = TableDef(self, name, key, value, **options)
-        self._register(self.tables, table)
-        return table
 
     @overload
     def resource(self, factory: Callable[[], AsyncIterator[T]], /) -> Resource[T]: ...
@@ -257,11 +226,7 @@ class App(Declares):
         backoff: Wait,
     ) -> None:
         sources, declared = checked_sources(self, source), checked_others(self, others)
-        base = name = bind(function, declared, alias)
-        count = 1
-        while name in self.processors:  # one function may be declared on several sources
-            count += 1
-            name = f"{base}-{count}"
+        name = self._name_for(bind(function, declared, alias))
         is_async = awaits(function)
         tries = checked_retries(name, retries)
         found = Processor(
@@ -269,7 +234,7 @@ class App(Declares):
             function,
             sources,
             declared,
-            batch=bool(batch),
+            batch=checked_batch(name, batch, declared),
             on_error=checked_on_error(self, on_error),
             timeout_s=checked_timeout(name, timeout),
             is_async=is_async,
@@ -278,6 +243,68 @@ class App(Declares):
         )
         is_used = tries > 0 or waits(found.on_error, self.on_error)
         self.processors[name] = replace(found, backoff_s=checked_backoff(name, backoff, is_used=is_used))
+
+    def _add_due(
+        self, what: str, function: Callable[..., Any], timed: Any, others: Sequence[Any], options: Options
+    ) -> None:
+        """`what` is "when_due" or "when_closed"."""
+        found = self._called(function, others, options)
+        self.processors[found.name] = replace(found, due=checked_timed(self, what, timed))
+
+    def _add_join(
+        self,
+        function: Callable[..., Any],
+        left: Any,
+        right: Any,
+        others: Sequence[Any],
+        options: Options,
+        *,
+        within: Any,
+        kind: Any,
+        grace: Any,
+        on_late: Any,
+    ) -> None:
+        sides = checked_sides(self, left, right)
+        found = self._called(function, others, options, leading=2)
+        join = JoinDef(self, found.name, *sides, within=within, grace=grace, kind=kind, on_late=on_late)
+        self._add_stored(join)
+        self.processors[found.name] = replace(found, sources=tuple(dict.fromkeys(sides)), join=join)
+
+    def _called(
+        self, function: Callable[..., Any], others: Sequence[Any], options: Options, leading: int = 1
+    ) -> Processor:
+        """A function that is called with what time brings about, and not with the records of a source."""
+        declared = checked_others(self, others)
+        name = self._name_for(bind(function, declared, options.get("alias"), leading))
+        on_error = checked_on_error(self, options.get("on_error"))
+        tries = checked_retries(name, options.get("retries", 0))
+        is_used = tries > 0 or waits(on_error, self.on_error)
+        return Processor(
+            name,
+            function,
+            (),
+            declared,
+            on_error=on_error,
+            timeout_s=checked_timeout(name, options.get("timeout")),
+            is_async=awaits(function),
+            retries=tries,
+            backoff_s=checked_backoff(name, options.get("backoff"), is_used=is_used),
+        )
+
+    def _name_for(self, base: str) -> str:
+        """A name that no processor has yet: one function may be declared on several sources."""
+        name, count = base, 1
+        while name in self.processors:
+            count += 1
+            name = f"{base}-{count}"
+        return name
+
+    def _add_global(self, item: GlobalTableDef[Any, Any]) -> None:
+        self._register(self.globals, item)
+
+    def _add_stored(self, item: Any) -> None:
+        item.order = ORDERS * len(self.tables)
+        self._register(self.tables, item)
 
     def _register(self, where: dict[str, Any], item: Declared[Any]) -> None:
         if item.name in where:

@@ -24,16 +24,23 @@ CALL, RECORD, RUN = "call", "record", "run"  # what counts together: a call, the
 
 
 def unit_of(app: App, subtopology: Subtopology) -> str:
-    """Which calls count only together. A record that several steps read is completed by all of them; where one of these
-    takes batches, the whole run is."""
+    """Which calls count only together. A record that several steps read is completed by all of them; where a step of the
+    task takes batches, too, the whole run is."""
     steps: dict[str, list[bool]] = {}
     for name in subtopology.processors:
         for topic in app.processors[name].sources:
             steps.setdefault(topic.topic, []).append(app.processors[name].batch)
+    if any(
+        app.tables[name].in_order for name in subtopology.tables
+    ):  # with what comes due in the past, and what its record writes
+        return RUN if any(app.processors[name].batch for name in subtopology.processors) else RECORD
+    sources = [topic for name in subtopology.processors for topic in app.processors[name].sources]
+    if any(topic.event_time.max_ahead_ms is not None for topic in sources):
+        return RECORD
     several = [batch for batch in steps.values() if len(batch) > 1]
     if not several:
         return CALL
-    return RUN if any(any(batch) for batch in several) else RECORD
+    return RUN if any(any(batch) for batch in steps.values()) else RECORD
 
 
 def without_waiting(run: Coroutine[Any, Any, int]) -> int:

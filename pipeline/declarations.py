@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from pipeline.definitions import TableDef, Topic
+from pipeline.definitions import Stored, Topic
 from pipeline.error_policy import ErrorPolicy
 from pipeline.processors import Processor
 
@@ -25,7 +25,7 @@ class Declarations(Protocol):
     @property
     def topics(self) -> Mapping[str, Topic[Any, Any]]: ...
     @property
-    def tables(self) -> Mapping[str, TableDef[Any, Any]]: ...
+    def tables(self) -> Mapping[str, Stored[Any]]: ...
     @property
     def processors(self) -> Mapping[str, Processor]: ...
 

@@ -7,16 +7,18 @@ made by `process` (or by `fake()` for a test of the function alone). Using the d
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, overload
 
 from pipeline.codecs import Codec, JsonCodec, codec_for, encode_natural, hashable_values, type_name
 from pipeline.errors import CodecError, DefinitionError, DefinitionUsed
+from pipeline.event_time import EventTime
 from pipeline.records import Record
 from pipeline.sinks import FakeSink, Sink, checked_headers
 from pipeline.table_view import TableView
-from pipeline.tables import Table, TableSpec
+from pipeline.tables import StoreView, Table, TableSpec, stored_pairs
+from pipeline.time.position import Position
 
 A_co = TypeVar("A_co", covariant=True)
 K = TypeVar("K")
@@ -26,7 +28,7 @@ V2 = TypeVar("V2")
 
 Start = Literal["beginning", "end", "fail"]
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
-_DATA_NAMES = frozenset(dir(dict)) | {"range", "prefix", "send", "append", "add"}
+_DATA_NAMES = frozenset(dir(dict)) | {"range", "prefix", "send", "append", "add", "at", "window"}
 
 
 def checked_name(what: str, name: object) -> str:
@@ -113,6 +115,8 @@ class Topic(Declared[Sink[K, V]]):
         start: Start = "beginning",
         alias: str | None = None,
         rekeyed_from: Topic[Any, Any] | None = None,
+        timestamp: Callable[[Any], int] | None = None,
+        max_ahead: timedelta | None = None,
     ) -> None:
         super().__init__(app, name, alias)
         what = f"topic {name!r}"
@@ -122,6 +126,7 @@ class Topic(Declared[Sink[K, V]]):
         if start not in ("beginning", "end", "fail"):
             raise DefinitionError(f'{what}: start={start!r} is not one of "beginning", "end", "fail"')
         self.start = start
+        self.event_time = EventTime(name, self.value_codec, timestamp, max_ahead)
         self.rekeyed_from = rekeyed_from
 
     @property
@@ -208,8 +213,54 @@ class Topic(Declared[Sink[K, V]]):
         return target
 
 
-class TableDef(Declared[Table[K, V]]):
-    """A table: a dict of each task, kept in a store and the changelog `<app>-<name>-changelog`."""
+class Stored(Declared[A_co]):
+    """Whatever each task keeps in a store and the changelog `<app>-<name>-changelog`. `order` is that of declaration."""
+
+    key_codec: Codec[Any]
+    value_codec: Codec[Any]
+    spec: TableSpec
+    route: Callable[[Any], Any] | None = None
+    local: bool = False
+    order = 0
+    keeps_time: ClassVar[bool] = False  # something of it closes, comes due or is over
+    in_order: ClassVar[bool] = (
+        False  # the calls of a task with it are one at a time, and those of a record count together
+    )
+
+    @property
+    def changelog(self) -> str:
+        """The topic that holds every write."""
+        return f"{self.app.id}-{self.name}-changelog"
+
+    @property
+    def source(self) -> Topic[Any, Any] | None:
+        """The topic whose records write it, where it is the table of one."""
+        return None
+
+    def view(
+        self, store: StoreView, check_owner: Callable[[Any, bytes], None] | None, position: Position, *, announces: bool
+    ) -> TableView[Any, Any]:
+        """The table of a task. `announces`: somebody is called for what closes or comes due."""
+        return TableView(self.spec, store, check_owner)
+
+    def pairs(self, store: StoreView) -> Iterator[tuple[Any, Any]]:
+        """What a settled store holds of it, decoded, as the Driver and tools show it."""
+        return stored_pairs(self.spec, store)
+
+    def described(self) -> dict[str, Any]:
+        """The form of what is stored, as JSON-able data."""
+        return {"kind": "table"}
+
+    def partition_key(self, key: Any, codec: Codec[Any] | None = None) -> bytes:
+        """The bytes whose partition is the task of `key`. `codec` stands in where a source has one of the user's."""
+        routed = key if self.route is None else self.route(key)
+        if codec is not None:
+            return codec.encode(routed)
+        return self.spec.encode_key(key) if self.route is None else encode_natural(routed)
+
+
+class KeyedDef(Stored[A_co]):
+    """A table of the user's: typed keys and values, and whose task a key belongs to. Raises DefinitionError."""
 
     kind = "table"
 
@@ -220,17 +271,17 @@ class TableDef(Declared[Table[K, V]]):
         key: Any,
         value: Any,
         *,
-        default: Callable[[], V] | None = None,
-        route: Callable[[K], Any] | None = None,
+        default: Callable[[], Any] | None = None,
+        route: Callable[[Any], Any] | None = None,
         local: bool = False,
         expire: timedelta | None = None,
-        upgrade: Callable[[Any], V] | None = None,
+        upgrade: Callable[[Any], Any] | None = None,
         alias: str | None = None,
     ) -> None:
         super().__init__(app, name, alias)
-        what = f"table {name!r}"
-        self.key_codec: Codec[K] = codec_for(key, what=f"{what}, key", key=True)
-        self.value_codec: Codec[V] = codec_for(value, what=f"{what}, value")
+        what = f"{self.kind} {name!r}"
+        self.key_codec = codec_for(key, what=f"{what}, key", key=True)
+        self.value_codec = codec_for(value, what=f"{what}, value")
         if isinstance(self.key_codec, JsonCodec) and not hashable_values(key):
             raise DefinitionError(
                 f"{what}, key: {type_name(key)} cannot be the key of a dict; use frozen=True or a tuple"
@@ -258,7 +309,7 @@ class TableDef(Declared[Table[K, V]]):
         if default is not None:
             self._check_default(default)
 
-    def _check_default(self, default: Callable[[], V]) -> None:
+    def _check_default(self, default: Callable[[], Any]) -> None:
         """A default that is no value of the table would only be noticed at the first absent key."""
         try:
             self.spec.encode_value(default())
@@ -267,21 +318,13 @@ class TableDef(Declared[Table[K, V]]):
                 f"table {self.name!r}: default={default!r} does not make one of its values: {error}"
             ) from None
 
-    @property
-    def changelog(self) -> str:
-        """The topic that holds every write."""
-        return f"{self.app.id}-{self.name}-changelog"
+
+class TableDef(KeyedDef[Table[K, V]]):
+    """A table: a dict of each task."""
 
     def fake(self) -> Table[K, V]:
         """A dict with the default, for a test of a function alone."""
-        return TableView(self.spec, _Empty())
-
-    def partition_key(self, key: K, codec: Codec[Any] | None = None) -> bytes:
-        """The bytes whose partition is the task of `key`. `codec` stands in where a source has one of the user's."""
-        routed = key if self.route is None else self.route(key)
-        if codec is not None:
-            return codec.encode(routed)
-        return self.spec.encode_key(key) if self.route is None else encode_natural(routed)
+        return TableView(self.spec, Empty())
 
 
 class Resource(Declared[A_co]):
@@ -294,7 +337,7 @@ class Resource(Declared[A_co]):
         self.factory = factory
 
 
-class _Empty:
+class Empty:
     """A store with nothing in it."""
 
     def get(self, key: bytes) -> bytes | None:

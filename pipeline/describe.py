@@ -12,6 +12,7 @@ from typing import Any
 
 from pipeline.codecs import Codec, JsonCodec, codec_name
 from pipeline.declarations import Declarations
+from pipeline.definitions import TableDef
 from pipeline.errors import SchemaRefused
 from pipeline.schemas import unreadable
 from pipeline.topology import Topology
@@ -47,6 +48,7 @@ def describe(app: Declarations, topology: Topology) -> dict[str, Any]:
                 "partitions": by_table[name].partitions,
                 "expire_ms": table.spec.expire_ms,
                 "schema": _schema(table.value_codec),
+                **({} if type(table) is TableDef else {"form": table.described()}),
             }
             for name, table in sorted(app.tables.items())
             if name in by_table
@@ -108,6 +110,12 @@ def check_schema(app: Declarations, kept: Mapping[str, Any]) -> None:
                 f"{what}: expire= cannot be given or taken away later (the time of each write is stored with "
                 "the value); change it back, or give the table another name"
             )
+        form, kept_form = table.described(), old.get("form", {"kind": "table"})
+        if form != kept_form:
+            raise SchemaRefused(
+                f"{what}: it is stored as {_shown_form(kept_form)}, not as {_shown_form(form)}; change it back, or give it "
+                "another name"
+            )
         if table.spec.upgrade is not None:
             continue
         if value != old["value_codec"]:
@@ -118,6 +126,11 @@ def check_schema(app: Declarations, kept: Mapping[str, Any]) -> None:
         problem = unreadable(old.get("schema"), _schema(table.value_codec)) if value == "json" else None
         if problem is not None:
             raise SchemaRefused(f"{what}: {problem}, or app.table(..., upgrade=function)")
+
+
+def _shown_form(form: Mapping[str, Any]) -> str:
+    sizes = ", ".join(f"{name} {value}" for name, value in form.items() if name != "kind" and value is not None)
+    return f"{form['kind']} ({sizes})" if sizes else str(form["kind"])
 
 
 def _schema(codec: Codec[Any]) -> dict[str, Any] | None:

@@ -11,11 +11,14 @@ a running loop it is `async with Driver(app) as bank: await bank.send(...)`, wit
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from pipeline.calls import without_waiting
+from pipeline.definitions import Stored
+from pipeline.dict_store import DictStore
 from pipeline.errors import PipelineError, ProcessorFailed
 from pipeline.merge import Merger
 from pipeline.partitioner import partition_of
@@ -25,36 +28,18 @@ from pipeline.records import Record, SourceRecord
 from pipeline.resources import Resources
 from pipeline.retries import Waiting
 from pipeline.sinks import checked_headers, checked_timestamp, encoded
-from pipeline.tables import stored_pairs
+from pipeline.task_tables import global_views
+from pipeline.topic_definitions import GlobalTableDef
 
 if TYPE_CHECKING:
     from pipeline.app import App
     from pipeline.definitions import TableDef, Topic
+    from pipeline.time.windows import Window
+    from pipeline.timed_definitions import HoppingDef, SessionDef, TimedDef, TimersDef, TumblingDef
+    from pipeline.topic_definitions import TopicTableDef
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-class DictStore:
-    """A StoreView over a dict."""
-
-    def __init__(self) -> None:
-        self.data: dict[bytes, bytes] = {}
-
-    def get(self, key: bytes) -> bytes | None:
-        return self.data.get(key)
-
-    def range(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        for key in sorted(self.data):
-            if (start is None or key >= start) and (stop is None or key < stop):
-                yield key, self.data[key]
-
-    def write(self, changes: Mapping[bytes, bytes | None]) -> None:
-        for key, value in changes.items():
-            if value is None:
-                self.data.pop(key, None)
-            else:
-                self.data[key] = value
 
 
 class Driver:
@@ -81,6 +66,9 @@ class Driver:
         self._inbox: dict[str, Merger] = {}
         self._stores: dict[str, dict[str, DictStore]] = {}
         self._latest_ms = -1
+        self._event_times = {topic.topic: topic.event_time for topic in app.topics.values()}
+        self._late: Counter[str] = Counter()
+        self._shared = {name: DictStore() for name in app.globals}
         self._held = False
 
     def __enter__(self) -> Driver:
@@ -111,7 +99,8 @@ class Driver:
                 stores = {table: DictStore() for table in sub.tables}
                 self._stores[task] = stores
                 self._inbox[task] = Merger()
-                process = TaskProcess(self.app, sub, partition, stores, self._partitions, resources, rests=False)
+                outside: dict[Any, Any] = {**resources, **global_views(self.app, self._shared)}
+                process = TaskProcess(self.app, sub, partition, stores, self._partitions, outside, rests=False)
                 self._tasks[task] = process
         self._task_of = {topic: sub.number for sub in self.topology.subtopologies for topic in sub.sources}
 
@@ -173,20 +162,67 @@ class Driver:
             self._held = False
         self._finish()
 
-    def table(self, table: TableDef[K, V], partition: int | None = None) -> dict[K, V]:
-        """What a table holds, of all tasks or of one partition's. Raises PipelineError."""
+    @overload
+    def table(self, table: TableDef[K, V], partition: int | None = None) -> dict[K, V]: ...
+    @overload
+    def table(
+        self,
+        table: TumblingDef[K, V] | HoppingDef[K, V] | SessionDef[K, V],
+        partition: int | None = None,
+    ) -> dict[tuple[K, Window], V]: ...
+    @overload
+    def table(self, table: TopicTableDef[K, V] | GlobalTableDef[K, V], partition: int | None = None) -> dict[K, V]: ...
+    @overload
+    def table(self, table: TimersDef[K], partition: int | None = None) -> dict[K, int]: ...
+    def table(self, table: Stored[Any] | GlobalTableDef[Any, Any], partition: int | None = None) -> dict[Any, Any]:
+        """What a table holds, of all tasks or of one partition's: by key, of windows and sessions by (key, Window), of
+        timers the due times. Raises PipelineError."""
         checked_app(self.app, table)
-        result: dict[K, V] = {}
+        if isinstance(table, GlobalTableDef):
+            return dict(table.pairs(self._shared[table.name]))
+        result: dict[Any, Any] = {}
         for task, stores in self._stores.items():
             if table.name not in stores or partition not in (None, self._tasks[task].partition):
                 continue
-            for key, value in stored_pairs(table.spec, stores[table.name]):
+            for key, value in table.pairs(stores[table.name]):
                 if key in result:
                     raise PipelineError(
                         f"table {table.name!r}: several tasks hold the key {key!r}; look at one with partition=..."
                     )
                 result[key] = value
         return result
+
+    def late(self, timed: TimedDef[Any] | Callable[..., Any]) -> int:
+        """How many records came when all of a windowed table, or of a join (by its function), was closed for them.
+        Raises PipelineError."""
+        if isinstance(timed, Stored):
+            checked_app(self.app, timed)
+            if not timed.keeps_time:
+                raise PipelineError(f"{timed.kind} {timed.name!r} has no windows, so nothing comes late for it")
+            return self._late[timed.name]
+        joins = [one.join for one in self.app.processors.values() if one.function is timed and one.join is not None]
+        if not joins:
+            raise PipelineError(f"{timed!r} is neither a windowed table nor the function of a join")
+        return sum(self._late[join.name] for join in joins)
+
+    def advance(self, to_ms: int) -> None:
+        """Time comes to here in every task, as with a quiet input: what is due before happens, and records of an earlier
+        time are out of order from now on. Raises ProcessorFailed."""
+        self._complete(self._advance(to_ms))
+
+    async def _advance(self, to_ms: int) -> int:
+        if not self._tasks:
+            raise PipelineError("a Driver runs inside its block: with Driver(app) as driver: ...")
+        checked_timestamp("advance", to_ms)
+        self._latest_ms = max(self._latest_ms, to_ms)
+        for task, process in self._tasks.items():
+            try:
+                while not await process.advance(to_ms):
+                    if process.waiting is not None:
+                        raise _waits(process.waiting, task)
+            finally:
+                self._take(task, process)
+        return await self._process()
 
     def items(self, topic: Topic[K, V]) -> list[tuple[K, V]]:
         """The (key, value) pairs of all records of a topic so far, in the order they were written."""
@@ -214,16 +250,22 @@ class Driver:
         self._ends[topic, partition] = offset + 1
         raw = SourceRecord(offset, rest[2], rest[0], rest[1], rest[3])
         self._records[topic].append((partition, raw))
+        for name, table in self.app.globals.items():
+            if table.of.topic == topic:
+                self._shared[name].write(table.entries(raw))
         number = self._task_of.get(topic)
         if number is not None:
-            self._inbox[f"{number}_{partition}"].add(topic, partition, [raw])
+            self._inbox[f"{number}_{partition}"].add(topic, partition, self._event_times[topic].stamped([raw]))
 
     def _finish(self) -> None:
         """Process what waits, in the sync form."""
+        self._complete(self._process())
+
+    def _complete(self, work: Coroutine[Any, Any, int]) -> None:
         if any(process.needs_async for process in self._tasks.values()):
-            self._wait(self._process())
+            self._wait(work)
         else:
-            without_waiting(self._process())
+            without_waiting(work)
 
     async def _process(self) -> int:
         """Run tasks, in their natural order, until nothing waits; returns how many runs that took."""
@@ -240,13 +282,18 @@ class Driver:
         try:
             await self._run_to_the_end(task, process, records)
         finally:
-            changes = process.collect()
-            for table, written in changes.writes.items():
-                self._stores[task][table].write(written)
-            process.mark_applied()
-            for (topic, partition), outputs in changes.outputs.items():
-                for output in outputs:
-                    self._append(topic, partition, output.key, output.value, output.timestamp_ms, output.headers)
+            self._take(task, process)
+
+    def _take(self, task: str, process: TaskProcess) -> None:
+        """What a task did is there: for tables, and for the readers of what it sent."""
+        changes = process.collect()
+        for table, written in changes.writes.items():
+            self._stores[task][table].write(written)
+        process.mark_applied()
+        self._late.update(changes.late)
+        for (topic, partition), outputs in changes.outputs.items():
+            for output in outputs:
+                self._append(topic, partition, output.key, output.value, output.timestamp_ms, output.headers)
 
     async def _run_to_the_end(self, task: str, process: TaskProcess, records: list[tuple[str, Any]]) -> None:
         """A retry follows at once; an error that waits ends it."""
@@ -286,6 +333,7 @@ class AsyncDriver:
         self.table = driver.table
         self.items = driver.items
         self.records = driver.records
+        self.late = driver.late
 
     async def send(
         self,
@@ -313,6 +361,11 @@ class AsyncDriver:
         self._driver._write(topic, key, value, timestamp_ms, headers)
         if not self._driver._held:
             await self._process()
+
+    async def advance(self, to_ms: int) -> None:
+        """See `Driver.advance`."""
+        async with self._one_at_a_time:
+            await self._driver._advance(to_ms)
 
     async def _process(self) -> None:
         async with self._one_at_a_time:

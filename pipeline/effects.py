@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from pipeline.records import OutputRecord, RawRecord
 from pipeline.table_view import TableView
@@ -31,18 +31,39 @@ class Changes:
     skipped: int
     dead_lettered: int
     stream_time_ms: int
+    late: Mapping[str, int]  # records that came when all was closed for them, by table or join
+
+
+class UnitOfTime(Protocol):
+    """How far time has come, which counts, or does not, with the unit (`pipeline.passing`)."""
+
+    def settle(self) -> None: ...
+    def undone(self) -> None: ...
+    def stand_at(self, timestamp_ms: int) -> None: ...
 
 
 class Effects:
     """See the module text. `units`: calls of one record, or of one run, count only together."""
 
-    def __init__(self, tables: Mapping[str, TableView[Any, Any]], *, units: bool, stream_time_ms: int) -> None:
+    def __init__(
+        self,
+        tables: Mapping[str, TableView[Any, Any]],
+        partitions: Mapping[str, int],
+        *,
+        units: bool,
+        stream_time_ms: int,
+    ) -> None:
+        self.partitions = partitions  # the counts of the topics that are written to
         self.outputs: dict[Place, list[OutputRecord]] = {}
         self.skipped = self.dead_lettered = 0
         self.stream_time_ms = stream_time_ms
         self._tables = tables
         self._done: dict[Place, list[OutputRecord]] = {} if units else self.outputs
         self._before = (0, 0)
+        self._late: dict[str, int] = {}
+        self._late_before: dict[str, int] = {}
+        self.passing: UnitOfTime | None = None
+        self._due = False  # something due was completed since the last take
         self._positions: dict[str, int] = {}
         self._records_in = 0
         self.reached: dict[str, int] = {}  # of each topic the offset after the last completed record, collected or not
@@ -52,6 +73,8 @@ class Effects:
     def begin(self) -> None:
         """What is done from now on counts with `complete`, or not at all."""
         self._before = self.skipped, self.dead_lettered
+        if self._late:
+            self._late_before = dict(self._late)
         for table in self._tables.values():
             table.layers.begin_unit()
 
@@ -61,15 +84,22 @@ class Effects:
             self._done.setdefault(place, []).extend(records)
         self.outputs.clear()
         self._before = self.skipped, self.dead_lettered
+        if self._late:
+            self._late_before = dict(self._late)
         for table in self._tables.values():
             table.layers.end_unit()
+        if self.passing is not None:
+            self.passing.settle()
 
     def undo(self) -> None:
         """The open unit never was."""
         self.skipped, self.dead_lettered = self._before
+        self._late = dict(self._late_before)
         self.outputs.clear()
         for table in self._tables.values():
             table.layers.undo_unit()
+        if self.passing is not None:
+            self.passing.undone()
 
     # completed records
 
@@ -78,9 +108,20 @@ class Effects:
         self.skipped += 1
         self._before = (self._before[0] + 1, self._before[1])
 
+    def late_one(self, name: str) -> None:
+        """A record is late for a table or join."""
+        self._late[name] = self._late.get(name, 0) + 1
+
     @property
     def has_completed(self) -> bool:
-        return bool(self._positions)
+        return bool(self._positions) or self._due
+
+    def time_passed(self, stream_time_ms: int) -> None:
+        """Time has come to here without a record, or something due has happened."""
+        self._due = True
+        self.stream_time_ms = max(self.stream_time_ms, stream_time_ms)
+        if self.passing is not None:
+            self.passing.stand_at(stream_time_ms)
 
     def completed(self, topic: str, record: RawRecord) -> None:
         """All calls of this record have ended well, and of those before it in its topic."""
@@ -101,6 +142,7 @@ class Effects:
         """Everything that completed records did since the last take."""
         collected = {name: table.collect(self.stream_time_ms) for name, table in self._tables.items()}
         skipped, dead_lettered = self._before if self._done is not self.outputs else (self.skipped, self.dead_lettered)
+        late = self._late_before if self._done is not self.outputs else self._late
         changes = Changes(
             outputs=dict(self._done),
             writes={name: writes for name, (writes, _) in collected.items() if writes},
@@ -110,7 +152,12 @@ class Effects:
             skipped=skipped,
             dead_lettered=dead_lettered,
             stream_time_ms=self.stream_time_ms,
+            late=late,
         )
+        self._late = {
+            name: count - late.get(name, 0) for name, count in self._late.items() if count != late.get(name, 0)
+        }
+        self._late_before, self._due = {}, False
         self._done.clear()
         self._positions, self._records_in = {}, 0
         self.skipped, self.dead_lettered = self.skipped - skipped, self.dead_lettered - dead_lettered

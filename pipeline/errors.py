@@ -50,6 +50,10 @@ class WrongTask(PipelineError, KeyError):
         return str(self.args[0]) if self.args else ""
 
 
+class WindowClosed(PipelineError):
+    """A window or session that has closed was written."""
+
+
 class OtherKey(PipelineError):
     """A call that is one of several at once used a key that is not its record's."""
 
@@ -84,7 +88,12 @@ class ProcessorFailed(PipelineError):
     @property
     def record(self) -> str:
         """Where the record is: `payments-3@17`."""
-        return f"{self.topic}-{self.partition}@{self.offset}"
+        return shown_place(self.topic, self.partition, self.offset)
+
+
+def shown_place(topic: str, partition: int, offset: int) -> str:
+    """Where a record is; what came due lies in no topic, and has an offset below 0."""
+    return f"what came due of {topic}" if offset < 0 else f"{topic}-{partition}@{offset}"
 
 
 _FIELDS = ("processor", "task", "topic", "partition", "offset", "frames")

@@ -6,10 +6,12 @@ record's other calls did. Used by TaskProcess.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
+from pipeline.effects import Effects
 from pipeline.error_policy import SKIP
+from pipeline.errors import ProcessorFailed
 from pipeline.failures import dead_letter, failed, without_our_head
 from pipeline.lanes import Outputs
 from pipeline.records import RawRecord
@@ -28,7 +30,7 @@ class Into(Protocol):
 class FailedCalls:
     """Of one task. `partitions`: the counts of the topics that dead letters go to."""
 
-    def __init__(self, task: str, partition: int, partitions: Mapping[str, int], effects: Into) -> None:
+    def __init__(self, task: str, partition: int, partitions: Mapping[str, int], effects: Effects) -> None:
         self.tries = Tries()
         self.partitions = partitions
         self._task = task
@@ -48,6 +50,22 @@ class FailedCalls:
         """A call has failed. Raises CallAgain where it is made again, ProcessorFailed where its processor stops."""
         count = self.tries.failed(step, topic, self._partition, raw, error, in_call=not decoding)
         self.leave(step, topic, raw, error, into, tries=count, decoding=decoding)
+
+    def leave_all(self, steps: Iterable[Step], topic: str, raw: RawRecord, error: Exception, *, whole: bool) -> None:
+        """The policies of all steps of a record decide, together unless each is `whole`. Raises ProcessorFailed where one of
+        them stops."""
+        effects = self._effects
+        if not whole:
+            effects.begin()
+        try:
+            for step in steps:
+                self.leave(step, topic, raw, error)
+        except ProcessorFailed:
+            if not whole:
+                effects.undo()
+            raise
+        if not whole:
+            effects.end()
 
     def leave(
         self,

@@ -33,7 +33,8 @@ def failed(
 ) -> ProcessorFailed:
     """The error of a processor that stops, to be raised from `error`."""
     shown = f"{type(error).__name__}: {error}".rstrip(": ")
-    where = f"{topic}-{partition}@{raw.offset} in task {task}"
+    due = getattr(raw, "where", None)  # what came due has no place in a topic
+    where = f"{due or f'{topic}-{partition}@{raw.offset}'} in task {task}"
     if decoding:
         kind: type[ProcessorFailed] = DecodingFailed
         message = f"{processor} cannot read {where}: {error}; correct the type, or {_WAYS.split(', or ')[1]}"

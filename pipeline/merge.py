@@ -72,6 +72,10 @@ class Merger:
         """Where reading goes on in the partitions of which nothing waits: what lies before holds no record."""
         return {place: offset for place, offset in self._read_to.items() if not self._waiting[place]}
 
+    def has_head(self, topic: str, partition: int) -> bool:
+        """Whether a record of a partition waits."""
+        return bool(self._waiting.get((topic, partition)))
+
     def read_to(self, topic: str, partition: int) -> int | None:
         """Where reading goes on; None where nothing was added with a position yet."""
         return self._read_to.get((topic, partition))

@@ -13,7 +13,8 @@ from pipeline.calls import CALL, refuse_awaitable
 from pipeline.codecs import Codec
 from pipeline.failed_calls import FailedCalls
 from pipeline.records import RawRecord, Record
-from pipeline.steps import Source, Step
+from pipeline.steps import Step
+from pipeline.task_sources import Source
 
 # What a user function may raise as a failure of its call: sys.exit() in a processor is no orderly end.
 FAILURES = (Exception, SystemExit)

@@ -14,27 +14,30 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.at_once import AtOnce
-from pipeline.calls import CALL, RECORD, RUN, in_time, newest, refuse_awaitable, unit_of, without_waiting
+from pipeline.batches import Batches
+from pipeline.calls import CALL, RECORD, RUN, in_time, refuse_awaitable, unit_of, without_waiting
 from pipeline.effects import Changes as Changes
 from pipeline.effects import Effects
-from pipeline.error_policy import WAIT
 from pipeline.errors import PipelineError, ProcessorFailed
 from pipeline.failed_calls import FailedCalls
 from pipeline.lanes import Lane, Outputs
 from pipeline.overlap import More
+from pipeline.passing import passing_of
 from pipeline.plain_calls import FAILURES, plain_calls
-from pipeline.records import RawRecord, Record
+from pipeline.records import TICK, RawRecord, Record
 from pipeline.retries import CallAgain, Waiting
-from pipeline.steps import Arrived, Item, Source, Step, count_of, steps_of
+from pipeline.steps import Arrived, Item, Step, count_of, steps_of
 from pipeline.table_view import TableView
 from pipeline.tables import StoreView
+from pipeline.task_sources import sources_of
 from pipeline.task_tables import routed, tables_of
+from pipeline.time.position import Position
 
 if TYPE_CHECKING:
     from pipeline.app import App
     from pipeline.topology import Subtopology
 
-_NOTHING: Mapping[str, Any] = {}
+_NOTHING: Mapping[Any, Any] = {}
 _STANDING_STILL = float  # as a clock: float() is 0.0
 
 
@@ -43,7 +46,7 @@ class TaskProcess:
     a call is to be made again: then give it the records that are `left` once its delay is over.
 
     `partitions` gives the partition count of every topic that is written to. `resources` are those of the worker, by
-    name; `max_call_s` is the timeout of async calls that have none of their own; `rests`: False where nobody waits between
+    name, and global tables; `max_call_s` is the timeout of async calls that have none of their own; `rests`: False where nobody waits between
     tries: an error that waits ends the run. After an error other than ProcessorFailed of the user's code (a store that cannot be read) drop the object.
     """
 
@@ -54,7 +57,7 @@ class TaskProcess:
         partition: int,
         stores: Mapping[str, StoreView],
         partitions: Mapping[str, int],
-        resources: Mapping[str, Any] = _NOTHING,
+        resources: Mapping[Any, Any] = _NOTHING,
         max_call_s: float | None = None,
         *,
         rests: bool = True,
@@ -62,22 +65,29 @@ class TaskProcess:
         self.task = f"{subtopology.number}_{partition}"
         self.partition = partition
         self.finished = 0  # records of the latest run that are completed; read by whoever watches a long call
-        self._subtopology = subtopology
         self._partitions = partitions
         self.again: CallAgain | None = None
         self.waiting: Waiting | None = None  # for something outside: what an operator should know
-        self._tables = tables_of(app, subtopology, partition, stores)
+        position = Position()
+        self._tables = tables_of(app, subtopology, partition, stores, position)
         self._stream_time_ms = max((table.stream_ms for table in self._tables.values()), default=-1)
         self._unit = unit_of(app, subtopology)
-        self._effects = Effects(self._tables, units=self._unit != "call", stream_time_ms=self._stream_time_ms)
+        units = self._unit != CALL
+        self._effects = Effects(self._tables, partitions, units=units, stream_time_ms=self._stream_time_ms)
         self._on_error = FailedCalls(self.task, partition, partitions, self._effects)
-        self._steps: list[Step] = []
-        self._sources: dict[str, Source] = {}
+        self._batches = Batches(self.task, self._effects, self._on_error, self._unit)
 
         def made(tables: Mapping[str, TableView[Any, Any]], outputs: Outputs) -> dict[str, Step]:
             return steps_of(app, subtopology, partition, self._partitions, resources, max_call_s, tables, outputs)
 
-        self._prepare(app, made(self._tables, self._effects.outputs))
+        steps = made(self._tables, self._effects.outputs)
+        self._steps = [steps[name] for name in subtopology.processors]
+        self._batch_steps = [step for step in self._steps if step.processor.batch]
+        self._sources = sources_of(app, self._steps, self._tables)
+        self._passing = passing_of(self, self._effects, self._on_error, position, self._tables, self._steps, partition)
+        self._is_limited = any(source.max_ahead_ms is not None for source in self._sources.values())
+        self.keeps_time = self._passing is not None
+        self.keeps_order = self.keeps_time or any(source.tables for source in self._sources.values())
         self._plain = plain_calls(self._steps, self._sources, self._unit, partition, self._on_error)
         self.needs_async = any(step.is_async for step in self._steps)
         self.most_at_once = max((step.processor.concurrency for step in self._steps), default=1)
@@ -99,17 +109,6 @@ class TaskProcess:
         """Of the completed records."""
         return self._effects.stream_time_ms
 
-    def _prepare(self, app: App, made: Mapping[str, Step]) -> None:
-        for table in self._tables.values():
-            table.closed = True
-        for name in self._subtopology.processors:
-            step, processor = made[name], app.processors[name]
-            self._steps.append(step)
-            for topic in processor.sources:
-                source = self._sources.setdefault(topic.topic, Source(topic.key_codec, topic.value_codec))
-                (source.batch_steps if processor.batch else source.steps).append(step)
-        self._batch_steps = [step for step in self._steps if step.processor.batch]
-
     def processors_of(self, topic: str) -> list[str]:
         """The names of the processors that read a topic."""
         source = self._sources[topic]
@@ -117,7 +116,7 @@ class TaskProcess:
 
     def counts_are(self, partitions: Mapping[str, int]) -> None:
         """Topics have grown: what is sent from now on goes by these counts."""
-        self._partitions = self._on_error.partitions = partitions
+        self._partitions = self._on_error.partitions = self._effects.partitions = partitions
         lanes = self._at_once.lanes if self._at_once is not None else ()
         for step in [*self._steps, *(step for lane in lanes for step in lane.steps.values())]:
             for sink in step.sinks:
@@ -177,8 +176,15 @@ class TaskProcess:
         """The same for every app. A cancelled run has undone the calls it was in; `take` may come at any moment. Where
         calls overlap, `more` is asked for further records as long as some could begin; it adds them to `records` too."""
         again: CallAgain | None = None
+
+        def goes_on() -> bool:
+            return clock() < until
+
         try:
-            await self._run(records, clock, until, more)
+            if self._passing is not None and self._batch_steps:
+                await self._passing.run_parts(records, goes_on)
+            else:
+                await self.run_some(records, goes_on, more)
         except CallAgain as error:
             again = error
         self._ended(again)
@@ -201,11 +207,12 @@ class TaskProcess:
         if self._at_once is not None:
             self._at_once.nudge()
 
-    async def _run(
-        self, records: Sequence[tuple[str, RawRecord]], clock: Callable[[], float], until: float, more: More
+    async def run_some(
+        self, records: Sequence[tuple[str, RawRecord]], goes_on: Callable[[], bool], more: More = tuple
     ) -> None:
-        """Any app's calls. Waits only where a processor does."""
-        if len(self._steps) == len(self._batch_steps) == 1:
+        """Any app's calls. Waits only where a processor does. Raises CallAgain, ProcessorFailed."""
+        passing = self._passing
+        if passing is None and len(self._steps) == len(self._batch_steps) == 1:
             await self._run_batch(self._steps[0], records)
             return
         effects = self._effects
@@ -218,21 +225,22 @@ class TaskProcess:
         try:
             try:
                 if self._at_once is not None:
-                    await self._at_once.run(
-                        records, lambda: clock() < until, more, lambda topic, raw: self._one(topic, raw, waiting)
-                    )
+                    await self._at_once.run(records, goes_on, more, lambda topic, raw: self._one(topic, raw, waiting))
                 else:
                     for topic, raw in records:
+                        too_far = self._sources[topic].too_far(raw, self._stream_time_ms)
+                        if passing is not None and not too_far and not await passing.has_come(raw, goes_on):
+                            break
                         await self._one(topic, raw, waiting)
                         self.finished += 1
-                        if clock() >= until:
+                        if not goes_on():
                             break
             except (ProcessorFailed, CallAgain) as error:
                 if self._unit == RUN:
                     raise
                 failure = error  # the records before it are completed by the batches that wait for them
             for step, arrived in waiting:
-                await self._batch(step, arrived)
+                await self._batches.run(step, arrived)
         except BaseException:
             if self._unit == RUN:
                 effects.undo()
@@ -242,7 +250,8 @@ class TaskProcess:
         if self._unit == RUN:
             effects.end()
             for topic, raw in records[: self.finished]:
-                effects.completed(topic, raw)
+                if topic != TICK:
+                    effects.completed(topic, raw)
 
     async def _run_batch(self, step: Step, records: Sequence[tuple[str, RawRecord]]) -> None:
         """The same where one batch step is all there is: nothing is done per record but reading it."""
@@ -257,11 +266,11 @@ class TaskProcess:
             failure = error  # the records before it are completed first
         read = [item for item in items if item is not None]
         self.finished = len(items)
-        if failure is None and not step.time_steps and (not read or await self._call_batch(step, read)):
+        if failure is None and not step.time_steps and (not read or await self._batches.call(step, read)):
             self._all_completed(records)
             return
         arrived = [(topic, raw, item) for (topic, raw), item in zip(records, items, strict=False)]
-        await self._batch(step, arrived)
+        await self._batches.run(step, arrived)
         if failure is not None:
             raise failure
 
@@ -276,21 +285,12 @@ class TaskProcess:
         self._effects.skipped_one()
         self._effects.completed(topic, raw)
 
-    def refuse(self, topic: str, raw: RawRecord, error: Exception) -> None:
-        """Complete a record without calling anything, as if each of its processors had raised `error`. Raises
-        ProcessorFailed where one of them stops."""
-        if self._unit != CALL:
-            self._effects.begin()
-        try:
-            for step in (*self._sources[topic].steps, *self._sources[topic].batch_steps):
-                self._on_error.leave(step, topic, raw, error)
-        except ProcessorFailed:
-            if self._unit != CALL:
-                self._effects.undo()
-            raise
-        if self._unit != CALL:
-            self._effects.end()
-        self._effects.completed(topic, raw)
+    def refuse(self, topic: str, raw: RawRecord, error: Exception, completed: RawRecord | None = None) -> None:
+        """Complete a record (as if it were `completed`) without calling anything, as if each of its processors had raised
+        `error`. Raises ProcessorFailed where one of them stops."""
+        source = self._sources[topic]
+        self._on_error.leave_all((*source.steps, *source.batch_steps), topic, raw, error, whole=self._unit == CALL)
+        self._effects.completed(topic, completed or raw)
 
     def collect(self) -> Changes:
         """Everything that completed records did since the last take. Writes stay visible to reads until `settle`."""
@@ -300,22 +300,47 @@ class TaskProcess:
         """The stores have what the oldest take that was not settled gave."""
         self._effects.mark_applied()
 
+    # time
+
+    async def advance(self, timestamp_ms: int, goes_on: Callable[[], bool] = lambda: True) -> bool:
+        """Time has come to here without a record: what is due before happens, for as long as `goes_on`; whether all of it
+        has. Raises ProcessorFailed."""
+        again: CallAgain | None = None
+        try:
+            if self._passing is not None and not await self._passing.pass_to(timestamp_ms, goes_on):
+                return False
+            if timestamp_ms > self._effects.stream_time_ms:
+                self._effects.time_passed(timestamp_ms)
+        except CallAgain as error:
+            again = error
+        self._ended(again)
+        return again is None
+
     # one record
 
     async def _one(self, topic: str, raw: RawRecord, waiting: list[tuple[Step, list[Arrived]]]) -> None:
         """The calls of one record; what reads it in batches gets it later, and completes it."""
         effects = self._effects
+        if topic == TICK:
+            effects.time_passed(raw.timestamp_ms)
+            return
+        too_far = self._sources[topic].too_far(raw, self._stream_time_ms) if self._is_limited else None
+        if too_far is not None:
+            self.refuse(topic, raw, too_far, too_far.moving_no_time(raw))
+            return
         if self._unit == RECORD:
             effects.begin()
         try:
             item = self.arrive(topic, raw)
             source = self._sources[topic]
+            for table in source.tables:
+                table.take(raw, self._stream_time_ms)
             if item is not None:
                 for step in source.steps:
-                    if step.is_async:
-                        await self.wait_for(step, item)
+                    if self._passing is not None:
+                        await self._passing.call(step, item)
                     else:
-                        self.call(step, item)
+                        await self.make(step, item)
         except BaseException:
             if self._unit == RECORD:
                 effects.undo()
@@ -324,7 +349,8 @@ class TaskProcess:
             effects.end()
         for step, arrived in waiting:
             if step in source.batch_steps:
-                arrived.append((topic, raw, item))
+                is_late = self._passing is not None and item is not None and self._passing.is_late(step, item)
+                arrived.append((topic, raw, None if is_late else item))
         if self._unit != RUN and not source.batch_steps:
             effects.completed(topic, raw)
 
@@ -337,9 +363,13 @@ class TaskProcess:
         """Decode. None where it cannot be read and the policy does not stop for that. Raises PipelineError."""
         source = self._sources.get(topic)
         if source is None:
-            raise PipelineError(f"task {self.task} reads {', '.join(sorted(self._sources))}, not {topic!r}")
+            raise PipelineError(
+                f"task {self.task} reads {', '.join(sorted(filter(None, self._sources)))}, not {topic!r}"
+            )
         if raw.timestamp_ms > self._stream_time_ms:
             self._stream_time_ms = raw.timestamp_ms
+        if self._passing is not None:
+            self._stream_time_ms = self._passing.reach(raw)
         key, value = raw.key, raw.value
         try:
             record: Record[Any, Any] = Record(
@@ -371,6 +401,12 @@ class TaskProcess:
                 raise
             self._on_error.failed(step, item.topic, item.raw, error, into)
 
+    async def make(self, step: Step, item: Item) -> None:
+        if step.is_async:
+            await self.wait_for(step, item)
+        else:
+            self.call(step, item)
+
     async def wait_for(self, step: Step, item: Item, into: Effects | Lane | None = None) -> None:
         try:
             with step.open(item.raw.timestamp_ms, item.stream_ms, (item.raw.key,)):
@@ -379,37 +415,3 @@ class TaskProcess:
             if error is step.fault:
                 raise
             self._on_error.failed(step, item.topic, item.raw, error, into)
-
-    # a batch: one that fails is run again one by one, so the others' effects stay and the culprit is found
-
-    async def _batch(self, step: Step, arrived: Sequence[Arrived]) -> None:
-        """The calls of a batch step, which complete its records."""
-        for part in step.cut(arrived):
-            await self._part(step, part)
-
-    async def _part(self, step: Step, arrived: Sequence[Arrived]) -> None:
-        items = [item for _, _, item in arrived if item is not None]
-        whole = not items or await self._call_batch(step, items)
-        for topic, raw, item in arrived:
-            if not whole and item is not None and not await self._call_batch(step, [item]):
-                raise PipelineError(f"task {self.task}: a batch of one is neither done nor failed")
-            if self._unit != RUN:
-                self._effects.completed(topic, raw)
-
-    async def _call_batch(self, step: Step, items: Sequence[Item]) -> bool:
-        """False where a batch of several failed: nothing of it counts."""
-        try:
-            with step.open(newest(items), items[-1].stream_ms, {item.raw.key for item in items}):
-                if step.is_async:
-                    await in_time(step, step.batch(items))
-                else:
-                    result = step.function(step.batch(items), *step.arguments)
-                    if result is not None:
-                        refuse_awaitable(step.name, result)
-        except FAILURES as error:
-            if error is step.fault:
-                raise
-            if len(items) > 1 and step.policy.of(error) != WAIT:
-                return False
-            self._on_error.failed(step, items[0].topic, items[0].raw, error)
-        return True

@@ -13,16 +13,22 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from pipeline.definitions import Declared, Owner, Resource, TableDef, Topic, aliases
+from pipeline.definitions import Declared, Owner, Resource, Stored, Topic, aliases
 from pipeline.error_policy import WAIT, Choice, OnError
 from pipeline.errors import DefinitionError
+from pipeline.join_definition import JoinDef
+from pipeline.time.windows import Sliding
+from pipeline.timed_definitions import SessionDef, TimedDef, TimersDef, WindowedDef
+from pipeline.topic_definitions import GlobalTableDef
 
+_LEADING = {1: "parameter, which takes the record", 2: "two parameters, which take the records"}
 MOST_BACKOFF_S = 60.0  # the pause between two tries doubles up to this, or up to a longer `backoff=`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Processor:
-    """A function, what it reads, and what it is given. A re-key is one too: `function` is its `by`."""
+    """A function, what it reads, and what it is given. A re-key is one too: `function` is its `by`. `due`: it is called
+    for what closes or comes due there, and reads no topic; `join`: it is called with pairs of records of its sources."""
 
     name: str
     function: Callable[..., Any]
@@ -36,21 +42,36 @@ class Processor:
     concurrency: int = 1
     retries: int = 0
     backoff_s: float = 1.0
+    due: TimedDef[Any] | None = None
+    join: JoinDef | None = None
 
     @property
     def fits_beside(self) -> bool:
         """Whether it may be called with a record while others are under way: what it does follows from the record alone."""
-        return not (self.is_async or self.batch or self.tables or self.resources)
+        return not (self.is_async or self.batch or self.tables or self.globals or self.resources)
 
     @property
-    def tables(self) -> tuple[TableDef[Any, Any], ...]:
-        return tuple(item for item in self.others if isinstance(item, TableDef))
+    def tables(self) -> tuple[Stored[Any], ...]:
+        """What it needs of the task's stores: those it is given, those it is called for, and those of its join."""
+        given = [item for item in self.others if isinstance(item, Stored)]
+        behind = [item for item in (self.due, self.join) if item is not None and item not in given]
+        return (*given, *behind)
+
+    @property
+    def globals(self) -> tuple[GlobalTableDef[Any, Any], ...]:
+        return tuple(item for item in self.others if isinstance(item, GlobalTableDef))
+
+    @property
+    def late_topics(self) -> tuple[Topic[Any, Any], ...]:
+        """Where late records go."""
+        timed = [item for item in self.tables if isinstance(item, TimedDef)] if self.sources else []
+        return tuple(dict.fromkeys(item.on_late for item in timed if item.on_late is not None))
 
     @property
     def sinks(self) -> tuple[Topic[Any, Any], ...]:
-        """Topics it sends to, its re-key's among them."""
+        """Topics it sends to, its re-key's and those of late records among them."""
         declared = tuple(item for item in self.others if isinstance(item, Topic))
-        return declared if self.rekey_to is None else (*declared, self.rekey_to)
+        return (*declared, *self.late_topics) if self.rekey_to is None else (*declared, self.rekey_to)
 
     @property
     def resources(self) -> tuple[Resource[Any], ...]:
@@ -72,7 +93,7 @@ def checked_sources(app: Owner, source: Any) -> tuple[Topic[Any, Any], ...]:
 
 
 def checked_others(app: Owner, others: Sequence[Any]) -> tuple[Declared[Any], ...]:
-    """Tables, sinks and resources of a processor, all of this app. Raises DefinitionError."""
+    """Tables, sinks, timers and resources of a processor, all of this app. Raises DefinitionError."""
     for item in others:
         if not isinstance(item, Declared):
             raise DefinitionError(
@@ -189,7 +210,14 @@ def checked_concurrency(
     if batch:
         raise DefinitionError(f"{option} takes one record a call, not a batch; leave batch= out, or concurrency=")
     for table in others:
-        if isinstance(table, TableDef) and (table.route is not None or table.local):
+        if isinstance(table, TimedDef):
+            raise DefinitionError(
+                f"{option} cannot have {table.kind} {table.name!r}: what comes due between its calls comes in order, one "
+                "call at a time; leave concurrency= out"
+            )
+        if isinstance(table, GlobalTableDef) or (isinstance(table, Stored) and table.in_order):
+            raise DefinitionError(f"{option} cannot have {table.kind} {table.name!r}; leave concurrency= out")
+        if isinstance(table, Stored) and (table.route is not None or table.local):
             kind = "route=" if table.route is not None else "local="
             raise DefinitionError(
                 f"{option} cannot have table {table.name!r} with {kind}: calls of several keys at once would share its keys; "
@@ -198,13 +226,29 @@ def checked_concurrency(
     return concurrency
 
 
+def checked_batch(name: str, batch: Any, others: Sequence[Declared[Any]]) -> bool:
+    """`batch=`: a call with many records has no one time, so what goes by the time of the call is refused.
+    Raises DefinitionError."""
+    for item in others if batch else ():
+        is_sliding = isinstance(item, WindowedDef) and isinstance(item.window_kind, Sliding)
+        if isinstance(item, TimersDef | SessionDef) or is_sliding:
+            what = "sliding windows" if is_sliding else "sessions" if isinstance(item, SessionDef) else item.kind
+            raise DefinitionError(
+                f"{name}: batch=True cannot have {what} {item.name!r}, which go by the time of each record; leave batch= out"
+            )
+    return bool(batch)
+
+
 def awaits(function: Callable[..., Any]) -> bool:
     """Whether calling it gives something to await."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
-def bind(function: Callable[..., Any], others: Sequence[Declared[Any]], alias: Mapping[Any, str] | None) -> str:
-    """Check the parameters against the declaration; the name of the function. Raises DefinitionError."""
+def bind(
+    function: Callable[..., Any], others: Sequence[Declared[Any]], alias: Mapping[Any, str] | None, leading: int = 1
+) -> str:
+    """Check the parameters against the declaration; the name of the function. The first `leading` take what it is called
+    with. Raises DefinitionError."""
     if not callable(function):
         raise DefinitionError(f"{function!r} is not a function; @app.processor(...) goes right above a def")
     name = getattr(function, "__name__", None) or type(function).__name__
@@ -219,15 +263,18 @@ def bind(function: Callable[..., Any], others: Sequence[Declared[Any]], alias: M
         if not parameter.isidentifier() or keyword.iskeyword(parameter):
             raise DefinitionError(f"{name}: {parameter!r} cannot be a parameter's name; give alias={{...: 'a_name'}}")
     positional, optional = _parameters(name, function)
-    if not positional:
-        raise DefinitionError(f"{name}() takes no record; its first parameter is the record")
-    given = positional[1:]
+    if len(positional) < leading:
+        takes = (
+            "no record; its first parameter is the record" if leading == 1 else "no pair; its first two are its records"
+        )
+        raise DefinitionError(f"{name}() takes {takes}")
+    given = positional[leading:]
     if len(given) > len(declared):  # what has a default need not be declared
         given = [p for position, p in enumerate(given) if position < len(declared) or p not in optional]
     if given != declared:
         raise DefinitionError(
             f"{name}({', '.join(given)}) does not match the declaration ({', '.join(declared)}); after the first "
-            "parameter, which takes the record, they carry the declared names in that order"
+            f"{_LEADING[leading]}, they carry the declared names in that order"
         )
     return name
 

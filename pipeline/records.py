@@ -13,6 +13,7 @@ import msgspec
 K_co = TypeVar("K_co", covariant=True)
 V_co = TypeVar("V_co", covariant=True)
 
+TICK = ""  # the topic of what is no record: time has come to where it says
 Headers = tuple[tuple[str, bytes], ...]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.error_policy import WAIT
+from pipeline.errors import shown_place
 from pipeline.processors import MOST_BACKOFF_S
 from pipeline.records import RawRecord
 from pipeline.steps import Step
@@ -28,7 +29,7 @@ class Waiting:
 
     @property
     def record(self) -> str:
-        return f"{self.topic}-{self.partition}@{self.offset}"
+        return shown_place(self.topic, self.partition, self.offset)
 
 
 class CallAgain(Exception):

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pipeline.batch import Batch
-from pipeline.codecs import Codec
-from pipeline.definitions import Resource, TableDef, Topic
+from pipeline.definitions import Resource, Stored, Topic
 from pipeline.error_policy import ErrorPolicy
 from pipeline.errors import PipelineError
 from pipeline.partitioner import partition_of
@@ -22,6 +21,11 @@ from pipeline.processors import Processor
 from pipeline.records import OutputRecord, RawRecord, Record
 from pipeline.sinks import LiveSink, Sent
 from pipeline.table_view import TableView
+from pipeline.time.join_view import JoinView
+from pipeline.time.sliding_view import SlidingView
+from pipeline.time.timed_view import TimedView
+from pipeline.timed_definitions import TimedDef
+from pipeline.topic_definitions import GlobalTableDef
 
 if TYPE_CHECKING:
     from pipeline.app import App
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
 class Item(msgspec.Struct, frozen=True, gc=False):
     """A record on its way: decoded, as it came, from which topic, and the task's stream time with it."""
 
-    record: Record[Any, Any]
+    record: Any  # of a join a pair; of what is due what it is
     raw: RawRecord
     topic: str
     stream_ms: int
@@ -49,7 +53,7 @@ class Step:
         policy: ErrorPolicy,
         *,
         tables: Mapping[str, TableView[Any, Any]],
-        resources: Mapping[str, Any],
+        resources: Mapping[Any, Any],
         partitions: Mapping[str, int],
         task_partition: int,
         outputs: dict[tuple[str, int], list[OutputRecord]],
@@ -84,11 +88,14 @@ class Step:
 
         arguments: list[Any] = []
         for item in processor.others:
-            if isinstance(item, TableDef):
+            if isinstance(item, Stored):
                 self.tables.append(tables[item.name])
-                arguments.append(tables[item.name])
+                arguments.append(tables[item.name].argument)
             elif isinstance(item, Topic):
                 arguments.append(sink(item))
+            elif isinstance(item, GlobalTableDef):
+                self.tables.append(resources[item])
+                arguments.append(resources[item])
             elif isinstance(item, Resource):
                 if item.name not in resources:
                     raise PipelineError(
@@ -238,14 +245,38 @@ class Step:
             sink.send(key, record.value, headers=raw.headers)
 
 
-class Source:
-    """What one topic needs: its codecs and who reads it."""
+class TimedStep(Step):
+    """A step of a task in which time passes: its windowed tables are at the time of the call, and a join's function takes
+    two records."""
 
-    def __init__(self, key_codec: Codec[Any], value_codec: Codec[Any]) -> None:
-        self.key_codec = key_codec
-        self.value_codec = value_codec
-        self.steps: list[Step] = []
-        self.batch_steps: list[Step] = []
+    def __init__(
+        self, processor: Processor, policy: ErrorPolicy, *, tables: Mapping[str, TableView[Any, Any]], **rest: Any
+    ) -> None:
+        super().__init__(processor, policy, tables=tables, **rest)
+        self.timed = [table for table in self.tables if isinstance(table, TimedView)]
+        self.sliding = [table for table in self.timed if isinstance(table, SlidingView)]
+        declared = [item for item in processor.tables if isinstance(item, TimedDef)]
+        self.late_topics = {item.name: None if item.on_late is None else item.on_late.topic for item in declared}
+        self.join_view: JoinView | None = None
+        if processor.join is not None:
+            found = tables[processor.join.name]
+            assert isinstance(found, JoinView)
+            self.join_view = found
+            self.function = _with_a_pair(processor.function)
+
+    def belongs_to(self, key: Any) -> None:
+        """Whose key the next call has: sliding windows go by the records of a key."""
+        for view in self.sliding:
+            view.record_key = key
+
+    def open(self, timestamp_ms: int, stream_ms: int, keys: Collection[bytes | None] = ()) -> Step:
+        for view in self.timed:
+            view.at_ms = None if self.processor.batch else timestamp_ms
+        return super().open(timestamp_ms, stream_ms, keys)
+
+
+def _with_a_pair(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda pair, *others: function(*pair, *others)
 
 
 def steps_of(
@@ -253,16 +284,17 @@ def steps_of(
     subtopology: Subtopology,
     partition: int,
     partitions: Mapping[str, int],
-    resources: Mapping[str, Any],
+    resources: Mapping[Any, Any],
     max_call_s: float | None,
     tables: Mapping[str, TableView[Any, Any]],
     outputs: dict[tuple[str, int], list[OutputRecord]],
 ) -> dict[str, Step]:
     """The steps of a task by name, with these tables and outputs. `max_call_s`: where a processor has no timeout."""
     steps: dict[str, Step] = {}
+    is_timed = any(isinstance(table, TimedView) for table in tables.values())
     for name in subtopology.processors:
         processor = app.processors[name]
-        steps[name] = Step(
+        steps[name] = (TimedStep if is_timed else Step)(
             processor,
             app.error_policy(processor),
             tables=tables,

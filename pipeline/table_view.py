@@ -7,7 +7,7 @@ raise), `apply()` makes it count, `forget()` drops it. Between the store and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, ItemsView, Iterator, ValuesView
+from collections.abc import Callable, Collection, Iterator
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import chain
@@ -15,7 +15,6 @@ from typing import Any, Final, TypeVar, cast
 
 from pipeline.errors import CodecError, PipelineError
 from pipeline.expiry import STREAM_TIME_KEY, stored_time
-from pipeline.table_items import Items, Values
 from pipeline.tables import (
     StoreView,
     Table,
@@ -73,6 +72,11 @@ class TableView(Table[K, V]):
         if spec.expire_ms is not None:
             self.stream_ms = self._kept_stream_ms = stored_stream_time(store)
 
+    @property
+    def argument(self) -> Any:
+        """What the function gets."""
+        return self
+
     # a dict
 
     def __getitem__(self, key: K) -> V:
@@ -121,12 +125,6 @@ class TableView(Table[K, V]):
     def __bool__(self) -> bool:
         return any(True for _ in self._present_pairs(None, None))
 
-    def __reversed__(self) -> Iterator[K]:
-        return reversed(list(self))
-
-    def __repr__(self) -> str:
-        return repr(self.copy())
-
     def get(self, key: K, default: Any = None, /) -> Any:
         k = self._key(key)
         if not self._present(k):
@@ -134,40 +132,12 @@ class TableView(Table[K, V]):
         value = self._live.get(k, _MISSING)
         return self._hand_out(k, cast(bytes, self._current(k))) if value is _MISSING else value
 
-    def pop(self, key: K, default: Any = _MISSING, /) -> Any:
-        """Removes a key and returns its value, or the default. Raises KeyError."""
-        if key not in self:
-            if default is _MISSING:
-                raise KeyError(key)
-            return default
-        value = self[key]
-        del self[key]
-        return value
-
     def popitem(self) -> tuple[K, V]:
         """Removes the last pair in key-byte order. Raises KeyError."""
         keys = list(self)
         if not keys:
             raise KeyError(f"table {self.spec.name!r} is empty in this task")
         return keys[-1], self.pop(keys[-1])
-
-    def setdefault(self, key: K, default: Any = None, /) -> Any:
-        if key not in self:
-            self[key] = default
-        return self[key]
-
-    def clear(self) -> None:
-        for key in list(self):
-            del self[key]
-
-    def items(self) -> ItemsView[K, V]:
-        return Items(self)
-
-    def values(self) -> ValuesView[V]:
-        return Values(self)
-
-    def copy(self) -> dict[K, V]:
-        return dict(self.range())
 
     def range(self, start: K | None = None, stop: K | None = None) -> Iterator[tuple[K, V]]:
         first = None if start is None else self._key(start)

@@ -7,9 +7,9 @@ implementation is in `table_view`.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from pipeline import expiry
 from pipeline.codecs import BytesCodec, Codec, JsonCodec, StrCodec
@@ -18,6 +18,8 @@ from pipeline.expiry import STREAM_TIME_KEY
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+_MISSING: Final[Any] = object()
 
 TIME_STEPS = 1_000  # in which the time of an expiring table passes its `expire`
 
@@ -45,9 +47,40 @@ class Table(MutableMapping[K, V]):
     def prefix(self, start: Any) -> Iterator[tuple[K, V]]:
         """Pairs whose str or bytes key begins with `start`, or whose tuple key begins with the parts of `start`."""
 
-    @abstractmethod
+    def __reversed__(self) -> Iterator[K]:
+        return reversed(list(self))
+
+    def __repr__(self) -> str:
+        return repr(self.copy())
+
+    def pop(self, key: K, default: Any = _MISSING, /) -> Any:
+        """Removes a key and returns its value, or the default. Raises KeyError."""
+        if key not in self:
+            if default is _MISSING:
+                raise KeyError(key)
+            return default
+        value = self[key]
+        del self[key]
+        return value
+
+    def setdefault(self, key: K, default: Any = None, /) -> Any:
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def clear(self) -> None:
+        for key in list(self):
+            del self[key]
+
+    def items(self) -> ItemsView[K, V]:
+        return _Items(self)
+
+    def values(self) -> ValuesView[V]:
+        return _Values(self)
+
     def copy(self) -> dict[K, V]:
         """What this task holds, as a plain dict."""
+        return dict(self.range())
 
     def __or__(self, other: Mapping[K, V]) -> dict[K, V]:
         return {**self.copy(), **other}
@@ -55,6 +88,30 @@ class Table(MutableMapping[K, V]):
     def __ior__(self, other: Mapping[K, V] | Iterable[tuple[K, V]]) -> Table[K, V]:
         self.update(other)
         return self
+
+
+class _Items(ItemsView[K, V]):
+    """Pairs of a table in one pass over the store, not one look-up a key."""
+
+    def __init__(self, table: Table[K, V]) -> None:
+        super().__init__(table)
+        self._table = table
+
+    def __iter__(self) -> Iterator[tuple[K, V]]:
+        return self._table.range()
+
+    def __contains__(self, item: object) -> bool:
+        key, value = cast("tuple[K, V]", item)
+        return key in self._table and self._table[key] == value
+
+
+class _Values(ValuesView[V]):
+    def __init__(self, table: Table[Any, V]) -> None:
+        super().__init__(table)
+        self._table = table
+
+    def __iter__(self) -> Iterator[V]:
+        return (value for _, value in self._table.range())
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,6 +176,9 @@ def build(app: Declarations, kept: Mapping[str, Any] | None) -> Topology:
     _check_names(app)
     _check_concurrency(app)
     pieces = tuple(_pieces(app))
+    for piece in pieces:
+        _check_time(piece)
+        _check_ahead(piece)
     numbers = number([piece.names for piece in pieces], kept)
     if numbers is None:
         raise TopologyRefused(
@@ -197,11 +200,22 @@ def _pieces(app: Declarations) -> list[_Piece]:
     for processor in app.processors.values():
         nodes = [f"topic {topic.topic}" for topic in processor.sources]
         nodes += [f"table {table.name}" for table in processor.tables]
+        nodes += [f"topic {table.source.topic}" for table in processor.tables if table.source is not None]
         for node in nodes[1:]:
             parent[root(node)] = root(nodes[0])
     groups: dict[str, list[Processor]] = {}
     for processor in app.processors.values():
-        groups.setdefault(root(f"topic {processor.sources[0].topic}"), []).append(processor)
+        if processor.sources:
+            groups.setdefault(root(f"topic {processor.sources[0].topic}"), []).append(processor)
+    for processor in app.processors.values():
+        if processor.due is not None:
+            group = groups.get(root(f"table {processor.due.name}"))
+            if group is None:
+                raise TopologyError(
+                    f"app {app.id!r}: nothing that reads a topic writes {processor.due.kind} {processor.due.name!r}, so "
+                    f"{processor.name} would never be called; declare {processor.due.name!r} on a processor"
+                )
+            group.append(processor)
     pieces = [_piece(app, members) for members in groups.values()]
     return sorted(pieces, key=lambda piece: (piece.depth, piece.sources))
 
@@ -210,12 +224,14 @@ def _piece(app: Declarations, members: Sequence[Processor]) -> _Piece:
     sinks = {topic.topic for processor in members for topic in processor.sinks}
     for processor in members:
         sinks |= {choice.topic for choice in app.error_policy(processor).choices() if isinstance(choice, Topic)}
+    sources = {topic for processor in members for topic in processor.sources}
+    sources |= {table.source for processor in members for table in processor.tables if table.source is not None}
     return _Piece(
         processors=tuple(members),
-        sources=tuple(sorted({topic.topic for processor in members for topic in processor.sources})),
+        sources=tuple(sorted(topic.topic for topic in sources)),
         tables=tuple(sorted({table.name for processor in members for table in processor.tables})),
         sinks=tuple(sorted(sinks)),
-        depth=max(_depth(topic) for processor in members for topic in processor.sources),
+        depth=max(_depth(topic) for topic in sources),
     )
 
 
@@ -247,6 +263,30 @@ def _check_concurrency(app: Declarations) -> None:
                         f"app {app.id!r}: {name} has concurrency={processor.concurrency}, but {other.name} reads "
                         f"{topic.name!r} too, one record at a time; give {other.name} concurrency= as well, or another topic"
                     )
+
+
+def _check_ahead(piece: _Piece) -> None:
+    """A record that is left out for its time cannot be one of a batch."""
+    limited = [t for processor in piece.processors for t in processor.sources if t.event_time.max_ahead_ms is not None]
+    for processor in piece.processors if limited else ():
+        if processor.batch or processor.concurrency > 1:
+            option = "batch=True" if processor.batch else f"concurrency={processor.concurrency}"
+            raise DefinitionError(
+                f"{processor.name} has {option}, but the times of {limited[0].name!r} are limited by max_ahead=, one record "
+                "after the other; leave one of them out"
+            )
+
+
+def _check_time(piece: _Piece) -> None:
+    """What comes due comes in one order with all records of its task, so calls of the task are one at a time."""
+    timed = [table for processor in piece.processors for table in processor.tables if table.in_order]
+    for processor in piece.processors if timed else ():
+        if processor.concurrency > 1:
+            raise DefinitionError(
+                f"{processor.name} has concurrency={processor.concurrency}, but {timed[0].kind} {timed[0].name!r} of the same "
+                "tasks goes by the order of all records, one call after the other; leave concurrency= out, or rekey into other "
+                "tasks"
+            )
 
 
 def _listed(subtopologies: Sequence[Subtopology]) -> str:

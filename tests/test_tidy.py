@@ -60,6 +60,7 @@ PURE_ROOMS = (
     "orchestrator/explain/*.py",
     "orchestrator/simulator/**/*.py",
     "pipeline/*.py",
+    "pipeline/time/*.py",
 )
 # Pure modules of rooms that are not.
 PURE_MODULES = (

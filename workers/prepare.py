@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from orchestrator.model import Task, TaskId
 from pipeline.app import App
 from pipeline.errors import PipelineError
+from pipeline.event_time import EventTime
 from pipeline.topology import Subtopology, Topology
 from state.errors import TopicMismatch
 from state.log.group_store import GroupStore, MetadataKind
@@ -31,6 +33,11 @@ class Prepared:
     begun: Mapping[str, int] = field(
         default_factory=dict
     )  # of topics read from their end: the count at the first start
+
+    @cached_property
+    def event_times(self) -> dict[str, EventTime]:
+        """How records of each topic get their times."""
+        return {topic.topic: topic.event_time for topic in self.app.topics.values()}
 
     def tasks(self) -> list[Task]:
         """Every task of the app."""

@@ -283,6 +283,18 @@ class Run:
 
 def refuse_outside(app: App, allowed: bool, say: Say) -> None:
     """Apps whose answer may depend on more than their records. Raises RefusedBySafety."""
+    if app.globals:
+        names = ", ".join(repr(name) for name in sorted(app.globals))
+        raise RefusedBySafety(
+            f"'{app.id}' has global tables ({names}), whose records have no place in the order of its tasks: there is no one "
+            "answer that history could give; use app.table_of(...) where the partitions are equal"
+        )
+    stamped = sorted(name for name, topic in app.topics.items() if topic.event_time.timestamp is not None)
+    if stamped:
+        raise RefusedBySafety(
+            f"'{app.id}' takes the times of {', '.join(map(repr, stamped))} from their values (timestamp=), and history is "
+            "ordered by the times of the log; produce the records with these times"
+        )
     reasons = [f"resource '{name}'" for name in sorted(app.resources)]
     reasons += [f"table '{name}' (local=True)" for name, table in sorted(app.tables.items()) if table.local]
     if not reasons:

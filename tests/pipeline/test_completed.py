@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator import App, Record
-from pipeline.driver import DictStore
+from pipeline.dict_store import DictStore
 from pipeline.errors import ProcessorFailed
 from pipeline.process import TaskProcess
 from pipeline.records import SourceRecord
@@ -181,3 +181,12 @@ def test_a_run_ends_after_the_record_at_which_its_time_is_over() -> None:
     assert life.process.run(life.left(), lambda: next(times), 4) == 5
     life.commit()
     assert life.positions == {"a": 3, "b": 2}
+
+
+def test_what_a_batch_sends_is_committed_with_its_records() -> None:
+    """Also where other processors of the task read one record of another topic together."""
+    life = Life([("sync", "a"), ("sync", "a"), ("batch", "b")])
+    life.process.run([("b", SourceRecord(0, 0, b"k", (7).to_bytes(8, "big")))])
+    changes = life.process.collect()
+    assert changes.positions == {"b": 1}
+    assert [output.value for outputs in changes.outputs.values() for output in outputs] == [(7).to_bytes(8, "big")]

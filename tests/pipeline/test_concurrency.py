@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator import App, Record, Sink, Table
-from pipeline.driver import DictStore
+from pipeline.dict_store import DictStore
 from pipeline.errors import DefinitionError, ProcessorFailed
 from pipeline.process import TaskProcess
 from pipeline.records import SourceRecord

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator import App, Record, Table
-from pipeline.driver import DictStore
+from pipeline.dict_store import DictStore
 from pipeline.process import TaskProcess
 from pipeline.records import SourceRecord
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from orchestrator import App, PipelineError, ProcessorFailed, Record, Sink, Table
 from orchestrator.testing import Driver
-from pipeline.driver import DictStore
+from pipeline.dict_store import DictStore
 from pipeline.errors import DecodingFailed, DefinitionError
 from pipeline.process import Changes, TaskProcess
 from pipeline.records import SourceRecord

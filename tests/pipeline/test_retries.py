@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator import App, ProcessorFailed, Record, Sink, Table
 from orchestrator.testing import Driver
-from pipeline.driver import DictStore
+from pipeline.dict_store import DictStore
 from pipeline.errors import CallLost, DefinitionError
 from pipeline.process import TaskProcess
 from pipeline.records import SourceRecord

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from orchestrator import App, PipelineError, Record, Table
 from orchestrator.testing import Driver
-from pipeline.driver import DictStore
+from pipeline.dict_store import DictStore
 from pipeline.errors import CodecError, DefinitionError, WrongTask
 from pipeline.partitioner import partition_of
 from pipeline.process import TaskProcess

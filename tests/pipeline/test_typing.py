@@ -136,12 +136,14 @@ payments.record("ann", Payment("ann", 1)).key = "bob\"""",
 }
 
 
-def check(folder: Path, programs: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+def check(
+    folder: Path, programs: dict[str, str], monkeypatch: pytest.MonkeyPatch, head: str = HEAD
+) -> dict[str, list[str]]:
     """mypy's errors for each program, in one run."""
     monkeypatch.setenv("MYPYPATH", str(ROOT))
     paths = {name: folder / f"program_{number}.py" for number, name in enumerate(programs)}
     for name, text in programs.items():
-        paths[name].write_text(HEAD + text + "\n")
+        paths[name].write_text(head + text + "\n")
     out, problems, _ = api.run(
         ["--strict", "--config-file=", "--cache-dir", str(folder / "cache"), *map(str, paths.values())]
     )

@@ -68,11 +68,11 @@ def _add_new(reader: Reader, partitions: list[Partition], info: TopicInfo | None
 
 
 def codecs_of(topic: str, facts: dict[str, Any]) -> dict[str, Any]:
-    """How to read a topic: as declared; a changelog as its table."""
+    """How to read a topic: as declared; a changelog as its table, and where that keeps time as the bytes that it stores."""
     found = facts["topics"].get(topic)
     for table in facts["tables"].values():
         if table["changelog_topic"] == topic:
-            found = table
+            found = {**table, "key_codec": "bytes", "value_codec": "bytes"} if "form" in table else table
     return found or {"key_codec": "bytes", "value_codec": "bytes"}
 
 
@@ -83,7 +83,8 @@ def is_internal(record: StoredRecord, codecs: dict[str, Any]) -> bool:
         return False
     if record.offset == 0 and record.key == b"" and record.value is None:
         return True
-    return bool(codecs.get("expire_ms") is not None and record.key == expiry.STREAM_TIME_KEY)
+    has_time = codecs.get("expire_ms") is not None or "form" in codecs
+    return has_time and record.key == expiry.STREAM_TIME_KEY
 
 
 def line(partition: Partition, record: StoredRecord, codecs: dict[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from pipeline.errors import CodecError
 from pipeline.expiry import STREAM_TIME_KEY
 from pipeline.json_values import from_text, shown
 from pipeline.partitioner import partition_of
+from pipeline.time import topic_view
 from state.log.protocol import Log, Partition
 from workers.commands.show import show_json
 from workers.fleet.client import FIND_S, Client, client_of, description
@@ -65,6 +66,11 @@ async def query(client: Client, described: dict[str, Any], table: str, key: str,
         known = ", ".join(sorted(described["tables"])) or "none"
         raise WrongUse(f"'{described['id']}' has no table '{table}'; it has {known}")
     try:
+        if facts.get("form", {"kind": "topic"})["kind"] != "topic":
+            kind = facts["form"]["kind"]
+            raise WrongUse(
+                f"'{table}' keeps time ({kind}), and query reads plain tables; read it in a processor with at()"
+            )
         data = from_text(facts["key_codec"], key)
     except CodecError as error:
         raise WrongUse(str(error)) from None
@@ -75,9 +81,12 @@ async def query(client: Client, described: dict[str, Any], table: str, key: str,
     answer: dict[str, Any] = {}
     value: bytes | None = None
     for partition in partitions:
-        request = StoreRequest(f"{number}_{partition}", table, data)
+        is_topic = "form" in facts
+        request = StoreRequest(f"{number}_{partition}", table, topic_view.LAST + data if is_topic else data)
         answer = await ask_where_it_is(client, request)
         value = await _live(client, facts.get("expire_ms"), request, answer["value"])
+        if is_topic and value is not None:
+            value = expiry.value_of(value)
         if value is not None:
             break
     return {

@@ -37,6 +37,11 @@ async def _resume(args: Any) -> str:
         client.require(Right.SCALE)  # nothing is asked of the group: the request is a change of the log
         if seen is None:
             return nothing
+        if skip and halts.decode(seen).is_due:
+            raise WrongUse(
+                f"{task} is halted at {halts.decode(seen).record}, which is no record and comes due again; correct the "
+                'function, or give it on_error="skip"'
+            )
         if not await halts.take_back(log, application, task, seen, skip=skip):
             raise RefusedBySafety(f"{task} was resumed or halted again meanwhile; look at `orchestrator status {app}`")
         return f"{task} goes on {'behind' if skip else 'with'} {halts.decode(seen).record}"

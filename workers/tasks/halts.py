@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from pipeline.errors import ProcessorFailed
+from pipeline.errors import ProcessorFailed, shown_place
 from state.log.group_store import GroupStore, MetadataKind
 from state.log.protocol import GroupLog, Partition
 
@@ -41,7 +41,12 @@ class Halt(msgspec.Struct, frozen=True):
 
     @property
     def record(self) -> str:
-        return f"{self.topic}-{self.partition}@{self.offset}"
+        return shown_place(self.topic, self.partition, self.offset)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it was no record: something of a table came due."""
+        return self.offset < 0
 
 
 def of_failure(error: ProcessorFailed, at_ms: int) -> Halt:

@@ -17,6 +17,8 @@ from orchestrator.model import Role, TaskId
 from pipeline.errors import ProcessorFailed
 from pipeline.merge import Merger
 from pipeline.process import TaskProcess
+from pipeline.tables import StoreView
+from pipeline.task_tables import global_views
 from state.directory import StateDirectory, TaskLock
 from state.errors import BaseMissing, DirectoryLocked, StateError
 from state.log.protocol import GroupLog, Partition
@@ -50,6 +52,14 @@ class RestoreReader(Protocol):
     async def spend(self, run: TaskRun, read: int) -> None: ...
 
 
+class SharedTables(Protocol):
+    """The worker's global tables, as a task knows them; `known` once what was there at its start has been read."""
+
+    @property
+    def stores(self) -> Mapping[str, StoreView]: ...
+    async def known(self) -> None: ...
+
+
 class Port(Protocol):
     """What every part of a worker needs of it: how it was started, the world around it, its log; and a way to end it."""
 
@@ -69,6 +79,8 @@ class TaskPort(Port, Protocol):
 
     @property
     def prepared(self) -> Prepared: ...
+    @property
+    def globals(self) -> SharedTables: ...
     @property
     def resources(self) -> Mapping[str, Any]: ...
     @property
@@ -120,7 +132,7 @@ class TaskRun:
         self.pause_ms = 0
         self.records = 0
         self.turn_records = 32  # grows to what a turn has time for
-        self.is_damaged = False  # its stores are wiped when they are closed, so that the next one restores them
+        self.is_damaged = False  # its stores are wiped when they are closed
         self.opened_ms = 0
         self.restored_from = 0
         self._lock: TaskLock | None = None
@@ -245,6 +257,7 @@ class TaskRun:
         )
         halt = await halts.read(self.worker.log, prepared.app.id, self.scope)
         committed = await self.worker.start_positions(self, self.inputs)
+        await self.worker.globals.known()
         self.from_ms, self.awaited = await former_owner.left(self.worker.log, prepared.app.id, committed)
         if self.closing or self.role is not Role.ACTIVE or self.epoch != epoch:
             return  # given up meanwhile
@@ -262,7 +275,7 @@ class TaskRun:
             self.id.partition,
             stores,
             prepared.counts(),
-            self.worker.resources,
+            {**self.worker.resources, **global_views(prepared.app, self.worker.globals.stores)},
             self.worker.spec.instance.max_call_ms / 1000,
         )
         self.merger = Merger()
@@ -398,8 +411,6 @@ class TaskRun:
     def is_copy(self) -> bool:
         """Whether it is restored for later, and may wait."""
         return self.role is not Role.ACTIVE and not self.closing
-
-    # ---- positions
 
     def position(self) -> int:
         """How far the stores are: the sum over the task's changelogs."""

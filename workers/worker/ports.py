@@ -38,6 +38,8 @@ class RecordPort(WorkerPort, Protocol):
     @property
     def caution(self) -> Caution: ...
     @property
+    def prepared(self) -> Prepared: ...
+    @property
     def transactional_id(self) -> str:
         """Of the present incarnation."""
 
@@ -73,6 +75,15 @@ class RestorePort(WorkerPort, Protocol):
 
     def failed(self, run: TaskRun, error: StateError) -> None:
         """The state of a task failed."""
+
+
+class GlobalPort(Port, Protocol):
+    """What global tables need: which there are, and when to end."""
+
+    @property
+    def prepared(self) -> Prepared: ...
+    @property
+    def stopping(self) -> asyncio.Event: ...
 
 
 class SessionPort(WorkerPort, Protocol):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from orchestrator.model import TaskId
 from pipeline.errors import CallLost, ProcessorFailed
@@ -24,6 +24,8 @@ from workers.calls.call_watch import CallWatch, CallWatches, Turn, blame
 from workers.tasks import commit_machine as cm
 from workers.tasks.commit import Taken, collect, commit
 from workers.tasks.task import TaskRun
+from workers.worker.heads import Heads
+from workers.worker.idle import Idle
 from workers.worker.ports import RecordPort
 from workers.worker.rests import Rests
 from workers.worker.turns import in_turn
@@ -50,6 +52,8 @@ class RecordLoop:
         self._paused: set[Partition] = set()
         self.unreadable = Unreadable(worker.surroundings.clock)
         self.rests = Rests(worker.surroundings.clock)
+        self._heads = Heads(worker.log)
+        self._idle = Idle(worker.prepared.app.idle_ms, worker.surroundings.clock, worker.surroundings.wall_ms)
         self._calls: dict[TaskRun, asyncio.Task[None]] = {}
         self._commit: asyncio.Task[None] | None = None
         self._commit_s = worker.spec.instance.commit_ms / 1000
@@ -63,8 +67,6 @@ class RecordLoop:
         max_call_s = worker.spec.instance.max_call_ms / 1000
         look_s = LOOKS * worker.spec.instance.settings.heartbeat_ms / 1000
         self._watch = CallWatch(worker.surroundings.clock, max_call_s, worker.overdue, look_s)
-
-    # ---- tasks come and go
 
     def start(self, run: TaskRun) -> None:
         """A task processes from now on; its inputs are added next."""
@@ -99,12 +101,11 @@ class RecordLoop:
     def active(self) -> list[TaskRun]:
         return [run for run in self._worker.runs.values() if run.process is not None]
 
-    # ---- the loop
-
     async def run(self) -> None:
         """Until `stop` has come to its end."""
         while not self._stopped.is_set():
-            if not await self._fetch() and (self._quiet or self._is_quiet()):
+            ticks = self._idle.tick(self.active())
+            if not await self._fetch() and not ticks and (self._quiet or self._is_quiet()):
                 self._quiet = True
                 continue
             self._quiet = False
@@ -116,7 +117,7 @@ class RecordLoop:
             await asyncio.sleep(0)
 
     def _is_quiet(self) -> bool:
-        """Whether nothing but a record, or a task that comes or goes, is something to do. Both end the wait."""
+        """Whether nothing but a record, or a task that comes or goes, is something to do."""
         if self._calls or self._commit is not None or self._paused or self.unreadable.notices() or self.rests.notices():
             return False
         return not any(
@@ -142,7 +143,7 @@ class RecordLoop:
 
     def _may_call(self, run: TaskRun) -> bool:
         """Whether something waits, and its call may begin. A run that was given up may have a successor by now."""
-        waits = run.process is not None and len(run.merger) > 0
+        waits = run.process is not None and len(run.merger) > 0 and not self._heads.waits(run)
         return waits and self.machine.processes(run.id) and not self.rests.rests(run)
 
     def _undo_calls(self) -> None:
@@ -168,6 +169,7 @@ class RecordLoop:
     async def _read(self, size: int, wait_ms: int) -> bool:
         try:
             fetched = await self._reader.poll(max_bytes_per_partition=size, wait_ms=wait_ms)
+            self._heads.fetched()
         except PositionOutOfRange as error:
             self._records_are_gone(error)
             return True
@@ -176,12 +178,13 @@ class RecordLoop:
             if run is None or run.process is None:
                 continue
             try:
-                records = decode(part.data, part.position) if part.data else []
+                records: Sequence[RawRecord] = decode(part.data, part.position) if part.data else []
             except LogDamaged as error:
                 self.unreadable.hold(part.partition, part.position, error)
                 self._reader.drop(part.partition)
                 continue
             topic, number = part.partition
+            records = run.worker.prepared.event_times[topic].stamped(records)
             run.merger.add(topic, number, records, part.next_position, len(part.data))
             self._nudge(run)
         return bool(fetched)
@@ -222,14 +225,12 @@ class RecordLoop:
                 self._event(cm.Completed(run.id))
         self._event(cm.CommitDue())
 
-    # ---- calls
-
     async def _process(self, run: TaskRun) -> None:
         """One turn, where something waits. Turns of one record follow each other for as long as a turn lasts: after each
         round the loop waits for the commit under way, and a careful worker would process one record a commit."""
         clock = self._worker.surroundings.clock
         until = clock() + TURN_S
-        while self._may_call(run):
+        while self._may_call(run) and await self._heads.are_known(run) and self._may_call(run):
             await self._turn(run)
             if run.process is None or run.process.needs_async:
                 break  # async calls go on beside this loop, and end elsewhere
@@ -369,8 +370,6 @@ class RecordLoop:
         if run.process is process:
             run.failure = error
             self._calls_ended(run, failed=True)
-
-    # ---- the machine
 
     def _event(self, event: cm.Event) -> None:
         for effect in self.machine.step(event):

@@ -34,6 +34,7 @@ from workers.tasks.stores import StoreOpener, disk_positions
 from workers.tasks.task import TaskRun
 from workers.worker import growth, halt_watch, offered_stores
 from workers.worker.failpoint import Failpoint
+from workers.worker.global_tables import GlobalTables
 from workers.worker.record_loop import RecordLoop
 from workers.worker.restore_loop import RestoreLoop
 from workers.worker.session import Session
@@ -75,6 +76,7 @@ class Worker:
             blamed=spec.blamed,
         )
         self.runs: dict[TaskId, TaskRun] = {}
+        self.globals = GlobalTables(self)
         self.restores = RestoreLoop(self)
         self.records = RecordLoop(self)
         self.failure: BaseException | None = None
@@ -94,6 +96,7 @@ class Worker:
                 ("session", self.session.run()),
                 ("heartbeat", self.session.beat()),
                 ("measure", self.session.measure()),
+                *([("global tables", self.globals.run())] if self.globals.stores else []),
                 ("restores", self.restores.run()),
                 ("upkeep", self._upkeep()),
                 ("growth", growth.run(self)),

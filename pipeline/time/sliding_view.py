@@ -1,0 +1,258 @@
+"""Sliding windows of a task: for each key the windows that end at one of its records, and those that begin right after one.
+
+One rule (KIP-450): what a window holds when it comes to be is what another window of the key held, so it costs by records
+and not by milliseconds. A window reaches from its start to `difference` later, both included. Stored: `s` + key with its
+length + start -> time of the last record in it + value, and for the order in which they close `d` + start + key -> nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pipeline.errors import CodecError
+from pipeline.tables import StoreView, TableSpec, after_prefix
+from pipeline.time.due_index import DueIndex
+from pipeline.time.position import Place, Position
+from pipeline.time.tables import ClosedWindow, DueCall, HoppingTable
+from pipeline.time.timed_view import TIME_BYTES, CheckOwner, read_time, time_bytes
+from pipeline.time.window_view import AtTimes, OneWindow, WindowsView
+from pipeline.time.windows import Sliding
+
+K = TypeVar("K")
+V = TypeVar("V")
+_WINDOW, _AFTER_WINDOWS = b"s", b"t"
+_START, _AFTER_STARTS = b"d", b"e"
+_HEAD = 1 + TIME_BYTES
+_LENGTH_BYTES = 4
+_KNOWN_KEYS = 10_000
+
+Bounds = tuple[int, int]  # the start of a window, and the time of the last record in it
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a record of a key and time means for its windows: those that hold it, by start, with what they held before;
+    and the one that begins right after it, where that comes to be."""
+
+    windows: dict[int, bytes | None]
+    last_ms: dict[int, int]
+    after: tuple[int, int, bytes] | None  # start, time of the last record in it, value
+
+
+class SlidingView(WindowsView[K, V]):
+    """See the module. `record_key`: of the record, or of what is due, whose call has it."""
+
+    windows: Sliding
+
+    def __init__(
+        self,
+        spec: TableSpec,
+        store: StoreView,
+        position: Position,
+        order: int,
+        check_owner: CheckOwner | None,
+        **rest: Any,
+    ) -> None:
+        super().__init__(spec, store, position, order, check_owner, **rest)
+        self._is_direct = False  # what a call holds is not what is stored
+        self.record_key: Any = None
+        self._by_key: dict[bytes, list[Bounds]] = {}
+        self._plans: dict[tuple[bytes, int], _Plan] = {}
+        first = max(0, position.time_ms - self.grace_ms - self.windows.longest_ms)
+        self._closing = DueIndex(self.scan, self._is_open_entry, _START + time_bytes(first), _AFTER_STARTS)
+        self._old = DueIndex(self.scan, self.is_stored, _START, _AFTER_STARTS)
+
+    @property
+    def argument(self) -> HoppingTable[K, V]:
+        return _AtRecord(self, None)
+
+    def undone(self) -> None:
+        super().undone()
+        self._by_key.clear()
+
+    def is_late(self, key: Any, timestamp_ms: int) -> bool:
+        try:
+            data = self.keys_spec.encode_key(key)
+        except CodecError:
+            return not self.is_open(timestamp_ms)  # the last window that a record of this time may be in
+        return not any(self.is_open(start) for start in self._planned(data, timestamp_ms).windows)
+
+    def starts_at(self, timestamp_ms: int) -> list[int]:
+        """The windows that hold a record of the call's key and of this time, the earliest first."""
+        try:
+            data = self.keys_spec.encode_key(self.record_key)
+        except CodecError:  # a call without a record, as in a test of a function alone
+            return self.windows.starts(timestamp_ms)
+        return sorted(self._plan(data, timestamp_ms).windows)
+
+    # the windows of a key
+
+    def _bounds(self, data: bytes) -> list[Bounds]:
+        found = self._by_key.get(data)
+        if found is None:
+            head = _head(data)
+            pairs = self._merged(head, after_prefix(head))
+            found = [(read_time(k, len(head)), read_time(raw, 0)) for k, raw in pairs if raw is not None]
+            self._by_key[data] = found
+        return found
+
+    def _value(self, data: bytes, start: int) -> bytes | None:
+        raw = super()._stored(_head(data) + time_bytes(start))
+        return None if raw is None else raw[TIME_BYTES:]
+
+    def _plan(self, data: bytes, at_ms: int) -> _Plan:
+        plan = self._plans.get((data, at_ms))
+        if plan is None:
+            plan = self._plans[data, at_ms] = self._planned(data, at_ms)
+        return plan
+
+    def _planned(self, data: bytes, at_ms: int) -> _Plan:
+        """See KIP-450: the windows around a time, in order, say which others come to be, and with what in them."""
+        size = self.windows.difference_ms
+        all_bounds = self._bounds(data)
+        first = bisect_left(all_bounds, (max(0, at_ms - 2 * size), -1))
+        near = [one for one in all_bounds[first:] if one[0] <= at_ms + 1]
+        holding = [one for one in near if one[0] <= at_ms <= one[0] + size]
+        starts = {start for start, _ in near}
+        windows = {start: self._value(data, start) for start, _ in holding}
+        last_ms = {start: max(last, at_ms) for start, last in holding}
+        before = max((last for start, last in near if start <= at_ms and last < at_ms), default=None)
+        left = max(0, at_ms - size)
+        if left not in starts:  # it ends at the record
+            ended = [start for start, _ in near if start + size < at_ms]
+            holds_more = before is not None and before >= left
+            windows[left] = self._value(data, ended[-1]) if ended and holds_more else None
+            last_ms[left] = at_ms
+        if before is not None and before + 1 not in starts and at_ms <= before + 1 + size and before + 1 != left:
+            windows[before + 1] = None  # it begins right after the record before
+            last_ms[before + 1] = at_ms
+        after: tuple[int, int, bytes] | None = None
+        reaching = [one for one in holding if one[0] + size > at_ms]
+        if at_ms + 1 not in starts and reaching and reaching[-1][1] > at_ms:
+            value = self._value(data, reaching[-1][0])
+            if value is not None:
+                after = (at_ms + 1, reaching[-1][1], value)
+        return _Plan(windows, last_ms, after)
+
+    # one call
+
+    def _stored(self, k: bytes) -> bytes | None:
+        if not k.startswith(b"w"):
+            return super()._stored(k)
+        start, data = read_time(k), k[_HEAD:]
+        if self.at_ms is not None:
+            planned = self._plan(data, self.at_ms).windows
+            if start in planned:
+                return planned[start]
+        return self._value(data, start)
+
+    def _current(self, k: bytes) -> bytes | None:
+        return self._stored(k)
+
+    def changes(self) -> dict[bytes, bytes | None]:
+        result: dict[bytes, bytes | None] = {}
+        at_ms = self.at_ms
+        writes = super().changes()
+        for k, encoded in self._set.items():  # the same value, in a window that comes to be or has another record
+            if k not in writes and self._present(k):
+                writes[k] = self._stored(k) if encoded is None else encoded
+        for k, value in writes.items():
+            start, data = read_time(k), k[_HEAD:]
+            plan = None if at_ms is None else self._plan(data, at_ms)
+            if value is None:
+                result[_head(data) + time_bytes(start)] = result[_START + time_bytes(start) + data] = None
+                continue
+            last = start if plan is None else plan.last_ms.get(start, start)
+            self._put(result, data, start, last, value)
+            after = plan.after if plan is not None else None
+            if after is not None and self.is_open(after[0]):
+                self._put(result, data, *after)
+        return result
+
+    def _put(self, result: dict[bytes, bytes | None], data: bytes, start: int, last_ms: int, value: bytes) -> None:
+        result[_head(data) + time_bytes(start)] = time_bytes(last_ms) + value
+        result[_START + time_bytes(start) + data] = b""
+
+    def apply(self, changes: dict[bytes, bytes | None], timestamp_ms: int) -> None:
+        if changes:
+            self.layers.put(changes, timestamp_ms)
+        self.forget()
+        for k, raw in changes.items():
+            if not k.startswith(_START):
+                self._note(k, raw)
+            elif raw is not None:
+                if self._announces:
+                    self._closing.added(k)
+                self._old.added(k)
+
+    def forget(self) -> None:
+        super().forget()
+        self._plans.clear()
+
+    def _note(self, k: bytes, raw: bytes | None) -> None:
+        """A stored window of a key has changed."""
+        data, start = k[1 + _LENGTH_BYTES : -TIME_BYTES], read_time(k, len(k) - TIME_BYTES)
+        kept = [one for one in self._bounds(data) if one[0] != start]
+        if raw is not None:
+            insort(kept, (start, read_time(raw, 0)))
+        self._by_key[data] = kept
+
+    def mark_applied(self) -> None:
+        super().mark_applied()
+        if len(self._by_key) > _KNOWN_KEYS:
+            self._by_key.clear()
+
+    def shown(self) -> Iterator[Any]:
+        decode = self.keys_spec.key_codec.decode
+        for k, raw in self._merged(_WINDOW, _AFTER_WINDOWS):
+            start = read_time(k, len(k) - TIME_BYTES)
+            if raw is not None and not self.is_forgotten(start):
+                key = decode(k[1 + _LENGTH_BYTES : -TIME_BYTES])
+                yield (key, self.window(start)), self.spec.decode_value(raw[TIME_BYTES:])
+
+    # what closes and expires
+
+    def next_due(self) -> DueCall:
+        found = self._closing.first()
+        assert found is not None
+        window, key = self.window(read_time(found)), found[_HEAD:]
+        value = self._value(key, window.start_ms)
+        assert value is not None
+        closed = ClosedWindow(self.keys_spec.key_codec.decode(key), self.spec.decode_value(value), *window)
+        return DueCall(self._closes(found), closed, window.end_ms - 1, key, value)
+
+    def forget_expired(self) -> None:
+        for index in self.forget_at_places(self._old, self._expires):
+            entry = _head(index[_HEAD:]) + index[1:_HEAD]
+            self._note(entry, None)
+            self.layers.remember(index, None)
+            self.layers.remember(entry, None)
+
+    def _is_open_entry(self, key: bytes) -> bool:
+        place: Place = self._closes(key)
+        return place > self.position.reached and self.is_stored(key)
+
+
+def _head(data: bytes) -> bytes:
+    """What all windows of a key begin with."""
+    return _WINDOW + len(data).to_bytes(_LENGTH_BYTES, "big") + data
+
+
+class _AtRecord(AtTimes[K, V]):
+    """The windows that hold the record of the call, or one of its key at another time."""
+
+    _view: SlidingView[K, V]
+
+    def __iter__(self) -> Iterator[OneWindow[K, V]]:
+        view, at_ms = self._view, self._timestamp_ms
+        if at_ms is not None and at_ms < 0:
+            return
+        for start_ms in view.starts_at(view.time_of_call() if at_ms is None else at_ms):
+            if at_ms is not None or view.is_open(start_ms):
+                yield OneWindow(view, start_ms)
+
+    def at(self, timestamp_ms: int) -> HoppingTable[K, V]:
+        return _AtRecord(self._view, super().at(timestamp_ms)._timestamp_ms)  # type: ignore[attr-defined]

@@ -1,0 +1,138 @@
+"""A table that keeps time: what windows, sessions, timers and joins have in common as stored tables.
+
+One rule: its bytes lie under prefixes, in an order that makes closing and expiring cost what is closed: `position` says
+how far time has come, an index by time (`DueIndex`) says what is next, and both are read from the store again.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from pipeline.codecs import Codec
+from pipeline.errors import PipelineError
+from pipeline.expiry import STREAM_TIME_KEY
+from pipeline.table_view import TableView
+from pipeline.tables import StoreView, TableSpec
+from pipeline.time.due_index import DueIndex
+from pipeline.time.position import Place, Position, stored
+from pipeline.time.tables import DueCall
+
+K = TypeVar("K")
+V = TypeVar("V")
+CheckOwner = Callable[[Any, bytes], None]
+TIME_BYTES = 8
+
+
+def time_bytes(at_ms: int) -> bytes:
+    """A time in an index: the bytes are in the order of the times."""
+    return at_ms.to_bytes(TIME_BYTES, "big")
+
+
+def read_time(data: bytes, at: int = 1) -> int:
+    return int.from_bytes(data[at : at + TIME_BYTES], "big")
+
+
+class Prefixed:
+    """A codec of keys behind a prefix."""
+
+    def __init__(self, prefix: bytes, codec: Codec[Any]) -> None:
+        self._prefix = prefix
+        self._codec = codec
+
+    def encode(self, value: Any) -> bytes:
+        return self._prefix + self._codec.encode(value)
+
+    def decode(self, data: bytes) -> Any:
+        return self._codec.decode(data[len(self._prefix) :])
+
+
+class TimedView(TableView[K, V]):
+    """See the module. `at_ms` is the time of the call that has it; None in a batch, which has no one time."""
+
+    def __init__(
+        self, spec: TableSpec, store: StoreView, position: Position, order: int, check_owner: CheckOwner | None
+    ) -> None:
+        super().__init__(spec, store, check_owner)
+        self.position = position
+        self.order = order
+        self.at_ms: int | None = 0
+        kept = store.get(STREAM_TIME_KEY)
+        position.start(kept)
+        self.stream_ms = position.time_ms
+        self._kept = kept
+
+    def time_of_call(self) -> int:
+        """Raises PipelineError in a batch."""
+        if self.at_ms is None:
+            raise PipelineError(
+                f"table {self.spec.name!r}: a batch has records of several times; use {self.spec.name}.at(record.timestamp_ms)"
+            )
+        return self.at_ms
+
+    def shown(self) -> Iterator[tuple[Any, Any]]:
+        """What the whole store holds, decoded, as the Driver and tools show it."""
+        return iter(())
+
+    def is_late(self, key: Any, timestamp_ms: int) -> bool:
+        """Whether nothing of it is open for a record."""
+        return False
+
+    def next_place(self) -> Place | None:
+        """Where what comes due next stands in the order of what happens; None where nothing does."""
+        return None
+
+    def next_due(self) -> DueCall:
+        """What comes due next, where something does."""
+        raise AssertionError(f"nothing of {self.spec.name!r} comes due")
+
+    def begin(self, due: DueCall) -> None:
+        """It comes due: what its calls find changed in the table."""
+
+    def is_chained(self, due: DueCall) -> bool:
+        """Whether a call of this stream time made it due, in the past."""
+        return False
+
+    def shown_due(self, due: DueCall) -> str:
+        """What comes due, for a person."""
+        return f"a record of {self.spec.name!r} that nothing matched"
+
+    def changes_before(self, timestamp_ms: int) -> bool:
+        """Whether something of it closes or expires before a time: a batch that has it ends there."""
+        return False
+
+    def call_of(self, due: DueCall | None) -> None:
+        """Whose call this is; None: its call has ended."""
+
+    def undone(self) -> None:
+        """Writes that were made since something was settled never were."""
+        for index in self.indexes():
+            index.reset()
+
+    @abstractmethod
+    def indexes(self) -> tuple[DueIndex, ...]:
+        """What must be read again when writes were undone."""
+
+    def forget_expired(self) -> None:
+        """Writes tombstones for what has expired, and nobody can see any more."""
+
+    def collect(self, stream_ms: int) -> tuple[dict[bytes, bytes | None], int]:
+        self.forget_expired()
+        settled = stored(self.position.settled)
+        if settled != self._kept and self.position.settled[0] >= 0:
+            self._kept = settled
+            self.layers.remember(STREAM_TIME_KEY, settled)
+        return self.layers.collect()
+
+    def forget_at_places(self, old: DueIndex, place: Callable[[bytes], tuple[int, int, bytes]]) -> Iterator[bytes]:
+        """The keys of an index whose places have been reached, each of which is to be forgotten before the next."""
+        while (key := old.first()) is not None and place(key) <= self.position.settled:
+            yield key
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[bytes]:
+        """Keys that are stored or written, in order."""
+        return (key for key, raw in self._merged(start, stop) if raw is not None)
+
+    def is_stored(self, key: bytes) -> bool:
+        return self._stored(key) is not None

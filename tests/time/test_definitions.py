@@ -1,0 +1,184 @@
+"""What cannot be meant is refused when the module is imported, by name and with the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from orchestrator import App, Hopping, PipelineError, Session, Tumbling
+from pipeline.errors import DefinitionError, TopologyError
+
+HOUR = timedelta(hours=1)
+
+
+def table(**options: Any) -> Any:
+    return App("bank").table("sums", key=str, value=int, **options)
+
+
+def add(earlier: int, later: int) -> int:
+    return earlier + later
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        (lambda: Tumbling(hours=0), "size=0:00:00 is shorter than a millisecond"),
+        (lambda: Tumbling(), "shorter than a millisecond"),
+        (lambda: Tumbling(hours=-1), "shorter than a millisecond"),
+        (lambda: Tumbling(hours=float("nan")), "is no size"),
+        (lambda: Tumbling(days=10**12), "is no size"),
+        (lambda: Tumbling(HOUR, hours=1), "give its size once"),
+        (lambda: Tumbling(timedelta(microseconds=1500)), "not a whole number of milliseconds"),
+        (lambda: Tumbling(days=1, zone="Europe/Nowhere"), "not the name of a time zone"),
+        (lambda: Tumbling(hours=1, zone="Europe/Paris"), "is for whole days"),
+        (lambda: Tumbling(hours=1, offset=HOUR), "offset=1:00:00 is not shorter than a window"),
+        (lambda: Tumbling(hours=1, offset=-HOUR), "it is negative"),
+        (lambda: Hopping(hours=0, every=HOUR), "shorter than a millisecond"),
+        (lambda: Hopping(hours=1, every=timedelta(0)), "every=0:00:00 is shorter than a millisecond"),
+        (lambda: Hopping(hours=1, every=2 * HOUR), "longer than a window"),
+        (lambda: Session(gap=timedelta(0), merge=add), "gap=0:00:00 is shorter than a millisecond"),
+        (lambda: Session(gap=-HOUR, merge=add), "shorter than a millisecond"),
+        (lambda: Session(gap=3, merge=add), "not a timedelta"),  # type: ignore[arg-type]
+        (lambda: Session(gap=HOUR, merge=None), "merge=None is not a function"),  # type: ignore[arg-type]
+        (lambda: table(window=HOUR), "is none of Tumbling"),
+        (lambda: table(window=Tumbling(hours=1), grace=-HOUR), "grace=.* is shorter than nothing"),
+        (lambda: table(window=Tumbling(hours=1), grace=2 * HOUR, retain=HOUR), "is shorter than grace="),
+        (lambda: table(window=Tumbling(hours=1), expire=HOUR), "expire by retain="),
+        (lambda: table(window=Tumbling(hours=1), on_late="keep"), 'neither "drop" nor a topic'),
+        (lambda: table(grace=HOUR), "grace= is for windows"),
+        (lambda: table(retain=HOUR), "retain= is for windows"),
+    ],
+)
+def test_windows_that_cannot_be(declare: Callable[[], Any], message: str) -> None:
+    with pytest.raises(DefinitionError, match=message):
+        declare()
+
+
+def app_with_all() -> tuple[App, Any, Any, Any, Any, Any]:
+    app = App("bank")
+    beats, out = app.topic("beats", key=str, value=int), app.topic("out", key=str, value=int)
+    hourly = app.table("hourly", key=str, value=int, default=int, window=Tumbling(hours=1))
+    visits = app.table("visits", key=str, value=int, default=int, window=Session(gap=HOUR, merge=add))
+    silent = app.timers("silent", key=str)
+    return app, beats, out, hourly, visits, silent
+
+
+def test_calls_that_cannot_be() -> None:
+    app, beats, out, hourly, visits, silent = app_with_all()
+    plain = app.table("plain", key=str, value=int)
+    with pytest.raises(
+        DefinitionError, match=r"when_closed is for what app.table\(..., window=...\) gives, not for table 'plain'"
+    ):
+        app.when_closed(plain)(lambda window: None)  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match="when_due is for what"):
+        app.when_due(hourly)(lambda due: None)
+    with pytest.raises(DefinitionError, match="does not match the declaration"):
+        app.when_due(silent, out)(lambda due, other: None)
+    for kept in (silent, visits):
+        with pytest.raises(DefinitionError, match="batch=True cannot have"):
+            app.processor(beats, kept, batch=True, alias={kept: "kept"})(lambda beats, kept: None)
+
+    async def slow(beat: Any, kept: Any) -> None: ...
+
+    for kept in (silent, visits, hourly):
+        with pytest.raises(DefinitionError, match="concurrency=3 cannot have"):
+            app.processor(beats, kept, concurrency=3, alias={kept: "kept"})(slow)
+
+
+def test_concurrency_beside_something_that_keeps_time() -> None:
+    app, beats, _, hourly, _, _ = app_with_all()
+    other = app.topic("other", key=str, value=int)
+    shared = app.table("shared", key=str, value=int)
+
+    @app.processor(beats, hourly, shared)
+    def one(beat: Any, hourly: Any, shared: Any) -> None: ...
+
+    @app.processor(other, shared, concurrency=2)
+    async def two(record: Any, shared: Any) -> None: ...
+
+    with pytest.raises(DefinitionError, match="goes by the order of all records"):
+        app.topology()
+
+
+def test_a_function_that_would_never_be_called() -> None:
+    app, beats, out, _, _, silent = app_with_all()
+
+    @app.processor(beats, out)
+    def one(beat: Any, out: Any) -> None: ...
+
+    @app.when_due(silent, out)
+    def due(due: Any, out: Any) -> None: ...
+
+    with pytest.raises(TopologyError, match="due would never be called"):
+        app.topology()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"within": -HOUR}, "within=.* is shorter than nothing"),
+        ({"within": (HOUR, -HOUR)}, "within=.* is shorter than nothing"),
+        ({"within": 5}, "not a timedelta"),
+        ({"within": HOUR, "grace": -HOUR}, "grace=.* is shorter than nothing"),
+        ({"within": HOUR, "kind": "right"}, 'not one of "inner", "left", "outer"'),
+        ({"within": HOUR, "on_late": 3}, 'neither "drop" nor a topic'),
+    ],
+)
+def test_joins_that_cannot_be(options: dict[str, Any], message: str) -> None:
+    app, beats, out, *_ = app_with_all()
+    with pytest.raises(DefinitionError, match=message):
+        app.join(beats, out, **options)(lambda left, right: None)
+
+
+def test_joins_of_what_cannot_meet() -> None:
+    app, beats, _, hourly, *_ = app_with_all()
+    numbers = app.topic("numbers", key=int, value=int)
+    with pytest.raises(DefinitionError, match="keys of 'beats' are str and those of 'numbers' int"):
+        app.join(beats, numbers, within=HOUR)(lambda left, right: None)
+    with pytest.raises(DefinitionError, match="cannot be joined"):
+        app.join(beats, hourly, within=HOUR)(lambda left, right: None)
+    with pytest.raises(DefinitionError, match="its first two are its records"):
+        app.join(beats, beats, within=HOUR)(lambda left: None)
+
+
+def test_of_another_app() -> None:
+    app, beats, _, _, _, _ = app_with_all()
+    other = App("other")
+    with pytest.raises(DefinitionError, match="belongs to app 'other', not to 'bank'"):
+        app.when_due(other.timers("t", key=str))(lambda due: None)
+    with pytest.raises(DefinitionError, match="of app 'other'"):
+        table_of_bank = app.table
+        table_of_bank(
+            "x", key=str, value=int, window=Tumbling(hours=1), on_late=other.topic("late", key=str, value=int)
+        )
+    with pytest.raises(DefinitionError, match="belongs to app 'other'"):
+        app.join(beats, other.topic("beats", key=str, value=int), within=HOUR)(lambda left, right: None)
+
+
+def test_a_change_of_windows_is_refused() -> None:
+    kept = described(Tumbling(hours=1))
+    with pytest.raises(
+        PipelineError, match=r"stored as tumbling \(size_ms 3600000, .*not as tumbling \(size_ms 7200000"
+    ):
+        app_of(Tumbling(hours=2)).check_schema(kept)
+    with pytest.raises(PipelineError, match="not as table"):
+        app_of(None).check_schema(kept)
+    with pytest.raises(PipelineError, match="stored as table, not as tumbling"):
+        app_of(Tumbling(hours=1)).check_schema(described(None))
+    app_of(Tumbling(hours=1)).check_schema(kept)
+
+
+def app_of(window: Any) -> App:
+    app = App("bank")
+    beats = app.topic("beats", key=str, value=int)
+    options = {} if window is None else {"window": window}
+    sums = app.table("sums", key=str, value=int, default=int, **options)
+    app.processor(beats, sums)(lambda beat, sums: None)
+    return app
+
+
+def described(window: Any) -> dict[str, Any]:
+    return app_of(window).describe()

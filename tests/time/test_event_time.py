@@ -1,0 +1,101 @@
+"""Event time out of the payload, and records that are too far ahead."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from orchestrator import App, ProcessorFailed, Tumbling
+from orchestrator.testing import Driver
+from pipeline.errors import DefinitionError
+
+
+class Beat(msgspec.Struct):
+    at: int
+
+
+def app_of(**options: Any) -> tuple[App, Any, Any, Any, Any, list[Any]]:
+    app = App("x")
+    beats = app.topic("beats", key=str, value=Beat, timestamp=lambda beat: beat.at, max_ahead=timedelta(seconds=1))
+    out, dead = app.topic("out", key=str, value=Beat), app.topic("dead", key=bytes, value=bytes)
+    sums = app.table(
+        "sums", key=str, value=int, default=int, window=Tumbling(milliseconds=100), retain=timedelta(days=1)
+    )
+    if options.get("on_error") == "dead":
+        options["on_error"] = dead
+    seen: list[Any] = []
+
+    @app.processor(beats, sums, out, **options)
+    def beat(beat: Any, sums: Any, out: Any) -> None:
+        seen.append(beat.timestamp_ms)
+        sums[beat.key] += 1
+        out.send(beat.key, beat.value)
+
+    return app, beats, out, dead, sums, seen
+
+
+def test_records_are_taken_in_the_order_of_their_own_times() -> None:
+    app, beats, out, _, sums, seen = app_of()
+    plain = app.topic("plain", key=str, value=int)
+
+    @app.processor(plain, sums)
+    def other(record: Any, sums: Any) -> None:
+        seen.append(record.timestamp_ms)
+
+    with Driver(app) as d:
+        with d.together():
+            d.send(beats, "ann", Beat(50), timestamp_ms=900)
+            d.send(plain, "ann", 1, timestamp_ms=40)
+            d.send(beats, "ann", Beat(150), timestamp_ms=7)
+        assert seen == [40, 50, 150]
+        assert d.table(sums) == {("ann", (0, 100)): 1, ("ann", (100, 200)): 1}
+        assert [record.timestamp_ms for record in d.records(out)] == [50, 150]
+
+
+def test_too_far_ahead_goes_by_on_error_and_moves_no_time() -> None:
+    app, beats, _, dead, sums, seen = app_of(on_error="dead")
+    with Driver(app) as d:
+        d.send(beats, "ann", Beat(10))
+        d.send(beats, "ann", Beat(1_011))
+        d.send(beats, "ann", Beat(1_010))  # just so far
+        d.send(beats, "ann", Beat(1_005))
+        assert seen == [10, 1_010, 1_005] and d.late(sums) == 0
+        (letter,) = d.records(dead)
+        assert letter.timestamp_ms == 1_011
+        headers = {name: value.decode() for name, value in letter.headers}
+        assert headers["error-type"] == "TooFarAhead" and "max_ahead=0:00:01" in headers["error-message"]
+
+
+def test_stop_is_the_default() -> None:
+    app, beats, *_ = app_of()
+    with Driver(app) as d:
+        d.send(beats, "ann", Beat(10))
+        with pytest.raises(ProcessorFailed, match="TooFarAhead: its time 5000 is"):
+            d.send(beats, "ann", Beat(5_000))
+
+
+@pytest.mark.parametrize("at", [-5, 1 << 63])
+def test_a_value_that_gives_no_time(at: int) -> None:
+    app, beats, _, _, _, seen = app_of(on_error="skip")
+    with Driver(app) as d:
+        if at < 0:
+            d.send(beats, "ann", Beat(at))
+        else:
+            d.send_bytes(beats, b"ann", b'{"at": "soon"}')
+        d.send(beats, "ann", Beat(10))
+    assert seen == [10]
+
+
+def test_what_cannot_be() -> None:
+    app = App("x")
+    with pytest.raises(DefinitionError, match="timestamp=3 is not a function"):
+        app.topic("a", key=str, value=int, timestamp=3)  # type: ignore[call-overload]
+    with pytest.raises(DefinitionError, match=r"max_ahead=.* is shorter than a millisecond"):
+        app.topic("b", key=str, value=int, max_ahead=timedelta(0))
+    limited = app.topic("c", key=str, value=int, max_ahead=timedelta(1))
+    app.processor(limited, batch=True)(lambda records: None)
+    with pytest.raises(DefinitionError, match="batch=True, but the times of 'c' are limited"):
+        app.topology()

@@ -1,0 +1,70 @@
+"""Quiet inputs in real processes: with `idle=` the wall clock takes over, and what is due comes without a record."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator import App
+from pipeline.errors import DefinitionError
+from tests.cli.console import Console
+
+FAST = ("--session-timeout", "3s", "--heartbeat", "300ms", "--disconnect-grace", "300ms")
+APP = """
+from orchestrator import App
+
+app = App("quiet", idle="1s")
+beats = app.topic("beats", key=str, value=int)
+out = app.topic("out", key=str, value=str)
+silent = app.timers("silent", key=str)
+
+
+@app.processor(beats, silent)
+def beat(beat, silent):
+    silent[beat.key] = beat.timestamp_ms + 500
+
+
+@app.when_due(silent, silent, out)
+def gone(due, silent, out):
+    out.send(due.key, "silent")
+    if due.key == "ann":
+        silent["bob"] = due.timestamp_ms + 2_000
+"""
+
+
+@pytest.fixture
+def console(tmp_path: Path) -> Iterator[Console]:
+    found = Console(tmp_path / "place", app="quiet")
+    found.write("quiet.py", APP)
+    yield found
+    found.close()
+
+
+def answers(console: Console) -> list[tuple[str, int]]:
+    done = console.here("consume", "quiet", "out")
+    return [(row["key"], row["timestamp_ms"]) for row in map(json.loads, done.out.splitlines())]
+
+
+@pytest.mark.processes
+def test_what_is_due_comes_without_a_record(console: Console) -> None:
+    run = console.run(*FAST)
+    at = time.time_ns() // 1_000_000
+    line = json.dumps({"key": "ann", "value": 1, "timestamp_ms": at})
+    assert console.here("produce", "quiet:app", "beats", stdin=line).code == 0
+    console.until("the first timer", lambda: answers(console) == [("ann", at + 500)])
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    console.nothing_left()
+    console.run(*FAST)
+    console.until("the second timer", lambda: answers(console) == [("ann", at + 500), ("bob", at + 2_500)])
+
+
+@pytest.mark.parametrize("idle", ["soon", "0s", "3", -5])
+def test_no_duration(idle: str) -> None:
+    with pytest.raises(DefinitionError, match="idle="):
+        App("x", idle=idle)

@@ -1,0 +1,186 @@
+"""A topic as a table, of the task or of every instance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from orchestrator import App, PipelineError, ProcessorFailed
+from orchestrator.testing import Driver
+
+MS = timedelta(milliseconds=1)
+
+
+class Shop:
+    """Orders look at customers, and run what the test says."""
+
+    def __init__(self, declare: Callable[[App, Any], Any], **options: Any) -> None:
+        self.app = App("shop", partitions=2)
+        self.customers_topic = self.app.topic(
+            "customers", key=str, value=list[str], partitions=options.pop("customers", 2)
+        )
+        self.orders = self.app.topic("orders", key=str, value=int)
+        self.customers = declare(self.app, self.customers_topic)
+        self.seen: list[Any] = []
+        self.body: Callable[[Any, Any], Any] = lambda order, customers: customers.get(order.key)
+
+        @self.app.processor(self.orders, self.customers, **options)
+        def order(order: Any, customers: Any) -> None:
+            self.seen.append(self.body(order, customers))
+
+    def ask(self, driver: Driver, key: str, body: Callable[[Any, Any], Any] | None = None, **more: Any) -> Any:
+        if body is not None:
+            self.body = body
+        driver.send(self.orders, key, 1, **more)
+        return self.seen[-1]
+
+
+def of_topic(app: App, topic: Any) -> Any:
+    return app.table_of(topic)
+
+
+def test_the_last_to_arrive_wins_whatever_its_time() -> None:
+    shop = Shop(of_topic)
+    with Driver(shop.app) as d:
+        d.send(shop.customers_topic, "ann", ["A"], timestamp_ms=50)
+        d.send(shop.customers_topic, "ann", ["B"], timestamp_ms=20)
+        assert shop.ask(d, "ann", lambda order, customers: (customers["ann"], customers.timestamp_ms("ann"))) == (
+            ["B"],
+            20,
+        )
+        assert d.table(shop.customers) == {"ann": ["B"]}
+        d.send(shop.customers_topic, None, ["nobody"], timestamp_ms=60)
+        d.send(shop.customers_topic, "ann", None, timestamp_ms=70)
+        assert shop.ask(d, "ann", lambda order, customers: customers.get("ann")) is None
+        assert d.table(shop.customers) == {}
+
+
+def test_it_behaves_as_a_dict() -> None:
+    shop = Shop(of_topic)
+
+    def body(order: Any, customers: Any) -> Any:
+        assert "ann" in customers and "nobody" not in customers and len(customers) == 1
+        with pytest.raises(KeyError):
+            customers["nobody"]
+        with pytest.raises(KeyError):
+            customers.timestamp_ms("nobody")
+        return dict(customers), dict(customers.prefix("a")), list(customers)
+
+    with Driver(shop.app) as d:
+        d.send(shop.customers_topic, "ann", ["A"])
+        assert shop.ask(d, "ann", body) == ({"ann": ["A"]}, {"ann": ["A"]}, ["ann"])
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda order, customers: customers.__setitem__("ann", ["C"]),
+        lambda order, customers: customers.pop("ann"),
+        lambda order, customers: customers["ann"].append("C"),
+    ],
+)
+def test_nobody_writes_it_but_the_topic(write: Callable[[Any, Any], Any]) -> None:
+    shop = Shop(of_topic)
+    with Driver(shop.app) as d:
+        d.send(shop.customers_topic, "ann", ["A"])
+        with pytest.raises(ProcessorFailed, match="it is written by sending to the topic"):
+            shop.ask(d, "ann", write)
+        assert d.table(shop.customers) == {"ann": ["A"]}
+
+
+def test_a_record_is_in_it_before_processors_of_the_same_record() -> None:
+    app = App("shop")
+    topic = app.topic("customers", key=str, value=str)
+    customers = app.table_of(topic, alias="known")
+    seen: list[Any] = []
+
+    @app.processor(topic, customers)
+    def each(record: Any, known: Any) -> None:
+        seen.append((record.value, known.get(record.key)))
+        if record.value == "bad":
+            raise ValueError
+
+    with Driver(app) as d:
+        d.send(topic, "ann", "A")
+        with pytest.raises(ProcessorFailed):
+            d.send(topic, "ann", "bad")
+        assert d.table(customers) == {"ann": "A"}  # of a record that stops nothing counts
+    assert seen == [("A", "A"), ("bad", "bad")]
+
+
+def test_versions() -> None:
+    shop = Shop(lambda app, topic: app.table_of(topic, versions=100 * MS))
+
+    def as_of(at: int) -> Callable[[Any, Any], Any]:
+        return lambda order, customers: (customers.as_of(at).get("ann"), dict(customers.as_of(at)))
+
+    with Driver(shop.app) as d:
+        for at, value in ((10, ["A"]), (40, ["C"]), (20, ["B"]), (60, None), (70, ["D"])):
+            d.send(shop.customers_topic, "ann", value, timestamp_ms=at)
+        found = {
+            at: shop.ask(d, "ann", as_of(at), timestamp_ms=80)[0] for at in (9, 10, 19, 20, 39, 40, 59, 60, 69, 70, 99)
+        }
+        assert found == {
+            9: None, 10: ["A"], 19: ["A"], 20: ["B"], 39: ["B"], 40: ["C"], 59: ["C"], 60: None, 69: None, 70: ["D"], 99: ["D"],
+        }  # fmt: skip
+        assert shop.ask(d, "ann", as_of(25), timestamp_ms=125) == (["B"], {"ann": ["B"]})
+        assert shop.ask(d, "ann", as_of(25), timestamp_ms=126) == (None, {})  # further back than versions are kept
+        d.send(shop.customers_topic, "ann", ["E"], timestamp_ms=300)
+        stores = [stores["customers"] for stores in d._stores.values() if stores["customers"].data]
+        kept = [key for store in stores for key in store.data if key.startswith(b"v")]
+        assert len(kept) == 2  # that of 70, which still counts at 200, and the new one
+
+
+def test_versions_that_were_not_asked_for() -> None:
+    shop = Shop(of_topic)
+    with Driver(shop.app) as d, pytest.raises(ProcessorFailed, match="keeps no versions"):
+        shop.ask(d, "ann", lambda order, customers: customers.as_of(5))
+
+
+def test_partitions_must_be_equal_but_for_a_global_table() -> None:
+    with pytest.raises(PipelineError, match="partition counts differ"):
+        Shop(of_topic, customers=3).app.topology()
+    shop = Shop(lambda app, topic: app.global_table(topic), customers=3)
+    with Driver(shop.app) as d:
+        for key in ("ann", "bob", "cid", "dot"):
+            d.send(shop.customers_topic, key, [key.upper()], timestamp_ms=1_000)
+        assert d.table(shop.customers) == {key: [key.upper()] for key in ("ann", "bob", "cid", "dot")}
+        everybody = shop.ask(d, "ann", lambda order, customers: sorted(customers))
+        assert everybody == ["ann", "bob", "cid", "dot"]
+        assert shop.ask(d, "bob", lambda order, customers: customers["ann"]) == ["ANN"]
+        d.send(shop.customers_topic, "ann", None)
+        assert shop.ask(d, "bob", lambda order, customers: customers.get("ann")) is None
+
+
+def test_a_global_table_moves_no_time() -> None:
+    app = App("shop")
+    rates, orders = app.topic("rates", key=str, value=int), app.topic("orders", key=str, value=int)
+    known, silent = app.global_table(rates), app.timers("silent", key=str)
+    due: list[str] = []
+
+    @app.processor(orders, known, silent)
+    def order(order: Any, rates: Any, silent: Any) -> None:
+        silent[order.key] = order.timestamp_ms + 40
+
+    @app.when_due(silent, known)
+    def gone(timer: Any, rates: Any) -> None:
+        due.append(rates["usd"])
+
+    with Driver(app) as d:
+        d.send(orders, "ann", 1, timestamp_ms=10)
+        d.send(rates, "usd", 3, timestamp_ms=900)
+        assert due == []
+        d.send(orders, "bob", 1, timestamp_ms=60)
+        assert due == [3]
+
+
+def test_fakes() -> None:
+    app = App("shop")
+    topic = app.topic("customers", key=str, value=str)
+    fake = app.table_of(topic).fake({"ann": "A"}, timestamp_ms=7)
+    assert fake == {"ann": "A"} and fake.timestamp_ms("ann") == 7
+    fake = app.global_table(topic).fake({"ann": "A"})
+    assert fake == {"ann": "A"}
