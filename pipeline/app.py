@@ -100,6 +100,8 @@ class App(Declares, DeclaresTables, DeclaresTime, DeclaresJoins):
         alias: str | None = None,
         timestamp: Callable[[V], int] | None = None,
         max_ahead: timedelta | None = None,
+        retention: timedelta | None = None,
+        retention_bytes: int | None = None,
     ) -> Topic[K, V]: ...
     @overload
     def topic(
@@ -113,6 +115,8 @@ class App(Declares, DeclaresTables, DeclaresTime, DeclaresJoins):
         alias: str | None = None,
         timestamp: Callable[[Any], int] | None = None,
         max_ahead: timedelta | None = None,
+        retention: timedelta | None = None,
+        retention_bytes: int | None = None,
     ) -> Topic[K, Any]: ...
     @overload
     def topic(
@@ -126,6 +130,8 @@ class App(Declares, DeclaresTables, DeclaresTime, DeclaresJoins):
         alias: str | None = None,
         timestamp: Callable[[Any], int] | None = None,
         max_ahead: timedelta | None = None,
+        retention: timedelta | None = None,
+        retention_bytes: int | None = None,
     ) -> Topic[Any, Any]: ...
     def topic(
         self,
@@ -137,7 +143,8 @@ class App(Declares, DeclaresTables, DeclaresTime, DeclaresJoins):
     ) -> Topic[Any, Any]:
         """Declare a topic. `start` is where reading begins while no position is committed, or when it is gone. `timestamp`
         gives a record's time from its value, in place of the log's; a record further ahead of stream time than `max_ahead`
-        goes by `on_error`."""
+        goes by `on_error`. `retention` and `retention_bytes` (of each partition) say how long the log keeps its records, where
+        the app makes the topic; without them for ever, on a broker as that is set up."""
         topic: Topic[Any, Any] = Topic(self, name, key, value, **options)
         self._register(self.topics, topic)
         return topic

@@ -18,6 +18,7 @@ from pipeline.records import Record
 from pipeline.sinks import FakeSink, Sink, checked_headers
 from pipeline.table_view import TableView
 from pipeline.tables import StoreView, Table, TableSpec, stored_pairs
+from pipeline.time.durations import duration_ms
 from pipeline.time.position import Position
 
 A_co = TypeVar("A_co", covariant=True)
@@ -117,6 +118,8 @@ class Topic(Declared[Sink[K, V]]):
         rekeyed_from: Topic[Any, Any] | None = None,
         timestamp: Callable[[Any], int] | None = None,
         max_ahead: timedelta | None = None,
+        retention: timedelta | None = None,
+        retention_bytes: int | None = None,
     ) -> None:
         super().__init__(app, name, alias)
         what = f"topic {name!r}"
@@ -126,6 +129,10 @@ class Topic(Declared[Sink[K, V]]):
         if start not in ("beginning", "end", "fail"):
             raise DefinitionError(f'{what}: start={start!r} is not one of "beginning", "end", "fail"')
         self.start = start
+        self.retention_ms = None if retention is None else duration_ms(what, "retention", retention, least_ms=1)
+        if retention_bytes is not None and not (type(retention_bytes) is int and retention_bytes > 0):
+            raise DefinitionError(f"{what}: retention_bytes={retention_bytes!r} is not a number of bytes above 0")
+        self.retention_bytes = retention_bytes
         self.event_time = EventTime(name, self.value_codec, timestamp, max_ahead)
         self.rekeyed_from = rekeyed_from
 

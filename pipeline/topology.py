@@ -23,7 +23,8 @@ from pipeline.processors import Processor
 class TopicDef:
     """A topic of the app in the log. `written`: the app writes it; one it only reads is not created by us.
 
-    `partitions` is the count wanted, or the existing one where `with_partitions` was given it.
+    `partitions` is the count wanted, or the existing one where `with_partitions` was given it; the retention is that of a
+    topic which is made anew.
     """
 
     name: str
@@ -31,6 +32,8 @@ class TopicDef:
     kind: str = "plain"
     written: bool = False
     start: str = "beginning"
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,8 @@ class _Plan:
         for topic in self.app.topics.values():
             kind = "plain" if topic.rekeyed_from is None else "repartition"
             partitions = counts[topic.topic] or self.app.partitions
-            topics[topic.topic] = TopicDef(topic.topic, partitions, kind, topic.topic in written, topic.start)
+            kept = topic.retention_ms, topic.retention_bytes
+            topics[topic.topic] = TopicDef(topic.topic, partitions, kind, topic.topic in written, topic.start, *kept)
         ordered = {name: topics[name] for name in sorted(topics)}
         return Topology(self.app.id, tuple(subtopologies), MappingProxyType(ordered), numbers, self)
 

@@ -17,7 +17,7 @@ from pipeline.event_time import EventTime
 from pipeline.topology import Subtopology, Topology
 from state.errors import TopicMismatch
 from state.log.group_store import GroupStore, MetadataKind
-from state.log.protocol import GroupLog, Partition, TopicInfo, TopicSpec
+from state.log.protocol import GroupLog, Partition, Retention, TopicInfo, TopicSpec
 from workers.errors import AppRefused
 
 NUMBERING, DESCRIPTION, BEGUN = (MetadataKind(name) for name in ("numbering", "description", "begun"))
@@ -89,7 +89,8 @@ async def _fitting(log: GroupLog, app: App) -> Topology | None:
     for name, topic in sorted(topology.topics.items()):
         if name not in existing:
             try:
-                await log.create_topic(TopicSpec(name, topic.partitions, topic.kind))
+                kept = Retention(topic.retention_ms, topic.retention_bytes)
+                await log.create_topic(TopicSpec(name, topic.partitions, topic.kind, kept))
             except TopicMismatch:
                 return None
     return topology

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
 from orchestrator import App, Record, Table
+from pipeline.errors import DefinitionError
 from state.log.group_store import OwnerRecord
 from state.log.memory import MemoryLog
-from state.log.protocol import NewRecord, Partition, Retention, TaskCommit
+from state.log.protocol import NewRecord, Partition, Retention, TaskCommit, TopicSpec
 from workers.instance.upkeep import AT_MOST_EVERY, LogUpkeep
 from workers.prepare import prepare
 
@@ -84,3 +90,25 @@ async def test_a_changelog_is_compacted_once_half_of_it_is_new() -> None:
     assert await upkeep.round() == 1  # once a day, whatever it is
     for _ in range(AT_MOST_EVERY + 1):
         assert await upkeep.round() == 0  # where nothing is new, never
+
+
+async def test_a_topic_has_the_retention_that_its_app_declares_where_the_app_makes_it() -> None:
+    app = App("keeping", partitions=1)
+    app.topic("in", key=str, value=int, retention=timedelta(days=7), retention_bytes=1 << 30)
+    app.topic("free", key=str, value=int)
+
+    @app.processor([app.topics["in"], app.topics["free"]])
+    def look(record: Record[str, int]) -> None: ...
+
+    log = MemoryLog()
+    await log.create_topic(TopicSpec("free", 1, retention=Retention(ms=5)))
+    await prepare(log, app)
+    topics = await log.topics(["in", "free"])
+    assert topics["in"].retention == Retention(7 * 24 * 3_600_000, 1 << 30)
+    assert topics["free"].retention == Retention(ms=5)  # that of a topic that is there stays
+
+
+@pytest.mark.parametrize("wrong", [{"retention": timedelta(0)}, {"retention": 5}, {"retention_bytes": 0}])
+def test_a_retention_of_nothing_is_refused_when_it_is_declared(wrong: dict[str, Any]) -> None:
+    with pytest.raises(DefinitionError, match="topic 'in': retention"):
+        App("x").topic("in", key=str, value=int, **wrong)
