@@ -73,6 +73,7 @@ class Coordinator:
         self._statuses: dict[int, int] = {}  # statuses of sessions that want them answered
         self._joined: dict[int, tuple[str, str]] = {}  # member and transactional id of a session
         self._writes: asyncio.Queue[ev.RecordOwners | ev.Fence | ev.OperationEnded] = asyncio.Queue()
+        self._refusals: asyncio.Queue[NotCoordinator] = asyncio.Queue()  # of writes outside of the loops
         self._agreed = asyncio.Event()
         self._targets: asyncio.Queue[ev.ComputeTarget] = asyncio.Queue()
         self.assignor_process = AssignorProcess()
@@ -109,10 +110,14 @@ class Coordinator:
                 group.create_task(self._write())
                 group.create_task(self._keep_generation())
                 group.create_task(self._compute())
+                group.create_task(self._until_refused())
         except* NotCoordinator as errors:
             log.warning("term %d is over: %s", self.ledger.term, errors.exceptions[0])
         finally:
             await self.close()
+
+    async def _until_refused(self) -> None:
+        raise await self._refusals.get()
 
     async def close(self) -> None:
         """End all sessions, also those that wait for a beginning that does not come. The listener stays."""
@@ -141,8 +146,13 @@ class Coordinator:
             )
 
     async def keep_operation(self, facts: Mapping[str, object]) -> None:
-        """Have the log know a scale-down that is about to begin. Under the lock."""
-        await self.ledger.put_operations([*self._operations.values(), facts])
+        """Has the log know a scale-down that is about to begin. Under the lock. Raises NotCoordinator, which ends the term:
+        the loops that would be told so may wait for a log that takes no writes."""
+        try:
+            await self.ledger.put_operations([*self._operations.values(), facts])
+        except NotCoordinator as error:
+            self._refusals.put_nowait(error)
+            raise
         self._operations[str(facts["id"])] = facts
         self.outcomes.pop(str(facts["id"]), None)
 

@@ -774,6 +774,16 @@ def a_release_waits_for_the_folder(stack: ExitStack) -> None:
     _patch(stack, TaskRun, "release", release)
 
 
+def a_refused_request_ends_no_term(stack: ExitStack) -> None:
+    """A coordinator whose write for a request is refused goes on until one of its loops is."""
+
+    async def keep(self: Coordinator, facts: Any) -> None:
+        await self.ledger.put_operations([*self._operations.values(), facts])
+        self._operations[str(facts["id"])] = facts
+
+    _patch(stack, Coordinator, "keep_operation", keep)
+
+
 # Rules that few lives need: the mended plan (`mended/NAME.json`) that breaks without them.
 OF_MENDED: dict[str, Mutation] = {
     "grown_while_it_started": a_topic_that_grew_meanwhile_is_refused,
@@ -781,6 +791,7 @@ OF_MENDED: dict[str, Mutation] = {
     "forgotten_skip": a_later_halt_forgets_a_skip,
     "paused_call": a_pause_counts_as_a_call,
     "granted_while_ends_are_asked": ends_from_before_a_grant,
+    "deposed_while_the_log_is_locked": a_refused_request_ends_no_term,
     "released_while_it_waits_for_its_folder": a_release_waits_for_the_folder,
     "called_until_after_its_skip": a_record_to_be_skipped_is_halted_at,
 }
