@@ -761,19 +761,6 @@ def a_record_to_be_skipped_is_halted_at(stack: ExitStack) -> None:
     _patch(stack, halts, "write", write)
 
 
-def a_release_waits_for_the_folder(stack: ExitStack) -> None:
-    """A task is opened before it hears that it is to be released."""
-
-    def release(self: TaskRun) -> None:
-        async def later() -> None:
-            self.release_wanted = True
-            await self._release_unstarted()
-
-        self._then(later)
-
-    _patch(stack, TaskRun, "release", release)
-
-
 def a_refused_request_ends_no_term(stack: ExitStack) -> None:
     """A coordinator whose write for a request is refused goes on until one of its loops is."""
 
@@ -792,6 +779,5 @@ OF_MENDED: dict[str, Mutation] = {
     "paused_call": a_pause_counts_as_a_call,
     "granted_while_ends_are_asked": ends_from_before_a_grant,
     "deposed_while_the_log_is_locked": a_refused_request_ends_no_term,
-    "released_while_it_waits_for_its_folder": a_release_waits_for_the_folder,
     "called_until_after_its_skip": a_record_to_be_skipped_is_halted_at,
 }

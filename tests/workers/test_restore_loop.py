@@ -7,8 +7,11 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from orchestrator import App, Record, Table
 from orchestrator.model import Role, TaskId
+from state.directory import StateDirectory
 from state.log.memory import MemoryLog
 from state.log.protocol import NewRecord
 from workers.prepare import prepare
@@ -124,3 +127,32 @@ async def test_what_a_copy_reads_of_a_snapshot_comes_out_of_the_budget(tmp_path:
         run.close()
         await worker.restores.spend(run, 1 << 40)
         await run.closed()
+
+
+@pytest.mark.parametrize("how", ["released", "closed"])
+async def test_a_task_that_waits_for_its_folder_is_given_up_at_once(tmp_path: Path, how: str) -> None:
+    """Another worker of the instance has it open, and may itself wait for the release."""
+    log = MemoryLog(markers=False)
+    prepared, task = await prepare(log, app), TaskId(0, 0)
+    instance = InstanceSpec("tests:app", app.id, "i1", "memory:", str(tmp_path))
+    worker = Worker(WorkerSpec(instance, 1, "one"), log, prepared, {})
+    run = TaskRun(worker, task)
+    other = StateDirectory(tmp_path, app.id, "i1").lock(str(task))
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            run.open(Role.ACTIVE, 1)
+            await asyncio.sleep(0)
+            if how == "closed":
+                run.close()
+                await run.closed()
+                return
+            run.release()
+            await until(lambda: not run.release_wanted)
+            run.become(Role.STANDBY, 0)  # what follows opens it, once it can be
+            other.release()
+            await until(lambda: bool(run.stores))
+    finally:
+        other.release()
+        if how == "released":
+            run.close()
+            await run.closed()
