@@ -30,7 +30,7 @@ from workers.connection.listening import place_of
 from workers.fleet.client import Client, host_elsewhere
 from workers.fleet.fleet import Fleet, Host, ProcessHost
 from workers.fleet.named import NamedInstance
-from workers.log.logs import BUSY_MS, default_log, log_path, open_log, show_log
+from workers.log.logs import BUSY_MS, log_path, log_url, open_log, show_log
 from workers.log.patient_log import PatientLog, open_patiently
 from workers.prepare import prepare
 from workers.spec import InstanceSpec
@@ -50,7 +50,7 @@ def run(argv: list[str]) -> int:
     settings = group_settings_of(args)
     logging.basicConfig(level=args.log_level, stream=sys.stderr)
     app = load(args.app)
-    url = args.log or default_log(app.id, Path.cwd(), existing=False)
+    url = log_url(args, app.id, existing=False)
     refuse_idle(args.flags, facts_of(args, app, url))
     folder = str(Path.cwd())
     spec = InstanceSpec(

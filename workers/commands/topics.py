@@ -42,7 +42,7 @@ def run(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     if args.partitions > PARTITIONS_MAX:
         raise WrongUse(f"--partitions {args.partitions}: a task for each is too much; write at most {PARTITIONS_MAX}")
-    facts = asyncio.run(_grow(args.app, args.topic, args.partitions, args.log))
+    facts = asyncio.run(_grow(args))
     if args.json:
         show_json(facts)
     elif facts["outcome"] == "nothing to do":
@@ -52,8 +52,9 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-async def _grow(app: str, topic: str, partitions: int, url: str | None) -> dict[str, Any]:
-    async with log_of(app, url) as (application, log, _):
+async def _grow(args: Any) -> dict[str, Any]:
+    topic, partitions = args.topic, args.partitions
+    async with log_of(args) as (application, log, _):
         described = await description(log, application)
         before = (await log.topics([topic])).get(topic)
         if before is None or not (topic in described["topics"] or _is_internal(described, topic)):

@@ -165,10 +165,15 @@ class Broker:
 
 
 def prepare(
-    folder: Path, port: int | None = None, *, version: str = VERSION, settings: Mapping[str, str] | None = None
+    folder: Path,
+    port: int | None = None,
+    *,
+    version: str = VERSION,
+    settings: Mapping[str, str] | None = None,
+    scram: Mapping[str, str] | None = None,
 ) -> Broker:
-    """A new broker in `folder`, formatted and not started; what an earlier one left there is removed.
-    Raises BrokerUnusable."""
+    """A new broker in `folder`, formatted and not started; what an earlier one left there is removed. `settings` come after
+    our own and above them; `scram` are passwords by user. Raises BrokerUnusable."""
     if java() is None:
         raise BrokerUnusable("Kafka needs Java, and none is in JAVA_HOME or on the path: install one, 17 or newer")
     jars(version=version)
@@ -182,6 +187,9 @@ def prepare(
     (folder / "log4j2.xml").write_text(_LOGGING)
     (folder / "broker.version").write_text(f"{version} {port}")
     command = [*_command(folder, version), "kafka.tools.StorageTool", "format", "-t", _identity()]
+    for user, password in (scram or {}).items():
+        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+            command += ["--add-scram", f"{mechanism}=[name={user},password={password}]"]
     done = subprocess.run(
         [*command, "-c", str(folder / "server.properties")], capture_output=True, text=True, timeout=60, check=False
     )

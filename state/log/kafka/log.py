@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
 
 from state.errors import LeaseLost, LogUnavailable, LogUnusable
 from state.log import checks, compaction
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
 from state.log.kafka import facts
+from state.log.kafka.access import Access
 from state.log.kafka.building import build
 from state.log.kafka.cluster import Cluster
 from state.log.kafka.connections import Connections
@@ -47,18 +48,20 @@ _LOOK_S = 0.5  # how long a look at metadata waits for a transaction that is ope
 @dataclass(frozen=True)
 class KafkaOptions:
     """Where the cluster is, and how this log uses it. `prefix` goes before every name; `topic_settings` are given to the
-    topics that are created; `client` is what aiokafka's connections take (security)."""
+    topics that are created; `config` is a file of client settings (see access.py), "" for plain connections."""
 
     brokers: Sequence[tuple[str, int]]
     prefix: str = ""
     transaction_timeout_s: float = TRANSACTION_TIMEOUT_S
     topic_settings: Mapping[str, str] = field(default_factory=dict)
-    client: Mapping[str, Any] = field(default_factory=dict)
+    config: str = ""
 
 
 async def open_kafka(options: KafkaOptions) -> KafkaLog:
-    """Raises LogUnavailable where no broker answers."""
-    connections = Connections(options.brokers, options.client)
+    """Raises LogUnavailable where no broker answers, AccessRefused, BadClientConfig."""
+    access = Access(Path(options.config) if options.config else None)
+    brokers = list(dict.fromkeys([*options.brokers, *access.settings.bootstrap]))
+    connections = Connections(brokers, access)
     await connections.start()
     topics = Topics(connections, Names(options.prefix), options.topic_settings)
     settle_within_s = options.transaction_timeout_s + 2 * BROKER_LOOKS_EVERY_S
