@@ -1,4 +1,5 @@
-"""`orchestrator topics grow APP TOPIC --partitions N`: more partitions for a topic, while its apps run or not.
+"""`orchestrator topics VERB`: which verb is whose; and `grow APP TOPIC --partitions N`: more partitions for a topic, while
+its apps run or not.
 
 One rule: where the count decides where state lies, it stays. That is asked of every application of the log, from what it
 keeps for tools, so no code is needed. Running workers see the new count by themselves (workers/worker/growth.py).
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
@@ -24,10 +26,30 @@ from workers.prepare import DESCRIPTION
 PARTITIONS_MAX = 10_000
 
 
+VERBS: dict[str, tuple[str, str]] = {
+    "grow": ("workers.commands.topics:grow", "give a topic more partitions"),
+    "acls": ("workers.commands.topic_rights:run", "the rights that an app needs on a Kafka with ACLs"),
+}
+
+
 def run(argv: list[str]) -> int:
     """Runs `orchestrator topics`; its exit code. Raises WrongUse."""
-    parser = Parser("topics", "Give a topic more partitions; apps that run take the new ones within seconds.")
-    parser.add_argument("action", metavar="grow", choices=("grow",))
+    if argv and argv[0] in VERBS:
+        module, _, name = VERBS[argv[0]][0].partition(":")
+        return int(getattr(import_module(module), name)(argv[1:]))
+    if argv and argv[0] in ("-h", "--help"):
+        rows = "\n".join(f"  {verb.ljust(10)}{text}" for verb, (_, text) in VERBS.items())
+        print(
+            f"usage: orchestrator topics VERB ...\n\n{rows}\n\n`orchestrator topics VERB --help` tells the options of a verb."
+        )
+        return 0
+    given = f"invalid choice: '{argv[0]}'" if argv else "a verb is missing"
+    raise WrongUse(f"orchestrator topics: {given}; choose from {', '.join(VERBS)}")
+
+
+def grow(argv: list[str]) -> int:
+    """Runs `orchestrator topics grow`; its exit code. Raises WrongUse."""
+    parser = Parser("topics grow", "Give a topic more partitions; apps that run take the new ones within seconds.")
     parser.add_argument("app", metavar="APP")
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument(

@@ -16,9 +16,11 @@ from aiokafka.errors import KafkaError
 from aiokafka.protocol.coordination import FindCoordinatorRequest_v1
 
 from state.errors import LogUnavailable, LogUnusable
+from state.log.kafka import rights
 from state.log.kafka.access import Access, AccessRefused, Connection
 from state.log.kafka.codes import RETRIED, KafkaRefused, Then, Unreachable, check
 from state.log.kafka.requests import metadata
+from state.log.kafka.rights import on
 from state.log.protocol import MayWrite, always
 
 T = TypeVar("T")
@@ -193,7 +195,10 @@ class Connections:
         found = self._coordinators.get((kind, key))
         if found is None:
             answer = await self.ask_any(FindCoordinatorRequest_v1(key, kind))
-            check(f"the coordinator of {key}", answer.error_code, answer.error_message)
+            resource = rights.GROUP if kind == GROUP else rights.TRANSACTIONAL_ID
+            check(
+                f"the coordinator of {key}", answer.error_code, answer.error_message, on(resource, rights.DESCRIBE, key)
+            )
             found = self._coordinators[kind, key] = answer.coordinator_id
         return found
 

@@ -16,9 +16,11 @@ from aiokafka.protocol.admin import CreatePartitionsRequest_v1, DeleteTopicsRequ
 
 from state.errors import LogBusy, TopicMismatch
 from state.log import checks
+from state.log.kafka import rights
 from state.log.kafka.codes import NONE, TOPIC_EXISTS, UNKNOWN_TOPIC, KafkaRefused, Then, check, then
 from state.log.kafka.connections import ANSWER_WITHIN_S, Connections
 from state.log.kafka.requests import CreateTopicsRequest_v4, IncrementalAlterConfigsRequest_v1
+from state.log.kafka.rights import on
 from state.log.protocol import DELETE_RETENTION_MS, FOR_EVER, Partition, Retention, TopicInfo, TopicSpec
 
 BATCH_HEADER_BYTES = 61
@@ -118,7 +120,7 @@ class Topics:
                 self._layouts.pop(name, None)
                 continue
             if topic[0] != NONE and not topic[4]:
-                check(f"metadata of {name}", topic[0])
+                check(f"metadata of {name}", topic[0], None, on(rights.TOPIC, rights.DESCRIBE, topic[1]))
             numbered = {partition[1]: partition[2] for partition in topic[4]}
             found[name] = Layout(topic[2], tuple(numbered.get(number, -1) for number in range(len(numbered))))
         self._layouts |= found
@@ -186,7 +188,8 @@ class Topics:
         async def ask() -> Any:
             answer = await self._connections.ask_any(request)
             for code, text, _, name, _ in answer.resources:
-                check(f"settings of {self.names.outside(name)}", code, text)
+                what = f"settings of {self.names.outside(name)}"
+                check(what, code, text, on(rights.TOPIC, rights.DESCRIBE_CONFIGS, name))
             return answer
 
         for _, _, _, name, entries in (await self._connections.retried("settings of topics", ask)).resources:
@@ -208,7 +211,9 @@ class Topics:
             inside = self.names.inside(spec.name)
             topic: Any = (inside, spec.partitions, self._replication, [], list(chosen.items()))
             request = CreateTopicsRequest_v4([topic], _TIMEOUT_MS, False)
-            await self._change(f"creating topic {spec.name}", request, lambda answer: answer.topic_errors)
+            await self._change(
+                f"creating topic {spec.name}", request, lambda answer: answer.topic_errors, rights.CREATE
+            )
             found = await self._shown(spec.name, spec.partitions)
         if found.partitions != spec.partitions:
             raise TopicMismatch(checks.mismatch(found, spec))
@@ -219,7 +224,7 @@ class Topics:
         if found.partitions == partitions:
             return found
         request = CreatePartitionsRequest_v1([(self.names.inside(name), (partitions, None))], _TIMEOUT_MS, False)
-        await self._change(f"growing topic {name}", request, lambda answer: answer.topic_errors)
+        await self._change(f"growing topic {name}", request, lambda answer: answer.topic_errors, rights.ALTER)
         return await self._shown(name, partitions)
 
     async def set_retention(self, name: str, retention: Retention) -> TopicInfo:
@@ -231,7 +236,8 @@ class Topics:
         await self._change(
             f"setting the retention of topic {name}",
             request,
-            lambda answer: [(name, code, text) for code, text, *_ in answer.responses],
+            lambda answer: [(self.names.inside(name), code, text) for code, text, *_ in answer.responses],
+            rights.ALTER_CONFIGS,
         )
         self._purposes.pop(bytes.fromhex(found.topic_id), None)
         return replace(found, retention=retention._replace(forced=False))
@@ -244,18 +250,19 @@ class Topics:
             f"deleting topic {name}",
             request,
             lambda answer: [(topic, code, None) for topic, code in answer.topic_error_codes],
+            rights.DELETE,
         )
         await self._until(f"topic {name} to be gone", lambda: self.refresh([name]), lambda found: name not in found)
 
     async def _change(
-        self, what: str, request: Any, codes: Callable[[Any], Sequence[tuple[str, int, str | None]]]
+        self, what: str, request: Any, codes: Callable[[Any], Sequence[tuple[str, int, str | None]]], operation: str
     ) -> None:
         """Any broker passes it on to the controller. Of two who create or delete at once, both are right."""
 
         async def ask() -> None:
-            for _, code, text in codes(await self._connections.ask_any(request)):
+            for name, code, text in codes(await self._connections.ask_any(request)):
                 if code not in (TOPIC_EXISTS, UNKNOWN_TOPIC):
-                    check(what, code, text)
+                    check(what, code, text, on(rights.TOPIC, operation, name))
 
         await self._connections.retried(what, ask)
 
@@ -277,9 +284,16 @@ class Topics:
             await asyncio.sleep(0.005)
 
     async def led(
-        self, what: str, partitions: Collection[Partition], ask: Any, within_s: float = ANSWER_WITHIN_S
+        self,
+        what: str,
+        partitions: Collection[Partition],
+        ask: Any,
+        operation: str,
+        within_s: float = ANSWER_WITHIN_S,
+        transactional_id: str = "",
     ) -> dict[Partition, Any]:
-        """What `ask(node, partitions)` answers for all partitions, each from its leader; again where a leader moved.
+        """What `ask(node, partitions)` answers for all partitions, each from its leader; again where a leader moved. It
+        takes the right to `operation`, and to write by `transactional_id`.
 
         `ask` gives a code and a value for each partition. Raises UnknownTopic, KafkaRefused, LogUnavailable.
         """
@@ -294,7 +308,9 @@ class Topics:
             for answer in answers:
                 for partition, (code, _) in answer.items():
                     if not _is_done(code):
-                        refused = KafkaRefused(f"{what} of {partition}", code)
+                        taken = on(rights.TOPIC, operation, self.names.inside(partition.topic))
+                        taken += on(rights.TRANSACTIONAL_ID, rights.WRITE, transactional_id)
+                        refused = KafkaRefused(f"{what} of {partition}", code, None, taken)
                         if refused.then is Then.LEADER:
                             self.forget([partition.topic])
                         raise refused
