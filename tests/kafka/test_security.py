@@ -24,6 +24,18 @@ pytestmark = pytest.mark.kafka
 PASSWORD = secured.PASSWORDS["bob"]
 
 
+EVERY = (
+    ("explain", "bank", "0_0"),
+    ("query", "bank", "balances", "a"),
+    ("scale-up", "bank", "--by", "1"),
+    ("wait", "bank", "--instances", "2", "--timeout", "30s"),
+    ("drain", "bank", "i2", "--wait"),
+    ("scale-down", "bank", "--undo"),
+    ("secret", "bank"),
+    ("topics", "grow", "bank", "alerts", "--partitions", "8"),
+)
+
+
 def values(what: str, folder: Path) -> dict[str, str]:
     """Client settings: words of `what` after the protocol say mechanism, certificate, key."""
     protocol, *words = what.split()
@@ -183,6 +195,9 @@ def test_commands_take_the_file_and_show_no_secret(tmp_path: Path) -> None:
     assert status.code == 0 and secret not in status.out
     for path in (tmp_path / "place").rglob("*"):
         assert not path.is_file() or secret.encode() not in path.read_bytes(), path
+    for words in EVERY:
+        done = console(*words)
+        assert done.code == 0, (words, done)
     fleet.terminate()
     assert fleet.wait(30) == 0
     found.config(tmp_path, **{**values("SASL_SSL PLAIN", found.folder), "sasl_password": "nope"})
@@ -193,3 +208,20 @@ def test_commands_take_the_file_and_show_no_secret(tmp_path: Path) -> None:
     config.unlink()
     done = console("status", "bank")
     assert done.code == 2 and "client.properties cannot be read" in done.err, done
+
+
+@pytest.mark.processes
+@pytest.mark.spark
+def test_spark_reads_with_the_file(tmp_path: Path) -> None:
+    """`verify` compares nothing less over TLS: its data source opens the log in Spark's own processes."""
+    found = secured.shared()
+    config = found.config(tmp_path, **values("SASL_SSL PLAIN", found.folder))
+    console = Console(tmp_path / "place").bank()
+    url = f"kafka://localhost:{found.ports['SASL_SSL']}?prefix=s{uuid.uuid4().hex[:8]}-"
+    place = ("--log", url, "--kafka-config", str(config))
+    lines = "".join(json.dumps({"key": "a", "value": {"account": "a", "amount": -1}}) + "\n" for _ in "12345")
+    assert console("produce", "bank:app", "payments", *place, stdin=lines).code == 0
+    done = console.here("backfill", "bank:app", *place, "--json")
+    assert done.code == 0, done
+    done = console.here("verify", "bank:app", *place, "--json")
+    assert done.code == 0 and all(check["ok"] for check in done.json["checks"]), done

@@ -12,10 +12,10 @@ from itertools import groupby
 from typing import Any
 
 from orchestrator.cli.arguments import Parser
+from orchestrator.cli.settings import PLACE
 from orchestrator.errors import WrongUse
 from pipeline.loading import load
 from state.log.kafka.rights import Right, Topics, needed, needed_to_look, needed_to_produce
-from workers.commands.run import add_place
 from workers.commands.show import show_json
 from workers.fleet.client import description, log_of
 from workers.log.logs import NoLog
@@ -41,7 +41,7 @@ def run(argv: list[str]) -> int:
     )
     parser.add_argument("--principal", metavar="USER", default="User:NAME", help="whom the commands give the rights")
     parser.add_argument("--json", action="store_true")
-    add_place(parser)
+    parser.settings(*PLACE)
     args = parser.parse_args(argv)
     if args.create and args.purpose != "run":
         raise WrongUse(f"--create has no effect with --for {args.purpose}: only instances create topics; leave it out")

@@ -19,8 +19,10 @@ from orchestrator.errors import RefusedBySafety, WrongUse
 from orchestrator.names import counted
 from orchestrator.setting import whole_number
 from state.log.group_store import GroupStore
+from workers import topic_identities
 from workers.commands.show import show_json
 from workers.fleet.client import description, log_of
+from workers.fleet.presence import is_looked_after
 from workers.prepare import DESCRIPTION
 
 PARTITIONS_MAX = 10_000
@@ -28,6 +30,7 @@ PARTITIONS_MAX = 10_000
 
 VERBS: dict[str, tuple[str, str]] = {
     "grow": ("workers.commands.topics:grow", "give a topic more partitions"),
+    "accept": ("workers.commands.topics:accept", "go on with a topic that was deleted and created again"),
     "acls": ("workers.commands.topic_rights:run", "the rights that an app needs on a Kafka with ACLs"),
 }
 
@@ -37,14 +40,14 @@ def run(argv: list[str]) -> int:
     if argv and argv[0] in VERBS:
         module, _, name = VERBS[argv[0]][0].partition(":")
         return int(getattr(import_module(module), name)(argv[1:]))
-    if argv and argv[0] in ("-h", "--help"):
-        rows = "\n".join(f"  {verb.ljust(10)}{text}" for verb, (_, text) in VERBS.items())
-        print(
-            f"usage: orchestrator topics VERB ...\n\n{rows}\n\n`orchestrator topics VERB --help` tells the options of a verb."
-        )
-        return 0
-    given = f"invalid choice: '{argv[0]}'" if argv else "a verb is missing"
-    raise WrongUse(f"orchestrator topics: {given}; choose from {', '.join(VERBS)}")
+    rows = "; ".join(f"{verb}: {text}" for verb, (_, text) in VERBS.items())
+    parser = Parser(
+        "topics", f"Topics of an app. {rows}. `orchestrator topics VERB --help` tells the options of a verb."
+    )
+    parser.add_argument("verb", metavar="VERB", choices=tuple(VERBS), help=", ".join(VERBS))
+    parser.settings(*PLACE)
+    parser.parse_args(argv)
+    raise WrongUse("orchestrator topics: write the verb first, and options behind it")
 
 
 def grow(argv: list[str]) -> int:
@@ -72,6 +75,36 @@ def grow(argv: list[str]) -> int:
     else:
         print(f"{facts['topic']}: {facts['from']} -> {facts['to']} partitions")
     return 0
+
+
+def accept(argv: list[str]) -> int:
+    """Runs `orchestrator topics accept`; its exit code. Raises WrongUse."""
+    parser = Parser(
+        "topics accept", "Let an app go on with a topic that was deleted and created again, or lost its positions."
+    )
+    parser.add_argument("app", metavar="APP")
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("--json", action="store_true")
+    parser.settings(*PLACE)
+    args = parser.parse_args(argv)
+    facts = asyncio.run(_accept(args))
+    if args.json:
+        show_json(facts)
+    else:
+        print(f"{facts['topic']} is taken as it is at the next start of '{facts['application']}'")
+    return 0
+
+
+async def _accept(args: Any) -> dict[str, Any]:
+    async with log_of(args) as (application, log, _):
+        await description(log, application)
+        if await is_looked_after(log, application):
+            raise RefusedBySafety(f"'{application}' runs; stop it first")
+        if not await topic_identities.accept(log, application, args.topic):
+            raise WrongUse(
+                f"'{application}' has not run on a topic '{args.topic}'; name one as it is called in the log"
+            )
+    return {"application": application, "topic": args.topic, "outcome": "done"}
 
 
 async def _grow(args: Any) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from pipeline.loading import runnable
 from state.errors import StateError
 from state.log.memory import MemoryLog
 from state.log.protocol import GroupLog
+from workers import topic_identities
 from workers.fleet.fleet import Fleet, ProcessHost
 from workers.instance.instance import Instance
 from workers.log.logs import configured, default_log, open_log, show_log
@@ -109,7 +110,9 @@ async def _run(app: App, spec: InstanceSpec) -> int:
         fleet = Fleet(ProcessHost(), opened, spec, print)  # for its lock: it starts nothing
         fleet.claim()
         await fleet.check()
+        await topic_identities.check(opened, app)
         prepared = await prepare(opened, app)
+        await topic_identities.keep(opened, prepared)
     finally:
         await opened.close()
     where = "a log in memory" if memory is not None else show_log(spec.log)

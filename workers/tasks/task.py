@@ -118,6 +118,9 @@ class TaskRun:
         self.process: TaskProcess | None = None
         self.merger = Merger()
         self.committed: dict[Partition, int] = {}
+        self.commits_again = (
+            False  # all positions are due, moved or not: a log may forget what is not committed for long
+        )
         self.ends: dict[Partition, int] = {}
         self.catching_up = False
         self.release_wanted = False
@@ -393,7 +396,7 @@ class TaskRun:
         """Whether there is something to commit: completed records, or positions after gaps."""
         if self.process is None:
             return False
-        if self.process.has_completed:
+        if self.process.has_completed or self.commits_again:
             return True
         number = self.id.partition
         return with_gaps and any(

@@ -182,7 +182,11 @@ class Connections:
 
     async def ask_any(self, request: Any, purpose: str = "quick") -> Any:
         """The answer of any broker."""
-        return await self.send(random.choice(list(self._nodes)), request, purpose)
+        return await self.send(self.any_node(), request, purpose)
+
+    def any_node(self) -> int:
+        """A broker's number."""
+        return random.choice(list(self._nodes))
 
     async def metadata(self, names: Sequence[str] | None) -> Any:
         """Topics by name (all: None), from any broker."""

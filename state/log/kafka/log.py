@@ -57,6 +57,10 @@ class KafkaOptions:
     config: str = ""
 
 
+class FactsGone(LogUnusable):
+    """The topic with an application's facts is gone, or is another one than this process has read."""
+
+
 async def open_kafka(options: KafkaOptions) -> KafkaLog:
     """Raises LogUnavailable where no broker answers, AccessRefused, BadClientConfig."""
     access = Access(Path(options.config) if options.config else None)
@@ -66,19 +70,25 @@ async def open_kafka(options: KafkaOptions) -> KafkaLog:
     topics = Topics(connections, Names(options.prefix), options.topic_settings)
     settle_within_s = options.transaction_timeout_s + 2 * BROKER_LOOKS_EVERY_S
     cluster = Cluster(connections, topics, Offsets(connections, topics, settle_within_s), settle_within_s)
-    return KafkaLog(cluster, options.transaction_timeout_s)
+    try:
+        return KafkaLog(cluster, options.transaction_timeout_s, await topics.position_lifetime_ms())
+    except BaseException:
+        await cluster.close()
+        raise
 
 
 class KafkaLog:
     """See the module text and `state.log.protocol.GroupLog`."""
 
-    def __init__(self, cluster: Cluster, transaction_timeout_s: float) -> None:
+    def __init__(self, cluster: Cluster, transaction_timeout_s: float, position_lifetime_ms: int) -> None:
         self._cluster = cluster
+        self.position_lifetime_ms: int | None = position_lifetime_ms
         self.log_id = cluster.connections.cluster_id
         self._writers = Writers(cluster, transaction_timeout_s)
         self._appender = Appender(cluster)
         self.leases = Leases(cluster)
         self._facts: dict[str, FactsTopic] = {}
+        self._facts_ids: dict[str, bytes] = {}  # of the topics, as this process has read them first
         self._opening: dict[str, asyncio.Lock] = {}
 
     async def close(self) -> None:
@@ -104,11 +114,26 @@ class KafkaLog:
                 del self._facts[application]  # its tail ended: read anew
                 await found.close()
             if application not in self._facts:
+                await self._refuse_other_facts(application)
                 opened = await FactsTopic.opened(self._cluster, application, create=create)
                 if opened is None:
                     return None
+                self._facts_ids[application] = opened.topic_id
                 self._facts[application] = opened
             return self._facts[application]
+
+    async def _refuse_other_facts(self, application: str) -> None:
+        """Raises FactsGone where the topic with the facts was deleted since this process has read it: a new one would begin
+        its terms anew, beside members that obey an older one."""
+        before, name = self._facts_ids.get(application), facts.topic_of(application)
+        if before is None:
+            return
+        found = (await self._cluster.topics.refresh([name])).get(name)
+        if found is None or found.topic_id != before:
+            raise FactsGone(
+                f"topic {name} was deleted {'and created again ' if found else ''}while application '{application}' ran: it "
+                "holds who may write; stop every instance, and see docs/kafka.md, Refusals, before you start again"
+            )
 
     # ------------------------------------------------------------------ topics
 

@@ -26,7 +26,8 @@ from state.log.protocol import DELETE_RETENTION_MS, FOR_EVER, Partition, Retenti
 BATCH_HEADER_BYTES = 61
 _TIMEOUT_MS = 10_000
 _SHOWN_WITHIN_S = 30.0
-_TOPIC_RESOURCE = 2
+_TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
+_POSITION_LIFETIME_MS = 7 * 24 * 3_600_000
 _SET = 0
 _SETTINGS: dict[str, dict[str, str]] = {
     "plain": {},
@@ -152,6 +153,10 @@ class Topics:
         layout = self._layouts.get(partition.topic)
         return layout.leaders[partition.number] if layout and 0 <= partition.number < len(layout.leaders) else None
 
+    def known_id(self, topic: str) -> bytes:
+        """The topic's id, as last known."""
+        return self._layouts[topic].topic_id
+
     def forget(self, topics: Collection[str]) -> None:
         """What is known of these is old: a broker is asked before anything else is."""
         self._stale.update(topics)
@@ -198,6 +203,25 @@ class Topics:
             self._purposes[layout.topic_id] = Purpose(
                 _kind_of(kept), int(kept["max.message.bytes"]), int(kept["delete.retention.ms"]), _retention_of(kept)
             )
+
+    async def position_lifetime_ms(self) -> int:
+        """For how long the brokers keep an offset that is not committed again: `offsets.retention.minutes`; Kafka's own
+        default where this user may not see it."""
+        wanted = ["offsets.retention.minutes"]
+
+        async def ask() -> int:
+            node = self._connections.any_node()
+            answer = await self._connections.send(
+                node, DescribeConfigsRequest_v1([(_BROKER_RESOURCE, str(node), wanted)], False), "quick"
+            )
+            for code, text, _, _, entries in answer.resources:
+                if then(code) is not Then.DENIED:
+                    check("settings of the brokers", code, text)
+                for entry in entries:
+                    return int(entry[1]) * 60_000
+            return _POSITION_LIFETIME_MS
+
+        return await self._connections.retried("settings of the brokers", ask)
 
     # ------------------------------------------------------------------ changes
 
