@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from importlib.util import find_spec
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -17,6 +18,7 @@ from state.log.kafka.properties import BadClientConfig
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 DEFAULT_PORT = 9092
+CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}  # as Kafka numbers them
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 
@@ -40,6 +42,7 @@ class ClientSettings:
     checks_names: bool = True
     checks_certificates: bool = True
     bootstrap: tuple[tuple[str, int], ...] = ()
+    compression: str = ""
     client_id: str = "stream-orchestrator"
     request_timeout_ms: int = 15_000
     idle_ms: int | None = None
@@ -113,6 +116,16 @@ def address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def codec_name(text: str) -> str:
+    """A codec of CODECS that is installed. Raises ValueError."""
+    name = text.lower()
+    if name not in CODECS:
+        raise ValueError(f"'{text}' is no compression; write {', '.join(CODECS)}")
+    if name not in ("none", "gzip") and find_spec("cramjam") is None:
+        raise ValueError(f"what writes {name} is not installed: install the extra 'kafka', or write gzip")
+    return name
+
+
 def _servers(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(address(one.strip()) for one in text.split(",") if one.strip())
 
@@ -141,6 +154,7 @@ _ROWS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "ssl.key.password": ("key_password", str),
     "ssl.endpoint.identification.algorithm": ("checks_names", _names_checked),
     "enable.ssl.certificate.verification": ("checks_certificates", _truth),
+    "compression.type": ("compression", codec_name),
     "client.id": ("client_id", str),
     "request.timeout.ms": ("request_timeout_ms", _whole(100, 900_000)),
     "connections.max.idle.ms": ("idle_ms", _BELOW_A_DAY),

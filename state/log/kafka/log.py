@@ -18,12 +18,14 @@ from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
 from state.log.kafka import facts
 from state.log.kafka.access import Access
 from state.log.kafka.building import build
+from state.log.kafka.client_settings import CODECS
 from state.log.kafka.cluster import Cluster
 from state.log.kafka.connections import Connections
 from state.log.kafka.facts import EVERYBODYS, TOPIC_SUFFIX, UNDER_LEASE
 from state.log.kafka.facts_topic import FactsTopic
 from state.log.kafka.lease import Leases
 from state.log.kafka.offsets import Offsets
+from state.log.kafka.properties import BadClientConfig
 from state.log.kafka.topics import Names, Topics
 from state.log.kafka.writers import Appender, Writers
 from state.log.protocol import (
@@ -48,13 +50,15 @@ _LOOK_S = 0.5  # how long a look at metadata waits for a transaction that is ope
 @dataclass(frozen=True)
 class KafkaOptions:
     """Where the cluster is, and how this log uses it. `prefix` goes before every name; `topic_settings` are given to the
-    topics that are created; `config` is a file of client settings (see access.py), "" for plain connections."""
+    topics that are created; `config` is a file of client settings (see access.py), "" for plain connections; `compression`
+    a codec for what is written, "" for what that file says."""
 
     brokers: Sequence[tuple[str, int]]
     prefix: str = ""
     transaction_timeout_s: float = TRANSACTION_TIMEOUT_S
     topic_settings: Mapping[str, str] = field(default_factory=dict)
     config: str = ""
+    compression: str = ""
 
 
 class FactsGone(LogUnusable):
@@ -66,8 +70,11 @@ async def open_kafka(options: KafkaOptions) -> KafkaLog:
     access = Access(Path(options.config) if options.config else None)
     brokers = list(dict.fromkeys([*options.brokers, *access.settings.bootstrap]))
     connections = Connections(brokers, access)
+    if options.compression and access.settings.compression:
+        raise BadClientConfig(f"{access.where}: compression.type is given with the log's URL, too; keep one of them")
     await connections.start()
-    topics = Topics(connections, Names(options.prefix), options.topic_settings)
+    codec = CODECS[options.compression or access.settings.compression or "none"]
+    topics = Topics(connections, Names(options.prefix), options.topic_settings, codec=codec)
     settle_within_s = options.transaction_timeout_s + 2 * BROKER_LOOKS_EVERY_S
     cluster = Cluster(connections, topics, Offsets(connections, topics, settle_within_s), settle_within_s)
     try:

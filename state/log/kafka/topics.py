@@ -78,9 +78,16 @@ class Topics:
     """See the module text. Layouts are kept until a broker says that they are old."""
 
     def __init__(
-        self, connections: Connections, names: Names, settings: Mapping[str, str], replication: int = -1
+        self,
+        connections: Connections,
+        names: Names,
+        settings: Mapping[str, str],
+        replication: int = -1,
+        codec: int = 0,
     ) -> None:
+        """`codec`: of the batches that are written, as Kafka numbers them."""
         self._connections = connections
+        self.codec = codec
         self.names = names
         self._settings = dict(settings)
         self._replication = replication

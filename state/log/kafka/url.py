@@ -2,7 +2,7 @@
 
 One rule: an option that is not known is refused, never ignored. `prefix` goes before every name on the cluster, so that
 several logs may share it; `transaction-timeout` is in seconds; `topic.NAME` is a setting of topics that are created;
-`config` is a file of client settings.
+`config` is a file of client settings, `compression` is of the batches that are written.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from urllib.parse import parse_qsl, urlsplit
 
 from state.errors import StateError
-from state.log.kafka.client_settings import address
+from state.log.kafka.client_settings import address, codec_name
 from state.log.kafka.log import TRANSACTION_TIMEOUT_S, KafkaOptions
 
 _TOPIC = "topic."
@@ -29,6 +29,7 @@ def parse(url: str) -> KafkaOptions:
     if not brokers or parts.path not in ("", "/"):
         raise BadUrl(f"{url}: write kafka://HOST:PORT, or several with commas between them")
     prefix, timeout_s, topic_settings, config = "", TRANSACTION_TIMEOUT_S, dict[str, str](), ""
+    compression = ""
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name == "prefix":
             prefix = value
@@ -36,16 +37,27 @@ def parse(url: str) -> KafkaOptions:
             timeout_s = _seconds(url, value)
         elif name == "config":
             config = value
+        elif name == "compression":
+            compression = _codec(url, value)
         elif name.startswith(_TOPIC):
             topic_settings[name.removeprefix(_TOPIC)] = value
         else:
-            raise BadUrl(f"{url}: no option '{name}'; there are prefix, config, transaction-timeout, topic.SETTING")
-    return KafkaOptions(brokers, prefix, timeout_s, topic_settings, config)
+            raise BadUrl(
+                f"{url}: no option '{name}'; there are prefix, config, compression, transaction-timeout, topic.SETTING"
+            )
+    return KafkaOptions(brokers, prefix, timeout_s, topic_settings, config, compression)
 
 
 def _broker(url: str, text: str) -> tuple[str, int]:
     try:
         return address(text)
+    except ValueError as error:
+        raise BadUrl(f"{url}: {error}") from None
+
+
+def _codec(url: str, text: str) -> str:
+    try:
+        return codec_name(text)
     except ValueError as error:
         raise BadUrl(f"{url}: {error}") from None
 
