@@ -29,6 +29,9 @@ PARTITIONS_MAX = 10_000
 
 
 VERBS: dict[str, tuple[str, str]] = {
+    "list": ("workers.commands.topic_list:list_", "what an app's topics are to it, and what lies in them"),
+    "describe": ("workers.commands.topic_list:describe", "each partition of a topic"),
+    "create": ("workers.commands.topic_list:create", "create those of an app that are missing"),
     "grow": ("workers.commands.topics:grow", "give a topic more partitions"),
     "accept": ("workers.commands.topics:accept", "go on with a topic that was deleted and created again"),
     "acls": ("workers.commands.topic_rights:run", "the rights that an app needs on a Kafka with ACLs"),
