@@ -184,6 +184,10 @@ class Connections:
         """The answer of any broker."""
         return await self.send(self.any_node(), request, purpose)
 
+    def nodes(self) -> list[int]:
+        """The numbers of all brokers."""
+        return list(self._nodes)
+
     def any_node(self) -> int:
         """A broker's number."""
         return random.choice(list(self._nodes))

@@ -17,9 +17,9 @@ from aiokafka.protocol.admin import CreatePartitionsRequest_v1, DeleteTopicsRequ
 from state.errors import LogBusy, TopicMismatch
 from state.log import checks
 from state.log.kafka import rights
-from state.log.kafka.codes import NONE, TOPIC_EXISTS, UNKNOWN_TOPIC, KafkaRefused, Then, check, then
+from state.log.kafka.codes import NONE, TOPIC_EXISTS, UNKNOWN_TOPIC, KafkaRefused, Then, Unreachable, check, then
 from state.log.kafka.connections import ANSWER_WITHIN_S, Connections
-from state.log.kafka.requests import CreateTopicsRequest_v4, IncrementalAlterConfigsRequest_v1
+from state.log.kafka.requests import CreateTopicsRequest_v4, IncrementalAlterConfigsRequest_v1, metadata
 from state.log.kafka.rights import on
 from state.log.protocol import DELETE_RETENTION_MS, FOR_EVER, Partition, Retention, TopicInfo, TopicSpec
 
@@ -121,18 +121,35 @@ class Topics:
         answer = await self._connections.retried(
             "metadata", lambda: self._connections.metadata([self.names.inside(name) for name in wanted])
         )
+        found = self._layouts_of(answer)
+        for node in self._connections.nodes():
+            # A broker learns of a new topic later than another one: what was there is gone once no broker has it.
+            doubtful = [name for name in wanted if name not in found and name in self._layouts]
+            if not doubtful:
+                break
+            request = metadata([self.names.inside(name) for name in doubtful])
+            try:
+                found |= self._layouts_of(await self._connections.send(node, request, "quick"))
+            except Unreachable:
+                continue
+        for name in wanted:
+            if name not in found:
+                self._layouts.pop(name, None)
+        self._layouts |= found
+        self._stale -= set(wanted)
+        return found
+
+    def _layouts_of(self, answer: Any) -> dict[str, Layout]:
+        """The topics that a metadata answer has. Raises KafkaRefused."""
         found = {}
         for topic in answer.topics:
-            name = self.names.outside(topic[1])
             if topic[0] == UNKNOWN_TOPIC:
-                self._layouts.pop(name, None)
                 continue
+            name = self.names.outside(topic[1])
             if topic[0] != NONE and not topic[4]:
                 check(f"metadata of {name}", topic[0], None, on(rights.TOPIC, rights.DESCRIBE, topic[1]))
             numbered = {partition[1]: partition[2] for partition in topic[4]}
             found[name] = Layout(topic[2], tuple(numbered.get(number, -1) for number in range(len(numbered))))
-        self._layouts |= found
-        self._stale -= set(wanted)
         return found
 
     async def listed(self) -> list[str]:
@@ -333,7 +350,11 @@ class Topics:
         async def one_round() -> None:
             left = [partition for partition in partitions if partition not in done]
             leaders = await self.by_leader(left)
-            answers = await asyncio.gather(*(ask(node, listed) for node, listed in leaders.items()))
+            try:
+                answers = await asyncio.gather(*(ask(node, listed) for node, listed in leaders.items()))
+            except Unreachable:
+                self.forget({partition.topic for partition in left})  # another broker may lead them by now
+                raise
             for answer in answers:
                 done.update({partition: value for partition, (code, value) in answer.items() if _is_done(code)})
             for answer in answers:
