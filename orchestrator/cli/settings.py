@@ -55,7 +55,7 @@ def spark_master(text: str) -> str:
     return text
 
 
-PLACE = ("log", "state-dir")  # where an application lives
+PLACE = ("log", "kafka-config", "state-dir")  # where an application lives
 ACCESS = (
     "secret-file",
     "tls-cert",
@@ -83,6 +83,11 @@ TABLE: dict[str, Setting] = {
     for setting in (
         Setting(
             "log", "", "sqlite:PATH or kafka://HOST:PORT; by default .orchestrator/<application>.db, looked for upwards"
+        ),
+        Setting(
+            "kafka-config",
+            "",
+            "properties file of client settings for a log on Kafka: security, credentials, certificates",
         ),
         Setting("state-dir", ".orchestrator/state", "where stores live"),
         Setting(

@@ -17,7 +17,7 @@ from pipeline.spark.verifying import Check
 from pipeline.spark.verifying import verify as run_verify
 from workers.commands.produce import add_shape
 from workers.commands.show import show_json, table
-from workers.log.logs import default_log
+from workers.log.logs import log_url
 
 SNAPSHOTS = ".orchestrator/snapshots"
 
@@ -33,7 +33,7 @@ def _parser(command: str, description: str) -> Parser:
     )
     add_shape(parser)
     parser.setting("master", default="local[2]", help="Spark's master")
-    parser.settings("task-memory", "log")
+    parser.settings("task-memory", "log", "kafka-config")
     parser.add_argument("--allow-outside", action="store_true", help="also for apps with resources or local tables")
     parser.add_argument("--json", action="store_true")
     return parser
@@ -49,7 +49,7 @@ def backfill(argv: list[str]) -> int:
     args = parser.parse_intermixed_args(argv)
     history = history_of(args.history)
     shape = _shape(args, history)
-    url = args.log or default_log(load(args.app).id, Path.cwd(), existing=not history)
+    url = log_url(args, load(args.app).id, existing=not history)
     facts = asyncio.run(
         run_backfill(
             args.app,
@@ -79,7 +79,7 @@ def verify(argv: list[str]) -> int:
     history = history_of(args.history)
     shape = _shape(args, history)
     app = load(args.app)
-    url = args.log or default_log(app.id, Path.cwd(), existing=True)
+    url = log_url(args, app.id, existing=True)
     checks = asyncio.run(
         run_verify(
             args.app,

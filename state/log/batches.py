@@ -66,15 +66,17 @@ def build(
     *,
     cut_bytes: int = BATCH_BYTES_MAX,
     cut_records: int = BATCH_RECORDS_MAX,
+    codec: int = 0,
 ) -> list[Batch]:
     """Batches for `records` with base offset 0 each, none larger than the limits unless one record alone is. A log that
-    rewrites batches keeps to small ones (`cut_bytes`, `cut_records`); a broker takes any below its own limit."""
+    rewrites batches keeps to small ones (`cut_bytes`, `cut_records`); a broker takes any below its own limit. `codec`: as
+    Kafka numbers them; 0 is none, and a batch that it does not make smaller is left as it is."""
     max_bytes = min(max_bytes, cut_bytes)
     batches: list[Batch] = []
     count = len(records)
     at = 0
     while at < count:
-        builder = DefaultRecordBatchBuilder(_MAGIC, 0, 0, -1, -1, -1, max_bytes)
+        builder = DefaultRecordBatchBuilder(_MAGIC, codec, 0, -1, -1, -1, max_bytes)
         append = builder.append
         chosen = records[at : at + cut_records]
         shift = _shift(chosen[0].timestamp_ms)

@@ -54,6 +54,7 @@ class MemoryLog:
         max_message_bytes: int = MESSAGE_BYTES_MAX,
     ) -> None:
         self.log_id = log_id
+        self.position_lifetime_ms: int | None = None
         self._markers = markers
         self.now_ms = clock_ms
         self._delete_retention_ms = delete_retention_ms
@@ -67,8 +68,7 @@ class MemoryLog:
         self._fenced: set[tuple[str, str]] = set()
         self._leases: dict[str, Lease] = {}
         self._metadata: dict[tuple[str, str], dict[str, bytes]] = {}
-        self._waiting: set[asyncio.Future[None]] = set()
-        self._made = 0
+        self._waiting, self._made = set[asyncio.Future[None]](), 0
 
     async def close(self) -> None:
         """Nothing to let go of."""

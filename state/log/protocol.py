@@ -148,6 +148,8 @@ class Log(Protocol):
     """
 
     log_id: str
+    position_lifetime_ms: int | None
+    """For how long a position is kept that nobody commits again; None: for ever."""
 
     def fences(self, guarantee: Guarantee) -> bool:
         """Whether a fenced writer's commits of this guarantee are refused for certain; else the writer goes by its clock."""

@@ -98,6 +98,7 @@ class SqliteLog:
     ) -> None:
         self.path = identity.path
         self.log_id = log_id
+        self.position_lifetime_ms: int | None = None
         self._identity = identity
         self._writer = writer
         self._upkeep = Upkeep(writer, identity.path)

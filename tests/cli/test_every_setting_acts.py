@@ -26,12 +26,15 @@ LEARNERS = f"{HERE}test_learners_of_a_slow_restore"
 FLEET = f"{HERE}test_a_fleet"
 TLS = f"{HERE}test_tls_between_machines"
 KAFKA = "tests/kafka/test_group.py::test_instances_by_name_form_a_group"
+SECURITY = "tests/kafka/test_security.py::test_commands_take_the_file_and_show_no_secret"
+SPARK_READS = "tests/kafka/test_security.py::test_spark_reads_with_the_file"
 SPARK = "tests/spark/test_commands.py::"
 MASTER = f"{SPARK}test_the_master_that_was_named"
 SNAPSHOTS = "tests/spark/test_snapshot_only.py::"
 
 RUN: dict[str, tuple[str, ...]] = {
     "log": (KAFKA,),
+    "kafka-config": (SECURITY,),
     "state-dir": (FLEET,),
     "name": (f"{NAMED}test_they_begin_a_group_and_a_bounce_keeps_tasks", f"{NAMED}test_the_name_of_the_host"),
     "on": ("tests/spark/test_fleet_on_spark.py::test_spark_is_killed",),
@@ -85,6 +88,8 @@ RUN: dict[str, tuple[str, ...]] = {
 }
 OTHERS: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {
     ("log", (*ASKING, "consume", "topics", "produce", "secret")): (EVERY,),
+    ("kafka-config", (*ASKING, "consume", "topics", "produce", "secret")): (SECURITY,),
+    ("kafka-config", ("backfill", "verify")): (SPARK_READS,),
     ("log", ("backfill", "verify")): (f"{SPARK}test_backfill_then_verify_with_java_from_the_wheel",),
     ("secret-file", (*ASKING, "secret")): (EVERY,),
     **{(name, ASKING): (EVERY, TLS) for name in ("tls-cert", "tls-key", "tls-ca")},

@@ -224,7 +224,9 @@ def test_scale_up_tells_its_own_hand_overs_and_is_taken_back_at_its_deadline(gro
     [name] = re.findall(r"i\d+", done.out)
 
     url = f"sqlite:{group.folder / '.orchestrator/bank.db'}"
-    words = Namespace(app="bank", log=url, state_dir="", secret_file="", tls_cert="", tls_key="", tls_ca="")
+    words = Namespace(
+        app="bank", log=url, flags=(), kafka_config="", state_dir="", secret_file="", tls_cert="", tls_key="", tls_ca=""
+    )
 
     group.until(name, lambda: name in {i["id"] for i in group.here("status", "bank", "--json").json["instances"]})
 

@@ -28,6 +28,7 @@ ALONE = "listen to this machine alone"
 NO_LEARNERS = "only the protocol learner has learners"
 REFUSED = [
     ("bank", ["--master", "local[2]"], "give --on spark"),
+    ("bank", ["--kafka-config", "client.properties"], "the log is sqlite:"),
     ("bank", ["--synchronous", "FULL", *BROKERS], "brokers decide"),
     ("bank", ["--task-weights", "0_1=2", "--weights", "rate"], "weights are measured"),
     ("bank", ["--ready", "conservative", "--protocol", "eager"], NO_LEARNERS),

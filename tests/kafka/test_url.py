@@ -12,6 +12,8 @@ def test_what_a_url_names() -> None:
     assert list(found.brokers) == [("a", 1), ("b", 9092), ("::1", 3)]
     assert (found.prefix, found.transaction_timeout_s, found.topic_settings) == ("x-", 5.0, {"segment.ms": "200"})
     assert parse("kafka://h").prefix == ""
+    assert parse("kafka://h?compression=LZ4&config=/a%20b").compression == "lz4"
+    assert parse("kafka://h?compression=LZ4&config=/a%20b").config == "/a b"
 
 
 @pytest.mark.parametrize(
@@ -23,6 +25,7 @@ def test_what_a_url_names() -> None:
         ("kafka://h:70000", "no HOST:PORT"),
         ("kafka://h/topic", "write kafka://HOST:PORT"),
         ("kafka://h?prefx=a", "no option 'prefx'"),
+        ("kafka://h?compression=rar", "'rar' is no compression; write none, gzip, snappy, lz4, zstd"),
         ("kafka://h?transaction-timeout=never", "1 to 900 seconds"),
     ],
 )

@@ -23,11 +23,12 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--follow", action="store_true", help="go on as records arrive, until interrupted")
     parser.settings(*PLACE)
     args = parser.parse_args(argv)
-    return asyncio.run(_consume(args.app, args.topic, args.log, args.follow))
+    return asyncio.run(_consume(args))
 
 
-async def _consume(app: str, topic: str, url: str | None, follow: bool) -> int:
-    async with log_of(app, url) as (application, log, _):
+async def _consume(args: Any) -> int:
+    topic, follow = args.topic, args.follow
+    async with log_of(args) as (application, log, _):
         facts = await description(log, application)
         described = facts["topics"]
         topics = await log.topics([topic])

@@ -28,7 +28,7 @@ from pipeline.loading import load
 from pipeline.partitioner import partition_of
 from state.log.group_store import AppMetadata
 from state.log.protocol import Log, NewRecord, Partition
-from workers.log.logs import default_log, open_log
+from workers.log.logs import log_url, open_log
 from workers.log.produced import PROGRESS, Begun, begin
 from workers.prepare import prepare
 
@@ -58,7 +58,7 @@ def run(argv: list[str]) -> int:
     app = load(args.app)
     topic = find_topic(app, args.topic)
     shape = shape_of(args.key, args.value, args.timestamp)
-    url = args.log or default_log(app.id, Path.cwd(), existing=False)
+    url = log_url(args, app.id, existing=False)
     if not 0 <= args.rate < math.inf:
         raise WrongUse(f"--rate {args.rate}: write a number of records a second, or 0 for as fast as it goes")
     count = asyncio.run(_produce(app, topic, url, args.file, shape, args.rate))

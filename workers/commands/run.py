@@ -15,6 +15,7 @@ from orchestrator.cli.settings import PLACE, TABLE, refuse_idle
 from orchestrator.coordinator.handshake import Credentials
 from orchestrator.coordinator.secret import Right
 from orchestrator.coordinator.tls import check_tls, is_loopback, make_tls
+from orchestrator.durations import show_duration
 from orchestrator.errors import WrongUse
 from orchestrator.instance_settings import INSTANCE, instance_values
 from orchestrator.names import counted
@@ -24,18 +25,20 @@ from orchestrator.weights import strange
 from pipeline.app import App
 from pipeline.loading import load
 from state.log.protocol import GroupLog
+from workers import topic_identities
 from workers.commands.show import warn_of_idle
 from workers.connection.credentials import agree, instance_credentials, read_secret
 from workers.connection.listening import place_of
 from workers.fleet.client import Client, host_elsewhere
 from workers.fleet.fleet import Fleet, Host, ProcessHost
 from workers.fleet.named import NamedInstance
-from workers.log.logs import BUSY_MS, default_log, log_path, open_log, show_log
+from workers.log.logs import BUSY_MS, log_path, log_url, open_log, show_log
 from workers.log.patient_log import PatientLog, open_patiently
 from workers.prepare import prepare
 from workers.spec import InstanceSpec
 
 INSTANCES_MAX = 1_000
+DOWN_MS = 24 * 3_600_000  # how long an app may be down without a thought
 
 
 def run(argv: list[str]) -> int:
@@ -50,7 +53,7 @@ def run(argv: list[str]) -> int:
     settings = group_settings_of(args)
     logging.basicConfig(level=args.log_level, stream=sys.stderr)
     app = load(args.app)
-    url = args.log or default_log(app.id, Path.cwd(), existing=False)
+    url = log_url(args, app.id, existing=False)
     refuse_idle(args.flags, facts_of(args, app, url))
     folder = str(Path.cwd())
     spec = InstanceSpec(
@@ -111,6 +114,17 @@ def state_dir(args: Any, url: str) -> str:
     return str(Path(args.state_dir).absolute())
 
 
+def _warn_of_lifetime(log: GroupLog) -> None:
+    lifetime_ms = log.position_lifetime_ms
+    if lifetime_ms is not None and lifetime_ms < DOWN_MS:
+        print(
+            f"warning: the brokers forget positions {show_duration(lifetime_ms)} after the app has stopped "
+            "(offsets.retention.minutes), and it would not start again; give them the time that it may be down",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
 async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
     """Prepare the log, start the fleet, and stop it on a signal. Raises WrongUse."""
     app = load(spec.app)
@@ -131,7 +145,10 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
         fleet.claim()
         await agree(patient, app.id, credentials.secret)
         await patient.patiently(fleet.announce)
+        await topic_identities.check(patient, app)
         prepared = await prepare(patient, app)
+        await topic_identities.keep(patient, prepared)
+        _warn_of_lifetime(log)
         unknown = strange(prepared.tasks(), spec.task_weights)
         if unknown:
             there = ", ".join(str(task.id) for task in prepared.tasks()[:20])
@@ -151,6 +168,8 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
             warn_of_idle(count * spec.workers, tasks)
         print(f"{who}, {counted(tasks, 'task')}, {show_log(spec.log)}", flush=True)
         code = await fleet.run(count)
+        if code == 0:
+            await topic_identities.keep_positions(patient, prepared)
         return 128 + received[0] if received and received[0] == signal.SIGINT else code
     finally:
         await log.close()

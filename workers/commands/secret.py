@@ -44,7 +44,7 @@ def run(argv: list[str]) -> int:
 
 
 async def _secret(args: Any) -> dict[str, Any]:
-    async with log_of(args.app, args.log) as (application, log, url):
+    async with log_of(args) as (application, log, url):
         path = client_path(application, url, args)
         if args.renew:
             return _facts(path, await _renewed(log, application, path))

@@ -1,4 +1,5 @@
-"""`orchestrator topics grow APP TOPIC --partitions N`: more partitions for a topic, while its apps run or not.
+"""`orchestrator topics VERB`: which verb is whose; and `grow APP TOPIC --partitions N`: more partitions for a topic, while
+its apps run or not.
 
 One rule: where the count decides where state lies, it stays. That is asked of every application of the log, from what it
 keeps for tools, so no code is needed. Running workers see the new count by themselves (workers/worker/growth.py).
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
@@ -17,17 +19,43 @@ from orchestrator.errors import RefusedBySafety, WrongUse
 from orchestrator.names import counted
 from orchestrator.setting import whole_number
 from state.log.group_store import GroupStore
+from workers import topic_identities
 from workers.commands.show import show_json
 from workers.fleet.client import description, log_of
+from workers.fleet.presence import is_looked_after
 from workers.prepare import DESCRIPTION
 
 PARTITIONS_MAX = 10_000
 
 
+VERBS: dict[str, tuple[str, str]] = {
+    "list": ("workers.commands.topic_list:list_", "what an app's topics are to it, and what lies in them"),
+    "describe": ("workers.commands.topic_list:describe", "each partition of a topic"),
+    "create": ("workers.commands.topic_list:create", "create those of an app that are missing"),
+    "grow": ("workers.commands.topics:grow", "give a topic more partitions"),
+    "accept": ("workers.commands.topics:accept", "go on with a topic that was deleted and created again"),
+    "acls": ("workers.commands.topic_rights:run", "the rights that an app needs on a Kafka with ACLs"),
+}
+
+
 def run(argv: list[str]) -> int:
     """Runs `orchestrator topics`; its exit code. Raises WrongUse."""
-    parser = Parser("topics", "Give a topic more partitions; apps that run take the new ones within seconds.")
-    parser.add_argument("action", metavar="grow", choices=("grow",))
+    if argv and argv[0] in VERBS:
+        module, _, name = VERBS[argv[0]][0].partition(":")
+        return int(getattr(import_module(module), name)(argv[1:]))
+    rows = "; ".join(f"{verb}: {text}" for verb, (_, text) in VERBS.items())
+    parser = Parser(
+        "topics", f"Topics of an app. {rows}. `orchestrator topics VERB --help` tells the options of a verb."
+    )
+    parser.add_argument("verb", metavar="VERB", choices=tuple(VERBS), help=", ".join(VERBS))
+    parser.settings(*PLACE)
+    parser.parse_args(argv)
+    raise WrongUse("orchestrator topics: write the verb first, and options behind it")
+
+
+def grow(argv: list[str]) -> int:
+    """Runs `orchestrator topics grow`; its exit code. Raises WrongUse."""
+    parser = Parser("topics grow", "Give a topic more partitions; apps that run take the new ones within seconds.")
     parser.add_argument("app", metavar="APP")
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument(
@@ -42,7 +70,7 @@ def run(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     if args.partitions > PARTITIONS_MAX:
         raise WrongUse(f"--partitions {args.partitions}: a task for each is too much; write at most {PARTITIONS_MAX}")
-    facts = asyncio.run(_grow(args.app, args.topic, args.partitions, args.log))
+    facts = asyncio.run(_grow(args))
     if args.json:
         show_json(facts)
     elif facts["outcome"] == "nothing to do":
@@ -52,8 +80,39 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-async def _grow(app: str, topic: str, partitions: int, url: str | None) -> dict[str, Any]:
-    async with log_of(app, url) as (application, log, _):
+def accept(argv: list[str]) -> int:
+    """Runs `orchestrator topics accept`; its exit code. Raises WrongUse."""
+    parser = Parser(
+        "topics accept", "Let an app go on with a topic that was deleted and created again, or lost its positions."
+    )
+    parser.add_argument("app", metavar="APP")
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("--json", action="store_true")
+    parser.settings(*PLACE)
+    args = parser.parse_args(argv)
+    facts = asyncio.run(_accept(args))
+    if args.json:
+        show_json(facts)
+    else:
+        print(f"{facts['topic']} is taken as it is at the next start of '{facts['application']}'")
+    return 0
+
+
+async def _accept(args: Any) -> dict[str, Any]:
+    async with log_of(args) as (application, log, _):
+        await description(log, application)
+        if await is_looked_after(log, application):
+            raise RefusedBySafety(f"'{application}' runs; stop it first")
+        if not await topic_identities.accept(log, application, args.topic):
+            raise WrongUse(
+                f"'{application}' has not run on a topic '{args.topic}'; name one as it is called in the log"
+            )
+    return {"application": application, "topic": args.topic, "outcome": "done"}
+
+
+async def _grow(args: Any) -> dict[str, Any]:
+    topic, partitions = args.topic, args.partitions
+    async with log_of(args) as (application, log, _):
         described = await description(log, application)
         before = (await log.topics([topic])).get(topic)
         if before is None or not (topic in described["topics"] or _is_internal(described, topic)):

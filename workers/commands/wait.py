@@ -43,7 +43,7 @@ def run(argv: list[str]) -> int:
 
 async def _refuse_unknown(args: Any) -> None:
     """Raises WrongUse for an application that the log does not know, and which is not being started by a fleet."""
-    async with log_of(args.app, args.log) as (application, log, _):
+    async with log_of(args) as (application, log, _):
         if not await is_looked_after(log, application):
             await description(log, application)
 

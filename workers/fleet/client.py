@@ -11,7 +11,6 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from orchestrator.coordinator import messages
@@ -25,7 +24,7 @@ from state.log.group_store import GroupStore
 from state.log.protocol import GroupLog
 from workers.connection.credentials import client_credentials
 from workers.fleet.presence import is_here, is_looked_after
-from workers.log.logs import default_log, open_log
+from workers.log.logs import log_url, open_log
 from workers.prepare import DESCRIPTION
 
 FIND_S, ALONE_S, ASK_S, ELSEWHERE_S = 8.0, 1.5, 20.0, 5.0
@@ -42,10 +41,10 @@ def application_of(app: str) -> str:
 
 
 @asynccontextmanager
-async def log_of(app: str, url: str | None) -> AsyncIterator[tuple[str, GroupLog, str]]:
-    """(application id, its log, the log's URL). Raises WrongUse where there is none."""
-    application = application_of(app)
-    found = url or default_log(application, Path.cwd(), existing=True)
+async def log_of(args: Any) -> AsyncIterator[tuple[str, GroupLog, str]]:
+    """(application id, its log, the log's URL) from the options of a command. Raises WrongUse where there is none."""
+    application = application_of(args.app)
+    found = log_url(args, application, existing=True)
     log = await open_log(found, create=False)
     try:
         yield application, log, found
@@ -57,7 +56,7 @@ async def log_of(app: str, url: str | None) -> AsyncIterator[tuple[str, GroupLog
 async def client_of(args: Any) -> AsyncIterator[tuple[str, GroupLog, Client]]:
     """(application id, its log, a client of its group) from the options of a command. Raises WrongUse where there is no
     log; the secret is read when the group is asked."""
-    async with log_of(args.app, args.log) as (application, log, url):
+    async with log_of(args) as (application, log, url):
         client = Client(log, application, lambda: client_credentials(application, url, args), url)
         try:
             yield application, log, client

@@ -22,9 +22,10 @@ from pipeline.loading import runnable
 from state.errors import StateError
 from state.log.memory import MemoryLog
 from state.log.protocol import GroupLog
+from workers import topic_identities
 from workers.fleet.fleet import Fleet, ProcessHost
 from workers.instance.instance import Instance
-from workers.log.logs import default_log, open_log, show_log
+from workers.log.logs import configured, default_log, open_log, show_log
 from workers.prepare import prepare
 from workers.spec import FAILED_APP, InstanceSpec, WorkerSpec
 from workers.surroundings import REAL, Surroundings
@@ -74,7 +75,7 @@ def run_app(app: App, *, log: str = "", state_dir: str = "") -> None:
     try:
         _refuse_where_it_cannot_run()
         runnable(app, f"app.run() of {app.id!r}")
-        url = log or default_log(app.id, Path.cwd(), existing=False)
+        url = configured(log or default_log(app.id, Path.cwd(), existing=False), "")
         spec = InstanceSpec(
             app=app.id,
             application=app.id,
@@ -109,7 +110,9 @@ async def _run(app: App, spec: InstanceSpec) -> int:
         fleet = Fleet(ProcessHost(), opened, spec, print)  # for its lock: it starts nothing
         fleet.claim()
         await fleet.check()
+        await topic_identities.check(opened, app)
         prepared = await prepare(opened, app)
+        await topic_identities.keep(opened, prepared)
     finally:
         await opened.close()
     where = "a log in memory" if memory is not None else show_log(spec.log)

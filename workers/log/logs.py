@@ -6,12 +6,15 @@ What opens a kind of log is imported with the first log of that kind.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
 
 from orchestrator.errors import WrongUse
 from state.log.protocol import GroupLog
 from state.private import make_folder
 
 FOLDER = ".orchestrator"
+_CONFIG = "config="
 BUSY_MS = 2_000  # of those who wait by themselves, and say so
 
 
@@ -32,6 +35,31 @@ def default_log(application: str, start: Path, *, existing: bool) -> str:
             "or name its log with --log"
         )
     return f"sqlite:{start / FOLDER / f'{application}.db'}"
+
+
+def log_url(args: Any, application: str, *, existing: bool) -> str:
+    """The URL of the log from the options `--log` and `--kafka-config` of a command. Raises WrongUse, NoLog."""
+    url = args.log or default_log(application, Path.cwd(), existing=existing)
+    if "kafka-config" in args.flags and not url.startswith("kafka://"):
+        raise WrongUse(f"--kafka-config has no effect here: the log is {url}; leave it out, or name a log on Kafka")
+    return configured(url, args.kafka_config)
+
+
+def configured(url: str, config: str) -> str:
+    """The URL with the client settings' file in it, absolute: whoever opens the log opens it with them, and what they say
+    is in no spec. Raises WrongUse."""
+    if not url.startswith("kafka://"):
+        return url
+    place, _, query = url.partition("?")
+    options = [one for one in query.split("&") if one]
+    named = [one for one in options if one.startswith(_CONFIG)]
+    if named and config:
+        raise WrongUse(f"--kafka-config {config}: --log names another file (config=...); keep one of them")
+    path = config or (unquote(named[0].removeprefix(_CONFIG)) if named else "")
+    if not path:
+        return url
+    others = [one for one in options if one not in named]
+    return f"{place}?{'&'.join([*others, _CONFIG + quote(str(Path(path).absolute()))])}"
 
 
 def log_path(url: str) -> Path | None:

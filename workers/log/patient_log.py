@@ -130,6 +130,7 @@ class PatientLog:
     def __init__(self, log: GroupLog, limit_s: float, clock: Callable[[], float]) -> None:
         self.inner = log
         self.log_id = log.log_id
+        self.position_lifetime_ms = log.position_lifetime_ms
         end = End()
         self._read = Patience("read", limit_s, clock, end)
         self._write = Patience("write", limit_s, clock, end)

@@ -51,6 +51,8 @@ def collect(run: TaskRun, at_ms: int, *, with_gaps: bool) -> Taken | None:
             partition = Partition(*place)
             positions[partition] = max(offset, positions.get(partition, 0))
     moved = {partition: offset for partition, offset in positions.items() if run.committed.get(partition) != offset}
+    if run.commits_again:
+        moved, run.commits_again = {**run.committed, **positions}, False
     part = TaskCommit(run.scope, run.epoch, _records(run, changes), moved, at_ms)
     if not moved and not part.records:
         run.process.mark_applied()

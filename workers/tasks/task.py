@@ -118,6 +118,7 @@ class TaskRun:
         self.process: TaskProcess | None = None
         self.merger = Merger()
         self.committed: dict[Partition, int] = {}
+        self.commits_again = False  # the positions, moved or not: a log may forget old ones
         self.ends: dict[Partition, int] = {}
         self.catching_up = False
         self.release_wanted = False
@@ -133,8 +134,7 @@ class TaskRun:
         self.records = 0
         self.turn_records = 32  # grows to what a turn has time for
         self.is_damaged = False  # its stores are wiped when they are closed
-        self.opened_ms = 0
-        self.restored_from = 0
+        self.opened_ms = self.restored_from = 0
         self._lock: TaskLock | None = None
         self._queue: asyncio.Queue[Callable[[], Coroutine[Any, Any, None]] | None] = asyncio.Queue()
         self._runner = asyncio.get_running_loop().create_task(self._run(), name=f"task {task}")
@@ -393,7 +393,7 @@ class TaskRun:
         """Whether there is something to commit: completed records, or positions after gaps."""
         if self.process is None:
             return False
-        if self.process.has_completed:
+        if self.process.has_completed or self.commits_again:
             return True
         number = self.id.partition
         return with_gaps and any(

@@ -59,7 +59,7 @@ class RecordLoop:
         self._commit_s = worker.spec.instance.commit_ms / 1000
         self._next_commit = 0.0
         self._stopped = asyncio.Event()
-        self._quiet = False
+        self.quiet = False  # nothing but a record is something to do; whoever has something else says so here
         self._turn_under_way: Turn | None = None
         self._turns: dict[TaskRun, Turn] = {}  # of async tasks
         self._careful: TaskRun | None = None  # the one whose careful calls began last
@@ -105,10 +105,10 @@ class RecordLoop:
         """Until `stop` has come to its end."""
         while not self._stopped.is_set():
             ticks = self._idle.tick(self.active())
-            if not await self._fetch() and not ticks and (self._quiet or self._is_quiet()):
-                self._quiet = True
+            if not await self._fetch() and not ticks and (self.quiet or self._is_quiet()):
+                self.quiet = True
                 continue
-            self._quiet = False
+            self.quiet = False
             for run in in_turn(self.active(), self._careful):
                 await self._process(run)
                 self._look_at_the_time()
@@ -153,7 +153,7 @@ class RecordLoop:
 
     async def _fetch(self) -> bool:
         """Read what there is for the tasks that have little left; wait where nothing can be processed. Whether something can."""
-        if self._quiet:
+        if self.quiet:
             return await self._read(FETCH_BYTES, QUIET_MS)
         ready = any(self._may_call(run) for run in self.active())
         most = max(FETCH_BYTES_MIN, min(BUFFER_BYTES, BUFFER_BYTES_ALL // max(1, len(self._runs))))

@@ -41,6 +41,7 @@ from workers.worker.session import Session
 
 log = logging.getLogger("orchestrator.worker")
 CLEAN_UP_S, CLEAN_UP_DELAY_MS, DRAIN_S = 60.0, 600_000, 10.0
+LIFETIME_PARTS = 8  # how often positions are committed again while a log keeps them
 
 
 class Worker:
@@ -380,8 +381,14 @@ class Worker:
 
     async def _upkeep(self) -> None:
         """Now and then: removes stale folders, and re-key records that are consumed."""
+        lifetime_ms = self.log.position_lifetime_ms
+        committed_again, again_s = (clock := self.surroundings.clock)(), (lifetime_ms or 0) / LIFETIME_PARTS / 1_000
         while True:
-            await asyncio.sleep(CLEAN_UP_S)
+            await asyncio.sleep(min(CLEAN_UP_S, again_s or CLEAN_UP_S))
+            if lifetime_ms is not None and clock() - committed_again >= again_s:
+                committed_again = clock()
+                for run in self.records.active():
+                    run.commits_again, self.records.quiet = True, False
             keep = [str(task) for task in self.machine.held]
             await asyncio.to_thread(
                 self.directory.clean, keep, delay_ms=CLEAN_UP_DELAY_MS, now_ms=self.surroundings.wall_ms()

@@ -165,10 +165,16 @@ class Broker:
 
 
 def prepare(
-    folder: Path, port: int | None = None, *, version: str = VERSION, settings: Mapping[str, str] | None = None
+    folder: Path,
+    port: int | None = None,
+    *,
+    version: str = VERSION,
+    settings: Mapping[str, str] | None = None,
+    scram: Mapping[str, str] | None = None,
+    cluster: str | None = None,
 ) -> Broker:
-    """A new broker in `folder`, formatted and not started; what an earlier one left there is removed.
-    Raises BrokerUnusable."""
+    """A new broker in `folder`, formatted and not started; what an earlier one left there is removed. `settings` come after
+    our own and above them; `scram` are passwords by user; `cluster` is the id of one with several brokers. Raises BrokerUnusable."""
     if java() is None:
         raise BrokerUnusable("Kafka needs Java, and none is in JAVA_HOME or on the path: install one, 17 or newer")
     jars(version=version)
@@ -181,7 +187,10 @@ def prepare(
     (folder / "server.properties").write_text(text)
     (folder / "log4j2.xml").write_text(_LOGGING)
     (folder / "broker.version").write_text(f"{version} {port}")
-    command = [*_command(folder, version), "kafka.tools.StorageTool", "format", "-t", _identity()]
+    command = [*_command(folder, version), "kafka.tools.StorageTool", "format", "-t", cluster or identity()]
+    for user, password in (scram or {}).items():
+        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+            command += ["--add-scram", f"{mechanism}=[name={user},password={password}]"]
     done = subprocess.run(
         [*command, "-c", str(folder / "server.properties")], capture_output=True, text=True, timeout=60, check=False
     )
@@ -247,7 +256,7 @@ def _logging_jars() -> list[Path]:
     ]
 
 
-def _identity() -> str:
+def identity() -> str:
     """A cluster id; one that begins with a dash would be read as an option."""
     while (made := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         continue

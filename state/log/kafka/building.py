@@ -26,7 +26,7 @@ async def build(topics: Topics, records: Mapping[Partition, Sequence[NewRecord]]
         kind, most = purposes[partition.topic].kind, purposes[partition.topic].max_message_bytes
         checks.keys(TopicInfo(partition.topic, "", 1, kind), partition, listed)
         if listed:
-            built[partition] = batches.build(listed, most, cut_bytes=most, cut_records=_ANY_NUMBER)
+            built[partition] = batches.build(listed, most, cut_bytes=most, cut_records=_ANY_NUMBER, codec=topics.codec)
             batches.check_sizes(partition, built[partition], most)
     return built
 

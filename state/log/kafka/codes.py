@@ -6,9 +6,11 @@ on, and says nothing of what to do. Source: Kafka's protocol, "Error Codes"; wha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 
 from state.errors import LogUnusable
+from state.log.kafka.rights import Right, missing
 
 
 class Then(Enum):
@@ -31,6 +33,7 @@ OFFSET_OUT_OF_RANGE = 1
 UNKNOWN_TOPIC = 3
 TOPIC_EXISTS = 36
 INVALID_TXN_STATE = 48
+NOT_ATTEMPTED = 55
 UNKNOWN_GROUP = 69
 
 _TABLE: dict[int, tuple[str, Then]] = {
@@ -76,6 +79,7 @@ _TABLE: dict[int, tuple[str, Then]] = {
     51: ("CONCURRENT_TRANSACTIONS", Then.AGAIN),
     52: ("TRANSACTION_COORDINATOR_FENCED", Then.COORDINATOR),
     53: ("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", Then.DENIED),
+    55: ("OPERATION_NOT_ATTEMPTED", Then.FAIL),  # another partition of the request was refused
     56: ("KAFKA_STORAGE_ERROR", Then.LEADER),
     59: ("UNKNOWN_PRODUCER_ID", Then.FENCED),
     60: ("REASSIGNMENT_IN_PROGRESS", Then.AGAIN),
@@ -94,7 +98,7 @@ _TABLE: dict[int, tuple[str, Then]] = {
 }
 _LOOK = "the broker's log may say more"
 _ADVICE = {
-    Then.DENIED: "give this user the right in the cluster's ACLs",
+    Then.DENIED: "`orchestrator topics acls APP` lists what an app needs",
     Then.AGAIN: "the brokers do not get further: look at their logs, and try again",
     Then.LEADER: "the partition has no leader: look at the brokers, and try again",
     Then.COORDINATOR: "the coordinator does not answer: look at the brokers, and try again",
@@ -115,16 +119,20 @@ def then(code: int) -> Then:
 class KafkaRefused(LogUnusable):
     """A broker answered a request with a code, and trying again does not help, or did not within its time."""
 
-    def __init__(self, what: str, code: int, text: str | None = None) -> None:
+    def __init__(self, what: str, code: int, text: str | None = None, rights: Sequence[Right] = ()) -> None:
+        """`rights`: those that the request takes; the message names the one that is missing."""
         self.what, self.code, self.then = what, code, then(code)
-        super().__init__(f"{what}: {name_of(code)}{f', {text}' if text else ''}; {_ADVICE.get(self.then, _LOOK)}")
+        advice = _ADVICE.get(self.then, _LOOK)
+        if self.then is Then.DENIED:
+            advice = f"the user lacks {missing(code, rights)}; {advice}"
+        super().__init__(f"{what}: {name_of(code)}{f', {text}' if text else ''}; {advice}")
 
 
 class Unreachable(Exception):
     """No broker answered: the connection ended, or could not be made. The same request may be sent again."""
 
 
-def check(what: str, code: int, text: str | None = None) -> None:
+def check(what: str, code: int, text: str | None = None, rights: Sequence[Right] = ()) -> None:
     """Raises KafkaRefused for any code but 0."""
     if code:
-        raise KafkaRefused(what, code, text)
+        raise KafkaRefused(what, code, text, rights)

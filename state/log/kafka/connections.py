@@ -12,25 +12,30 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from aiokafka.conn import AIOKafkaConnection, create_conn
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.coordination import FindCoordinatorRequest_v1
 
 from state.errors import LogUnavailable, LogUnusable
+from state.log.kafka import rights
+from state.log.kafka.access import Access, AccessRefused, Connection
 from state.log.kafka.codes import RETRIED, KafkaRefused, Then, Unreachable, check
 from state.log.kafka.requests import metadata
+from state.log.kafka.rights import on
 from state.log.protocol import MayWrite, always
 
 T = TypeVar("T")
 
 GROUP, TRANSACTION = 0, 1  # kinds of coordinators, as FindCoordinator numbers them
-REQUEST_TIMEOUT_MS = 15_000
 ANSWER_WITHIN_S = 30.0  # how long a request is tried again: longer than a broker's restart
 _PAUSE_S, _PAUSE_MAX_S, _PAUSE_UNREACHABLE_S = 0.001, 0.020, 0.100
 
 
 class TooLate(Exception):
     """The sender may write no more by its own clock: this request was not sent; what was sent before may have arrived."""
+
+
+class _Ended(Exception):
+    """A broker ended a connection that it had spoken over."""
 
 
 class _Exact:
@@ -53,11 +58,12 @@ class _Exact:
 class Connections:
     """See the module text. Raises Unreachable where nothing answers; nothing is tried twice here but in `retried`."""
 
-    def __init__(self, bootstrap: Sequence[tuple[str, int]], options: Mapping[str, Any]) -> None:
+    def __init__(self, bootstrap: Sequence[tuple[str, int]], access: Access) -> None:
         self._bootstrap = list(bootstrap)
-        self._options = dict(options)
+        self._access = access
+        self._let_in: set[tuple[str, int]] = set()  # addresses that have taken these credentials
         self._nodes: dict[int, tuple[str, int]] = {}
-        self._open: dict[tuple[int, str], AIOKafkaConnection] = {}
+        self._open: dict[tuple[int, str], Connection] = {}
         self._opening: dict[tuple[int, str], asyncio.Lock] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
         self.cluster_id = ""
@@ -70,20 +76,39 @@ class Connections:
     async def start(self) -> None:
         """Find the brokers. Raises LogUnavailable where none of those named answers."""
         failed: list[str] = []
+        refused: AccessRefused | None = None
         for host, port in self._bootstrap:
             try:
-                connection = await self._connect(host, port)
                 try:
-                    self.learn(await connection.send(_Exact(metadata([]))))
-                    return
-                finally:
-                    connection.close()
+                    await self._begin(host, port)
+                except _Ended:
+                    await self._begin(host, port, again=True)
+                return
+            except AccessRefused as error:
+                refused = refused or error
             except (OSError, KafkaError, TimeoutError) as error:
                 failed.append(f"{host}:{port}: {error or type(error).__name__}")
+        if refused is not None:
+            raise refused
         raise LogUnavailable(
             f"no Kafka broker answers ({'; '.join(failed)}): start it, or check the address, and the protocol and "
             "credentials it asks for"
         )
+
+    async def _begin(self, host: str, port: int, *, again: bool = False) -> None:
+        """Learn of the brokers from the one at this address. Raises AccessRefused, what says that it is away, and _Ended
+        where that is not clear yet: a broker that stops ends connections, too."""
+        connection = await self._connect(host, port)
+        try:
+            self.learn(await connection.send(_Exact(metadata([]))))
+        except (OSError, KafkaError, TimeoutError) as error:
+            why = await self._access.refusal(error, host, port, spoke=True)
+            if why is None:
+                raise
+            raise AccessRefused(why) if again else _Ended from error
+        finally:
+            connection.close()
+        self._let_in.add((host, port))
 
     def learn(self, answer: Any) -> None:
         """Take brokers and the cluster's id from a metadata answer."""
@@ -103,11 +128,19 @@ class Connections:
         for key in [key for key in self._open if key[1] == purpose]:
             self._open.pop(key).close()
 
-    async def _connect(self, host: str, port: int) -> AIOKafkaConnection:
-        options = {"client_id": "stream-orchestrator", "request_timeout_ms": REQUEST_TIMEOUT_MS, **self._options}
-        return await create_conn(host, port, **options)
+    async def _connect(self, host: str, port: int) -> Connection:
+        """Raises AccessRefused where the broker does not let this client in, and what says that it is away."""
+        try:
+            made = Connection(host, port, **self._access.options())
+            await made.connect()
+            return made
+        except (OSError, KafkaError, TimeoutError) as error:
+            why = await self._access.refusal(error, host, port, spoke=False)
+            if why is None:
+                raise
+            raise AccessRefused(why) from error
 
-    async def _to(self, node: int, purpose: str) -> AIOKafkaConnection:
+    async def _to(self, node: int, purpose: str) -> Connection:
         key = (node, purpose)
         found = self._open.get(key)
         if found is not None and found.connected():
@@ -119,7 +152,14 @@ class Connections:
                     raise LogUnusable(f"the log kafka://{self.where} was closed by this process: open it again")
                 if node not in self._nodes:
                     raise Unreachable(f"no broker {node} is known")
-                self._open[key] = found = await self._connect(*self._nodes[node])
+                address = self._nodes[node]
+                try:
+                    self._open[key] = found = await self._connect(*address)
+                except AccessRefused as error:
+                    if address not in self._let_in:
+                        raise
+                    raise Unreachable(str(error)) from error  # its credentials may be about to change
+                self._let_in.add(address)
         return found
 
     # ------------------------------------------------------------------ requests
@@ -142,7 +182,15 @@ class Connections:
 
     async def ask_any(self, request: Any, purpose: str = "quick") -> Any:
         """The answer of any broker."""
-        return await self.send(random.choice(list(self._nodes)), request, purpose)
+        return await self.send(self.any_node(), request, purpose)
+
+    def nodes(self) -> list[int]:
+        """The numbers of all brokers."""
+        return list(self._nodes)
+
+    def any_node(self) -> int:
+        """A broker's number."""
+        return random.choice(list(self._nodes))
 
     async def metadata(self, names: Sequence[str] | None) -> Any:
         """Topics by name (all: None), from any broker."""
@@ -155,7 +203,10 @@ class Connections:
         found = self._coordinators.get((kind, key))
         if found is None:
             answer = await self.ask_any(FindCoordinatorRequest_v1(key, kind))
-            check(f"the coordinator of {key}", answer.error_code, answer.error_message)
+            resource = rights.GROUP if kind == GROUP else rights.TRANSACTIONAL_ID
+            check(
+                f"the coordinator of {key}", answer.error_code, answer.error_message, on(resource, rights.DESCRIBE, key)
+            )
             found = self._coordinators[kind, key] = answer.coordinator_id
         return found
 
@@ -206,5 +257,5 @@ class Connections:
         except Unreachable:
             try:
                 await self.start()
-            except LogUnavailable:
+            except (LogUnavailable, AccessRefused):
                 return

@@ -35,6 +35,7 @@ class FactsTopic:
         self.application = application
         self.topic = facts.topic_of(application)
         self.view = View(application)
+        self.topic_id = b""
         self._positions = dict.fromkeys(range(PARTITIONS), 0)
         self._reader = cluster.reader()
         self._moved = asyncio.Condition()
@@ -56,6 +57,7 @@ class FactsTopic:
         except BaseException:
             await made.close()
             raise
+        made.topic_id = cluster.topics.known_id(name)
         return made
 
     async def _start(self) -> None:

@@ -10,19 +10,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
 
 from state.errors import LeaseLost, LogUnavailable, LogUnusable
 from state.log import checks, compaction
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
 from state.log.kafka import facts
+from state.log.kafka.access import Access
 from state.log.kafka.building import build
+from state.log.kafka.client_settings import CODECS
 from state.log.kafka.cluster import Cluster
 from state.log.kafka.connections import Connections
 from state.log.kafka.facts import EVERYBODYS, TOPIC_SUFFIX, UNDER_LEASE
 from state.log.kafka.facts_topic import FactsTopic
 from state.log.kafka.lease import Leases
 from state.log.kafka.offsets import Offsets
+from state.log.kafka.properties import BadClientConfig
 from state.log.kafka.topics import Names, Topics
 from state.log.kafka.writers import Appender, Writers
 from state.log.protocol import (
@@ -47,35 +50,52 @@ _LOOK_S = 0.5  # how long a look at metadata waits for a transaction that is ope
 @dataclass(frozen=True)
 class KafkaOptions:
     """Where the cluster is, and how this log uses it. `prefix` goes before every name; `topic_settings` are given to the
-    topics that are created; `client` is what aiokafka's connections take (security)."""
+    topics that are created; `config` is a file of client settings (see access.py), "" for plain connections; `compression`
+    a codec for what is written, "" for what that file says."""
 
     brokers: Sequence[tuple[str, int]]
     prefix: str = ""
     transaction_timeout_s: float = TRANSACTION_TIMEOUT_S
     topic_settings: Mapping[str, str] = field(default_factory=dict)
-    client: Mapping[str, Any] = field(default_factory=dict)
+    config: str = ""
+    compression: str = ""
+
+
+class FactsGone(LogUnusable):
+    """The topic with an application's facts is gone, or is another one than this process has read."""
 
 
 async def open_kafka(options: KafkaOptions) -> KafkaLog:
-    """Raises LogUnavailable where no broker answers."""
-    connections = Connections(options.brokers, options.client)
+    """Raises LogUnavailable where no broker answers, AccessRefused, BadClientConfig."""
+    access = Access(Path(options.config) if options.config else None)
+    brokers = list(dict.fromkeys([*options.brokers, *access.settings.bootstrap]))
+    connections = Connections(brokers, access)
+    if options.compression and access.settings.compression:
+        raise BadClientConfig(f"{access.where}: compression.type is given with the log's URL, too; keep one of them")
     await connections.start()
-    topics = Topics(connections, Names(options.prefix), options.topic_settings)
+    codec = CODECS[options.compression or access.settings.compression or "none"]
+    topics = Topics(connections, Names(options.prefix), options.topic_settings, codec=codec)
     settle_within_s = options.transaction_timeout_s + 2 * BROKER_LOOKS_EVERY_S
     cluster = Cluster(connections, topics, Offsets(connections, topics, settle_within_s), settle_within_s)
-    return KafkaLog(cluster, options.transaction_timeout_s)
+    try:
+        return KafkaLog(cluster, options.transaction_timeout_s, await topics.position_lifetime_ms())
+    except BaseException:
+        await cluster.close()
+        raise
 
 
 class KafkaLog:
     """See the module text and `state.log.protocol.GroupLog`."""
 
-    def __init__(self, cluster: Cluster, transaction_timeout_s: float) -> None:
+    def __init__(self, cluster: Cluster, transaction_timeout_s: float, position_lifetime_ms: int) -> None:
         self._cluster = cluster
+        self.position_lifetime_ms: int | None = position_lifetime_ms
         self.log_id = cluster.connections.cluster_id
         self._writers = Writers(cluster, transaction_timeout_s)
         self._appender = Appender(cluster)
         self.leases = Leases(cluster)
         self._facts: dict[str, FactsTopic] = {}
+        self._facts_ids: dict[str, bytes] = {}  # of the topics, as this process has read them first
         self._opening: dict[str, asyncio.Lock] = {}
 
     async def close(self) -> None:
@@ -101,11 +121,26 @@ class KafkaLog:
                 del self._facts[application]  # its tail ended: read anew
                 await found.close()
             if application not in self._facts:
+                await self._refuse_other_facts(application)
                 opened = await FactsTopic.opened(self._cluster, application, create=create)
                 if opened is None:
                     return None
+                self._facts_ids[application] = opened.topic_id
                 self._facts[application] = opened
             return self._facts[application]
+
+    async def _refuse_other_facts(self, application: str) -> None:
+        """Raises FactsGone where the topic with the facts was deleted since this process has read it: a new one would begin
+        its terms anew, beside members that obey an older one."""
+        before, name = self._facts_ids.get(application), facts.topic_of(application)
+        if before is None:
+            return
+        found = (await self._cluster.topics.refresh([name])).get(name)
+        if found is None or found.topic_id != before:
+            raise FactsGone(
+                f"topic {name} was deleted {'and created again ' if found else ''}while application '{application}' ran: it "
+                "holds who may write; stop every instance, and see docs/kafka.md, Refusals, before you start again"
+            )
 
     # ------------------------------------------------------------------ topics
 

@@ -17,9 +17,11 @@ from aiokafka.protocol.offset import OffsetRequest_v3
 
 from state.errors import LogBusy
 from state.log import checks
+from state.log.kafka import rights
 from state.log.kafka.codes import NONE, UNKNOWN_TOPIC, KafkaRefused
 from state.log.kafka.connections import GROUP, Connections
 from state.log.kafka.requests import OffsetFetchRequest_v7
+from state.log.kafka.rights import on
 from state.log.kafka.topics import Topics
 from state.log.protocol import MayWrite, Partition, always
 
@@ -81,7 +83,7 @@ class Offsets:
                 for number, code, _, offset in numbers
             }
 
-        return await self._topics.led("offsets", partitions, ask)
+        return await self._topics.led("offsets", partitions, ask, rights.DESCRIBE)
 
     async def trim(self, positions: Mapping[Partition, int]) -> None:
         """Delete the records before these positions; one past the end means the end, as the broker refuses those."""
@@ -99,7 +101,7 @@ class Offsets:
                 for number, low, code in numbers
             }
 
-        await self._topics.led("trimming", until, ask)
+        await self._topics.led("trimming", until, ask, rights.DELETE)
 
     async def committed(self, group: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         """What the group has committed of these partitions, settled; those without an offset are left out."""
@@ -121,10 +123,11 @@ class Offsets:
 
         async def ask() -> dict[Partition, tuple[int, str]]:
             answer = await self._connections.coordinated(GROUP, inside, request, "quick")
-            codes = [answer.error, *(one[4] for _, numbers, _ in answer.topics for one in numbers)]
-            for code in codes:
+            codes = [(topic, one[4]) for topic, numbers, _ in answer.topics for one in numbers]
+            for topic, code in [("", answer.error), *codes]:
                 if code not in (NONE, UNKNOWN_TOPIC):
-                    refused = KafkaRefused(f"positions of {group}", code)
+                    taken = on(rights.GROUP, rights.DESCRIBE, inside) + on(rights.TOPIC, rights.DESCRIBE, topic)
+                    refused = KafkaRefused(f"positions of {group}", code, None, taken)
                     self._connections.forget_if_moved(GROUP, inside, refused)
                     raise refused
             return {
@@ -156,8 +159,10 @@ class Offsets:
 
         async def ask() -> None:
             answer = await self._connections.coordinated(GROUP, inside, request, "txn", may_write)
-            for code in (code for _, numbers in answer.topics for _, code in numbers if code != NONE):
-                refused = KafkaRefused(what, code)
+            codes = [(topic, code) for topic, numbers in answer.topics for _, code in numbers if code != NONE]
+            for topic, code in codes:
+                taken = on(rights.GROUP, rights.READ, inside) + on(rights.TOPIC, rights.READ, topic)
+                refused = KafkaRefused(what, code, None, taken)
                 self._connections.forget_if_moved(GROUP, inside, refused)
                 raise refused
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from aiokafka.protocol.produce import ProduceRequest_v7
@@ -23,13 +23,16 @@ from aiokafka.record.util import calc_crc32c
 
 from state.errors import InvalidRecord, LogUnavailable, LogUnusable, OutcomeUnknown, StateError
 from state.log.batches import Batch
-from state.log.kafka.codes import INVALID_TXN_STATE, NONE, KafkaRefused, Then, check
+from state.log.kafka import rights
+from state.log.kafka.codes import INVALID_TXN_STATE, NONE, NOT_ATTEMPTED, KafkaRefused, Then, check
 from state.log.kafka.connections import GROUP, TRANSACTION, Connections
 from state.log.kafka.offsets import Offsets
 from state.log.kafka.requests import TxnOffsetCommitRequest_v3
+from state.log.kafka.rights import on
 from state.log.kafka.topics import Topics
 from state.log.protocol import MayWrite, Partition, always
 
+Codes = Callable[[Any], list[tuple[str, int]]]
 Built = Mapping[Partition, Sequence[Batch]]
 _ALL_REPLICAS = -1
 _PRODUCE_TIMEOUT_MS = 10_000
@@ -86,14 +89,14 @@ class Producer:
         if self._id is None:
             answer = await self._connections.retried(what, lambda: self._first_id(what, request))
         else:
-            answer = await self._coordinated(what, TRANSACTION, self._id, request, lambda got: [got.error_code])
+            answer = await self._coordinated(what, TRANSACTION, self._id, request, lambda got: [("", got.error_code)])
         self._producer, self._epoch = answer.producer_id, answer.producer_epoch
         self._sequences.clear()
         self._interrupted = False
 
     async def _first_id(self, what: str, request: Any) -> Any:
         answer = await self._connections.ask_any(request)
-        check(what, answer.error_code)
+        check(what, answer.error_code, None, on(rights.CLUSTER, "IdempotentWrite", "kafka-cluster"))
         return answer
 
     # ------------------------------------------------------------------ writing
@@ -159,13 +162,15 @@ class Producer:
             request = AddPartitionsToTxnRequest_v0(self._id, self._producer, self._epoch, list(listed.items()))
             steps.append(
                 self._transactional(
-                    "adding partitions", request, lambda got: [code for _, numbers in got.errors for _, code in numbers]
+                    "adding partitions",
+                    request,
+                    lambda got: [(topic, code) for topic, numbers in got.errors for _, code in numbers],
                 )
             )
         if group is not None:
             inside = self._topics.names.inside(group)
             offsets = AddOffsetsToTxnRequest_v0(self._id, self._producer, self._epoch, inside)
-            steps.append(self._transactional("adding offsets", offsets, lambda got: [got.error_code]))
+            steps.append(self._transactional("adding offsets", offsets, lambda got: [("", got.error_code)], inside))
         await asyncio.gather(*steps)
 
     async def _add_positions(
@@ -179,15 +184,17 @@ class Producer:
         ]
         request = TxnOffsetCommitRequest_v3(self._id, inside, self._producer, self._epoch, -1, "", None, topics, {})
         what = f"committing positions of {group} by {self._name}"
-        await self._coordinated(
-            what, GROUP, inside, request, lambda got: [code for _, numbers, _ in got.topics for _, code, _ in numbers]
-        )
+
+        def codes(got: Any) -> list[tuple[str, int]]:
+            return [(topic, code) for topic, numbers, _ in got.topics for _, code, _ in numbers]
+
+        await self._coordinated(what, GROUP, inside, request, codes, inside)
 
     async def _end(self, *, committed: bool) -> None:
         """Raises OutcomeUnknown where a commit is not answered."""
         request = EndTxnRequest_v0(self._id, self._producer, self._epoch, committed)
         try:
-            await self._transactional("ending a transaction", request, lambda got: [got.error_code])
+            await self._transactional("ending a transaction", request, lambda got: [("", got.error_code)])
         except (LogUnusable, LogUnavailable) as error:
             if isinstance(error, KafkaRefused) and error.then is Then.FENCED:
                 raise
@@ -196,19 +203,21 @@ class Producer:
                 "and restore from the log"
             ) from error
 
-    async def _transactional(self, what: str, request: Any, codes: Callable[[Any], list[int]]) -> Any:
-        return await self._coordinated(f"{what} of {self._name}", TRANSACTION, str(self._id), request, codes)
+    async def _transactional(self, what: str, request: Any, codes: Codes, group: str = "") -> Any:
+        return await self._coordinated(f"{what} of {self._name}", TRANSACTION, str(self._id), request, codes, group)
 
-    async def _coordinated(
-        self, what: str, kind: int, key: str, request: Any, codes: Callable[[Any], Collection[int]]
-    ) -> Any:
-        """The answer of a coordinator once every code in it is none."""
+    async def _coordinated(self, what: str, kind: int, key: str, request: Any, codes: Codes, group: str = "") -> Any:
+        """The answer of a coordinator once every code in it is none; `codes` gives them with the topics that they are of."""
+        # A topic is added to be written; offsets are of topics that are read.
+        operation = rights.READ if kind == GROUP else rights.WRITE
 
         async def ask() -> Any:
             answer = await self._connections.coordinated(kind, key, request, self._purpose)
-            for code in codes(answer):
+            for topic, code in sorted(codes(answer), key=lambda one: one[1] == NOT_ATTEMPTED):
                 if code != NONE:
-                    refused = KafkaRefused(what, code)
+                    taken = on(rights.TRANSACTIONAL_ID, rights.WRITE, str(self._id))
+                    taken += on(rights.TOPIC, operation, topic) + on(rights.GROUP, rights.READ, group)
+                    refused = KafkaRefused(what, code, None, taken)
                     self._connections.forget_if_moved(kind, key, refused)
                     raise refused
             return answer
@@ -250,7 +259,12 @@ class Producer:
 
         try:
             bases = await self._topics.led(
-                "writing", batches, ask, self._timeout_s if transactional else _PLAIN_WITHIN_S
+                "writing",
+                batches,
+                ask,
+                rights.WRITE,
+                self._timeout_s if transactional else _PLAIN_WITHIN_S,
+                self._id or "",
             )
         except KafkaRefused as error:
             if error.then is Then.INVALID:

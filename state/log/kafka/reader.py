@@ -16,10 +16,12 @@ from typing import Any
 
 from state.errors import LogUnavailable, StateError
 from state.log import checks
+from state.log.kafka import rights
 from state.log.kafka.codes import NONE, KafkaRefused, Then, Unreachable
 from state.log.kafka.connections import Connections
 from state.log.kafka.fetch import FetchAnswer, FetchRequest, Given, Run, committed, cut, first_bytes
 from state.log.kafka.offsets import Offsets
+from state.log.kafka.rights import on
 from state.log.kafka.topics import Topics
 from state.log.protocol import Fetched, Partition
 
@@ -235,7 +237,11 @@ class KafkaReader:
     def _take(self, partition: Partition, place: _Place, given: Given) -> None:
         place.asked = True
         if given.code != NONE:
-            self._refused(partition, place, KafkaRefused(f"reading {partition}", given.code))
+            self._refused(
+                partition,
+                place,
+                KafkaRefused(f"reading {partition}", given.code, None, on(rights.TOPIC, rights.READ, given.topic)),
+            )
             return
         place.readable = given.stable_end
         runs = committed(given, place.fetched)

@@ -16,15 +16,18 @@ from aiokafka.protocol.admin import CreatePartitionsRequest_v1, DeleteTopicsRequ
 
 from state.errors import LogBusy, TopicMismatch
 from state.log import checks
-from state.log.kafka.codes import NONE, TOPIC_EXISTS, UNKNOWN_TOPIC, KafkaRefused, Then, check, then
+from state.log.kafka import rights
+from state.log.kafka.codes import NONE, TOPIC_EXISTS, UNKNOWN_TOPIC, KafkaRefused, Then, Unreachable, check, then
 from state.log.kafka.connections import ANSWER_WITHIN_S, Connections
-from state.log.kafka.requests import CreateTopicsRequest_v4, IncrementalAlterConfigsRequest_v1
+from state.log.kafka.requests import CreateTopicsRequest_v4, IncrementalAlterConfigsRequest_v1, metadata
+from state.log.kafka.rights import on
 from state.log.protocol import DELETE_RETENTION_MS, FOR_EVER, Partition, Retention, TopicInfo, TopicSpec
 
 BATCH_HEADER_BYTES = 61
 _TIMEOUT_MS = 10_000
 _SHOWN_WITHIN_S = 30.0
-_TOPIC_RESOURCE = 2
+_TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
+_POSITION_LIFETIME_MS = 7 * 24 * 3_600_000
 _SET = 0
 _SETTINGS: dict[str, dict[str, str]] = {
     "plain": {},
@@ -75,9 +78,16 @@ class Topics:
     """See the module text. Layouts are kept until a broker says that they are old."""
 
     def __init__(
-        self, connections: Connections, names: Names, settings: Mapping[str, str], replication: int = -1
+        self,
+        connections: Connections,
+        names: Names,
+        settings: Mapping[str, str],
+        replication: int = -1,
+        codec: int = 0,
     ) -> None:
+        """`codec`: of the batches that are written, as Kafka numbers them."""
         self._connections = connections
+        self.codec = codec
         self.names = names
         self._settings = dict(settings)
         self._replication = replication
@@ -111,18 +121,35 @@ class Topics:
         answer = await self._connections.retried(
             "metadata", lambda: self._connections.metadata([self.names.inside(name) for name in wanted])
         )
-        found = {}
-        for topic in answer.topics:
-            name = self.names.outside(topic[1])
-            if topic[0] == UNKNOWN_TOPIC:
-                self._layouts.pop(name, None)
+        found = self._layouts_of(answer)
+        for node in self._connections.nodes():
+            # A broker learns of a new topic later than another one: what was there is gone once no broker has it.
+            doubtful = [name for name in wanted if name not in found and name in self._layouts]
+            if not doubtful:
+                break
+            request = metadata([self.names.inside(name) for name in doubtful])
+            try:
+                found |= self._layouts_of(await self._connections.send(node, request, "quick"))
+            except Unreachable:
                 continue
-            if topic[0] != NONE and not topic[4]:
-                check(f"metadata of {name}", topic[0])
-            numbered = {partition[1]: partition[2] for partition in topic[4]}
-            found[name] = Layout(topic[2], tuple(numbered.get(number, -1) for number in range(len(numbered))))
+        for name in wanted:
+            if name not in found:
+                self._layouts.pop(name, None)
         self._layouts |= found
         self._stale -= set(wanted)
+        return found
+
+    def _layouts_of(self, answer: Any) -> dict[str, Layout]:
+        """The topics that a metadata answer has. Raises KafkaRefused."""
+        found = {}
+        for topic in answer.topics:
+            if topic[0] == UNKNOWN_TOPIC:
+                continue
+            name = self.names.outside(topic[1])
+            if topic[0] != NONE and not topic[4]:
+                check(f"metadata of {name}", topic[0], None, on(rights.TOPIC, rights.DESCRIBE, topic[1]))
+            numbered = {partition[1]: partition[2] for partition in topic[4]}
+            found[name] = Layout(topic[2], tuple(numbered.get(number, -1) for number in range(len(numbered))))
         return found
 
     async def listed(self) -> list[str]:
@@ -149,6 +176,10 @@ class Topics:
         """As last known; -1: none at the moment, None: no such partition."""
         layout = self._layouts.get(partition.topic)
         return layout.leaders[partition.number] if layout and 0 <= partition.number < len(layout.leaders) else None
+
+    def known_id(self, topic: str) -> bytes:
+        """The topic's id, as last known."""
+        return self._layouts[topic].topic_id
 
     def forget(self, topics: Collection[str]) -> None:
         """What is known of these is old: a broker is asked before anything else is."""
@@ -186,7 +217,8 @@ class Topics:
         async def ask() -> Any:
             answer = await self._connections.ask_any(request)
             for code, text, _, name, _ in answer.resources:
-                check(f"settings of {self.names.outside(name)}", code, text)
+                what = f"settings of {self.names.outside(name)}"
+                check(what, code, text, on(rights.TOPIC, rights.DESCRIBE_CONFIGS, name))
             return answer
 
         for _, _, _, name, entries in (await self._connections.retried("settings of topics", ask)).resources:
@@ -195,6 +227,25 @@ class Topics:
             self._purposes[layout.topic_id] = Purpose(
                 _kind_of(kept), int(kept["max.message.bytes"]), int(kept["delete.retention.ms"]), _retention_of(kept)
             )
+
+    async def position_lifetime_ms(self) -> int:
+        """For how long the brokers keep an offset that is not committed again: `offsets.retention.minutes`; Kafka's own
+        default where this user may not see it."""
+        wanted = ["offsets.retention.minutes"]
+
+        async def ask() -> int:
+            node = self._connections.any_node()
+            answer = await self._connections.send(
+                node, DescribeConfigsRequest_v1([(_BROKER_RESOURCE, str(node), wanted)], False), "quick"
+            )
+            for code, text, _, _, entries in answer.resources:
+                if then(code) is not Then.DENIED:
+                    check("settings of the brokers", code, text)
+                for entry in entries:
+                    return int(entry[1]) * 60_000
+            return _POSITION_LIFETIME_MS
+
+        return await self._connections.retried("settings of the brokers", ask)
 
     # ------------------------------------------------------------------ changes
 
@@ -208,7 +259,9 @@ class Topics:
             inside = self.names.inside(spec.name)
             topic: Any = (inside, spec.partitions, self._replication, [], list(chosen.items()))
             request = CreateTopicsRequest_v4([topic], _TIMEOUT_MS, False)
-            await self._change(f"creating topic {spec.name}", request, lambda answer: answer.topic_errors)
+            await self._change(
+                f"creating topic {spec.name}", request, lambda answer: answer.topic_errors, rights.CREATE
+            )
             found = await self._shown(spec.name, spec.partitions)
         if found.partitions != spec.partitions:
             raise TopicMismatch(checks.mismatch(found, spec))
@@ -219,7 +272,7 @@ class Topics:
         if found.partitions == partitions:
             return found
         request = CreatePartitionsRequest_v1([(self.names.inside(name), (partitions, None))], _TIMEOUT_MS, False)
-        await self._change(f"growing topic {name}", request, lambda answer: answer.topic_errors)
+        await self._change(f"growing topic {name}", request, lambda answer: answer.topic_errors, rights.ALTER)
         return await self._shown(name, partitions)
 
     async def set_retention(self, name: str, retention: Retention) -> TopicInfo:
@@ -231,7 +284,8 @@ class Topics:
         await self._change(
             f"setting the retention of topic {name}",
             request,
-            lambda answer: [(name, code, text) for code, text, *_ in answer.responses],
+            lambda answer: [(self.names.inside(name), code, text) for code, text, *_ in answer.responses],
+            rights.ALTER_CONFIGS,
         )
         self._purposes.pop(bytes.fromhex(found.topic_id), None)
         return replace(found, retention=retention._replace(forced=False))
@@ -244,18 +298,19 @@ class Topics:
             f"deleting topic {name}",
             request,
             lambda answer: [(topic, code, None) for topic, code in answer.topic_error_codes],
+            rights.DELETE,
         )
         await self._until(f"topic {name} to be gone", lambda: self.refresh([name]), lambda found: name not in found)
 
     async def _change(
-        self, what: str, request: Any, codes: Callable[[Any], Sequence[tuple[str, int, str | None]]]
+        self, what: str, request: Any, codes: Callable[[Any], Sequence[tuple[str, int, str | None]]], operation: str
     ) -> None:
         """Any broker passes it on to the controller. Of two who create or delete at once, both are right."""
 
         async def ask() -> None:
-            for _, code, text in codes(await self._connections.ask_any(request)):
+            for name, code, text in codes(await self._connections.ask_any(request)):
                 if code not in (TOPIC_EXISTS, UNKNOWN_TOPIC):
-                    check(what, code, text)
+                    check(what, code, text, on(rights.TOPIC, operation, name))
 
         await self._connections.retried(what, ask)
 
@@ -277,9 +332,16 @@ class Topics:
             await asyncio.sleep(0.005)
 
     async def led(
-        self, what: str, partitions: Collection[Partition], ask: Any, within_s: float = ANSWER_WITHIN_S
+        self,
+        what: str,
+        partitions: Collection[Partition],
+        ask: Any,
+        operation: str,
+        within_s: float = ANSWER_WITHIN_S,
+        transactional_id: str = "",
     ) -> dict[Partition, Any]:
-        """What `ask(node, partitions)` answers for all partitions, each from its leader; again where a leader moved.
+        """What `ask(node, partitions)` answers for all partitions, each from its leader; again where a leader moved. It
+        takes the right to `operation`, and to write by `transactional_id`.
 
         `ask` gives a code and a value for each partition. Raises UnknownTopic, KafkaRefused, LogUnavailable.
         """
@@ -288,13 +350,19 @@ class Topics:
         async def one_round() -> None:
             left = [partition for partition in partitions if partition not in done]
             leaders = await self.by_leader(left)
-            answers = await asyncio.gather(*(ask(node, listed) for node, listed in leaders.items()))
+            try:
+                answers = await asyncio.gather(*(ask(node, listed) for node, listed in leaders.items()))
+            except Unreachable:
+                self.forget({partition.topic for partition in left})  # another broker may lead them by now
+                raise
             for answer in answers:
                 done.update({partition: value for partition, (code, value) in answer.items() if _is_done(code)})
             for answer in answers:
                 for partition, (code, _) in answer.items():
                     if not _is_done(code):
-                        refused = KafkaRefused(f"{what} of {partition}", code)
+                        taken = on(rights.TOPIC, operation, self.names.inside(partition.topic))
+                        taken += on(rights.TRANSACTIONAL_ID, rights.WRITE, transactional_id)
+                        refused = KafkaRefused(f"{what} of {partition}", code, None, taken)
                         if refused.then is Then.LEADER:
                             self.forget([partition.topic])
                         raise refused

@@ -1,7 +1,8 @@
 """URLs of Kafka logs: `kafka://host:port[,host:port ...][?name=value&...]`. Pure.
 
 One rule: an option that is not known is refused, never ignored. `prefix` goes before every name on the cluster, so that
-several logs may share it; `transaction-timeout` is in seconds; `topic.NAME` is a setting of topics that are created.
+several logs may share it; `transaction-timeout` is in seconds; `topic.NAME` is a setting of topics that are created;
+`config` is a file of client settings, `compression` is of the batches that are written.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 from urllib.parse import parse_qsl, urlsplit
 
 from state.errors import StateError
+from state.log.kafka.client_settings import address, codec_name
 from state.log.kafka.log import TRANSACTION_TIMEOUT_S, KafkaOptions
 
-DEFAULT_PORT = 9092
 _TOPIC = "topic."
 
 
@@ -27,24 +28,38 @@ def parse(url: str) -> KafkaOptions:
     brokers = [_broker(url, one) for one in parts.netloc.split(",") if one]
     if not brokers or parts.path not in ("", "/"):
         raise BadUrl(f"{url}: write kafka://HOST:PORT, or several with commas between them")
-    prefix, timeout_s, topic_settings = "", TRANSACTION_TIMEOUT_S, dict[str, str]()
+    prefix, timeout_s, topic_settings, config = "", TRANSACTION_TIMEOUT_S, dict[str, str](), ""
+    compression = ""
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name == "prefix":
             prefix = value
         elif name == "transaction-timeout":
             timeout_s = _seconds(url, value)
+        elif name == "config":
+            config = value
+        elif name == "compression":
+            compression = _codec(url, value)
         elif name.startswith(_TOPIC):
             topic_settings[name.removeprefix(_TOPIC)] = value
         else:
-            raise BadUrl(f"{url}: no option '{name}'; there are prefix, transaction-timeout, topic.SETTING")
-    return KafkaOptions(brokers, prefix, timeout_s, topic_settings)
+            raise BadUrl(
+                f"{url}: no option '{name}'; there are prefix, config, compression, transaction-timeout, topic.SETTING"
+            )
+    return KafkaOptions(brokers, prefix, timeout_s, topic_settings, config, compression)
 
 
 def _broker(url: str, text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":") if ":" in text else (text, "", str(DEFAULT_PORT))
-    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-        raise BadUrl(f"{url}: '{text}' is no HOST:PORT")
-    return host.strip("[]"), int(port)
+    try:
+        return address(text)
+    except ValueError as error:
+        raise BadUrl(f"{url}: {error}") from None
+
+
+def _codec(url: str, text: str) -> str:
+    try:
+        return codec_name(text)
+    except ValueError as error:
+        raise BadUrl(f"{url}: {error}") from None
 
 
 def _seconds(url: str, text: str) -> float:

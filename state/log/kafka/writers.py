@@ -15,7 +15,7 @@ from aiokafka.protocol.admin import DescribeGroupsRequest_v1
 from state.errors import Fenced, LogUnavailable, MetadataChanged, NotOpened, OutcomeUnknown, Refused, StateError
 from state.log import checks
 from state.log.group_store import AppMetadata, OwnerRecord
-from state.log.kafka import facts
+from state.log.kafka import facts, rights
 from state.log.kafka.building import build, build_commit
 from state.log.kafka.cluster import Cluster
 from state.log.kafka.codes import KafkaRefused, Then, check
@@ -23,6 +23,7 @@ from state.log.kafka.connections import GROUP, TooLate
 from state.log.kafka.facts import EVERYBODYS, UNDER_LEASE
 from state.log.kafka.facts_topic import WRITER_TIMEOUT_S, FactsTopic
 from state.log.kafka.producer import Built, Producer, ProducerFenced
+from state.log.kafka.rights import on
 from state.log.protocol import MayWrite, NewRecord, Partition, TaskCommit
 
 
@@ -70,7 +71,7 @@ class Writers:
             answer = await connections.coordinated(GROUP, group, DescribeGroupsRequest_v1([group]), "quick")
             code, _, _, _, _, members = answer.groups[0]
             try:
-                check(f"describing group {application}", code)
+                check(f"describing group {application}", code, None, on(rights.GROUP, rights.DESCRIBE, group))
             except KafkaRefused as error:
                 connections.forget_if_moved(GROUP, group, error)
                 raise
@@ -186,7 +187,7 @@ class Appender:
         if sum(map(len, built.values())) == 1:
             return await self._produce(built)
         if self._transactional is None:
-            self._transactional = await self._ready(f"producer.{uuid.uuid4().hex}")
+            self._transactional = await self._ready(f"{rights.PRODUCER_IDS}{uuid.uuid4().hex}")
         async with self._transactional.turn:
             try:
                 return await self._transactional.transact(built)

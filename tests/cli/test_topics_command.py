@@ -1,0 +1,57 @@
+"""`orchestrator topics list|describe|create` on both logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.console import Console
+
+KAFKA = pytest.mark.kafka
+
+
+@pytest.fixture(params=["sqlite", pytest.param("kafka", marks=KAFKA)])
+def console(request: pytest.FixtureRequest, tmp_path: Path) -> Console:
+    made = Console(tmp_path / "place").bank()
+    if request.param == "kafka":
+        from tests.kafka.place import Place
+
+        place = Place()
+        made.write("orchestrator.toml", f'log = "kafka://127.0.0.1:{place.port}?prefix={place.prefix}"\n')
+    return made
+
+
+def test_created_then_listed_then_described(console: Console) -> None:
+    done = console.here("topics", "create", "bank:app")
+    assert (done.code, done.out.splitlines()) == (
+        0,
+        ["alerts: 8 partitions", "bank-balances-changelog: 8 partitions", "payments: 8 partitions"],
+    ), done
+    assert console.here("topics", "create", "bank:app").out == "nothing to do: all topics are there\n"
+    console.pay(("a", 1), ("b", 2), ("a", 3))
+    rows = {row["topic"]: row for row in console.here("topics", "list", "bank", "--json").json["topics"]}
+    assert {name: row["role"] for name, row in rows.items()} == {
+        "alerts": "output",
+        "bank-balances-changelog": "changelog",
+        "payments": "input",
+    }
+    assert (rows["payments"]["partitions"], rows["alerts"]["records"]) == (8, 0)
+    assert rows["payments"]["records"] >= 3  # markers count on Kafka
+    shown = console.here("topics", "list", "bank").out.splitlines()
+    assert shown[0].split() == ["topic", "role", "partitions", "records", "retention"] and len(shown) == 4
+    facts = console.here("topics", "describe", "bank", "payments", "--json").json
+    assert sum(row["end"] - row["start"] for row in facts["partitions"]) == rows["payments"]["records"]
+    assert [row["position"] for row in facts["partitions"]] == [None] * 8
+    assert console.here("topics", "describe", "bank", "payments").out.startswith("payments: input, plain, id ")
+
+
+def test_positions_are_shown_and_wrong_names_are_refused(console: Console) -> None:
+    console.pay(("a", 1))
+    console.run(instances=1)
+    console.until("the payment", lambda: "1" in console.here("query", "bank", "balances", "a").out)
+    facts = console.here("topics", "describe", "bank", "payments", "--json").json
+    assert any(row["position"] for row in facts["partitions"])
+    done = console.here("topics", "describe", "bank", "nothing")
+    assert done.code == 2 and "it has alerts, bank-balances-changelog, payments" in done.err
+    console.close()

@@ -1,0 +1,133 @@
+"""Files of client settings: what they mean by either client's names, and that each setting acts or is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from state.log.kafka.client_settings import ClientSettings, client_settings, known
+from state.log.kafka.properties import BadClientConfig, parsed, resolved
+
+SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+
+
+def of(**values: str) -> ClientSettings:
+    return client_settings({name.replace("_", "."): value for name, value in values.items()}, "f")
+
+
+def test_properties_are_read_as_java_reads_them() -> None:
+    text = "# c\n! c\n\na=1\n b : 2 \nc  3\nd=x=y:z\ne=one \\\n   two\nf\\=g=h\\n\\u0041\ni=\nj=\\\\\nk = = v\n"
+    assert parsed(text, "f") == {
+        "a": "1",
+        "b": "2",
+        "c": "3",
+        "d": "x=y:z",
+        "e": "one two",
+        "f=g": "h\nA",
+        "i": "",
+        "j": "\\",
+        "k": "= v",
+    }
+
+
+def test_secrets_come_from_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "more").write_text("pass=w=2\n")
+    (tmp_path / "user").write_text("bob\n")
+    given = {
+        "a": "${env:X} and ${env:X}",
+        "b": f"${{file:{tmp_path}/more:pass}}",
+        "c": f"${{directory:{tmp_path}:user}}",
+        "d": "$x",
+    }
+    found, files = resolved(given, "f", {"X": "1"})
+    assert found == {"a": "1 and 1", "b": "w=2", "c": "bob", "d": "$x"}
+    assert files == [tmp_path / "more", tmp_path / "user"]
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        ("${env:NIX}", "the variable NIX, which is not set"),
+        ("${vault:a}", "unknown here"),
+        ("${file:/nix:k}", "/nix cannot be read"),
+        ("${directory:/:nix}", "/nix cannot be read"),
+    ],
+)
+def test_a_reference_that_leads_nowhere_is_refused(value: str, error: str) -> None:
+    with pytest.raises(BadClientConfig, match=error):
+        resolved({"sasl.password": value}, "f", {})
+
+
+def test_both_clients_names() -> None:
+    java = of(security_protocol="SASL_SSL", sasl_mechanism="PLAIN", ssl_truststore_type="PEM", ssl_truststore_location="/ca",
+              sasl_jaas_config=f'{JAAS} username="al\\"ice" password=\'p w\';')  # fmt: skip
+    other = of(security_protocol="sasl_ssl", sasl_mechanisms="PLAIN", ssl_ca_location="/ca", sasl_username='al"ice',
+               sasl_password="p w")  # fmt: skip
+    assert java == other
+    assert (java.username, java.password, java.ca_file) == ('al"ice', "p w", "/ca")
+
+
+def test_what_else_is_taken() -> None:
+    found = of(bootstrap_servers="a:1, b", client_id="me", request_timeout_ms="2000", connections_max_idle_ms="9")
+    assert (found.bootstrap, found.client_id) == ((("a", 1), ("b", 9092)), "me")
+    assert (found.request_timeout_ms, found.idle_ms) == (2000, 9)
+    assert not of(security_protocol="SSL", ssl_endpoint_identification_algorithm="").checks_names
+    assert not of(security_protocol="SSL", enable_ssl_certificate_verification="false").checks_certificates
+    token = of(security_protocol="SASL_PLAINTEXT", sasl_mechanism="OAUTHBEARER",
+               sasl_oauthbearer_token_endpoint_url="file:///run/a%20b")  # fmt: skip
+    assert token.token_file == "/run/a b"
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"sasl.mechansm": "PLAIN"}, "no client setting sasl.mechansm here; did you mean sasl.mechanism?"),
+        ({"acks": "1"}, "acks would have no effect: every write waits"),
+        ({"group.id": "x"}, "consumer group; leave it out"),
+        ({"security.protocol": "TLS"}, "security.protocol cannot be used: it is one of PLAINTEXT, SSL"),
+        ({"sasl.username": "bob"}, "sasl.username has no effect with security.protocol=PLAINTEXT; write SASL_SSL"),
+        ({"ssl.ca.location": "/ca"}, "ssl.ca.location has no effect with security.protocol=PLAINTEXT; write SSL"),
+        ({**SASL, "sasl.username": "a", "sasl.password": "secret", "ssl.ca.location": "/"}, "no effect .* write SASL_SSL"),
+        ({"security.protocol": "SASL_SSL"}, "SASL_SSL needs sasl.mechanism"),
+        ({**SASL, "sasl.username": "bob"}, "PLAIN needs sasl.password"),
+        ({**SASL, "sasl.mechanism": "GSSAPI"}, "one of PLAIN, SCRAM"),
+        ({**SASL, "sasl.mechanism": "OAUTHBEARER"}, "OAUTHBEARER needs its token"),
+        ({**SASL, "sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.command": "t", "sasl.password": "secret"},
+         "sasl.password has no effect with sasl.mechanism=OAUTHBEARER"),
+        ({**SASL, "sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": "https://x/token"}, "file:///PATH here"),
+        ({**SASL, "sasl.jaas.config": "secret"}, "sasl.jaas.config cannot be read: write MODULE"),
+        ({**SASL, "sasl.jaas.config": f'{JAAS} username="a" password="secret" debug=true;'}, "the option debug"),
+        ({**SASL, "sasl.jaas.config": f'{JAAS} username="a" password="b";', "sasl.username": "c"}, "say the same"),
+        ({"security.protocol": "SSL", "ssl.ca.location": "/a", "ssl.truststore.location": "/b"}, "say the same"),
+        ({"security.protocol": "SSL", "ssl.ca.location": "/a", "ssl.ca.pem": "b"}, "say the same"),
+        ({"security.protocol": "SSL", "ssl.truststore.type": "JKS"}, "openssl pkcs12"),
+        ({"security.protocol": "SSL", "ssl.key.location": "/k"}, "a key and no certificate"),
+        ({"security.protocol": "SSL", "ssl.key.password": "secret"}, "opens no key"),
+        ({"request.timeout.ms": "soon"}, "whole number from 100"),
+        ({"bootstrap.servers": "a:b"}, "'a:b' is no HOST:PORT"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(values: dict[str, str], error: str) -> None:
+    with pytest.raises(BadClientConfig, match=error) as raised:
+        client_settings(values, "f")
+    assert "secret" not in str(raised.value) and str(raised.value).startswith("f: ")
+
+
+def test_lines_that_are_no_settings_are_refused_without_their_text() -> None:
+    with pytest.raises(BadClientConfig, match="f, line 2: no NAME=VALUE") as raised:
+        parsed("a=1\nsecret\n", "f")
+    assert "secret" not in str(raised.value)
+    with pytest.raises(BadClientConfig, match="line 2: a is given twice"):
+        parsed("a=1\na=2\n", "f")
+
+
+def test_secrets_are_in_no_representation() -> None:
+    assert "secret" not in repr(of(security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN", sasl_username="a",
+                                   sasl_password="secret"))  # fmt: skip
+
+
+def test_every_setting_that_is_taken_stands_in_the_documentation() -> None:
+    page = (Path(__file__).parent.parent.parent / "docs/kafka.md").read_text()
+    assert [name for name in known() if f"`{name}`" not in page] == []

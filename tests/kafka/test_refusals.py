@@ -1,0 +1,202 @@
+"""What an app must not go on with is refused in one line, on a real broker: topics that are others by now, positions that
+are gone, facts that were deleted, a topic under a changelog's name."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka.protocol.admin import DeleteGroupsRequest_v1
+
+from state.log.kafka import broker
+from state.log.kafka.broker import Broker
+from state.log.kafka.connections import GROUP
+from state.log.kafka.log import KafkaLog
+from state.log.protocol import Partition, TopicSpec
+from tests import brokers
+from tests.cli.console import Console, Done
+from tests.contracts.logs import records, until
+from tests.kafka.place import Place
+
+pytestmark = [pytest.mark.kafka, pytest.mark.processes]
+CHANGES = "bank-balances-changelog"
+
+
+class Bank:
+    """The bank that has run once, with its log."""
+
+    def __init__(self, place: Place, console: Console, log: KafkaLog) -> None:
+        self.place, self.console, self.log = place, console, log
+
+    def run(self, payments: int) -> None:
+        """From a start to an orderly stop; it processes this many payments."""
+        rows = [json.dumps({"key": f"k{n}", "value": {"account": "a", "amount": -1}}) + "\n" for n in range(payments)]
+        before = self.console("consume", "bank", "alerts").out.count("overdrawn")
+        fleet = self.console.start("run", "bank:app", name="run")
+        assert self.console("produce", "bank:app", "payments", stdin="".join(rows)).code == 0
+        deadline = time.monotonic() + 60
+        while self.console("consume", "bank", "alerts").out.count("overdrawn") < before + payments:
+            assert time.monotonic() < deadline and fleet.poll() is None, self.console.said("run")
+        fleet.terminate()
+        assert fleet.wait(30) == 0, self.console.said("run")
+
+    def refused(self, *texts: str) -> Done:
+        done = self.console("run", "bank:app")
+        assert done.code == 3 and done.err.count("\n") == 1, done
+        assert all(text in done.err for text in texts), done.err
+        return done
+
+    async def again(self, topic: str, kind: str = "plain") -> None:
+        """Delete the topic and create it anew."""
+        await self.log.delete_topic(topic)
+        await self.log.create_topic(TopicSpec(topic, 8, kind))
+
+    async def forget_positions(self) -> None:
+        group = self.place.prefix + "bank"
+
+        async def gone() -> bool:
+            connections = self.log._cluster.connections
+            answer = await connections.coordinated(GROUP, group, DeleteGroupsRequest_v1([group]), "quick")
+            return answer.results[0][1] in (0, 69)
+
+        await until("the group to be gone", gone)
+
+
+@pytest.fixture
+async def bank(place: Place, tmp_path: Path) -> AsyncIterator[Bank]:
+    console = Console(tmp_path / "place").bank()
+    console.write("orchestrator.toml", f'log = "kafka://127.0.0.1:{place.port}?prefix={place.prefix}"\n')
+    yield Bank(place, console, await place.open())
+    console.close()
+
+
+async def test_topics_that_are_others_by_now(bank: Bank) -> None:
+    bank.run(5)
+    await bank.again("payments")
+    bank.refused("topic payments was deleted and created again since the app ran", "topics accept bank payments")
+    assert bank.console("topics", "accept", "bank", "payments").code == 0
+    bank.run(4)
+    await bank.again(CHANGES, "changelog")
+    bank.refused(f"changelog {CHANGES} was deleted and created again", "its table would be empty")
+    await bank.log.delete_topic(CHANGES)
+    bank.refused(f"changelog {CHANGES} was deleted since the app ran")
+    await bank.again("alerts")  # an output is nobody's state
+    assert bank.console("topics", "accept", "bank", CHANGES).code == 0
+    bank.run(3)
+
+
+async def test_positions_that_are_gone(bank: Bank) -> None:
+    bank.run(20)
+    await bank.forget_positions()
+    bank.refused("the committed positions in payments-", "are gone", "offsets.retention.minutes")
+    assert bank.console("topics", "accept", "bank", "payments").code == 0
+    fleet = bank.console.start("run", "bank:app", name="run")
+    deadline = time.monotonic() + 60
+    while bank.console("consume", "bank", "alerts").out.count("overdrawn") < 40:
+        assert time.monotonic() < deadline and fleet.poll() is None, bank.console.said("run")
+    fleet.terminate()
+    assert fleet.wait(30) == 0
+
+
+async def test_facts_that_were_deleted(bank: Bank) -> None:
+    bank.run(5)
+    await bank.log.delete_topic("bank-orchestrator")
+    bank.refused(f"topic {CHANGES} holds records of an application of this id", "may have been deleted")
+    await bank.log.delete_topic(CHANGES)
+    bank.refused("committed positions of 'bank'", "payments-")
+    await bank.forget_positions()
+    bank.run(3)
+
+
+async def test_facts_that_are_deleted_while_it_runs(bank: Bank) -> None:
+    fleet = bank.console.start("run", "bank:app", "--instances", "2", name="run")
+    assert bank.console("wait", "bank", "--instances", "2", "--timeout", "30s").code == 0
+    await bank.log.delete_topic("bank-orchestrator")
+    assert fleet.wait(60) == 1
+    said = bank.console.said("run")
+    assert "topic bank-orchestrator was deleted" in said and "Traceback" not in said, said
+
+
+async def test_a_topic_of_another_program_under_a_changelogs_name(bank: Bank) -> None:
+    await bank.log.create_topic(TopicSpec(CHANGES, 8))
+    bank.refused(f"topic {CHANGES} is to be a changelog, and is not compacted")
+    await bank.log.delete_topic(CHANGES)
+    await bank.log.create_topic(TopicSpec(CHANGES, 8, "changelog"))
+    await bank.log.append({Partition(CHANGES, 0): records("x")})
+    bank.refused(f"topic {CHANGES} holds records of an application of this id")
+
+
+async def test_a_changelog_of_another_count(bank: Bank) -> None:
+    await bank.log.create_topic(TopicSpec(CHANGES, 3, "changelog"))
+    bank.refused(CHANGES, "3")
+
+
+async def test_a_consumer_of_the_same_group(bank: Bank) -> None:
+    await bank.log.create_topic(TopicSpec("payments", 8))
+    topic, address = bank.place.prefix + "payments", f"127.0.0.1:{bank.place.port}"
+    async with AIOKafkaConsumer(topic, bootstrap_servers=address, group_id=bank.place.prefix + "bank") as consumer:
+        await until("the consumer to be a member", _has(consumer))
+        done = await asyncio.to_thread(bank.console, "run", "bank:app")
+    assert done.code == 3 and "members of another program" in done.err.splitlines()[0], done
+    assert "Traceback" not in done.err
+
+
+def _has(consumer: AIOKafkaConsumer) -> Callable[[], Awaitable[bool]]:
+    async def assigned() -> bool:
+        return bool(consumer.assignment())
+
+    return assigned
+
+
+@pytest.fixture
+async def own(tmp_path: Path) -> AsyncIterator[tuple[Bank, Broker]]:
+    """A bank on a broker of its own, which forgets positions after a minute."""
+    brokers.shared()  # skips the test where none can be had
+    made = broker.prepare(tmp_path / "broker", settings={"offsets.retention.minutes": "1"})
+    made.launch()
+    console, place = Console(tmp_path / "place").bank(), Place(port=made.port)
+    console.write("orchestrator.toml", f'log = "kafka://{made.address}?prefix={place.prefix}"\n')
+    try:
+        yield Bank(place, console, await place.open()), made
+    finally:
+        console.close()
+        await place.close()
+        made.stop(kill=True)
+
+
+async def test_positions_of_an_idle_app_are_committed_again(own: tuple[Bank, Broker]) -> None:
+    """Brokers forget what is not committed for long, also while the app runs; and whoever may be down for longer is warned."""
+    bank, _ = own
+    bank.run(8)
+    inputs = [Partition("payments", number) for number in range(8)]
+    before = await bank.log.committed_ms("bank", inputs)
+    assert before
+    fleet = bank.console.start("run", "bank:app", name="run")
+
+    async def again() -> bool:
+        now = await bank.log.committed_ms("bank", inputs)
+        return all(now.get(one, 0) > at_ms for one, at_ms in before.items())
+
+    await until("the positions to be committed again", again)
+    fleet.terminate()
+    assert fleet.wait(30) == 0
+    assert "forget positions 1.0 min after the app has stopped" in bank.console.said("run")
+
+
+async def test_an_input_that_lost_records(own: tuple[Bank, Broker]) -> None:
+    """Its committed positions lie past its end: what is written next would be taken for what was read."""
+    bank, made = own
+    bank.run(20)
+    made.stop()
+    for folder in (made.folder / "log").glob(f"{bank.place.prefix}payments-*"):
+        for path in folder.glob("0000*"):
+            path.unlink()
+        (folder / "leader-epoch-checkpoint").unlink()
+    made.launch()
+    done = await asyncio.to_thread(bank.console, "run", "bank:app")
+    assert done.code == 3 and done.err.splitlines()[-1].startswith("error: 'bank': topic payments lost records"), done

@@ -1,0 +1,178 @@
+"""ACLs on a broker with an authorizer: with exactly the listed ones an app runs, and each that is missing is named."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka.protocol.admin import CreateAclsRequest_v1, DeleteAclsRequest_v1, DescribeAclsRequest_v1
+
+from state.errors import StateError
+from state.log.kafka.access import Access
+from state.log.kafka.codes import KafkaRefused, check
+from state.log.kafka.connections import Connections
+from state.log.kafka.log import KafkaLog, KafkaOptions, open_kafka
+from state.log.kafka.rights import Right
+from state.log.protocol import Partition, TaskCommit, TopicSpec
+from tests.cli.console import Console
+from tests.contracts.logs import read_all, records, until
+from tests.kafka import secured
+
+pytestmark = pytest.mark.kafka
+RESOURCES = {"topic": 2, "group": 3, "cluster": 4, "transactional-id": 5}
+OPERATIONS = {"Read": 3, "Write": 4, "Create": 5, "Delete": 6, "Alter": 7, "Describe": 8, "DescribeConfigs": 10}
+ALLOW = 3
+
+
+def listed(prefix: str, folder: Path, purpose: str = "run") -> list[Right]:
+    """As `orchestrator topics acls` lists them."""
+    console = Console(folder / "listing").bank()
+    done = console.here("topics", "acls", "bank:app", "--for", purpose, "--json", "--log", f"kafka://h?prefix={prefix}")
+    rows = json.loads(done.out)["acls"]
+    return [Right(row["operation"], row["resource"], row["name"], row["pattern"] == "prefixed") for row in rows]
+
+
+class Acls:
+    """What bob may do, set by a super user."""
+
+    def __init__(self) -> None:
+        self.secured = secured.shared()
+        self.given: set[Right] = set()
+        self.connections = Connections([("127.0.0.1", self.secured.broker.port)], Access())
+
+    async def allow(self, rights: Collection[Right]) -> None:
+        rows = [self._row(right) for right in rights]
+        answer = await self.connections.ask_any(CreateAclsRequest_v1(rows))
+        for code, text in answer.creation_responses:
+            check("creating ACLs", code, text)
+        self.given |= set(rights)
+        await until("the authorizer to know the rights", self._are_known)
+
+    async def revoke(self, rights: Collection[Right]) -> None:
+        answer = await self.connections.ask_any(DeleteAclsRequest_v1([self._row(right) for right in rights]))
+        for code, text, _ in answer.filter_responses:
+            check("deleting ACLs", code, text)
+        self.given -= set(rights)
+        await until("the authorizer to know the rights", self._are_known)
+
+    async def _are_known(self) -> bool:
+        answer = await self.connections.ask_any(DescribeAclsRequest_v1(1, None, 1, "User:bob", None, 1, 1))
+        check("describing ACLs", answer.error_code, answer.error_message)
+        return sum(len(resource[-1]) for resource in answer.resources) == len(self.given)
+
+    def _row(self, right: Right) -> tuple[Any, ...]:
+        pattern = 4 if right.prefixed else 3
+        resource = RESOURCES[right.resource]
+        return (resource, right.name, pattern, "User:bob", "*", OPERATIONS[right.operation], ALLOW)
+
+    def config(self, folder: Path) -> Path:
+        user = {"sasl_username": "bob", "sasl_password": secured.PASSWORDS["bob"]}
+        return self.secured.config(
+            folder, "bob.properties", security_protocol="SASL_PLAINTEXT", sasl_mechanism="SCRAM-SHA-256", **user
+        )
+
+
+@pytest.fixture
+async def acls() -> Any:
+    made = Acls()
+    await made.connections.start()
+    yield made
+    await made.revoke(list(made.given))
+    await made.connections.close()
+
+
+async def prepared(prefix: str, port: int) -> None:
+    """The topics that are not the app's own to create."""
+    log = await open_kafka(KafkaOptions([("127.0.0.1", port)], prefix))
+    for name in ("payments", "alerts"):
+        await log.create_topic(TopicSpec(name, 8))
+    await log.close()
+
+
+@pytest.mark.processes
+async def test_an_app_runs_with_exactly_the_listed_rights(acls: Acls, tmp_path: Path) -> None:
+    prefix = f"a{uuid.uuid4().hex[:8]}-"
+    await prepared(prefix, acls.secured.broker.port)
+    config = acls.config(tmp_path)
+    url = f"kafka://localhost:{acls.secured.ports['SASL_PLAINTEXT']}?prefix={prefix}&config={config}"
+    console = Console(tmp_path / "place").bank()
+    console.write("orchestrator.toml", f'log = "{url}"\n')
+    refused = await asyncio.to_thread(console, "run", "bank:app")
+    assert refused.code == 1 and f"Describe on topic {prefix}bank-orchestrator" in refused.err, refused
+    assert refused.err.count("\n") == 1
+    for purpose in ("run", "produce", "look"):
+        await acls.allow(listed(prefix, tmp_path, purpose))
+    fleet = console.start("run", "bank:app", "--instances", "2")
+    payments = "".join(json.dumps({"key": f"k{n}", "value": {"account": "a", "amount": -1}}) + "\n" for n in range(20))
+    console.write("in.jsonl", payments)
+    done = await asyncio.to_thread(console, "produce", "bank:app", "payments", "--file", "in.jsonl")
+    assert done.code == 0, done
+    deadline = time.monotonic() + 60
+    while (done := await asyncio.to_thread(console, "consume", "bank", "alerts")).out.count("overdrawn") < 20:
+        assert time.monotonic() < deadline and fleet.poll() is None, (done, console.said("background"))
+    for words in (("status", "bank"), ("query", "bank", "balances", "k1"), ("scale-up", "bank", "--to", "3")):
+        done = await asyncio.to_thread(console, *words)
+        assert done.code == 0, done
+    fleet.terminate()
+    assert await asyncio.to_thread(fleet.wait, 30) == 0, console.said("background")
+
+
+async def live(log: KafkaLog) -> None:
+    """Everything that instances do with a log, for the topics of the bank."""
+    changes = "bank-balances-changelog"
+    await log.create_topic(TopicSpec(changes, 1, "changelog"))
+    for name in ("payments", "alerts"):
+        await log.topics([name])
+    lease = await log.acquire("bank", "me", "a:1", await log.lease("bank"))
+    assert lease is not None
+    from tests.kafka.place import owner
+
+    await log.record_owners(lease, [owner(1, lease)])
+    await log.open_writer("bank", "w")
+    inputs = [Partition("payments", 0)]
+    await log.positions("bank", inputs)
+    await log.starts(inputs)
+    await log.ends(inputs, settled=True)
+    await read_all(log, inputs[0])
+    out = {Partition("alerts", 0): records("a"), Partition(changes, 0): records("b")}
+    await log.commit("bank", "w", [TaskCommit("0_0", 1, out, {inputs[0]: 1})])
+    await read_all(log, Partition(changes, 0))
+
+
+async def test_each_missing_right_is_named(acls: Acls, tmp_path: Path) -> None:
+    """One is left out at a time. What implies it may be there (Write allows Describe), so the operation may be another
+    one on the same resource only where Kafka asks for that first."""
+    prefix = f"a{uuid.uuid4().hex[:8]}-"
+    rights = listed(prefix, tmp_path)
+    options = KafkaOptions([("localhost", acls.secured.ports["SASL_PLAINTEXT"])], config=str(acls.config(tmp_path)))
+    unnamed = []
+    for number, left_out in enumerate(rights):
+        own = f"{prefix}{number}-"
+
+        def named(right: Right, own: str = own) -> Right:
+            return Right(right.operation, right.resource, own + right.name.removeprefix(prefix), right.prefixed)
+
+        await prepared(own, acls.secured.broker.port)
+        given = [named(right) for right in rights if right != left_out]
+        await acls.allow(given)
+        log = await open_kafka(KafkaOptions(options.brokers, own, config=options.config))
+        missing = str(named(left_out)).split(" ", 1)
+        try:
+            await live(log)
+            unnamed.append(f"{left_out} is not needed")
+        except StateError as error:
+            operations = {missing[0], *({"Describe"} if left_out.operation in ("Read", "Write") else set())}
+            if not any(f"the user lacks {one} {missing[1]}" in str(error) for one in operations):
+                unnamed.append(f"without {left_out}: {type(error).__name__} {error}")
+            cause = error if isinstance(error, KafkaRefused) else error.__cause__
+            assert isinstance(cause, KafkaRefused), error
+        finally:
+            await log.close()
+            await acls.revoke(given)
+    assert not unnamed, "\n".join(unnamed)

@@ -1,0 +1,156 @@
+"""Which topics an application has run on: the log keeps the id of each, and a start on others is refused.
+
+One rule: a topic of the same name is not the same topic. State, positions and changelogs belong together; where one of them
+was deleted, or is another application's, going on would count twice or lose what was counted, so the app does not start and
+the message says what happened. `orchestrator topics accept` lets it go on. Called before and after `prepare`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+
+from pipeline.app import App
+from pipeline.errors import PipelineError
+from pipeline.topology import Topology
+from state.log.group_store import GroupStore, MetadataKind
+from state.log.protocol import GroupLog, Partition, TopicInfo
+from workers.errors import AppRefused
+from workers.prepare import NUMBERING, Prepared
+
+TOPIC_IDS, SEEN = MetadataKind("topic-ids"), MetadataKind("positions-seen")
+_SHOWN = 5
+
+
+async def check(log: GroupLog, app: App) -> None:
+    """Raises AppRefused where the topics, or the positions in them, are not those that the application ran with."""
+    numbering = await log.metadata(app.id, NUMBERING, "app")
+    try:
+        topology = app.topology(json.loads(numbering) if numbering else None)
+    except PipelineError:
+        return  # `prepare` refuses it with its reason
+    kept = await log.metadata_of(app.id, TOPIC_IDS)
+    there = await log.topics(list({*topology.topics, *kept}))
+    for name, topic_id in sorted(kept.items()):
+        problem = _problem(name, topic_id.decode(), there.get(name), topology)
+        if problem:
+            raise AppRefused(f"'{app.id}': {problem}")
+    for name, topic in topology.topics.items():
+        if topic.kind == "changelog" and name in there and there[name].kind != "changelog":
+            raise AppRefused(
+                f"'{app.id}': topic {name} is to be a changelog, and is not compacted: values would be deleted with time; set "
+                "its cleanup.policy to compact, or delete it where it is another program's"
+            )
+    if not kept and await log.lease(app.id) is None:
+        await _check_first_start(log, app, topology, there)
+    else:
+        await _check_positions(log, app, there)
+
+
+def _problem(name: str, topic_id: str, info: TopicInfo | None, topology: Topology) -> str:
+    """Why the application cannot go on with this topic; "" where it can, or does not use it any more."""
+    topic = topology.topics.get(name)
+    if topic is None or (topic.kind == "plain" and not _is_read(topology, name)):
+        return ""
+    if info is not None and info.topic_id == topic_id:
+        return ""
+    what = "was deleted since the app ran" if info is None else "was deleted and created again since the app ran"
+    if topic.kind == "changelog":
+        return (
+            f"changelog {name} {what}: its table would be empty, and positions would go on behind what it had counted; go on "
+            f"under another id, or with what is there by `orchestrator topics accept {topology.app_id} {name}`"
+        )
+    return (
+        f"topic {name} {what}: what stands in state and outputs came from the one before; go on under another id, or "
+        f"with the new topic by `orchestrator topics accept {topology.app_id} {name}`"
+    )
+
+
+def _is_read(topology: Topology, name: str) -> bool:
+    return any(name in sub.sources for sub in topology.subtopologies)
+
+
+async def _check_first_start(log: GroupLog, app: App, topology: Topology, there: Mapping[str, TopicInfo]) -> None:
+    """An application that the log does not know has neither state nor positions there, or its facts were deleted."""
+    advice = "delete its changelogs and consumer group to begin anew, or choose another id; docs/kafka.md, Refusals, says more"
+    internal = [name for name, topic in topology.topics.items() if topic.kind != "plain" and name in there]
+    for name in internal:
+        partitions = _partitions(there[name])
+        if any((await log.ends(partitions)).values()):
+            owners = [one for one in await log.metadata_of_all(TOPIC_IDS, name) if one != app.id]
+            whose = f"belongs to application '{owners[0]}'" if owners else "holds records of an application of this id"
+            raise AppRefused(
+                f"'{app.id}': topic {name} {whose}, and the log has no facts of '{app.id}' (they may have been deleted): {advice}"
+            )
+    inputs = [one for name in there if _is_read(topology, name) for one in _partitions(there[name])]
+    found = await log.positions(app.id, inputs)
+    if found:
+        raise AppRefused(
+            f"'{app.id}': there are committed positions of '{app.id}' in {_named(found)}, and the log has no facts of it: "
+            f"another program has a consumer group of that name, or the facts were deleted; {advice}"
+        )
+
+
+async def _check_positions(log: GroupLog, app: App, there: Mapping[str, TopicInfo]) -> None:
+    """Raises AppRefused where positions that were seen are gone."""
+    for name, seen in sorted((await log.metadata_of(app.id, SEEN)).items()):
+        if name not in there:
+            continue
+        before = {Partition(name, number) for number in json.loads(seen)}
+        positions = await log.positions(app.id, before)
+        ends = await log.ends(positions, settled=True)
+        past = {one for one, position in positions.items() if position > ends[one]}
+        if past:
+            raise AppRefused(
+                f"'{app.id}': topic {name} lost records: {_named(past)} ends before the committed position; what is written "
+                "next would be taken for what was read; set the positions of the consumer group to its end "
+                "(kafka-consumer-groups --reset-offsets --to-latest), or go on under another id"
+            )
+        gone = before - positions.keys()
+        if gone:
+            raise AppRefused(
+                f"'{app.id}': the committed positions in {_named(gone)} are gone: they expired while the app was down (Kafka: "
+                "offsets.retention.minutes), or were deleted; its records would be processed again; set the group's offsets "
+                f"with Kafka's tools, or go by the topic's start with `orchestrator topics accept {app.id} {name}`"
+            )
+
+
+def _partitions(info: TopicInfo) -> list[Partition]:
+    return [Partition(info.name, number) for number in range(info.partitions)]
+
+
+def _named(partitions: Collection[Partition]) -> str:
+    listed = [str(one) for one in sorted(partitions)]
+    return ", ".join(listed[:_SHOWN]) + (f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else "")
+
+
+async def keep(log: GroupLog, prepared: Prepared) -> None:
+    """Keep which topics the application runs on, those that are new to it; and the positions that it has now."""
+    application = prepared.app.id
+    kept = await log.metadata_of(application, TOPIC_IDS)
+    for name, info in sorted(prepared.topics.items()):
+        if name not in kept:
+            await log.replace_metadata(application, TOPIC_IDS, name, None, info.topic_id.encode())
+    await keep_positions(log, prepared)
+
+
+async def keep_positions(log: GroupLog, prepared: Prepared) -> None:
+    """Keep which partitions have positions, so that it is noticed when they go."""
+    inputs = {name for sub in prepared.topology.subtopologies for name in sub.sources}
+    partitions = [one for name in inputs for one in _partitions(prepared.topics[name])]
+    found = await log.positions(prepared.app.id, partitions)
+    seen = await log.metadata_of(prepared.app.id, SEEN)
+    for name in sorted({one.topic for one in found}):
+        numbers = json.dumps(sorted(one.number for one in found if one.topic == name)).encode()
+        if seen.get(name) != numbers:
+            await log.replace_metadata(prepared.app.id, SEEN, name, seen.get(name), numbers)
+
+
+async def accept(log: GroupStore, application: str, topic: str) -> bool:
+    """Forget what the topic was; whether anything was known of it. The next start takes it as it is then."""
+    known = False
+    for kind in (TOPIC_IDS, SEEN):
+        if await log.metadata(application, kind, topic) is not None:
+            known = True
+            await log.put_metadata(application, kind, topic, None)
+    return known
