@@ -55,3 +55,23 @@ def test_positions_are_shown_and_wrong_names_are_refused(console: Console) -> No
     done = console.here("topics", "describe", "bank", "nothing")
     assert done.code == 2 and "it has alerts, bank-balances-changelog, payments" in done.err
     console.close()
+
+
+def test_how_long_a_topic_is_kept_is_set_and_shown(console: Console) -> None:
+    assert console.here("topics", "create", "bank:app").code == 0
+    done = console.here("topics", "set", "bank", "payments", "--retention", "7d", "--retention-bytes", "1GiB", "--json")
+    assert done.code == 0, done
+    assert (done.json["retention_ms"], done.json["retention_bytes"]) == (604_800_000, 1 << 30)
+    done = console.here("topics", "set", "bank", "payments", "--retention-bytes", "forever")
+    assert (done.code, done.out) == (0, "payments is kept for 604800000 ms\n"), done
+    rows = {row["topic"]: row for row in console.here("topics", "list", "bank", "--json").json["topics"]}
+    assert (rows["payments"]["retention_ms"], rows["payments"]["retention_bytes"]) == (604_800_000, None)
+    for words, why in (
+        (("payments",), "nothing to set"),
+        (("payments", "--retention", "0s"), "keeps nothing"),
+        (("payments", "--retention", "soon"), "is not a duration"),
+        (("nowhere", "--retention", "1d"), "has no topic 'nowhere'"),
+        (("bank-balances-changelog", "--retention", "1d"), "has no topic 'bank-balances-changelog'"),
+    ):
+        refused = console.here("topics", "set", "bank", *words)
+        assert refused.code == 2 and refused.err.count("\n") == 1 and why in refused.err, refused
