@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "snapshot": ("workers.commands.snapshot:run", "list, verify or prune snapshots"),
     "broker": ("workers.commands.broker:run", "start and stop a Kafka broker for development"),
     "query": ("workers.commands.query:run", "read a key of a table"),
+    "board": ("workers.commands.board:run", "print a Grafana board of the metrics"),
     "explain": ("workers.commands.explain:run", "why a task is where it is, and what it waits for"),
     "wait": ("workers.commands.wait:run", "wait until the group is stable"),
     "resume": ("workers.commands.resume:run", "let a halted task go on, with its record or behind it"),

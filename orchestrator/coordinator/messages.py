@@ -129,6 +129,12 @@ class Found(msgspec.Struct, tag="found", frozen=True):
     error: str = ""
 
 
+class Measured(msgspec.Struct, tag="measured", frozen=True):
+    """What a worker has measured so far, to its instance: by name of metric, labels and numbers (workers/metrics/measures.py)."""
+
+    samples: dict[str, list[tuple[tuple[str, ...], list[float]]]]
+
+
 class Welcome(msgspec.Struct, tag="welcome", frozen=True):
     """The coordinator took the session; `changes`: it understands StatusDelta, which one of an older version does not.
     `patience_ms`: it takes the member for silent no sooner than this after it heard of it; 0 from an older version."""
@@ -175,7 +181,7 @@ class Answer(msgspec.Struct, tag="answer", frozen=True):
     code: int = 0
 
 
-Up = Join | FullStatus | StatusDelta | Ask | Attach | Found
+Up = Join | FullStatus | StatusDelta | Ask | Attach | Found | Measured
 Down = Welcome | Acknowledged | Assign | Closed | Lookup | Answer
 
 _encoder = msgspec.msgpack.Encoder()

@@ -50,12 +50,14 @@ class Coordinator:
         host: str = "",
         former: str = "",
         wall_ms: Callable[[], int] = wall_ms,
+        on_hand_over: Callable[[ev.HandedOver, ev.HandedOver | None], None] = lambda move, known: None,
     ) -> None:
         self.application = application
         self.settings = settings
         self.host = host  # the instance whose process this is
         self.former = former  # the instance whose process was the coordinator before and is gone
         self.wall_ms = wall_ms  # deadlines in the log outlive this process, and with it the clock of its loop
+        self.on_hand_over = on_hand_over  # called with one that is published, and what was known of it before
         self.ledger = ledger
         self.tasks = tuple(tasks)
         self.requests = Requests(handlers)
@@ -198,9 +200,11 @@ class Coordinator:
     def _handed_over(self, move: ev.HandedOver) -> None:
         """Keep the last ones; one that is published again replaces what was known."""
         key = (move.task, move.epoch)
-        if key not in self.hand_overs:
+        known = self.hand_overs.get(key)
+        if known is None:
             self.hand_over_count += 1
         self.hand_overs[key] = move
+        self.on_hand_over(move, known)
         if len(self.hand_overs) > HAND_OVERS_KEPT:
             del self.hand_overs[next(iter(self.hand_overs))]
         log.info(

@@ -21,6 +21,7 @@ HERE, NAMED = "tests/cli/test_effects.py::", "tests/cli/test_named.py::"
 EVERY = f"{HERE}test_one_place_and_one_access_for_every_command"
 SCENARIOS = "tests/scenarios/"
 ASKING = ("status", "explain", "query", "scale-up", "scale-down", "drain", "resume", "wait")
+METRICS = "tests/cli/test_metrics.py::"
 TIMES = f"{HERE}test_times_of_the_group"
 LEARNERS = f"{HERE}test_learners_of_a_slow_restore"
 FLEET = f"{HERE}test_a_fleet"
@@ -84,6 +85,8 @@ RUN: dict[str, tuple[str, ...]] = {
     "tls-key": (TLS,),
     "tls-ca": (TLS,),
     "log-level": (FLEET,),
+    "metrics-port": (f"{METRICS}test_what_was_processed_is_counted_wherever_it_was",),
+    "metrics-host": (f"{METRICS}test_metrics_are_of_the_address_that_was_named",),
     "failpoint": (f"{HERE}test_a_death_in_a_commit",),
 }
 OTHERS: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {

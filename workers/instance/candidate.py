@@ -16,6 +16,7 @@ from orchestrator.coordinator.election import Election, Seen
 from orchestrator.coordinator.services import Services
 from orchestrator.coordinator.shell import Coordinator
 from orchestrator.coordinator.transport import is_refused
+from orchestrator.group.events import HandedOver
 from orchestrator.model import Task
 from state import history
 from state.errors import StateError
@@ -24,6 +25,8 @@ from state.log.protocol import GroupLog
 from workers.connection.contact import patient
 from workers.instance.ledger import LogLedger
 from workers.instance.upkeep import LogUpkeep
+from workers.metrics.families import HAND_OVER_GAP, HAND_OVER_PAUSE, HAND_OVERS, IS_COORDINATOR, OF_INSTANCE, TERM
+from workers.metrics.measures import Measures
 from workers.prepare import Prepared
 from workers.spec import InstanceSpec
 from workers.surroundings import REAL, Surroundings
@@ -45,6 +48,7 @@ class Candidate:
         spec: InstanceSpec,
         services: Services,
         surroundings: Surroundings = REAL,
+        measures: Measures | None = None,
     ) -> None:
         self._log = log_
         self._prepared = prepared
@@ -53,6 +57,7 @@ class Candidate:
         self._services = services
         self._surroundings = surroundings
         self._election = Election()
+        self._measures = measures or Measures(OF_INSTANCE)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -60,6 +65,7 @@ class Candidate:
         while True:
             try:
                 lease = await self._log.lease(self._app.id)
+                self._measures.put(TERM, 0 if lease is None else lease.term)
                 seen = None if lease is None else Seen(lease.term, lease.beat)
                 if self._election.look(seen, monotonic_ms()) or await self._is_given_back(lease):
                     await self._serve(lease, "")
@@ -108,6 +114,7 @@ class Candidate:
             host=self._spec.instance,
             former=former,
             wall_ms=self._surroundings.wall_ms,
+            on_hand_over=self._handed_over,
         )
         coordinator.listen(self._services)
         taken: Lease | None = None
@@ -117,6 +124,8 @@ class Candidate:
                 return
             log.info("%s is the coordinator of %s, term %d", self._spec.instance, self._app.id, taken.term)
             coordinator.ledger = LogLedger(self._log, taken)
+            self._measures.put(TERM, taken.term)
+            self._measures.put(IS_COORDINATOR, 1)
             changelogs = [
                 self._prepared.changelog(task.id, table)
                 for task in tasks
@@ -129,6 +138,18 @@ class Candidate:
             finally:
                 upkeep.cancel()
         finally:
+            self._measures.put(IS_COORDINATOR, 0)
             await coordinator.close()
             if taken is not None:
                 await self._give_back(taken)
+
+    def _handed_over(self, move: HandedOver, known: HandedOver | None) -> None:
+        """Counts a hand-over once, and its times when they are known first."""
+        if known is None:
+            self._measures.add(HAND_OVERS, 1)
+        for family, now_ms, before_ms in (
+            (HAND_OVER_GAP, move.gap_ms, None if known is None else known.gap_ms),
+            (HAND_OVER_PAUSE, move.pause_ms, None if known is None else known.pause_ms),
+        ):
+            if now_ms is not None and before_ms is None:
+                self._measures.observe(family, now_ms / 1000)

@@ -17,6 +17,7 @@ from orchestrator.coordinator.listener import Peer
 from orchestrator.coordinator.requests import Requests, StoreRequest
 from orchestrator.errors import OrchestratorError, ProtocolError, WrongUse
 from orchestrator.model import TaskId
+from workers.metrics.measures import Samples
 
 ANSWER_S = 5.0
 
@@ -28,6 +29,8 @@ class Attached:
     peer: Peer
     member: str
     asked: dict[int, asyncio.Future[messages.Found]] = field(default_factory=dict)
+    samples: Samples = field(default_factory=dict)  # the last that it reported
+    reported_at: float = 0.0  # by the clock of the loop; 0.0: never
 
 
 class InstanceStores:
@@ -55,6 +58,8 @@ class InstanceStores:
                 if version != messages.VERSION or self._incarnation_of(worker) != incarnation:
                     raise ProtocolError(f"worker {worker} ({incarnation[:40]!r}) was not started by {self.instance}")
                 self._attached[peer.id] = Attached(peer, member)
+            case messages.Measured(samples) if attached is not None:
+                attached.samples, attached.reported_at = samples, asyncio.get_running_loop().time()
             case messages.Found(number) if attached is not None:
                 waiting = attached.asked.pop(number, None)
                 if waiting is not None and not waiting.done():
@@ -83,6 +88,10 @@ class InstanceStores:
             ) from None
         finally:
             attached.asked.pop(number, None)
+
+    def reporting(self) -> list[Attached]:
+        """The workers that have reported what they measured."""
+        return [one for one in self._attached.values() if one.reported_at]
 
     def attached(self, member: str) -> list[Attached]:
         """The member's worker; all of them where it is not known."""

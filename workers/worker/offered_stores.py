@@ -1,4 +1,5 @@
-"""A worker's stores, offered to its instance: keys are looked up for whoever queries the instance.
+"""A worker's stores, offered to its instance: keys are looked up for whoever queries the instance; and what it measures,
+where the instance serves metrics.
 
 One rule: only the instance that started the worker looks into its stores; what a client may read is checked at the
 instance's listener (instance_stores.py), and nowhere else.
@@ -7,6 +8,7 @@ instance's listener (instance_stores.py), and nowhere else.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 from orchestrator.coordinator import messages
@@ -17,7 +19,7 @@ from orchestrator.model import TaskId
 from workers.worker.ports import StoresPort
 
 log = logging.getLogger("orchestrator.stores")
-RETRY_S = 0.5
+RETRY_S, REPORT_S = 0.5, 1.0
 
 
 async def run(worker: StoresPort) -> None:
@@ -41,11 +43,24 @@ async def run(worker: StoresPort) -> None:
 async def _offer(worker: StoresPort, connection: Connection) -> None:
     spec = worker.spec
     connection.send(messages.Attach(messages.VERSION, spec.number, spec.incarnation, worker.member))
+    reporting = asyncio.create_task(_report(worker, connection)) if spec.instance.metrics_port else None
+    try:
+        while True:
+            lookup = await connection.receive_down()
+            if not isinstance(lookup, messages.Lookup):
+                raise ProtocolError(f"{type(lookup).__name__} is no message of an instance to its worker")
+            connection.send(look_up(worker, lookup))
+    finally:
+        if reporting is not None:
+            reporting.cancel()
+
+
+async def _report(worker: StoresPort, connection: Connection) -> None:
+    """Send what the worker has measured, every second: the instance has it when it is read, whatever this worker does then."""
     while True:
-        lookup = await connection.receive_down()
-        if not isinstance(lookup, messages.Lookup):
-            raise ProtocolError(f"{type(lookup).__name__} is no message of an instance to its worker")
-        connection.send(look_up(worker, lookup))
+        with contextlib.suppress(ConnectionEnded):  # whoever receives finds out, and ends this
+            connection.send(messages.Measured(worker.measured()))
+        await asyncio.sleep(REPORT_S)
 
 
 def look_up(worker: StoresPort, lookup: messages.Lookup) -> messages.Found:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from orchestrator.clocks import monotonic_ms
 from orchestrator.errors import OrchestratorError
@@ -24,6 +25,8 @@ from workers.calls.blame import Caution, note_path
 from workers.calls.call_watch import Turn, blame, is_of_one_record
 from workers.connection.uplink import Watch
 from workers.log.patient_log import PatientLog
+from workers.metrics.families import ERRORS, OF_WORKER, RESTORE_SECONDS, RESTORES
+from workers.metrics.measures import Measures, Samples
 from workers.prepare import Prepared
 from workers.spec import OVERDUE, REPORTED, WorkerSpec
 from workers.surroundings import REAL, Surroundings
@@ -32,7 +35,7 @@ from workers.tasks.commit import Taken
 from workers.tasks.halts import Halt
 from workers.tasks.stores import StoreOpener, disk_positions
 from workers.tasks.task import TaskRun
-from workers.worker import growth, halt_watch, offered_stores
+from workers.worker import counted, growth, halt_watch, offered_stores
 from workers.worker.failpoint import Failpoint
 from workers.worker.global_tables import GlobalTables
 from workers.worker.record_loop import RecordLoop
@@ -76,6 +79,8 @@ class Worker:
             careful=spec.careful,
             blamed=spec.blamed,
         )
+        self.measures = Measures(OF_WORKER)
+        self._restored: WeakSet[TaskRun] = WeakSet()  # whose stores were level with their changelogs once
         self.runs: dict[TaskId, TaskRun] = {}
         self.globals = GlobalTables(self)
         self.restores = RestoreLoop(self)
@@ -159,6 +164,7 @@ class Worker:
     def failed(self, run: TaskRun, error: StateError) -> None:
         """A task's state failed: it is given up, and restored where the group places it; a damaged store is wiped."""
         log.error("%s: %s", run.id, error)
+        self.measures.add(ERRORS, 1, "state")
         run.is_damaged = run.is_damaged or isinstance(error, StoreDamaged)
         self.given_up(run)
 
@@ -174,6 +180,7 @@ class Worker:
         error, run.failure = run.failure, None
         if error is None:
             return
+        self.measures.add(ERRORS, 1, "processor")
         if self.spec.instance.on_halt == "exit":
             self.crashed(error)
             return
@@ -210,6 +217,9 @@ class Worker:
         """Why calls wait for the log; "" where none does."""
         return self.log.waiting if isinstance(self.log, PatientLog) else ""
 
+    def log_waits_so_far(self) -> tuple[int, float]:
+        return self.log.waits() if isinstance(self.log, PatientLog) else (0, 0.0)
+
     def notice(self) -> str:
         """What an operator should know of this worker now, a line each."""
         waiting = self.log_waits()
@@ -226,6 +236,8 @@ class Worker:
 
     def event(self, event: mem.MemberEvent) -> None:
         """Give the machine an event and perform what it wants."""
+        if isinstance(event, mem.Started) and event.task in self.runs:
+            self.level(self.runs[event.task])
         for effect in self.machine.step(event, monotonic_ms()):
             self._perform(effect)
 
@@ -316,6 +328,17 @@ class Worker:
 
     def active(self) -> list[TaskRun]:
         return self.records.active()
+
+    def level(self, run: TaskRun) -> None:
+        """The stores of a task are level with their changelogs: the first time since they were opened ends a restore."""
+        if run.by_changelog and run not in self._restored:
+            self._restored.add(run)
+            self.measures.add(RESTORES, 1, run.scope)
+            self.measures.observe(RESTORE_SECONDS, (monotonic_ms() - run.opened_ms) / 1000)
+
+    def measured(self) -> Samples:
+        counted.put_gauges(self.measures, self)
+        return self.measures.samples()
 
     @property
     def long_call(self) -> Watch:
