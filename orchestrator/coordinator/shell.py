@@ -19,6 +19,7 @@ from orchestrator.coordinator.election import LEASE_TIMEOUT_MS
 from orchestrator.coordinator.heartbeat_delta import DeltaDecoder
 from orchestrator.coordinator.ledger import Ledger, NotCoordinator
 from orchestrator.coordinator.listener import Peer
+from orchestrator.coordinator.rates import Rates
 from orchestrator.coordinator.requests import Handler, Request, Requests
 from orchestrator.coordinator.services import Services
 from orchestrator.errors import ProtocolError
@@ -64,6 +65,7 @@ class Coordinator:
         self.group = Group(settings, self.tasks, term=ledger.term, now_ms=monotonic_ms())
         self.hand_overs: dict[tuple[TaskId, int], ev.HandedOver] = {}
         self.hand_over_count = 0
+        self.rates = Rates()
         self.outcomes: dict[str, str] = {}  # of the last scale-downs that ended, the latest one last
         self.operations_lock = asyncio.Lock()  # held from the choice of leavers until they are marked
         self._operations: dict[str, Mapping[str, object]] = {}  # those that run, as the log has them
@@ -240,6 +242,7 @@ class Coordinator:
     async def _tick(self) -> None:
         while True:
             self.event(ev.Tick())
+            self.rates.look(self.group, monotonic_ms())
             await asyncio.sleep(TICK_S)
 
     async def _write(self) -> None:
