@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "query": ("workers.commands.query:run", "read a key of a table"),
     "board": ("workers.commands.board:run", "print a Grafana board of the metrics"),
     "explain": ("workers.commands.explain:run", "why a task is where it is, and what it waits for"),
+    "history": ("workers.commands.history:run", "what moved, when, why, and for how long"),
     "wait": ("workers.commands.wait:run", "wait until the group is stable"),
     "resume": ("workers.commands.resume:run", "let a halted task go on, with its record or behind it"),
     "drain": ("workers.commands.drain:run", "let one instance hand over and leave"),

@@ -98,6 +98,8 @@ OTHERS: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {
     **{(name, ASKING): (EVERY, TLS) for name in ("tls-cert", "tls-key", "tls-ca")},
     # The secret of a Kafka log lies there; the three that need no secret take it as part of the place.
     ("state-dir", (*ASKING, "secret")): (KAFKA,),
+    ("log", ("history",)): ("tests/cli/test_history.py::test_where_the_state_was_found_above",),
+    ("state-dir", ("history",)): ("tests/cli/test_history.py::test_a_state_folder_that_was_named",),
     ("state-dir", ("consume", "produce", "topics")): (),
     ("state-dir", ("demo",)): ("tests/demo/test_demo.py::test_the_tour",),
     ("log", ("log",)): ("tests/failures/test_backups.py::test_tables_are_those_of_the_restored_log",),

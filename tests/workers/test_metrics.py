@@ -125,11 +125,15 @@ async def test_those_who_only_connect_keep_nobody_out(port: int) -> None:
         writer.close()
 
 
-async def test_the_end_waits_for_nobody_who_only_connected(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_end_waits_for_nobody_who_only_connected(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.metrics.server.REQUEST_S", 3600.0)
     server = MetricsServer(lambda: "")
     address = await server.open("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", int(address.split(":")[2].partition("/")[0]))
-    await server.close()
+    async with asyncio.timeout(30):
+        await server.close()
     with contextlib.suppress(ConnectionResetError):
         assert await asyncio.wait_for(reader.read(), 10) == b""
     writer.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 from orchestrator.clocks import monotonic_ms
@@ -49,6 +50,7 @@ class Candidate:
         services: Services,
         surroundings: Surroundings = REAL,
         measures: Measures | None = None,
+        note: Callable[..., None] = lambda what, **facts: None,
     ) -> None:
         self._log = log_
         self._prepared = prepared
@@ -57,6 +59,7 @@ class Candidate:
         self._services = services
         self._surroundings = surroundings
         self._election = Election()
+        self._note = note  # writes a line into the journal of the instance
         self._measures = measures or Measures(OF_INSTANCE)
 
     async def run(self) -> None:
@@ -143,8 +146,10 @@ class Candidate:
             if taken is not None:
                 await self._give_back(taken)
 
-    def _handed_over(self, move: HandedOver, known: HandedOver | None) -> None:
-        """Counts a hand-over once, and its times when they are known first."""
+    def _handed_over(self, move: HandedOver, known: HandedOver | None, why: str) -> None:
+        """Counts a hand-over once, and its times when they are known first; the journal has a line each time."""
+        facts = {"from": move.source, "to": move.target, "gap_ms": move.gap_ms, "pause_ms": move.pause_ms}
+        self._note("handed over", task=str(move.task), epoch=move.epoch, why=why, **facts)
         if known is None:
             self._measures.add(HAND_OVERS, 1)
         for family, now_ms, before_ms in (

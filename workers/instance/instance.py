@@ -27,6 +27,7 @@ from workers.connection.listening import place_of
 from workers.instance import metrics_page
 from workers.instance.candidate import Candidate
 from workers.instance.instance_stores import InstanceStores
+from workers.journal import Journal
 from workers.log.patient_log import open_patiently
 from workers.metrics.families import OF_INSTANCE, WORKER_CRASHES
 from workers.metrics.measures import Measures
@@ -79,19 +80,19 @@ class Instance:
             around, limit_s = self._surroundings, self.spec.log_timeout_ms / 1000
             log_ = await open_patiently(lambda: around.open_log(self.spec), limit_s, around.clock)
             try:
-                return await self._supervise(await prepare(log_, app), log_)
+                return await self._supervise(await prepare(log_, app), log_, journal)
             finally:
                 await log_.close()
         finally:
             journal.write("instance ended", pid=os.getpid(), attempt=self.spec.attempt)
 
-    async def _supervise(self, prepared: Prepared, log_: GroupLog) -> int:
+    async def _supervise(self, prepared: Prepared, log_: GroupLog, journal: Journal) -> int:
         self._log = log_
         services = await self._open_listener(log_)
         served = MetricsServer(lambda: metrics_page.written(self.spec, self._measures, self._stores))
         if self.spec.metrics_port:
             await served.open(self.spec.metrics_host, self.spec.metrics_port)
-        candidate = Candidate(log_, prepared, self.spec, services, self._surroundings, self._measures)
+        candidate = Candidate(log_, prepared, self.spec, services, self._surroundings, self._measures, journal.write)
         coordinating = asyncio.create_task(candidate.run()) if self.spec.coordinate else None
         watching = asyncio.create_task(self._watch())
         try:
