@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "broker": ("workers.commands.broker:run", "start and stop a Kafka broker for development"),
     "query": ("workers.commands.query:run", "read a key of a table"),
     "board": ("workers.commands.board:run", "print a Grafana board of the metrics"),
+    "table": ("workers.commands.table:run", "scan a table, or dump it into a file"),
     "explain": ("workers.commands.explain:run", "why a task is where it is, and what it waits for"),
     "history": ("workers.commands.history:run", "what moved, when, why, and for how long"),
     "wait": ("workers.commands.wait:run", "wait until the group is stable"),
