@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "simulate": ("orchestrator.cli.simulate:run", "play a scenario file: an operator's what-if"),
     "bench": ("orchestrator.cli.bench:run", "measure how protocols rebalance, in virtual time"),
     "config": ("orchestrator.cli.config:run", "show every setting and where it comes from"),
+    "completion": ("orchestrator.cli.completion:run", "print a script that completes commands in a shell"),
     "assign": ("orchestrator.cli.assign:run", "compute a partition assignment from a description"),
 }
 
