@@ -166,6 +166,14 @@ class InstanceSettings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: Annotated[
         str, row("log-level", "what instances say on stderr: DEBUG, INFO, WARNING or ERROR", level)
     ] = "WARNING"
+    log_format: Annotated[
+        str,
+        row(
+            "log-format",
+            "how they say it: text, or json, an object a line",
+            choices=("text", "json"),
+        ),
+    ] = "text"
     failpoint: Annotated[str, row("failpoint", "commit:PATH: die in a commit, for tests", commit_path, hidden=True)] = (
         ""
     )

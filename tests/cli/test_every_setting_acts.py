@@ -85,6 +85,7 @@ RUN: dict[str, tuple[str, ...]] = {
     "tls-key": (TLS,),
     "tls-ca": (TLS,),
     "log-level": (FLEET,),
+    "log-format": ("tests/cli/test_log_lines.py::test_every_line_of_a_fleet_is_an_object",),
     "metrics-port": (f"{METRICS}test_what_was_processed_is_counted_wherever_it_was",),
     "metrics-host": (f"{METRICS}test_metrics_are_of_the_address_that_was_named",),
     "failpoint": (f"{HERE}test_a_death_in_a_commit",),

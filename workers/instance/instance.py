@@ -21,6 +21,7 @@ from pipeline.errors import PipelineError
 from state.errors import LogTimedOut, StateError
 from state.log.protocol import GroupLog
 from state.private import private_process
+from workers import log_lines
 from workers.calls.blame import Blame, CallNote, note_path
 from workers.connection.credentials import agree
 from workers.connection.listening import place_of
@@ -251,11 +252,7 @@ def main() -> int:
     whoever started the instance is gone, and the instance stops in order."""
     private_process()
     spec = decode_instance(first_line())
-    logging.basicConfig(
-        level=spec.log_level,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    log_lines.set_up(spec.log_level, spec.log_format, spec.instance)
     return run_instance(spec, leash=True)
 
 
