@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from orchestrator.cli.arguments import Describable, Parser, described
+from orchestrator.error_report import EXTRAS
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -53,7 +54,13 @@ def commands() -> list[Command]:
     found: list[Command] = []
     for name, (place, text) in table.items():
         module, _, function = place.partition(":")
-        parser = described(getattr(import_module(module), function))
+        try:
+            parser = described(getattr(import_module(module), function))
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in EXTRAS:
+                raise
+            found.append(Command(name, text, (), ()))  # of an extra that is not installed: its name alone
+            continue
         options = [option for action in parser._actions for option in _options(parser, action)]
         words = [action for action in parser._actions if not action.option_strings]
         verbs = tuple(words[0].choices or ()) if words else ()
