@@ -13,16 +13,18 @@ pytestmark = pytest.mark.processes
 SOON = ("--heartbeat", "200ms")
 NUMBERS = """
 from datetime import timedelta
-from orchestrator import App
+from orchestrator import App, Tumbling
 app = App("keyed", partitions=2)
 given = app.topic("given", key=int, value=dict)
 latest = app.table("latest", key=int, value=dict)
 fading = app.table("fading", key=int, value=str, expire=timedelta(hours=1))
+hourly = app.table("hourly", key=int, value=int, default=int, window=Tumbling(hours=1))
 
-@app.processor(given, latest, fading)
-def keep(record, latest, fading):
+@app.processor(given, latest, fading, hourly)
+def keep(record, latest, fading, hourly):
     latest[record.key] = record.value
     fading[record.key] = "x"
+    hourly[record.key] += 1
 """
 
 
@@ -92,6 +94,8 @@ def test_keys_that_are_numbers_values_that_are_objects_and_what_a_table_keeps_fo
 
     table = pq.read_table(console.folder / "objects.parquet")
     assert dict(zip(table["key"].to_pylist(), map(json.loads, table["value"].to_pylist()), strict=True)) == wanted
+    other = console.here("table", "scan", "keyed", "hourly")
+    assert other.code == 2 and "'hourly' is no plain table (tumbling)" in other.err, other
     refused = console.here("table", "scan", "keyed", "latest", "--prefix", "1")
     assert refused.code == 2 and "--prefix is for text" in refused.err
 

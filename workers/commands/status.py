@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
+import os
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -119,7 +119,8 @@ async def watch(args: Any) -> None:
                 if args.json:
                     show_json(facts)
                 elif sys.stdout.isatty():
-                    print(in_place(text(facts), *shutil.get_terminal_size()), end="", flush=True)
+                    columns, lines = os.get_terminal_size(sys.stdout.fileno())
+                    print(in_place(text(facts), columns or 80, lines or 24), end="", flush=True)
                 else:
                     print(line(facts), flush=True)
             await asyncio.sleep(WATCH_S)

@@ -64,6 +64,11 @@ async def _run(args: Any) -> tuple[int, bool]:
         if facts is None:
             known = ", ".join(sorted(described["tables"])) or "none"
             raise WrongUse(f"'{application}' has no table '{args.table}'; it has {known}")
+        if "form" in facts:
+            raise WrongUse(
+                f"'{args.table}' is no plain table ({facts['form']['kind']}), and has another form on disk; read it in a "
+                "processor, or give its results to a plain table"
+            )
         wanted = _wanted(args, facts)
         count = 0
         with target(args.out, facts["key_codec"], facts["value_codec"]) as into:

@@ -42,6 +42,7 @@ SKIPPED = _counter("records_skipped", 'Calls that left their record out (on_erro
 DEAD_LETTERED = _counter(
     "records_dead_lettered", "Calls whose record went to a topic of dead letters.", "task", "topic"
 )
+LATE = _counter("records_late", "Records that came when all was closed for them, by table or join.", "task", "name")
 PROCESSING = _counter("processing_seconds", "Time in the calls of processors.", "task")
 COMMIT_SECONDS = _histogram("commit_seconds", SHORT_S, "Time of a commit, waits for the log included.")
 COMMIT_RECORDS = _histogram("commit_records", RECORDS, "Records in a commit.")
@@ -74,7 +75,7 @@ HAND_OVER_GAP = _histogram(
 HAND_OVER_PAUSE = _histogram("hand_over_pause_seconds", SHORT_S, "The part of that in which records waited.")
 
 OF_WORKER = (
-    *(PROCESSED, SKIPPED, DEAD_LETTERED, PROCESSING, COMMIT_SECONDS, COMMIT_RECORDS, INPUT_LAG, STATE_BYTES),
+    *(PROCESSED, SKIPPED, DEAD_LETTERED, LATE, PROCESSING, COMMIT_SECONDS, COMMIT_RECORDS, INPUT_LAG, STATE_BYTES),
     *(RESTORE_LAG, STANDBY_LAG, RESTORES, RESTORE_SECONDS, TASKS, HALTED),
     *(LOG_WAITS, LOG_WAIT_SECONDS, LOG_WAITING, ERRORS),
 )

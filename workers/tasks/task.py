@@ -22,7 +22,6 @@ from pipeline.task_tables import global_views
 from state.directory import StateDirectory, TaskLock
 from state.errors import BaseMissing, DirectoryLocked, StateError
 from state.log.protocol import GroupLog, Partition
-from workers import log_lines
 from workers.calls.blame import Caution
 from workers.journal import Journal
 from workers.prepare import Prepared
@@ -144,7 +143,6 @@ class TaskRun:
     # ---- the queue
 
     async def _run(self) -> None:
-        log_lines.TASK.set(self.scope)
         while (step := await self._queue.get()) is not None:
             if self.closing and step != self._shut:
                 continue

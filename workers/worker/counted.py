@@ -26,6 +26,8 @@ def commit_ended(measures: Measures, outcome: Outcome, took_s: float) -> None:
         for topic, count in one.changes.processed.items():
             records += count
             measures.add(fam.PROCESSED, count, one.run.scope, topic)
+        for name, count in one.changes.late.items():
+            measures.add(fam.LATE, count, one.run.scope, name)
         for (topic, is_dead_letter), count in Counter(one.changes.left_out).items():
             measures.add(fam.DEAD_LETTERED if is_dead_letter else fam.SKIPPED, count, one.run.scope, topic)
     if outcome.done:

@@ -25,6 +25,7 @@ from workers.calls.blame import Caution, note_path
 from workers.calls.call_watch import Turn, blame, is_of_one_record
 from workers.connection.uplink import Watch
 from workers.log.patient_log import PatientLog
+from workers.log_lines import TASK
 from workers.metrics.families import ERRORS, OF_WORKER, RESTORE_SECONDS, RESTORES
 from workers.metrics.measures import Measures, Samples
 from workers.prepare import Prepared
@@ -282,8 +283,9 @@ class Worker:
                 self.stopping.set()
 
     def _open(self, task: TaskId, role: Role, epoch: int) -> None:
-        run = TaskRun(self, task)
-        self.runs[task] = run
+        named = TASK.set(str(task))  # the steps of the task run in this context: their log lines are of it
+        run = self.runs[task] = TaskRun(self, task)
+        TASK.reset(named)
         run.open(role, epoch)
 
     def _close(self, task: TaskId) -> None:
