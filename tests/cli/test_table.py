@@ -36,7 +36,8 @@ def pairs(done: Done) -> dict[Any, Any]:
     return found
 
 
-def test_scan_and_dump_of_a_group_and_of_what_it_left(console: Console) -> None:
+def test_scan_and_dump_of_a_group_and_of_what_it_left(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.commands.table_pairs.PAGE", 100)  # a task has about 300 pairs
     run = console.bank().run(*SOON, instances=2)
     paid = {f"k{number:04}": number for number in range(2_500)}
     paid["other"] = 7
