@@ -92,6 +92,7 @@ RUN: dict[str, tuple[str, ...]] = {
 }
 OTHERS: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {
     ("log", (*ASKING, "consume", "topics", "produce", "secret")): (EVERY,),
+    ("kafka-config", ("history",)): (),  # part of the place; it opens no log
     ("kafka-config", (*ASKING, "consume", "topics", "produce", "secret")): (SECURITY,),
     ("kafka-config", ("backfill", "verify")): (SPARK_READS,),
     ("log", ("backfill", "verify")): (f"{SPARK}test_backfill_then_verify_with_java_from_the_wheel",),

@@ -19,6 +19,12 @@ def turn_ended(measures: Measures, run: TaskRun, took_s: float) -> None:
     measures.add(fam.PROCESSING, took_s, run.scope)
 
 
+def restored(measures: Measures, run: TaskRun, took_s: float) -> None:
+    """A restore has ended."""
+    measures.add(fam.RESTORES, 1, run.scope)
+    measures.observe(fam.RESTORE_SECONDS, took_s)
+
+
 def commit_ended(measures: Measures, outcome: Outcome, took_s: float) -> None:
     """The outcome of a commit is known."""
     records = 0

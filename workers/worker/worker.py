@@ -26,7 +26,7 @@ from workers.calls.call_watch import Turn, blame, is_of_one_record
 from workers.connection.uplink import Watch
 from workers.log.patient_log import PatientLog
 from workers.log_lines import TASK
-from workers.metrics.families import ERRORS, OF_WORKER, RESTORE_SECONDS, RESTORES
+from workers.metrics.families import ERRORS, OF_WORKER
 from workers.metrics.measures import Measures, Samples
 from workers.prepare import Prepared
 from workers.spec import OVERDUE, REPORTED, WorkerSpec
@@ -176,8 +176,7 @@ class Worker:
             self._close(run.id)
 
     def halted(self, run: TaskRun) -> None:
-        """A call of the task failed, or was undone by a stop; what was completed before is committed. Where others are to
-        go on, the halt is written down; else the worker ends with the error."""
+        """A call failed, or was undone by a stop: the halt is written down, or the worker ends with the error."""
         error, run.failure = run.failure, None
         if error is None:
             return
@@ -236,9 +235,8 @@ class Worker:
     # ---- the machine
 
     def event(self, event: mem.MemberEvent) -> None:
-        """Give the machine an event and perform what it wants."""
-        if isinstance(event, mem.Started) and event.task in self.runs:
-            self.level(self.runs[event.task])
+        if isinstance(event, mem.Started):
+            self.level(self.runs.get(event.task))
         for effect in self.machine.step(event, monotonic_ms()):
             self._perform(effect)
 
@@ -283,9 +281,9 @@ class Worker:
                 self.stopping.set()
 
     def _open(self, task: TaskId, role: Role, epoch: int) -> None:
-        named = TASK.set(str(task))  # the steps of the task run in this context: their log lines are of it
+        TASK.set(str(task))  # its steps run in a copy of this context: their log lines are of it
         run = self.runs[task] = TaskRun(self, task)
-        TASK.reset(named)
+        TASK.set("")
         run.open(role, epoch)
 
     def _close(self, task: TaskId) -> None:
@@ -331,12 +329,12 @@ class Worker:
     def active(self) -> list[TaskRun]:
         return self.records.active()
 
-    def level(self, run: TaskRun) -> None:
-        """The stores of a task are level with their changelogs: the first time since they were opened ends a restore."""
-        if run.by_changelog and run not in self._restored:
+    def level(self, run: TaskRun | None) -> None:
+        if (
+            run is not None and run.by_changelog and run not in self._restored
+        ):  # the first time since they were opened ends a restore
             self._restored.add(run)
-            self.measures.add(RESTORES, 1, run.scope)
-            self.measures.observe(RESTORE_SECONDS, (monotonic_ms() - run.opened_ms) / 1000)
+            counted.restored(self.measures, run, (monotonic_ms() - run.opened_ms) / 1000)
 
     def measured(self) -> Samples:
         counted.put_gauges(self.measures, self)
