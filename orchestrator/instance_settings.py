@@ -18,10 +18,12 @@ from orchestrator.setting import (
     COPIES,
     EMBEDDED_LOG,
     GIVEN_WEIGHTS,
+    METRICS,
     OPEN_ADDRESS,
     STANDBYS,
     TABLES,
     Setting,
+    natural_number,
     row,
     rows_of,
     some_time,
@@ -29,12 +31,21 @@ from orchestrator.setting import (
 )
 from orchestrator.weights import parse_given
 
+PORT_MAX = 65_535
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
 def bytes_or_0(text: str) -> int:
     """A size, or 0. Raises WrongUse."""
     return 0 if text.strip() == "0" else parse_size_bytes(text)
+
+
+def port_or_0(text: str) -> int:
+    """A port, or 0. Raises WrongUse."""
+    found = natural_number(text)
+    if found > PORT_MAX:
+        raise WrongUse(f"'{text}' is no port; write a number up to {PORT_MAX}, or 0")
+    return found
 
 
 def level(text: str) -> str:
@@ -141,9 +152,28 @@ class InstanceSettings(msgspec.Struct, frozen=True, kw_only=True):
             is_path=True,
         ),
     ] = ""
+    metrics_port: Annotated[
+        int,
+        row(
+            "metrics-port",
+            "port where the first instance serves metrics for Prometheus, the others behind it; 0: none",
+            port_or_0,
+        ),
+    ] = 0
+    metrics_host: Annotated[
+        str, row("metrics-host", "address of this machine where metrics are served", need=METRICS)
+    ] = "127.0.0.1"
     log_level: Annotated[
         str, row("log-level", "what instances say on stderr: DEBUG, INFO, WARNING or ERROR", level)
     ] = "WARNING"
+    log_format: Annotated[
+        str,
+        row(
+            "log-format",
+            "how they say it: text, or json, an object a line",
+            choices=("text", "json"),
+        ),
+    ] = "text"
     failpoint: Annotated[str, row("failpoint", "commit:PATH: die in a commit, for tests", commit_path, hidden=True)] = (
         ""
     )

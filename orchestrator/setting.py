@@ -83,6 +83,9 @@ OPEN_ADDRESS = Need(
     lambda values: bool(values["open address"]),
     "the instances listen to this machine alone, which needs no TLS; give --listen with an address that others reach",
 )
+METRICS = Need(
+    lambda values: bool(values["metrics-port"]), "metrics are not served; give --metrics-port, too, or leave it out"
+)
 EMBEDDED_LOG = Need(lambda values: bool(values["embedded log"]), "Kafka's brokers decide how they write; leave it out")
 
 

@@ -137,8 +137,7 @@ class AtOnce:
         count(draft, index)
         for place, outputs in draft.outputs.items():
             effects.outputs.setdefault(place, []).extend(outputs)
-        effects.skipped += draft.skipped
-        effects.dead_lettered += draft.dead_lettered
+        effects.left_out += draft.left_out
         if self._unit == RECORD:
             effects.end()
         if self._unit != RUN:

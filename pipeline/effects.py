@@ -8,7 +8,8 @@ into `outputs`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,22 +17,35 @@ from pipeline.records import OutputRecord, RawRecord
 from pipeline.table_view import TableView
 
 Place = tuple[str, int]
+LeftOut = tuple[str, bool]  # the topic of a record that a call left out, and whether it became a dead letter
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
     """What a task wants committed: records for topics, writes of tables (last per key, None deletes), and the offset
-    after the last completed record of each topic that moved."""
+    after the last completed record of each topic that moved. `processed`: how many records are completed, by topic;
+    `left_out`: for each call that left a record out, its topic, and whether that became a dead letter."""
 
     outputs: dict[Place, list[OutputRecord]]
     writes: dict[str, dict[bytes, bytes | None]]
     write_timestamp_ms: dict[str, int]
     positions: dict[str, int]
-    records_in: int
-    skipped: int
-    dead_lettered: int
+    processed: Mapping[str, int]
+    left_out: Sequence[LeftOut]
     stream_time_ms: int
     late: Mapping[str, int]  # records that came when all was closed for them, by table or join
+
+    @property
+    def records_in(self) -> int:
+        return sum(self.processed.values())
+
+    @property
+    def skipped(self) -> int:
+        return len(self.left_out) - self.dead_lettered
+
+    @property
+    def dead_lettered(self) -> int:
+        return sum(is_dead_letter for _, is_dead_letter in self.left_out)
 
 
 class UnitOfTime(Protocol):
@@ -55,24 +69,24 @@ class Effects:
     ) -> None:
         self.partitions = partitions  # the counts of the topics that are written to
         self.outputs: dict[Place, list[OutputRecord]] = {}
-        self.skipped = self.dead_lettered = 0
+        self.left_out: list[LeftOut] = []
         self.stream_time_ms = stream_time_ms
         self._tables = tables
         self._done: dict[Place, list[OutputRecord]] = {} if units else self.outputs
-        self._before = (0, 0)
+        self._before = 0  # how many of `left_out` are of before the open unit
         self._late: dict[str, int] = {}
         self._late_before: dict[str, int] = {}
         self.passing: UnitOfTime | None = None
         self._due = False  # something due was completed since the last take
         self._positions: dict[str, int] = {}
-        self._records_in = 0
+        self._processed: Counter[str] = Counter()
         self.reached: dict[str, int] = {}  # of each topic the offset after the last completed record, collected or not
 
     # a unit
 
     def begin(self) -> None:
         """What is done from now on counts with `complete`, or not at all."""
-        self._before = self.skipped, self.dead_lettered
+        self._before = len(self.left_out)
         if self._late:
             self._late_before = dict(self._late)
         for table in self._tables.values():
@@ -83,7 +97,7 @@ class Effects:
         for place, records in self.outputs.items():
             self._done.setdefault(place, []).extend(records)
         self.outputs.clear()
-        self._before = self.skipped, self.dead_lettered
+        self._before = len(self.left_out)
         if self._late:
             self._late_before = dict(self._late)
         for table in self._tables.values():
@@ -93,7 +107,7 @@ class Effects:
 
     def undo(self) -> None:
         """The open unit never was."""
-        self.skipped, self.dead_lettered = self._before
+        del self.left_out[self._before :]
         self._late = dict(self._late_before)
         self.outputs.clear()
         for table in self._tables.values():
@@ -103,10 +117,10 @@ class Effects:
 
     # completed records
 
-    def skipped_one(self) -> None:
+    def skipped_one(self, topic: str) -> None:
         """A record is left out, outside of any unit."""
-        self.skipped += 1
-        self._before = (self._before[0] + 1, self._before[1])
+        self.left_out.insert(self._before, (topic, False))
+        self._before += 1
 
     def late_one(self, name: str) -> None:
         """A record is late for a table or join."""
@@ -126,31 +140,33 @@ class Effects:
     def completed(self, topic: str, record: RawRecord) -> None:
         """All calls of this record have ended well, and of those before it in its topic."""
         self._positions[topic] = self.reached[topic] = record.offset + 1
-        self._records_in += 1
+        self._processed[topic] += 1
         if record.timestamp_ms > self.stream_time_ms:
             self.stream_time_ms = record.timestamp_ms
 
-    def all_completed(self, records: Iterable[tuple[str, RawRecord]], count: int, stream_time_ms: int) -> None:
-        """The same for `count` records at once, of which the newest brought the stream time to `stream_time_ms`."""
+    def all_completed(
+        self, records: Iterable[tuple[str, RawRecord]], counts: Mapping[str, int], stream_time_ms: int
+    ) -> None:
+        """The same for many records at once: `records` has the last one of each topic, `counts` how many there are by topic,
+        and the newest brought the stream time to `stream_time_ms`."""
         for topic, record in records:
             self._positions[topic] = record.offset + 1
         self.reached.update(self._positions)
-        self._records_in += count
+        self._processed.update(counts)
         self.stream_time_ms = max(self.stream_time_ms, stream_time_ms)
 
     def collect(self) -> Changes:
         """Everything that completed records did since the last take."""
         collected = {name: table.collect(self.stream_time_ms) for name, table in self._tables.items()}
-        skipped, dead_lettered = self._before if self._done is not self.outputs else (self.skipped, self.dead_lettered)
+        left_out = self.left_out[: self._before] if self._done is not self.outputs else list(self.left_out)
         late = self._late_before if self._done is not self.outputs else self._late
         changes = Changes(
             outputs=dict(self._done),
             writes={name: writes for name, (writes, _) in collected.items() if writes},
             write_timestamp_ms={name: at_ms for name, (writes, at_ms) in collected.items() if writes},
             positions=self._positions,
-            records_in=self._records_in,
-            skipped=skipped,
-            dead_lettered=dead_lettered,
+            processed=self._processed,
+            left_out=left_out,
             stream_time_ms=self.stream_time_ms,
             late=late,
         )
@@ -159,9 +175,9 @@ class Effects:
         }
         self._late_before, self._due = {}, False
         self._done.clear()
-        self._positions, self._records_in = {}, 0
-        self.skipped, self.dead_lettered = self.skipped - skipped, self.dead_lettered - dead_lettered
-        self._before = (0, 0)
+        self._positions, self._processed = {}, Counter()
+        del self.left_out[: len(left_out)]
+        self._before = 0
         return changes
 
     def mark_applied(self) -> None:

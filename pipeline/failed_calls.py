@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from pipeline.effects import Effects
+from pipeline.effects import Effects, LeftOut
 from pipeline.error_policy import SKIP
 from pipeline.errors import ProcessorFailed
 from pipeline.failures import dead_letter, failed, without_our_head
@@ -23,8 +23,7 @@ class Into(Protocol):
     """What a record's calls did so far: the task's effects, or a lane's."""
 
     outputs: Outputs
-    skipped: int
-    dead_lettered: int
+    left_out: list[LeftOut]
 
 
 class FailedCalls:
@@ -89,9 +88,9 @@ class FailedCalls:
         chosen = step.policy.of(error)
         into = self._effects if into is None else into
         if chosen == SKIP:
-            into.skipped += 1
+            into.left_out.append((topic, False))
         elif not isinstance(chosen, str):
-            into.dead_lettered += 1
+            into.left_out.append((topic, True))
             target = place(raw, chosen.topic, self.partitions, self._partition)
             into.outputs.setdefault(target, []).append(dead_letter(error, **where))
         else:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.effects import LeftOut
 from pipeline.errors import OtherKey
 from pipeline.records import OutputRecord
 from pipeline.steps import Step
@@ -28,8 +29,7 @@ class Draft:
 
     outputs: Outputs
     writes: list[tuple[LaneTable[Any, Any], Writes, int]]
-    skipped: int
-    dead_lettered: int
+    left_out: list[LeftOut]
 
 
 class LaneTable(TableView[K, V]):
@@ -98,13 +98,13 @@ class Lane:
     ) -> None:
         self.tables = list(tables.values())
         self.outputs: Outputs = {}
-        self.skipped = self.dead_lettered = 0
+        self.left_out: list[LeftOut] = []
         self.steps = make(tables, self.outputs)
 
     def begin(self, record_key: bytes | None) -> None:
         """For the calls of one record."""
         self.outputs.clear()
-        self.skipped = self.dead_lettered = 0
+        self.left_out.clear()
         for table in self.tables:
             table.begin(record_key)
 
@@ -113,7 +113,7 @@ class Lane:
         writes = [(table, dict(table.mine), table.written_ms) for table in self.tables if table.mine]
         for table, changes, _ in writes:
             table.ahead.update((k, (index, value)) for k, value in changes.items())
-        return Draft(dict(self.outputs), writes, self.skipped, self.dead_lettered)
+        return Draft(dict(self.outputs), writes, list(self.left_out))
 
 
 def count(draft: Draft, index: int) -> None:

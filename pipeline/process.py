@@ -10,6 +10,7 @@ records all the same. No clock, no group, no input or output of its own.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -277,12 +278,13 @@ class TaskProcess:
     def _all_completed(self, records: Sequence[tuple[str, RawRecord]]) -> None:
         """These records, with which the stream time is what it is now, are completed."""
         if records:
-            last = records[-1:] if len(self._sources) == 1 else records
-            self._effects.all_completed(last, len(records), self._stream_time_ms)
+            is_one = len(self._sources) == 1
+            counts = {records[0][0]: len(records)} if is_one else Counter(topic for topic, _ in records)
+            self._effects.all_completed(records[-1:] if is_one else records, counts, self._stream_time_ms)
 
     def skip(self, topic: str, raw: RawRecord) -> None:
         """Complete a record without calling anything."""
-        self._effects.skipped_one()
+        self._effects.skipped_one(topic)
         self._effects.completed(topic, raw)
 
     def refuse(self, topic: str, raw: RawRecord, error: Exception, completed: RawRecord | None = None) -> None:

@@ -15,7 +15,42 @@ from orchestrator.errors import WrongUse
 from orchestrator.setting import Setting
 
 
-class Parser(argparse.ArgumentParser):
+class Described(BaseException):
+    """In place of parsing: a parser is to be looked at. No command catches it."""
+
+    def __init__(self, parser: Describable) -> None:
+        self.parser = parser
+
+
+def described(command: Callable[[list[str]], object]) -> Describable:
+    """Returns the parser that a command parses with."""
+    Describable.is_described = True
+    try:
+        command(["--help"])
+    except Described as found:
+        return found.parser
+    finally:
+        Describable.is_described = False
+    raise AssertionError(f"{command} has no parser")
+
+
+class Describable(argparse.ArgumentParser):
+    """An ArgumentParser that `described` can look at."""
+
+    is_described = False  # whether parsers are looked at, and parse nothing
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does it. Raises Described where it is looked at."""
+        if Describable.is_described:
+            raise Described(self)
+        return super().parse_known_args(args, namespace)
+
+    def choices_of(self, option: str) -> tuple[str, ...]:
+        """The values that an option's setting may have, where they are few."""
+        return ()
+
+
+class Parser(Describable):
     """An ArgumentParser that raises WrongUse."""
 
     def __init__(self, command: str, description: str) -> None:
@@ -43,6 +78,10 @@ class Parser(argparse.ArgumentParser):
             metavar=_metavar(setting),
             **alone,
         )
+
+    def choices_of(self, option: str) -> tuple[str, ...]:
+        """The values that a setting of this parser may have, where they are few."""
+        return next((row.choices for row, _ in self._settings.values() if row.option == option), ())
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Parse, then fill in what was not given on the command line from the other sources of settings."""

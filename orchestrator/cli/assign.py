@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from orchestrator.cli.arguments import Describable
 from orchestrator.names import counted
 from orchestrator.partition_assignors import (
     ASSIGNORS,
@@ -45,7 +46,7 @@ class _WrongUse(Exception):
     """Shown as one line; exit code 2."""
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(Describable):
     def error(self, message: str) -> NoReturn:
         raise _WrongUse(f"{message}; orchestrator assign; see orchestrator assign --help")
 

@@ -29,7 +29,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "snapshot": ("workers.commands.snapshot:run", "list, verify or prune snapshots"),
     "broker": ("workers.commands.broker:run", "start and stop a Kafka broker for development"),
     "query": ("workers.commands.query:run", "read a key of a table"),
+    "board": ("workers.commands.board:run", "print a Grafana board of the metrics"),
+    "table": ("workers.commands.table:run", "scan a table, or dump it into a file"),
     "explain": ("workers.commands.explain:run", "why a task is where it is, and what it waits for"),
+    "history": ("workers.commands.history:run", "what moved, when, why, and for how long"),
     "wait": ("workers.commands.wait:run", "wait until the group is stable"),
     "resume": ("workers.commands.resume:run", "let a halted task go on, with its record or behind it"),
     "drain": ("workers.commands.drain:run", "let one instance hand over and leave"),
@@ -39,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "simulate": ("orchestrator.cli.simulate:run", "play a scenario file: an operator's what-if"),
     "bench": ("orchestrator.cli.bench:run", "measure how protocols rebalance, in virtual time"),
     "config": ("orchestrator.cli.config:run", "show every setting and where it comes from"),
+    "completion": ("orchestrator.cli.completion:run", "print a script that completes commands in a shell"),
     "assign": ("orchestrator.cli.assign:run", "compute a partition assignment from a description"),
 }
 

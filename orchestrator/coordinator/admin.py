@@ -32,7 +32,8 @@ from orchestrator.group import events as ev
 from orchestrator.group.convergence import holder_of, is_stable
 from orchestrator.group.scale_plan import choose, parse_amount, running
 from orchestrator.group.state import GroupState, Operation
-from orchestrator.model import Role, TaskId
+from orchestrator.group.topology_versions import ranges
+from orchestrator.model import Role, TaskId, TaskRange
 from orchestrator.names import natural
 from orchestrator.settings import named_in
 
@@ -46,6 +47,7 @@ async def status(coordinator: Coordinator, request: StatusRequest) -> dict[str, 
     group = coordinator.group
     if request.counted:
         running(group)
+    rates = coordinator.rates
     return {
         "generation": group.generation,
         "protocol": group.protocol.value,
@@ -55,7 +57,8 @@ async def status(coordinator: Coordinator, request: StatusRequest) -> dict[str, 
         "scales": [one_scale(group, operation) for operation in group.operations.values()],
         "scale_since": coordinator.scale_since,
         "instances": instances(group),
-        "tasks": [task_facts(group, task) for task in sorted(group.tasks)],
+        "tasks": [{**task_facts(group, task), "records_per_s": rates.of(task)} for task in sorted(group.tasks)],
+        "versions": versions(group),
         "hand_overs": hand_over_facts(coordinator, request.hand_overs_since),
         "last_outcome": list(next(reversed(coordinator.outcomes.items()))) if coordinator.outcomes else None,
         "outcomes": coordinator.outcomes,
@@ -126,6 +129,25 @@ def instances(group: GroupState) -> list[dict[str, Any]]:
         row["workers"] += 1
         row["load"] += loads[member.name]
     return list(rows.values())
+
+
+def versions(group: GroupState) -> list[dict[str, Any]]:
+    """The versions of the app that run, by what tells them apart: how many partitions each subtopology has in them. A member
+    that does not say so has the coordinator's own."""
+    found: dict[tuple[TaskRange, ...], set[str]] = {}
+    for member in group.members:
+        if not member.fenced:
+            asked = member.join_request
+            tasks = ranges(group.declared.values()) if asked.tasks is None else asked.tasks
+            found.setdefault(tuple(r._replace(weight=1) for r in tasks), set()).add(asked.instance)
+    rows: list[dict[str, Any]] = []
+    for version in sorted(found):
+        partitions: Counter[str] = Counter()
+        for r in version:
+            partitions[str(r.subtopology)] += r.partitions
+        names = sorted(found[version], key=natural)
+        rows.append({"tasks": partitions.total(), "partitions": dict(partitions), "instances": names})
+    return rows
 
 
 def task_facts(group: GroupState, task: TaskId) -> dict[str, Any]:

@@ -129,6 +129,23 @@ class Found(msgspec.Struct, tag="found", frozen=True):
     error: str = ""
 
 
+class Scanned(msgspec.Struct, tag="scanned", frozen=True):
+    """A worker's answer to Scan: pairs in the order of their keys' bytes. `more`: there are others behind the last one."""
+
+    id: int
+    pairs: list[tuple[bytes, bytes]]
+    more: bool
+    role: str
+    restore_lag: int
+    error: str = ""
+
+
+class Measured(msgspec.Struct, tag="measured", frozen=True):
+    """What a worker has measured so far, to its instance: by name of metric, labels and numbers (workers/metrics/measures.py)."""
+
+    samples: dict[str, list[tuple[tuple[str, ...], list[float]]]]
+
+
 class Welcome(msgspec.Struct, tag="welcome", frozen=True):
     """The coordinator took the session; `changes`: it understands StatusDelta, which one of an older version does not.
     `patience_ms`: it takes the member for silent no sooner than this after it heard of it; 0 from an older version."""
@@ -166,6 +183,17 @@ class Lookup(msgspec.Struct, tag="lookup", frozen=True):
     key: bytes
 
 
+class Scan(msgspec.Struct, tag="scan", frozen=True):
+    """Read keys of a table from a worker's store, from `start` to before `stop` (None: the last one), at most `limit`."""
+
+    id: int
+    task: str
+    table: str
+    start: bytes
+    stop: bytes | None
+    limit: int
+
+
 class Answer(msgspec.Struct, tag="answer", frozen=True):
     """The answer to Ask: `body`, or `error` with the exit code that a command should end with."""
 
@@ -175,8 +203,8 @@ class Answer(msgspec.Struct, tag="answer", frozen=True):
     code: int = 0
 
 
-Up = Join | FullStatus | StatusDelta | Ask | Attach | Found
-Down = Welcome | Acknowledged | Assign | Closed | Lookup | Answer
+Up = Join | FullStatus | StatusDelta | Ask | Attach | Found | Scanned | Measured
+Down = Welcome | Acknowledged | Assign | Closed | Lookup | Scan | Answer
 
 _encoder = msgspec.msgpack.Encoder()
 _up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)

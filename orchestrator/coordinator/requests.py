@@ -91,6 +91,17 @@ class StoreRequest(Request, tag="store", frozen=True):
     member: str = ""
 
 
+class ScanRequest(Request, tag="scan", frozen=True):
+    """Keys of a table in one task, from `start` to before `stop` (None: the last one): a page of at most `limit` pairs."""
+
+    task: str
+    table: str
+    start: bytes = b""
+    stop: bytes | None = None
+    limit: int = 1_000
+    member: str = ""
+
+
 Handler = Callable[[Any, Any], Awaitable[Any]]  # (who serves, the request) -> plain data
 
 

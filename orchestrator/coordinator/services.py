@@ -2,7 +2,7 @@
 
 One rule: a peer gets what its right allows, and an answer to whatever it requests: a failure is a line with an exit code,
 never the end of the service. A connection belongs to the service that its first message is for. The coordinator
-(shell.py), an instance's stores (workers/stores_service.py) and later its metrics are services.
+(shell.py) and an instance's stores (workers/instance/instance_stores.py) are services.
 """
 
 from __future__ import annotations

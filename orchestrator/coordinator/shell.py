@@ -19,6 +19,8 @@ from orchestrator.coordinator.election import LEASE_TIMEOUT_MS
 from orchestrator.coordinator.heartbeat_delta import DeltaDecoder
 from orchestrator.coordinator.ledger import Ledger, NotCoordinator
 from orchestrator.coordinator.listener import Peer
+from orchestrator.coordinator.moves import reasons
+from orchestrator.coordinator.rates import Rates
 from orchestrator.coordinator.requests import Handler, Request, Requests
 from orchestrator.coordinator.services import Services
 from orchestrator.errors import ProtocolError
@@ -50,18 +52,22 @@ class Coordinator:
         host: str = "",
         former: str = "",
         wall_ms: Callable[[], int] = wall_ms,
+        on_hand_over: Callable[[ev.HandedOver, ev.HandedOver | None, str], None] = lambda move, known, why: None,
     ) -> None:
         self.application = application
         self.settings = settings
         self.host = host  # the instance whose process this is
         self.former = former  # the instance whose process was the coordinator before and is gone
         self.wall_ms = wall_ms  # deadlines in the log outlive this process, and with it the clock of its loop
+        self.on_hand_over = on_hand_over  # called with one that is published, what was known of it before, and why
         self.ledger = ledger
         self.tasks = tuple(tasks)
         self.requests = Requests(handlers)
         self.group = Group(settings, self.tasks, term=ledger.term, now_ms=monotonic_ms())
         self.hand_overs: dict[tuple[TaskId, int], ev.HandedOver] = {}
         self.hand_over_count = 0
+        self._reasons: dict[tuple[TaskId, int], str] = {}  # why tasks change hands, by task and epoch
+        self.rates = Rates()
         self.outcomes: dict[str, str] = {}  # of the last scale-downs that ended, the latest one last
         self.operations_lock = asyncio.Lock()  # held from the choice of leavers until they are marked
         self._operations: dict[str, Mapping[str, object]] = {}  # those that run, as the log has them
@@ -181,6 +187,8 @@ class Coordinator:
             case ev.CloseSession(session, fenced):
                 self._send(session, messages.Closed(fenced, "fenced" if fenced else "another session took over"))
             case ev.RecordOwners() | ev.Fence():
+                if isinstance(effect, ev.RecordOwners):
+                    self._reasons.update(reasons(self.group, effect.records))
                 self._writes.put_nowait(effect)
             case ev.ComputeTarget():
                 self._targets.put_nowait(effect)
@@ -198,11 +206,15 @@ class Coordinator:
     def _handed_over(self, move: ev.HandedOver) -> None:
         """Keep the last ones; one that is published again replaces what was known."""
         key = (move.task, move.epoch)
-        if key not in self.hand_overs:
+        known = self.hand_overs.get(key)
+        if known is None:
             self.hand_over_count += 1
         self.hand_overs[key] = move
+        self.on_hand_over(move, known, self._reasons.get(key, ""))
         if len(self.hand_overs) > HAND_OVERS_KEPT:
             del self.hand_overs[next(iter(self.hand_overs))]
+        while len(self._reasons) > HAND_OVERS_KEPT:
+            del self._reasons[next(iter(self._reasons))]
         log.info(
             "%s handed over from %s to %s, pause %s, gap %s",
             move.task,
@@ -236,6 +248,7 @@ class Coordinator:
     async def _tick(self) -> None:
         while True:
             self.event(ev.Tick())
+            self.rates.look(self.group, monotonic_ms())
             await asyncio.sleep(TICK_S)
 
     async def _write(self) -> None:

@@ -26,6 +26,7 @@ from orchestrator.errors import WrongUse
 from pipeline.spark.session import SparkFailed, absolute_log, failure, is_gone, log_of, spark_session, stop
 from pipeline.spark.source import Source, ship
 from state.private import FILE, OTHERS, make_folder
+from workers import log_lines
 from workers.commands import run as run_command
 from workers.instance.instance import run_instance
 from workers.journal import NAME, wall_ms
@@ -71,7 +72,7 @@ def _instance(spec: InstanceSpec) -> tuple[int, str]:
     before = {number: signal.getsignal(number) for number in SIGNALS}
     mask = os.umask(OTHERS)
     with _stderr_to(folder / STDERR) as written:
-        logging.basicConfig(level=spec.log_level, stream=sys.stderr)
+        log_lines.set_up(spec.log_level, spec.log_format, spec.instance)
         try:
             code = run_instance(spec)
         finally:

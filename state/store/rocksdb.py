@@ -304,3 +304,21 @@ def peek(path: Path) -> Peek:
         return Peek(offset, {**stamp, "time_ms": str(time_ms)}, db.property_int_value(_SIZES[0]) or 0)
     finally:
         db.close()
+
+
+def pairs_on_disk(path: Path, start: bytes, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    """Pairs of a store that lies on disk, opened to be read alone: nothing of it is changed. Raises StoreDamaged."""
+    try:
+        db = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only(False))
+    except Exception as error:
+        raise explain(error, path) from error
+    bounds = ReadOptions()
+    bounds.set_iterate_upper_bound(DATA_END if stop is None else DATA + stop)
+    try:
+        items: Any = db.items(from_key=DATA + start, read_opt=bounds)
+        for key, value in items:
+            yield key[len(DATA) :], value
+    except Exception as error:
+        raise explain(error, path) from error
+    finally:
+        db.close()

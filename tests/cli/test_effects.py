@@ -243,6 +243,7 @@ def test_one_place_and_one_access_for_every_command(console: Console) -> None:
         "scale-down": ["bank", "--by", "1"],
         "drain": ["bank", "i1"],
         "resume": ["bank", "0_0"],
+        "table": ["scan", "bank", "balances"],
         "wait": ["bank", "--timeout", "100ms"],
     }
     for command, words in asked.items():

@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 HERE, NAMED = "tests/cli/test_effects.py::", "tests/cli/test_named.py::"
 EVERY = f"{HERE}test_one_place_and_one_access_for_every_command"
 SCENARIOS = "tests/scenarios/"
-ASKING = ("status", "explain", "query", "scale-up", "scale-down", "drain", "resume", "wait")
+ASKING = ("table", "status", "explain", "query", "scale-up", "scale-down", "drain", "resume", "wait")
+METRICS = "tests/cli/test_metrics.py::"
 TIMES = f"{HERE}test_times_of_the_group"
 LEARNERS = f"{HERE}test_learners_of_a_slow_restore"
 FLEET = f"{HERE}test_a_fleet"
@@ -84,10 +85,14 @@ RUN: dict[str, tuple[str, ...]] = {
     "tls-key": (TLS,),
     "tls-ca": (TLS,),
     "log-level": (FLEET,),
+    "log-format": ("tests/cli/test_log_lines.py::test_every_line_of_a_fleet_is_an_object",),
+    "metrics-port": (f"{METRICS}test_what_was_processed_is_counted_wherever_it_was",),
+    "metrics-host": (f"{METRICS}test_metrics_are_of_the_address_that_was_named",),
     "failpoint": (f"{HERE}test_a_death_in_a_commit",),
 }
 OTHERS: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {
     ("log", (*ASKING, "consume", "topics", "produce", "secret")): (EVERY,),
+    ("kafka-config", ("history",)): (),  # part of the place; it opens no log
     ("kafka-config", (*ASKING, "consume", "topics", "produce", "secret")): (SECURITY,),
     ("kafka-config", ("backfill", "verify")): (SPARK_READS,),
     ("log", ("backfill", "verify")): (f"{SPARK}test_backfill_then_verify_with_java_from_the_wheel",),
@@ -95,6 +100,8 @@ OTHERS: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {
     **{(name, ASKING): (EVERY, TLS) for name in ("tls-cert", "tls-key", "tls-ca")},
     # The secret of a Kafka log lies there; the three that need no secret take it as part of the place.
     ("state-dir", (*ASKING, "secret")): (KAFKA,),
+    ("log", ("history",)): ("tests/cli/test_history.py::test_where_the_state_was_found_above",),
+    ("state-dir", ("history",)): ("tests/cli/test_history.py::test_a_state_folder_that_was_named",),
     ("state-dir", ("consume", "produce", "topics")): (),
     ("state-dir", ("demo",)): ("tests/demo/test_demo.py::test_the_tour",),
     ("log", ("log",)): ("tests/failures/test_backups.py::test_tables_are_those_of_the_restored_log",),

@@ -41,6 +41,7 @@ REFUSED = [
     ("plain", ["--snapshots", "old"], "the app has no tables"),
     ("bank", ["--zone", "east"], "give --standbys"),
     ("bank", ["--zone", "east", "--standbys", "0"], "give --standbys"),
+    ("bank", ["--metrics-host", "127.0.0.2"], "give --metrics-port"),
     ("bank", ["--tls-ca", "fleet.pem"], ALONE),
     ("bank", ["--tls-cert", "fleet.pem", "--tls-key", "fleet.key"], ALONE),
     ("bank", ["--tls-key", "fleet.key", "--tls-cert", "fleet.pem", "--listen", "127.0.0.1:0"], ALONE),
@@ -86,4 +87,4 @@ def test_what_serves_several_commands_may_be_idle_in_one(console: Console) -> No
 
 def test_what_can_act_is_not_refused() -> None:
     values = {"protocol": "learner", "standbys": 1, "weights": "given", "on": "spark"}
-    refuse_idle(TABLE, {**values, "has tables": True, "embedded log": True, "open address": True})
+    refuse_idle(TABLE, {**values, "has tables": True, "embedded log": True, "open address": True, "metrics-port": 9100})

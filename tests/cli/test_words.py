@@ -95,11 +95,16 @@ def test_status_of_a_large_group_fits() -> None:
         "stable": True,
         "coordinator": {"instance": "i13"},
         "instances": [{"id": "i13", **row}],
-        "tasks": [{"id": f"10_{n}", **task} for n in range(3)],
+        "tasks": [{"id": f"10_{n}", **task, "records_per_s": 123_456.7} for n in range(3)],
+        "records_per_s": 370_370.1,
+        "input_lag": 370_370_367,
+        "versions": [{"tasks": 40, "partitions": {"10": 40}, "instances": [f"i{n}"]} for n in range(2)],
+        "topics": [{"name": "n" * 30, "kind": "repartition", "partitions": 40, "offsets": 10**12, "read_by": [0, 1]}],
     }
     lines = status.text(facts).splitlines()
     assert max(map(len, lines)) <= WIDTH, max(lines, key=len)
     assert sum("123456789 behind" in line for line in lines) == 9
+    assert "370370 records/s  370370367 records waiting" in lines and "a version with 40 tasks on i1" in lines
 
 
 def test_more_workers_than_tasks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from orchestrator.cli.arguments import Parser
 from orchestrator.cli.settings import ACCESS, PLACE
-from orchestrator.coordinator.requests import LocateRequest, StoreRequest
+from orchestrator.coordinator.requests import LocateRequest, ScanRequest, StoreRequest
 from orchestrator.errors import NotThere, OrchestratorError, WrongUse
 from pipeline import expiry
 from pipeline.errors import CodecError
@@ -77,7 +77,7 @@ async def query(client: Client, described: dict[str, Any], table: str, key: str,
     number, count = facts["subtopology"], facts["partitions"]
     partitions = range(count) if facts["routed"] or facts["local"] else [partition_of(data, count)]
     deadline = time.monotonic() + FRESH_S
-    await _fresh(log, described, number, partitions, deadline)
+    await fresh(log, described, number, partitions, deadline)
     answer: dict[str, Any] = {}
     value: bytes | None = None
     for partition in partitions:
@@ -100,7 +100,7 @@ async def query(client: Client, described: dict[str, Any], table: str, key: str,
     }
 
 
-async def _fresh(log: Log, described: dict[str, Any], number: int, partitions: Iterable[int], deadline: float) -> None:
+async def fresh(log: Log, described: dict[str, Any], number: int, partitions: Iterable[int], deadline: float) -> None:
     """Wait a moment for what was in the inputs when the question was asked, so that whoever produced a record and then
     asks sees it. A task that is far behind answers with what it has."""
     sub = next(sub for sub in described["subtopologies"] if sub["number"] == number)
@@ -113,7 +113,7 @@ async def _fresh(log: Log, described: dict[str, Any], number: int, partitions: I
         await asyncio.sleep(POLL_S)
 
 
-async def ask_where_it_is(client: Client, request: StoreRequest) -> dict[str, Any]:
+async def ask_where_it_is(client: Client, request: StoreRequest | ScanRequest) -> dict[str, Any]:
     """Ask the coordinator where the task is, and the instance that it names. Between two owners there is nobody to ask for
     a moment, one that has handed the task over is not asked again, and one that is still restoring does not know yet.
     Raises WrongUse."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import sys
 import time
@@ -25,7 +24,7 @@ from orchestrator.weights import strange
 from pipeline.app import App
 from pipeline.loading import load
 from state.log.protocol import GroupLog
-from workers import topic_identities
+from workers import log_lines, topic_identities
 from workers.commands.show import warn_of_idle
 from workers.connection.credentials import agree, instance_credentials, read_secret
 from workers.connection.listening import place_of
@@ -51,7 +50,7 @@ def run(argv: list[str]) -> int:
     count = count_of(args)
     check_access(args)
     settings = group_settings_of(args)
-    logging.basicConfig(level=args.log_level, stream=sys.stderr)
+    log_lines.set_up(args.log_level, args.log_format)
     app = load(args.app)
     url = log_url(args, app.id, existing=False)
     refuse_idle(args.flags, facts_of(args, app, url))
@@ -165,7 +164,7 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
         tasks = len(prepared.tasks())
         who = f"instance {spec.instance}" if spec.instance else counted(count, "instance")
         if not spec.instance:
-            warn_of_idle(count * spec.workers, tasks)
+            warn_of_idle(count * spec.workers, tasks, lambda text: log_lines.announce(spec.log_format, text))
         print(f"{who}, {counted(tasks, 'task')}, {show_log(spec.log)}", flush=True)
         code = await fleet.run(count)
         if code == 0:
@@ -177,8 +176,12 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
 
 def fleet_for(host: Host, log: GroupLog, spec: InstanceSpec, credentials: Credentials) -> Fleet:
     """The fleet, or the one instance that runs by its name."""
+
+    def say(text: str) -> None:
+        log_lines.announce(spec.log_format, text)
+
     if not spec.instance:
-        return Fleet(host, log, spec, _say)
+        return Fleet(host, log, spec, say)
     client = Client(log, spec.application, lambda: credentials, spec.log)
 
     async def elsewhere(name: str) -> str | None:
@@ -189,8 +192,4 @@ def fleet_for(host: Host, log: GroupLog, spec: InstanceSpec, credentials: Creden
         finally:
             await client.close()
 
-    return NamedInstance(host, log, spec, _say, elsewhere)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    return NamedInstance(host, log, spec, say, elsewhere)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import Any
@@ -41,16 +41,16 @@ def _aligned(rows: Sequence[Sequence[str]], heads: Sequence[str]) -> list[str]:
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in text]
 
 
-def warn_of_idle(workers: int, tasks: int) -> None:
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def warn_of_idle(workers: int, tasks: int, say: Callable[[str], None] = _say) -> None:
     """A line on standard error where there are more workers than tasks."""
     if workers > tasks:
         many = f"{counted(workers, 'worker')} for {counted(tasks, 'task')}"
         one = workers - tasks == 1
-        print(
-            f"warning: {many}: {workers - tasks} of them {'runs' if one else 'run'} none, but may hold copies",
-            file=sys.stderr,
-            flush=True,
-        )
+        say(f"warning: {many}: {workers - tasks} of them {'runs' if one else 'run'} none, but may hold copies")
 
 
 def shown_time(time_ms: int) -> str:

@@ -6,10 +6,10 @@ One rule: the address is one that others can reach, so it is never a wildcard. P
 from __future__ import annotations
 
 from orchestrator.errors import WrongUse
+from orchestrator.instance_settings import PORT_MAX
 
 LOOPBACK = "127.0.0.1"
 WILDCARDS = ("0.0.0.0", "::", "*", "")
-PORT_MAX = 65_535
 
 
 def place_of(text: str) -> tuple[str, int]:
@@ -33,3 +33,9 @@ def place_of_instance(text: str, number: int) -> str:
         return text
     named = port + number - 1 if port + number - 1 <= PORT_MAX else 0  # a scale-up must not end a fleet
     return f"[{host}]:{named}" if ":" in host else f"{host}:{named}"
+
+
+def metrics_port_of_instance(port: int, number: int) -> int:
+    """The port where a fleet's instance serves its metrics, by the same rule; 0 where none does, or there is no port left."""
+    named = port + number - 1
+    return named if port and named <= PORT_MAX else 0

@@ -76,8 +76,8 @@ class NamedInstance(Fleet):
             "another --name"
         )
 
-    def _place(self) -> tuple[str, str]:
-        return self._name, self._base.listen
+    def _place(self) -> tuple[str, str, int]:
+        return self._name, self._base.listen, self._base.metrics_port
 
     async def _keep_up(self) -> None:
         """Nobody asks it for more instances."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 from orchestrator.clocks import monotonic_ms
@@ -16,6 +17,7 @@ from orchestrator.coordinator.election import Election, Seen
 from orchestrator.coordinator.services import Services
 from orchestrator.coordinator.shell import Coordinator
 from orchestrator.coordinator.transport import is_refused
+from orchestrator.group.events import HandedOver
 from orchestrator.model import Task
 from state import history
 from state.errors import StateError
@@ -24,6 +26,8 @@ from state.log.protocol import GroupLog
 from workers.connection.contact import patient
 from workers.instance.ledger import LogLedger
 from workers.instance.upkeep import LogUpkeep
+from workers.metrics.families import HAND_OVER_GAP, HAND_OVER_PAUSE, HAND_OVERS, IS_COORDINATOR, OF_INSTANCE, TERM
+from workers.metrics.measures import Measures
 from workers.prepare import Prepared
 from workers.spec import InstanceSpec
 from workers.surroundings import REAL, Surroundings
@@ -45,6 +49,8 @@ class Candidate:
         spec: InstanceSpec,
         services: Services,
         surroundings: Surroundings = REAL,
+        measures: Measures | None = None,
+        note: Callable[..., None] = lambda what, **facts: None,
     ) -> None:
         self._log = log_
         self._prepared = prepared
@@ -53,6 +59,8 @@ class Candidate:
         self._services = services
         self._surroundings = surroundings
         self._election = Election()
+        self._note = note  # writes a line into the journal of the instance
+        self._measures = measures or Measures(OF_INSTANCE)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -60,6 +68,7 @@ class Candidate:
         while True:
             try:
                 lease = await self._log.lease(self._app.id)
+                self._measures.put(TERM, 0 if lease is None else lease.term)
                 seen = None if lease is None else Seen(lease.term, lease.beat)
                 if self._election.look(seen, monotonic_ms()) or await self._is_given_back(lease):
                     await self._serve(lease, "")
@@ -108,6 +117,7 @@ class Candidate:
             host=self._spec.instance,
             former=former,
             wall_ms=self._surroundings.wall_ms,
+            on_hand_over=self._handed_over,
         )
         coordinator.listen(self._services)
         taken: Lease | None = None
@@ -117,6 +127,8 @@ class Candidate:
                 return
             log.info("%s is the coordinator of %s, term %d", self._spec.instance, self._app.id, taken.term)
             coordinator.ledger = LogLedger(self._log, taken)
+            self._measures.put(TERM, taken.term)
+            self._measures.put(IS_COORDINATOR, 1)
             changelogs = [
                 self._prepared.changelog(task.id, table)
                 for task in tasks
@@ -129,6 +141,20 @@ class Candidate:
             finally:
                 upkeep.cancel()
         finally:
+            self._measures.put(IS_COORDINATOR, 0)
             await coordinator.close()
             if taken is not None:
                 await self._give_back(taken)
+
+    def _handed_over(self, move: HandedOver, known: HandedOver | None, why: str) -> None:
+        """Counts a hand-over once, and its times when they are known first; the journal has a line each time."""
+        facts = {"from": move.source, "to": move.target, "gap_ms": move.gap_ms, "pause_ms": move.pause_ms}
+        self._note("handed over", task=str(move.task), epoch=move.epoch, why=why, **facts)
+        if known is None:
+            self._measures.add(HAND_OVERS, 1)
+        for family, now_ms, before_ms in (
+            (HAND_OVER_GAP, move.gap_ms, None if known is None else known.gap_ms),
+            (HAND_OVER_PAUSE, move.pause_ms, None if known is None else known.pause_ms),
+        ):
+            if now_ms is not None and before_ms is None:
+                self._measures.observe(family, now_ms / 1000)

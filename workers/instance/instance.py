@@ -21,12 +21,18 @@ from pipeline.errors import PipelineError
 from state.errors import LogTimedOut, StateError
 from state.log.protocol import GroupLog
 from state.private import private_process
+from workers import log_lines
 from workers.calls.blame import Blame, CallNote, note_path
 from workers.connection.credentials import agree
 from workers.connection.listening import place_of
+from workers.instance import metrics_page
 from workers.instance.candidate import Candidate
 from workers.instance.instance_stores import InstanceStores
+from workers.journal import Journal
 from workers.log.patient_log import open_patiently
+from workers.metrics.families import OF_INSTANCE, WORKER_CRASHES
+from workers.metrics.measures import Measures
+from workers.metrics.server import MetricsServer
 from workers.prepare import Prepared, prepare
 from workers.spec import FAILED_APP, REPORTED, InstanceSpec, WorkerSpec, decode_instance, first_line
 from workers.surroundings import REAL, Surroundings, WorkerProcess
@@ -60,6 +66,7 @@ class Instance:
         self._blamed: dict[int, list[Blame]] = {}
         self._incarnations: dict[int, str] = {}  # of the processes that are the workers now
         self._address = ""
+        self._measures = Measures(OF_INSTANCE)
 
     async def run(self) -> int:
         """See run_instance. Handlers of signals are set before the journal names the process to send them to."""
@@ -74,16 +81,19 @@ class Instance:
             around, limit_s = self._surroundings, self.spec.log_timeout_ms / 1000
             log_ = await open_patiently(lambda: around.open_log(self.spec), limit_s, around.clock)
             try:
-                return await self._supervise(await prepare(log_, app), log_)
+                return await self._supervise(await prepare(log_, app), log_, journal)
             finally:
                 await log_.close()
         finally:
             journal.write("instance ended", pid=os.getpid(), attempt=self.spec.attempt)
 
-    async def _supervise(self, prepared: Prepared, log_: GroupLog) -> int:
+    async def _supervise(self, prepared: Prepared, log_: GroupLog, journal: Journal) -> int:
         self._log = log_
         services = await self._open_listener(log_)
-        candidate = Candidate(log_, prepared, self.spec, services, self._surroundings)
+        served = MetricsServer(lambda: metrics_page.written(self.spec, self._measures, self._stores))
+        if self.spec.metrics_port:
+            await served.open(self.spec.metrics_host, self.spec.metrics_port)
+        candidate = Candidate(log_, prepared, self.spec, services, self._surroundings, self._measures, journal.write)
         coordinating = asyncio.create_task(candidate.run()) if self.spec.coordinate else None
         watching = asyncio.create_task(self._watch())
         try:
@@ -93,6 +103,7 @@ class Instance:
             if coordinating is not None:
                 coordinating.cancel()
                 await asyncio.gather(coordinating, return_exceptions=True)
+            await served.close()
             await services.close()
         if self.spec.after_leave == "park" and max(codes) == 0:
             await self._stop.wait()  # left: for a supervisor that would start again what exits
@@ -103,7 +114,8 @@ class Instance:
         credentials = self._surroundings.credentials(self.spec)
         await agree(log_, self.spec.application, credentials.secret)
         services = Services(credentials)
-        services.add(InstanceStores(self.spec.instance, self._incarnations.get))
+        self._stores = InstanceStores(self.spec.instance, self._incarnations.get)
+        services.add(self._stores)
         self._address = await services.open(*place_of(self.spec.listen))
         return services
 
@@ -153,6 +165,7 @@ class Instance:
     def _crashed(self, number: int, code: int, blame: Blame | None) -> None:
         """A worker ended without a report: the next one is careful, and leaves out the record that was found."""
         self._careful.add(number)
+        self._measures.add(WORKER_CRASHES, 1)
         why = ""
         if blame is not None:
             self._blamed.setdefault(number, []).append(blame)
@@ -239,11 +252,7 @@ def main() -> int:
     whoever started the instance is gone, and the instance stops in order."""
     private_process()
     spec = decode_instance(first_line())
-    logging.basicConfig(
-        level=spec.log_level,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    log_lines.set_up(spec.log_level, spec.log_format, spec.instance)
     return run_instance(spec, leash=True)
 
 

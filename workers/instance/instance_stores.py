@@ -14,11 +14,15 @@ from typing import Any
 
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.listener import Peer
-from orchestrator.coordinator.requests import Requests, StoreRequest
+from orchestrator.coordinator.requests import Requests, ScanRequest, StoreRequest
 from orchestrator.errors import OrchestratorError, ProtocolError, WrongUse
 from orchestrator.model import TaskId
+from workers.metrics.measures import Samples
 
 ANSWER_S = 5.0
+
+
+Answered = messages.Found | messages.Scanned
 
 
 @dataclass(eq=False, slots=True)
@@ -27,7 +31,9 @@ class Attached:
 
     peer: Peer
     member: str
-    asked: dict[int, asyncio.Future[messages.Found]] = field(default_factory=dict)
+    asked: dict[int, asyncio.Future[Answered]] = field(default_factory=dict)
+    samples: Samples = field(default_factory=dict)  # the last that it reported
+    reported_at: float = 0.0  # by the clock of the loop; 0.0: never
 
 
 class InstanceStores:
@@ -36,7 +42,7 @@ class InstanceStores:
     opened_by: type[messages.Join] | type[messages.Attach] = messages.Attach
 
     def __init__(self, instance: str, incarnation_of: Callable[[int], str | None]) -> None:
-        self.requests = Requests({StoreRequest: look_up})
+        self.requests = Requests({StoreRequest: look_up, ScanRequest: scan})
         self.instance = instance
         self._incarnation_of = incarnation_of
         self._attached: dict[int, Attached] = {}  # by peer
@@ -55,7 +61,9 @@ class InstanceStores:
                 if version != messages.VERSION or self._incarnation_of(worker) != incarnation:
                     raise ProtocolError(f"worker {worker} ({incarnation[:40]!r}) was not started by {self.instance}")
                 self._attached[peer.id] = Attached(peer, member)
-            case messages.Found(number) if attached is not None:
+            case messages.Measured(samples) if attached is not None:
+                attached.samples, attached.reported_at = samples, asyncio.get_running_loop().time()
+            case messages.Found(number) | messages.Scanned(number) if attached is not None:
                 waiting = attached.asked.pop(number, None)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(message)
@@ -68,12 +76,17 @@ class InstanceStores:
             if not waiting.done():
                 waiting.set_exception(OrchestratorError("its worker has ended; try again"))
 
-    async def ask(self, attached: Attached, request: StoreRequest) -> messages.Found:
+    async def ask(self, attached: Attached, request: StoreRequest | ScanRequest) -> Answered:
         """A worker's answer. Raises OrchestratorError where none comes."""
         number = next(self._ids)
-        waiting: asyncio.Future[messages.Found] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         attached.asked[number] = waiting
-        attached.peer.connection.send(messages.Lookup(number, request.task, request.table, request.key))
+        task, table = request.task, request.table
+        if isinstance(request, ScanRequest):
+            wanted = messages.Scan(number, task, table, request.start, request.stop, request.limit)
+            attached.peer.connection.send(wanted)
+        else:
+            attached.peer.connection.send(messages.Lookup(number, task, table, request.key))
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await waiting
@@ -84,6 +97,10 @@ class InstanceStores:
         finally:
             attached.asked.pop(number, None)
 
+    def reporting(self) -> list[Attached]:
+        """The workers that have reported what they measured."""
+        return [one for one in self._attached.values() if one.reported_at]
+
     def attached(self, member: str) -> list[Attached]:
         """The member's worker; all of them where it is not known."""
         there = list(self._attached.values())
@@ -91,13 +108,30 @@ class InstanceStores:
 
 
 async def look_up(stores: InstanceStores, request: StoreRequest) -> dict[str, Any]:
-    """The key from the worker that has the task here: its active one before a copy.
-    Raises WrongUse, OrchestratorError."""
+    """The key from the worker that has the task here. Raises WrongUse, OrchestratorError."""
+    best = await _best(stores, request)
+    assert isinstance(best, messages.Found)
+    return {"value": best.value, **_whence(stores, request, best)}
+
+
+async def scan(stores: InstanceStores, request: ScanRequest) -> dict[str, Any]:
+    """A page of a table from the worker that has the task here. Raises WrongUse, OrchestratorError."""
+    best = await _best(stores, request)
+    assert isinstance(best, messages.Scanned)
+    return {"pairs": best.pairs, "more": best.more, **_whence(stores, request, best)}
+
+
+def _whence(stores: InstanceStores, request: StoreRequest | ScanRequest, best: Answered) -> dict[str, Any]:
+    return {"task": request.task, "instance": stores.instance, "role": best.role, "restore_lag": best.restore_lag}
+
+
+async def _best(stores: InstanceStores, request: StoreRequest | ScanRequest) -> Answered:
+    """The answer of the worker that runs the task, before one of a copy. Raises WrongUse, OrchestratorError."""
     try:
         TaskId.parse(request.task)
     except ValueError:
         raise WrongUse(f"'{request.task[:40]}' is no task; write it as 0_3") from None
-    best: messages.Found | None = None
+    best: Answered | None = None
     problem = f"{request.task} is not open on {stores.instance}; try again"
     for attached in stores.attached(request.member):
         found = await stores.ask(attached, request)
@@ -107,10 +141,4 @@ async def look_up(stores: InstanceStores, request: StoreRequest) -> dict[str, An
             best = found
     if best is None:
         raise OrchestratorError(problem)
-    return {
-        "value": best.value,
-        "task": request.task,
-        "instance": stores.instance,
-        "role": best.role,
-        "restore_lag": best.restore_lag,
-    }
+    return best

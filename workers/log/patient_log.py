@@ -48,6 +48,8 @@ class Patience:
 
     def __init__(self, kind: str, limit_s: float, clock: Callable[[], float], end: End) -> None:
         self.reason = ""  # of the wait; "" where nothing waits
+        self.waits = 0
+        self.waited_s = 0.0  # in waits that are over
         self._end = end
         self._kind = kind
         self._limit_s = limit_s
@@ -77,6 +79,7 @@ class Patience:
         now = self._clock()
         if not self.reason:
             self._since = begun
+            self.waits += 1
             log.warning("waiting for the log to be %s: %s", "written" if self._kind == "write" else "read", error)
         self.reason = str(error)
         if now - self._since >= self._limit_s:
@@ -87,7 +90,9 @@ class Patience:
             raise LogTimedOut(self._end.reason) from error
 
     def _back(self) -> None:
-        log.warning("the log can be used again after %.1f s", self._clock() - self._since)
+        lasted_s = self._clock() - self._since
+        self.waited_s += lasted_s
+        log.warning("the log can be used again after %.1f s", lasted_s)
         self.reason = ""
 
 
@@ -139,6 +144,10 @@ class PatientLog:
     def waiting(self) -> str:
         """Why calls wait; "" where none does."""
         return self._write.reason or self._read.reason
+
+    def waits(self) -> tuple[int, float]:
+        """How often calls began to wait, and the seconds of those waits that are over."""
+        return self._read.waits + self._write.waits, self._read.waited_s + self._write.waited_s
 
     async def close(self) -> None:
         await self.inner.close()

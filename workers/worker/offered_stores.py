@@ -1,4 +1,5 @@
-"""A worker's stores, offered to its instance: keys are looked up for whoever queries the instance.
+"""A worker's stores, offered to its instance: keys are looked up for whoever queries the instance; and what it measures,
+where the instance serves metrics.
 
 One rule: only the instance that started the worker looks into its stores; what a client may read is checked at the
 instance's listener (instance_stores.py), and nowhere else.
@@ -7,6 +8,7 @@ instance's listener (instance_stores.py), and nowhere else.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 from orchestrator.coordinator import messages
@@ -14,10 +16,12 @@ from orchestrator.coordinator.connection import Connection, ConnectionEnded
 from orchestrator.coordinator.transport import connect
 from orchestrator.errors import OrchestratorError, ProtocolError
 from orchestrator.model import TaskId
+from state.store.protocol import Store
 from workers.worker.ports import StoresPort
 
 log = logging.getLogger("orchestrator.stores")
-RETRY_S = 0.5
+RETRY_S, REPORT_S = 0.5, 1.0
+PAGE_PAIRS, PAGE_BYTES = 1_000, 1 << 20
 
 
 async def run(worker: StoresPort) -> None:
@@ -41,24 +45,63 @@ async def run(worker: StoresPort) -> None:
 async def _offer(worker: StoresPort, connection: Connection) -> None:
     spec = worker.spec
     connection.send(messages.Attach(messages.VERSION, spec.number, spec.incarnation, worker.member))
+    reporting = asyncio.create_task(_report(worker, connection)) if spec.instance.metrics_port else None
+    try:
+        while True:
+            lookup = await connection.receive_down()
+            if isinstance(lookup, messages.Scan):
+                connection.send(scan(worker, lookup))
+                continue
+            if not isinstance(lookup, messages.Lookup):
+                raise ProtocolError(f"{type(lookup).__name__} is no message of an instance to its worker")
+            connection.send(look_up(worker, lookup))
+    finally:
+        if reporting is not None:
+            reporting.cancel()
+
+
+async def _report(worker: StoresPort, connection: Connection) -> None:
+    """Send what the worker has measured, every second: the instance has it when it is read, whatever this worker does then."""
     while True:
-        lookup = await connection.receive_down()
-        if not isinstance(lookup, messages.Lookup):
-            raise ProtocolError(f"{type(lookup).__name__} is no message of an instance to its worker")
-        connection.send(look_up(worker, lookup))
+        with contextlib.suppress(ConnectionEnded):  # whoever receives finds out, and ends this
+            connection.send(messages.Measured(worker.measured()))
+        await asyncio.sleep(REPORT_S)
 
 
 def look_up(worker: StoresPort, lookup: messages.Lookup) -> messages.Found:
     """The value of a key, or why there is none to be had."""
-    run = worker.runs.get(TaskId.parse(lookup.task))
-    opened = run.stores.get(lookup.table) if run is not None else None
+    found = _store(worker, lookup)
+    if isinstance(found, str):
+        return messages.Found(lookup.id, None, "", 0, found)
+    store, role, lag = found
+    return messages.Found(lookup.id, store.get(lookup.key), role, lag)
+
+
+def scan(worker: StoresPort, wanted: messages.Scan) -> messages.Scanned:
+    """A page of pairs, or why there is none to be had. It is small, because the loop of the worker waits for it."""
+    found = _store(worker, wanted)
+    if isinstance(found, str):
+        return messages.Scanned(wanted.id, [], False, "", 0, found)
+    store, role, lag = found
+    pairs: list[tuple[bytes, bytes]] = []
+    size = 0
+    for key, value in store.range(wanted.start, wanted.stop):
+        if len(pairs) >= min(wanted.limit, PAGE_PAIRS) or size >= PAGE_BYTES:
+            return messages.Scanned(wanted.id, pairs, True, role, lag)
+        pairs.append((key, value))
+        size += len(key) + len(value)
+    return messages.Scanned(wanted.id, pairs, False, role, lag)
+
+
+def _store(worker: StoresPort, wanted: messages.Lookup | messages.Scan) -> tuple[Store, str, int] | str:
+    """The store, the role in which it is held, and how far it is behind; a sentence where nothing can be read."""
+    run = worker.runs.get(TaskId.parse(wanted.task))
+    opened = run.stores.get(wanted.table) if run is not None else None
     if run is None or opened is None:
-        problem = f"{lookup.task} is not open on {worker.spec.instance.instance}; try again"
-        return messages.Found(lookup.id, None, "", 0, problem)
+        return f"{wanted.task} is not open on {worker.spec.instance.instance}; try again"
     if (
         run.process is None and not run.ends
     ):  # how much is missing is not known yet: a key that is not there may be on its way
-        return messages.Found(lookup.id, None, "", 0, f"{lookup.task} has just been opened; try again")
+        return f"{wanted.task} has just been opened; try again"
     lag = max(0, sum(run.ends.values()) - run.position()) if run.process is None else 0
-    role = "active" if run.process is not None or run.catching_up else "standby"
-    return messages.Found(lookup.id, opened.store.get(lookup.key), role, lag)
+    return opened.store, "active" if run.process is not None or run.catching_up else "standby", lag

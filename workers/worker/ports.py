@@ -17,6 +17,7 @@ from state.log.protocol import Guarantee, MayWrite
 from workers.calls.blame import Caution
 from workers.calls.call_watch import Turn
 from workers.connection.uplink import Watch
+from workers.metrics.measures import Measures, Samples
 from workers.prepare import Prepared
 from workers.tasks.commit import Taken
 from workers.tasks.task import Port, TaskRun
@@ -39,6 +40,8 @@ class RecordPort(WorkerPort, Protocol):
     def caution(self) -> Caution: ...
     @property
     def prepared(self) -> Prepared: ...
+    @property
+    def measures(self) -> Measures: ...
     @property
     def transactional_id(self) -> str:
         """Of the present incarnation."""
@@ -75,6 +78,9 @@ class RestorePort(WorkerPort, Protocol):
 
     def failed(self, run: TaskRun, error: StateError) -> None:
         """The state of a task failed."""
+
+    def level(self, run: TaskRun) -> None:
+        """The stores of a task are level with their changelogs."""
 
 
 class GlobalPort(Port, Protocol):
@@ -135,3 +141,17 @@ class StoresPort(WorkerPort, Protocol):
     @property
     def member(self) -> str:
         """The name of this worker in the group."""
+
+    def measured(self) -> Samples:
+        """Returns what this worker has measured so far, and how its tasks are now."""
+
+
+class CountedPort(Protocol):
+    """What those need who count how the tasks are."""
+
+    @property
+    def runs(self) -> dict[TaskId, TaskRun]: ...
+    def status(self) -> MemberStatus: ...
+    def log_waits(self) -> str: ...
+    def log_waits_so_far(self) -> tuple[int, float]:
+        """How often calls began to wait for the log, and the seconds of those waits that are over."""

@@ -1,9 +1,8 @@
 """Active tasks: fetch their inputs, process, commit. One turn of the loop serves every task of the worker.
 
-One rule: CommitMachine decides what is committed, released and stopped, and when; this loop tells it what happened and
-performs it. A turn of a task is bounded in time and in records, and the calls of async tasks go on beside the loop, so
-one slow task holds up no other; nothing is cancelled inside a commit. Plain loops: nothing is awaited per record
-(facts: 3 to 7 times the cost) unless the app asks for it.
+One rule: CommitMachine decides what is committed, released and stopped, and when; this loop performs it. A turn of a task
+is bounded in time and in records, and the calls of async tasks go on beside the loop, so one slow task holds up no other;
+nothing is cancelled inside a commit. Nothing is awaited per record (3 to 7 times the cost) unless the app asks for it.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from workers.calls.call_watch import CallWatch, CallWatches, Turn, blame
 from workers.tasks import commit_machine as cm
 from workers.tasks.commit import Taken, collect, commit
 from workers.tasks.task import TaskRun
+from workers.worker import counted
 from workers.worker.heads import Heads
 from workers.worker.idle import Idle
 from workers.worker.ports import RecordPort
@@ -85,8 +85,7 @@ class RecordLoop:
             self._paused.discard(partition)
             self.unreadable.forget(partition)
             self._reader.drop(partition)
-        calls = self._calls.pop(run, None)
-        if calls is not None:
+        if (calls := self._calls.pop(run, None)) is not None:
             calls.cancel()
         self.rests.forget(run)
         if run.process is not None:
@@ -265,6 +264,7 @@ class RecordLoop:
 
     def _turn_ended(self, run: TaskRun, turn: Turn, done: int, took_s: float) -> None:
         """What it has left waits again: all that has not been called, or is to be called again later."""
+        counted.turn_ended(self._worker.measures, run, took_s)
         if turn.is_careful:
             self._worker.caution.end(run.scope)
         again = turn.process.again
@@ -313,8 +313,7 @@ class RecordLoop:
         process = run.process
         assert process is not None
         turn = self._turns[run] = self._take(run, process)
-        now = self._worker.surroundings.clock
-        began = now()
+        began = (now := self._worker.surroundings.clock)()
         try:
             if self._is_refused(turn):
                 done = 1
@@ -396,7 +395,9 @@ class RecordLoop:
         try:
             if taken:
                 writer, how = worker.transactional_id, worker.guarantee()
+                began = worker.surroundings.clock()
                 outcome = await commit(worker.log, worker.application, writer, taken, worker.before_commit, how)
+                counted.commit_ended(worker.measures, outcome, worker.surroundings.clock() - began)
                 for done in outcome.done:
                     worker.committed(done)
                 through |= {done.run.id for done in outcome.done}
@@ -414,6 +415,5 @@ class RecordLoop:
         return self._watches.look(self._turns)
 
     def long_call(self) -> str:
-        """What an operator should know of the sync call under way; "" where none lasts. Called from the thread that
-        sends heartbeats, while the loop is held by the call."""
+        """The same of the sync call under way, or "". Called from the thread of heartbeats, while the call holds the loop."""
         return self._watch.look(self._turn_under_way)

@@ -145,4 +145,7 @@ class RestoreLoop:
         if run.catching_up:
             await run.caught_up()
         elif run.by_changelog and run.process is None:
-            self._worker.event(Progress(run.id, run.position(), sum(run.ends.values())))
+            position, end = run.position(), sum(run.ends.values())
+            if position >= end:
+                self._worker.level(run)
+            self._worker.event(Progress(run.id, position, end))

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from orchestrator.clocks import monotonic_ms
 from orchestrator.errors import OrchestratorError
@@ -24,6 +25,9 @@ from workers.calls.blame import Caution, note_path
 from workers.calls.call_watch import Turn, blame, is_of_one_record
 from workers.connection.uplink import Watch
 from workers.log.patient_log import PatientLog
+from workers.log_lines import TASK
+from workers.metrics.families import ERRORS, OF_WORKER
+from workers.metrics.measures import Measures, Samples
 from workers.prepare import Prepared
 from workers.spec import OVERDUE, REPORTED, WorkerSpec
 from workers.surroundings import REAL, Surroundings
@@ -32,7 +36,7 @@ from workers.tasks.commit import Taken
 from workers.tasks.halts import Halt
 from workers.tasks.stores import StoreOpener, disk_positions
 from workers.tasks.task import TaskRun
-from workers.worker import growth, halt_watch, offered_stores
+from workers.worker import counted, growth, halt_watch, offered_stores
 from workers.worker.failpoint import Failpoint
 from workers.worker.global_tables import GlobalTables
 from workers.worker.record_loop import RecordLoop
@@ -76,6 +80,8 @@ class Worker:
             careful=spec.careful,
             blamed=spec.blamed,
         )
+        self.measures = Measures(OF_WORKER)
+        self._restored: WeakSet[TaskRun] = WeakSet()  # whose stores were level with their changelogs once
         self.runs: dict[TaskId, TaskRun] = {}
         self.globals = GlobalTables(self)
         self.restores = RestoreLoop(self)
@@ -159,6 +165,7 @@ class Worker:
     def failed(self, run: TaskRun, error: StateError) -> None:
         """A task's state failed: it is given up, and restored where the group places it; a damaged store is wiped."""
         log.error("%s: %s", run.id, error)
+        self.measures.add(ERRORS, 1, "state")
         run.is_damaged = run.is_damaged or isinstance(error, StoreDamaged)
         self.given_up(run)
 
@@ -169,11 +176,11 @@ class Worker:
             self._close(run.id)
 
     def halted(self, run: TaskRun) -> None:
-        """A call of the task failed, or was undone by a stop; what was completed before is committed. Where others are to
-        go on, the halt is written down; else the worker ends with the error."""
+        """A call failed, or was undone by a stop: the halt is written down, or the worker ends with the error."""
         error, run.failure = run.failure, None
         if error is None:
             return
+        self.measures.add(ERRORS, 1, "processor")
         if self.spec.instance.on_halt == "exit":
             self.crashed(error)
             return
@@ -210,6 +217,9 @@ class Worker:
         """Why calls wait for the log; "" where none does."""
         return self.log.waiting if isinstance(self.log, PatientLog) else ""
 
+    def log_waits_so_far(self) -> tuple[int, float]:
+        return self.log.waits() if isinstance(self.log, PatientLog) else (0, 0.0)
+
     def notice(self) -> str:
         """What an operator should know of this worker now, a line each."""
         waiting = self.log_waits()
@@ -225,7 +235,8 @@ class Worker:
     # ---- the machine
 
     def event(self, event: mem.MemberEvent) -> None:
-        """Give the machine an event and perform what it wants."""
+        if isinstance(event, mem.Started):
+            self.level(self.runs.get(event.task))
         for effect in self.machine.step(event, monotonic_ms()):
             self._perform(effect)
 
@@ -270,8 +281,9 @@ class Worker:
                 self.stopping.set()
 
     def _open(self, task: TaskId, role: Role, epoch: int) -> None:
-        run = TaskRun(self, task)
-        self.runs[task] = run
+        TASK.set(str(task))  # its steps run in a copy of this context: their log lines are of it
+        run = self.runs[task] = TaskRun(self, task)
+        TASK.set("")
         run.open(role, epoch)
 
     def _close(self, task: TaskId) -> None:
@@ -316,6 +328,17 @@ class Worker:
 
     def active(self) -> list[TaskRun]:
         return self.records.active()
+
+    def level(self, run: TaskRun | None) -> None:
+        if (
+            run is not None and run.by_changelog and run not in self._restored
+        ):  # the first time since they were opened ends a restore
+            self._restored.add(run)
+            counted.restored(self.measures, run, (monotonic_ms() - run.opened_ms) / 1000)
+
+    def measured(self) -> Samples:
+        counted.put_gauges(self.measures, self)
+        return self.measures.samples()
 
     @property
     def long_call(self) -> Watch:

@@ -8,7 +8,6 @@ standard error, one line) above REPORTED: a process that ends with any other cod
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from pipeline.errors import PipelineError, ProcessorFailed
 from pipeline.resources import Resources
 from state.errors import StateError
 from state.private import private_process
+from workers import log_lines
 from workers.log.patient_log import open_patiently
 from workers.prepare import prepare
 from workers.spec import FAILED_APP, REPORTED, WorkerSpec, decode_worker, first_line
@@ -31,11 +31,7 @@ def main() -> int:
         return 1
     private_process()
     spec = decode_worker(line)
-    logging.basicConfig(
-        level=spec.instance.log_level,
-        format=f"%(asctime)s {spec.instance.instance}.{spec.number} %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    log_lines.set_up(spec.instance.log_level, spec.instance.log_format, spec.instance.instance, spec.number)
     try:
         return asyncio.run(run_worker(spec))
     except KeyboardInterrupt:

@@ -1,0 +1,108 @@
+"""`orchestrator history`: what real instances wrote down of moves, and why."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.console import Console
+from workers.commands.history import events, line
+
+SOON = ("--heartbeat", "200ms", "--disconnect-grace", "200ms", "--session-timeout", "3s")
+
+
+def moves(console: Console, *words: str) -> list[dict[str, Any]]:
+    done = console.here("history", "bank", "--json", *words)
+    assert done.code == 0, done
+    return [event for event in done.json["events"] if event["what"] == "moved"]
+
+
+@pytest.mark.processes
+def test_where_the_state_was_found_above(console: Console) -> None:
+    """Up, down and a crash: each with its reason; and it is there when nothing runs."""
+    run = console.bank().run(*SOON, instances=1)
+    console.pay(*((f"k{number}", 1) for number in range(30)))
+    assert console.here("scale-up", "bank", "--to", "2", "--wait").code == 0
+    console.until("moves up", lambda: len(moves(console)) >= 4)
+    assert {(event["from"], event["to"], event["why"]) for event in moves(console)} == {("i1", "i2", "balance")}
+    log = str(console.folder / ".orchestrator" / "bank.db")
+
+    done = console.here("scale-down", "bank", "--instances", "i2", "--wait", "--json")
+    assert done.code == 0, done
+    console.until("moves down", lambda: len(moves(console)) >= 8)
+    down = [event for event in moves(console) if event["from"] == "i2"]
+    assert {event["why"] for event in down} == {f"i2 leaves, scale-down {done.json['plan']}"}
+    assert all(event["pause_ms"] is None or event["pause_ms"] >= 0 for event in down)
+    assert all(event["restored_from"] for event in down), down
+
+    run.terminate()
+    assert console.end(run) == 0
+    deeper = console.folder / "deeper"
+    deeper.mkdir()
+    shown = console("history", "bank", cwd=deeper)
+    assert shown.code == 0 and "i2 -> i1" in shown.out and "i1  started, process" in shown.out, shown
+    assert "leaves, scale-down" in shown.out
+    assert console.here("history", "bank", "--log", f"sqlite:{log}").out == shown.out
+    assert moves(console, "--since", "1h") == moves(console) and moves(console, "--since", "1ms") == []
+    assert console.here("history", "bank", "--since", "1ms").out == "nothing happened in that time\n"
+
+
+@pytest.mark.processes
+def test_a_crash_is_the_reason(console: Console) -> None:
+    console.bank().run(*SOON, "--standbys", "1", instances=2)
+    status = console.here("status", "bank", "--json").json
+    host = status["coordinator"]["instance"]
+    [other] = [row for row in status["instances"] if row["id"] != host]
+    os.kill(other["pid"], signal.SIGSTOP)
+    try:
+        gone = f"{other['id']} was "
+        deadline = time.monotonic() + 30
+        while not any(event["why"].startswith(gone) for event in moves(console)):
+            assert time.monotonic() < deadline, moves(console)
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # its parent may have been quicker
+            os.kill(other["pid"], signal.SIGKILL)
+
+
+@pytest.mark.processes
+def test_a_state_folder_that_was_named(console: Console) -> None:
+    run = console.bank().run("--state-dir", "elsewhere", instances=1)
+    run.terminate()
+    assert console.end(run) == 0
+    assert "-> i1" in console.here("history", "bank", "--state-dir", "elsewhere").out
+    wrong = console.here("history", "bank")
+    assert wrong.code == 2 and "no instance of 'bank' has written a journal" in wrong.err
+
+
+def test_a_move_is_one_event_and_a_torn_line_costs_itself(console: Console) -> None:
+    start = {"what": "started", "task": "0_1", "epoch": 2, "instance": "i2", "source": "disk", "restored_from": 3}
+    over = {
+        "what": "handed over",
+        "task": "0_1",
+        "epoch": 2,
+        "from": "i1",
+        "to": "i2",
+        "why": "balance",
+        "instance": "i1",
+    }
+    rows: list[dict[str, Any]] = [
+        {"at_ms": 5, **start, "position": 10, "opened_ms": 7},
+        {"at_ms": 6, **over, "gap_ms": None, "pause_ms": 2},
+        {"at_ms": 8, **over, "gap_ms": 30, "pause_ms": 2},
+    ]
+    [event] = events(rows)
+    assert (event["at_ms"], event["gap_ms"], event["restored_offsets"], event["coordinator"]) == (6, 30, 7, "i1")
+    assert "0_1  i1 -> i2  balance; pause 2 ms; gap 30 ms; 7 offsets restored over disk, open for 7 ms before" in line(
+        event
+    )
+    folder = console.folder / ".orchestrator/state/bank/i1"
+    folder.mkdir(parents=True)
+    Path(folder, "journal.jsonl").write_text("\n".join([*map(json.dumps, rows), '{"at_ms": 9, "wha']))
+    assert moves(console) == [event]

@@ -1,0 +1,145 @@
+"""Where the pairs of a table go: lines on standard output, or a file of JSON lines or Parquet.
+
+One rule: a file is there whole or not at all: it is written under another name beside it, and renamed at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from orchestrator.errors import OrchestratorError, WrongUse
+from pipeline.json_values import shown
+
+ENDINGS = (".jsonl", ".ndjson", ".parquet")
+ROWS = 10_000  # of a row group
+
+
+class Target(Protocol):
+    """Takes pairs; the end of a `with` block keeps or discards what was written."""
+
+    def add(self, key: bytes, value: bytes) -> None: ...
+    def __enter__(self) -> Target: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def target(out: str | None, key_codec: str, value_codec: str) -> Target:
+    """What `--out` names. Raises WrongUse."""
+    if out is None:
+        return Lines(key_codec, value_codec)
+    path = Path(out)
+    if path.suffix not in ENDINGS:
+        raise WrongUse(f"--out {out}: the name says how it is written; let it end with {', '.join(ENDINGS)}")
+    if not path.parent.is_dir():
+        raise WrongUse(f"--out {out}: there is no folder {path.parent}; make it first")
+    return Parquet(path, key_codec, value_codec) if path.suffix == ".parquet" else Lines(key_codec, value_codec, path)
+
+
+class Lines:
+    """A JSON object a line, as `produce` reads it."""
+
+    def __init__(self, key_codec: str, value_codec: str, path: Path | None = None) -> None:
+        self._codecs = key_codec, value_codec
+        self._path = path
+        self._file = sys.stdout if path is None else _opened(path)
+
+    def add(self, key: bytes, value: bytes) -> None:
+        row = {"key": shown(self._codecs[0], key), "value": shown(self._codecs[1], value)}
+        self._file.write(json.dumps(row) + "\n")
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._path is None:
+            self._file.flush()
+        else:
+            self._file.close()
+            _end(self._path, keep=error is None)
+
+
+class Parquet:
+    """The columns `key` and `value`: text, whole numbers and numbers as such, bytes as they are, all else as JSON text."""
+
+    def __init__(self, path: Path, key_codec: str, value_codec: str) -> None:
+        try:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        except ImportError:
+            raise WrongUse(
+                "Parquet is written by pyarrow; install it with `pip install pyarrow`, or write .jsonl"
+            ) from None
+        _opened(path).close()
+        kinds = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bytes": pa.binary()}
+        kinds["custom"] = pa.binary()
+        self._pa = pa
+        self._schema = pa.schema(
+            [("key", kinds.get(key_codec, pa.string())), ("value", kinds.get(value_codec, pa.string()))]
+        )
+        self._codecs = key_codec, value_codec
+        self._path = path
+        self._writer = pq.ParquetWriter(_part(path), self._schema)
+        self._rows: tuple[list[Any], list[Any]] = [], []
+
+    def add(self, key: bytes, value: bytes) -> None:
+        for cells, codec, data in zip(self._rows, self._codecs, (key, value), strict=True):
+            cells.append(_cell(codec, data))
+        if len(self._rows[0]) >= ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            columns = [self._pa.array(cells, field.type) for cells, field in zip(self._rows, self._schema, strict=True)]
+        except (self._pa.ArrowException, TypeError) as error:
+            raise OrchestratorError(f"{self._path} cannot be written: {error}; write .jsonl") from None
+        self._writer.write_table(self._pa.Table.from_arrays(columns, schema=self._schema))
+        for cells in self._rows:
+            cells.clear()
+
+    def __enter__(self) -> Parquet:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        is_whole = False
+        try:
+            if error is None and self._rows[0]:
+                self._flush()
+            is_whole = error is None
+        finally:
+            self._writer.close()
+            _end(self._path, keep=is_whole)
+
+
+def _cell(codec: str, data: bytes) -> Any:
+    if codec in ("bytes", "custom"):
+        return data
+    return shown(codec, data) if codec in ("str", "int", "float") else data.decode(errors="replace")
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f".{path.name}.part")
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return _part(path).open("w")
+    except OSError as error:
+        raise WrongUse(f"--out {path} cannot be written ({error.strerror}); name another file") from None
+
+
+def _end(path: Path, *, keep: bool) -> None:
+    if keep:
+        _part(path).replace(path)
+    else:
+        with contextlib.suppress(OSError):
+            _part(path).unlink()
