@@ -99,7 +99,7 @@ def test_a_move_is_one_event_and_a_torn_line_costs_itself(console: Console) -> N
     ]
     [event] = events(rows)
     assert (event["at_ms"], event["gap_ms"], event["restored_offsets"], event["coordinator"]) == (6, 30, 7, "i1")
-    assert "0_1  i1 -> i2  balance; pause 2 ms; gap 30 ms; 7 offsets restored over disk, open for 7 ms before" in line(
+    assert "0_1  i1 -> i2  balance; pause 2 ms; gap 30 ms; 7 offsets restored from disk, ready after 7 ms" in line(
         event
     )
     folder = console.folder / ".orchestrator/state/bank/i1"

@@ -100,6 +100,6 @@ def line(event: Mapping[str, Any]) -> str:
         parts += [f"{name} {event[f'{name}_ms']} ms" for name in ("pause", "gap") if event[f"{name}_ms"] is not None]
     if event["restored_offsets"] is not None and event["restored_from"] != "stateless":
         restored = counted(event["restored_offsets"], "offset")
-        parts.append(f"{restored} restored over {event['restored_from']}, open for {event['opened_ms']} ms before")
+        parts.append(f"{restored} restored from {event['restored_from']}, ready after {event['opened_ms']} ms")
     where = f"{event['from']} -> {event['to']}" if event["what"] == "moved" else f"-> {event['to']}"
     return f"{at}  {event['task']}  {where}  {'; '.join(parts)}".rstrip()
