@@ -15,7 +15,7 @@ import msgspec
 
 from pipeline.codecs import BytesCodec, Codec
 from pipeline.records import Headers, RawRecord, Record
-from pipeline.tables import StoreView, TableSpec, after_prefix
+from pipeline.tables import StoreView, TableSpec
 from pipeline.time.due_index import DueIndex
 from pipeline.time.position import Place, Position
 from pipeline.time.tables import DueCall
@@ -71,7 +71,8 @@ class JoinView(TimedView[bytes, bytes]):
         self.sides = sides
         self.grace_ms = grace_ms
         self.partition = 0  # of the task: where its records are from
-        self._known_entries: dict[bytes, list[Entry]] = {}
+        self._known_entries: dict[bytes, list[Entry]] = {}  # with all of which something is not in the store yet
+        self._waiting: dict[bytes, list[bytes]] = {}  # the same, after an undo
         self._ends = tuple(DueIndex(self.scan, self._is_alone, head, _AFTER[head]) for head in _ENDS)
         self._old = tuple(DueIndex(self.scan, self.is_stored, head, _AFTER[head]) for head in _ENDS)
 
@@ -81,6 +82,7 @@ class JoinView(TimedView[bytes, bytes]):
     def undone(self) -> None:
         super().undone()
         self._known_entries.clear()
+        self._waiting = self.waiting_by_head(b"lr", _TAIL)
 
     # a record comes
 
@@ -138,17 +140,16 @@ class JoinView(TimedView[bytes, bytes]):
         found = self._known_entries.get(head)
         if found is None:
             at = len(head)
-            keys = self.scan(head, after_prefix(head) or b"")
-            found = [(read_time(k, at), read_time(k, at + TIME_BYTES)) for k in keys]
+            pairs = self.stored_under(head, self._waiting.get(head, ()))
+            found = [(read_time(k, at), read_time(k, at + TIME_BYTES)) for k, _ in pairs]
             self._known_entries[head] = found
         return found
 
     def mark_applied(self) -> None:
         super().mark_applied()
         if len(self._known_entries) > _KNOWN_KEYS:
-            waiting = self.layers.keys()
-            pending = {k[:-_TAIL] for k in waiting if k[:1] in _RECORDS}
-            self._known_entries = {head: found for head, found in self._known_entries.items() if head in pending}
+            self._waiting = self.waiting_by_head(b"lr", _TAIL)
+            self._known_entries = {head: found for head, found in self._known_entries.items() if head in self._waiting}
 
     # what ends
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from pipeline.codecs import Codec
 from pipeline.errors import CodecError, PipelineError, WindowClosed
-from pipeline.tables import StoreView, TableSpec, after_prefix
+from pipeline.tables import StoreView, TableSpec
 from pipeline.time.due_index import DueIndex
 from pipeline.time.position import Place, Position
 from pipeline.time.tables import ClosedWindow, DueCall, SessionTable
@@ -89,7 +89,8 @@ class SessionsView(TimedView[tuple[int, K], V]):
         self._expires_after_ms = windows.gap_ms + retain_ms
         self._announces = announces
         self._is_direct = False  # what a call holds is not what is stored
-        self._by_key: dict[bytes, list[Bounds]] = {}
+        self._by_key: dict[bytes, list[Bounds]] = {}  # with all of which something is not in the store yet
+        self._waiting: dict[bytes, list[bytes]] = {}  # the same, after an undo
         self._met: dict[bytes, _Met] = {}
         first = max(0, position.time_ms - self._closes_after_ms)
         self._closing = DueIndex(self.scan, self._is_open_entry, _END + time_bytes(first), _AFTER_ENDS)
@@ -105,6 +106,7 @@ class SessionsView(TimedView[tuple[int, K], V]):
     def undone(self) -> None:
         super().undone()
         self._by_key.clear()
+        self._waiting = self.waiting_by_head(_SESSION, TIME_BYTES)
 
     # open, closed, forgotten
 
@@ -143,20 +145,16 @@ class SessionsView(TimedView[tuple[int, K], V]):
         """The sessions of a key that lie at most the gap away from a time."""
         found = self._sessions(data)
         first = bisect_left(found, (at_ms - self.gap_ms, -1))
-        near = []
-        for session in found[first:]:
-            if session[1] > at_ms + self.gap_ms:
-                break
-            near.append(session)
-        return near
+        # Not until the first that begins later: a closed one may lie within the times of a longer one that is open.
+        return [session for session in found[first:] if session[1] <= at_ms + self.gap_ms]
 
     def _sessions(self, data: bytes) -> list[Bounds]:
-        """All sessions of a key. To know them again costs a look through what no store has yet."""
+        """All sessions of a key."""
         found = self._by_key.get(data)
         if found is None:
             head = _head(data)
-            entries = self._merged(head, after_prefix(head))
-            found = [(read_time(k, len(head)), read_time(raw, 0)) for k, raw in entries if raw is not None]
+            entries = self.stored_under(head, self._waiting.get(head, ()))
+            found = [(read_time(k, len(head)), read_time(raw, 0)) for k, raw in entries]
             self._by_key[data] = found
         return found
 
@@ -258,9 +256,8 @@ class SessionsView(TimedView[tuple[int, K], V]):
     def mark_applied(self) -> None:
         super().mark_applied()
         if len(self._by_key) > _KNOWN_KEYS:
-            waiting = self.layers.keys()
-            pending = {k[1 + _LENGTH_BYTES : -TIME_BYTES] for k in waiting if k.startswith(_SESSION)}
-            self._by_key = {data: found for data, found in self._by_key.items() if data in pending}
+            self._waiting = self.waiting_by_head(_SESSION, TIME_BYTES)
+            self._by_key = {data: found for data, found in self._by_key.items() if _head(data) in self._waiting}
 
     def keys_met(self, at_ms: int) -> list[tuple[bytes, K]]:
         """The keys of which a time meets a session, in the order of their bytes."""

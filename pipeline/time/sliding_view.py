@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pipeline.errors import CodecError
-from pipeline.tables import StoreView, TableSpec, after_prefix
+from pipeline.tables import StoreView, TableSpec
 from pipeline.time.due_index import DueIndex
 from pipeline.time.position import Place, Position
 from pipeline.time.tables import ClosedWindow, DueCall, HoppingTable
@@ -59,7 +59,9 @@ class SlidingView(WindowsView[K, V]):
         super().__init__(spec, store, position, order, check_owner, **rest)
         self._is_direct = False  # what a call holds is not what is stored
         self.record_key: Any = None
-        self._by_key: dict[bytes, list[Bounds]] = {}
+        self._by_key: dict[bytes, list[Bounds]] = {}  # with all of which something is not in the store yet
+        self._waiting: dict[bytes, list[bytes]] = {}  # the same, after an undo
+        self._kept_ms = max(self.retain_ms, self.grace_ms + self.windows.longest_ms)
         self._plans: dict[tuple[bytes, int], _Plan] = {}
         first = max(0, position.time_ms - self.grace_ms - self.windows.longest_ms)
         self._closing = DueIndex(self.scan, self._is_open_entry, _START + time_bytes(first), _AFTER_STARTS)
@@ -72,6 +74,7 @@ class SlidingView(WindowsView[K, V]):
     def undone(self) -> None:
         super().undone()
         self._by_key.clear()
+        self._waiting = self.waiting_by_head(_WINDOW, TIME_BYTES)
 
     def is_late(self, key: Any, timestamp_ms: int) -> bool:
         try:
@@ -94,8 +97,8 @@ class SlidingView(WindowsView[K, V]):
         found = self._by_key.get(data)
         if found is None:
             head = _head(data)
-            pairs = self._merged(head, after_prefix(head))
-            found = [(read_time(k, len(head)), read_time(raw, 0)) for k, raw in pairs if raw is not None]
+            pairs = self.stored_under(head, self._waiting.get(head, ()))
+            found = [(read_time(k, len(head)), read_time(raw, 0)) for k, raw in pairs]
             self._by_key[data] = found
         return found
 
@@ -203,7 +206,8 @@ class SlidingView(WindowsView[K, V]):
     def mark_applied(self) -> None:
         super().mark_applied()
         if len(self._by_key) > _KNOWN_KEYS:
-            self._by_key.clear()
+            self._waiting = self.waiting_by_head(_WINDOW, TIME_BYTES)
+            self._by_key = {data: found for data, found in self._by_key.items() if _head(data) in self._waiting}
 
     def shown(self) -> Iterator[Any]:
         decode = self.keys_spec.key_codec.decode
@@ -230,6 +234,10 @@ class SlidingView(WindowsView[K, V]):
             self._note(entry, None)
             self.layers.remember(index, None)
             self.layers.remember(entry, None)
+
+    def _expires(self, key: bytes) -> Place:
+        """A window is kept, unseen, for as long as one that is open may still take over what it holds."""
+        return self.windows.end_of(read_time(key)) - 1 + self._kept_ms, self.order, key[_HEAD:]
 
     def _is_open_entry(self, key: bytes) -> bool:
         place: Place = self._closes(key)

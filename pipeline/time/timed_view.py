@@ -7,14 +7,14 @@ how far time has come, an index by time (`DueIndex`) says what is next, and both
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from pipeline.codecs import Codec
 from pipeline.errors import PipelineError
 from pipeline.expiry import STREAM_TIME_KEY
 from pipeline.table_view import TableView
-from pipeline.tables import StoreView, TableSpec
+from pipeline.tables import StoreView, TableSpec, after_prefix
 from pipeline.time.due_index import DueIndex
 from pipeline.time.position import Place, Position, stored
 from pipeline.time.tables import DueCall
@@ -133,6 +133,25 @@ class TimedView(TableView[K, V]):
     def scan(self, start: bytes, stop: bytes) -> Iterator[bytes]:
         """Keys that are stored or written, in order."""
         return (key for key, raw in self._merged(start, stop) if raw is not None)
+
+    def stored_under(self, head: bytes, waiting: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
+        """What lies under a prefix, in order; `waiting`: its keys that were written and are not in the store yet. It costs
+        what lies there, where `_merged` looks through all that waits."""
+        try:
+            found: dict[bytes, bytes | None] = dict(self._store.range(head, after_prefix(head)))
+        except Exception as error:
+            self.fault = error
+            raise
+        found.update((k, self._known.get(k)) for k in waiting)
+        return [(k, raw) for k, raw in sorted(found.items()) if raw is not None]
+
+    def waiting_by_head(self, heads: bytes, tail_bytes: int) -> dict[bytes, list[bytes]]:
+        """The keys that begin with one of the bytes of `heads` and are not in the store yet, by all but their tails."""
+        found: dict[bytes, list[bytes]] = {}
+        for k in self.layers.keys():  # noqa: SIM118 - of layers, not of a dict
+            if k[:1] and k[0] in heads:
+                found.setdefault(k[:-tail_bytes], []).append(k)
+        return found
 
     def is_stored(self, key: bytes) -> bool:
         return self._stored(key) is not None

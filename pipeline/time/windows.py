@@ -93,13 +93,13 @@ class Tumbling:
 
     def starts(self, timestamp_ms: int) -> list[int]:
         if self._zone is not None:
-            return [max(0, self._local_start(timestamp_ms, self._zone))]
+            return [max(0, self._local_window(timestamp_ms, self._zone)[0])]
         start = (timestamp_ms - self.offset_ms) // self.size_ms * self.size_ms + self.offset_ms
         return [max(0, start)]
 
     def end_of(self, start_ms: int) -> int:
         if self._zone is not None:
-            return self._local_end(start_ms, self._zone)
+            return self._local_window(start_ms, self._zone)[1]
         return (start_ms - self.offset_ms) // self.size_ms * self.size_ms + self.offset_ms + self.size_ms
 
     def described(self) -> dict[str, Any]:
@@ -112,11 +112,20 @@ class Tumbling:
         days = self.size_ms // _DAY_MS
         return (local - _EPOCH).days // days * days
 
-    def _local_start(self, timestamp_ms: int, zone: ZoneInfo) -> int:
-        return self._at(self._local_day(timestamp_ms, zone), zone)
-
-    def _local_end(self, start_ms: int, zone: ZoneInfo) -> int:
-        return self._at(self._local_day(start_ms, zone) + self.size_ms // _DAY_MS, zone)
+    def _local_window(self, timestamp_ms: int, zone: ZoneInfo) -> tuple[int, int]:
+        """Start and end. A clock that is put back or forward may show a time before the start on a window's own day, so
+        the instants decide."""
+        days = self.size_ms // _DAY_MS
+        far_ms = self._at(_FAR_DAY // days * days, zone)
+        if timestamp_ms >= far_ms:
+            start = far_ms + (timestamp_ms - far_ms) // self.size_ms * self.size_ms
+            return start, start + self.size_ms
+        day = self._local_day(timestamp_ms, zone)
+        while timestamp_ms < (start := self._at(day, zone)):
+            day -= days
+        while timestamp_ms >= (end := self._at(day + days, zone)):
+            day, start = day + days, end
+        return start, end
 
     def _at(self, day: int, zone: ZoneInfo) -> int:
         local = _EPOCH + timedelta(days=day, milliseconds=self.offset_ms)
@@ -124,6 +133,9 @@ class Tumbling:
 
 
 _EPOCH = datetime(1970, 1, 1)
+_FAR_DAY = (
+    2_900_000  # in the year 9909: calendars end in 9999, times of records do not, so days have 24 hours from here
+)
 
 
 def _zone(name: Any, size_ms: int) -> ZoneInfo:

@@ -55,3 +55,24 @@ def test_hopping(ms: int, size: int, every: int) -> None:
     size, every = max(size, every), min(size, every)
     windows = Hopping(timedelta(milliseconds=size), every=timedelta(milliseconds=every))
     assert windows.starts(ms) == [start for start in range(0, ms + 1, every) if start <= ms < start + size]
+
+
+def follow_each_other(windows: Tumbling, ms: int) -> None:
+    start, end = window(windows, ms)
+    assert start <= ms < end and window(windows, end)[0] == end
+    assert window(windows, start) == (start, end) and window(windows, end - 1) == (start, end)
+
+
+def test_a_day_that_begins_in_an_hour_of_a_change() -> None:
+    late_start = Tumbling(days=1, zone="Europe/Paris", offset=timedelta(hours=2, minutes=30))
+    spring, autumn = at("2024-03-31T00:00"), at("2024-10-27T00:00")  # at 2:00 it is 3:00; at 3:00 it is 2:00
+    for midnight in (spring, autumn):
+        for quarter in range(100):
+            follow_each_other(late_start, midnight + quarter * 900_000)
+
+
+def test_times_beyond_the_calendar() -> None:
+    """Microseconds taken for milliseconds lie there."""
+    days = Tumbling(days=1, zone="Europe/Paris")
+    for ms in (250_560_000_000_000, 253_402_300_799_999, 1_700_000_000_000_000, (1 << 63) - 1):
+        follow_each_other(days, ms)
