@@ -31,6 +31,7 @@ from pipeline.processors import (
     checked_backoff,
     checked_batch,
     checked_concurrency,
+    checked_late,
     checked_on_error,
     checked_others,
     checked_retries,
@@ -249,7 +250,8 @@ class App(Declares, DeclaresTables, DeclaresTime, DeclaresJoins):
             retries=tries,
         )
         is_used = tries > 0 or waits(found.on_error, self.on_error)
-        self.processors[name] = replace(found, backoff_s=checked_backoff(name, backoff, is_used=is_used))
+        made = replace(found, backoff_s=checked_backoff(name, backoff, is_used=is_used))
+        self.processors[name] = checked_late(made)
 
     def _add_due(
         self, what: str, function: Callable[..., Any], timed: Any, others: Sequence[Any], options: Options
@@ -274,8 +276,9 @@ class App(Declares, DeclaresTables, DeclaresTime, DeclaresJoins):
         sides = checked_sides(self, left, right)
         found = self._called(function, others, options, leading=2)
         join = JoinDef(self, found.name, *sides, within=within, grace=grace, kind=kind, on_late=on_late)
+        made = checked_late(replace(found, sources=tuple(dict.fromkeys(sides)), join=join))
         self._add_stored(join)
-        self.processors[found.name] = replace(found, sources=tuple(dict.fromkeys(sides)), join=join)
+        self.processors[found.name] = made
 
     def _called(
         self, function: Callable[..., Any], others: Sequence[Any], options: Options, leading: int = 1

@@ -182,3 +182,18 @@ def app_of(window: Any) -> App:
 
 def described(window: Any) -> dict[str, Any]:
     return app_of(window).describe()
+
+
+def test_late_records_do_not_come_back_to_who_reads_them() -> None:
+    app = App("x", partitions=1)
+    beats, others = app.topic("beats", key=str, value=int), app.topic("others", key=str, value=int)
+    counts = app.table("counts", key=str, value=int, default=int, window=Tumbling(hours=1), on_late=beats)
+    with pytest.raises(DefinitionError, match="late records to 'beats', which it reads"):
+
+        @app.processor(beats, counts)
+        def count(beat: Any, counts: Any) -> None: ...
+
+    with pytest.raises(DefinitionError, match="late records to 'others', which it reads"):
+
+        @app.join(beats, others, within=timedelta(hours=1), on_late=others)
+        def match(beat: Any, other: Any) -> None: ...
