@@ -45,7 +45,7 @@ def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "C2          1     0  t1-1\n"
         "\n"
         "moved    t1-1: C1 -> C2\n"
-        "sticky: 4 partitions, 3 members, 1 moves, 1 to 2 each, balance score 2\n"
+        "sticky: 4 partitions, 3 members, 1 move, 1 to 2 each, balance score 2\n"
     )
 
 

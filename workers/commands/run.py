@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
 import time
@@ -23,6 +24,7 @@ from orchestrator.settings import GROUP, group_settings_of
 from orchestrator.weights import strange
 from pipeline.app import App
 from pipeline.loading import load
+from state.errors import StateError
 from state.log.protocol import GroupLog
 from workers import log_lines, topic_identities
 from workers.commands.show import warn_of_idle
@@ -33,10 +35,11 @@ from workers.fleet.fleet import Fleet, Host, ProcessHost
 from workers.fleet.named import NamedInstance
 from workers.log.logs import BUSY_MS, log_path, log_url, open_log, show_log
 from workers.log.patient_log import PatientLog, open_patiently
-from workers.prepare import prepare
+from workers.prepare import Prepared, prepare
 from workers.spec import InstanceSpec
 
 INSTANCES_MAX = 1_000
+KEPT_S = 2.0
 DOWN_MS = 24 * 3_600_000  # how long an app may be down without a thought
 
 
@@ -168,10 +171,20 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
         print(f"{who}, {counted(tasks, 'task')}, {show_log(spec.log)}", flush=True)
         code = await fleet.run(count)
         if code == 0:
-            await topic_identities.keep_positions(patient, prepared)
+            await _positions_are_kept(log, prepared)
         return 128 + received[0] if received and received[0] == signal.SIGINT else code
     finally:
         await log.close()
+
+
+async def _positions_are_kept(log: GroupLog, prepared: Prepared) -> None:
+    """For the next start, which notices with it that positions have gone. A log that takes no writes is not waited for: the
+    end of this process is not to wait for a word that only helps."""
+    try:
+        async with asyncio.timeout(KEPT_S):
+            await topic_identities.keep_positions(log, prepared)
+    except (StateError, TimeoutError) as error:
+        logging.getLogger("orchestrator.run").info("which partitions have positions is not kept: %s", error)
 
 
 def fleet_for(host: Host, log: GroupLog, spec: InstanceSpec, credentials: Credentials) -> Fleet:
