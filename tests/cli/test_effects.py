@@ -217,6 +217,7 @@ def test_a_heartbeat_a_minute(console: Console) -> None:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl")
+@pytest.mark.long  # tests/attacks has the short form
 def test_tls_between_machines(console: Console) -> None:
     """127.1 is this machine in a form that is not taken for it. Both ends show certificates, or nothing is said."""
     fleet, other = (certificate(console.folder, name) for name in ("fleet", "other"))
@@ -232,6 +233,7 @@ def test_tls_between_machines(console: Console) -> None:
         assert refused.code == 3 and refused.out == "", (stranger, refused)
 
 
+@pytest.mark.long  # half a minute of commands, one after the other
 def test_one_place_and_one_access_for_every_command(console: Console) -> None:
     """Of each command that takes them: the log, the secret and the certificates that were named are those it uses."""
     console.run(*SOON)
