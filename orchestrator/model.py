@@ -92,7 +92,7 @@ class Owner:
     term: int
 
     def without_writer(self, term: int) -> Owner:
-        """The record that follows where a writer is fenced, or a task is nobody's any more."""
+        """Returns the record that follows where a writer is fenced, or where the task has no owner any more."""
         return Owner(self.task, self.epoch + 1, self.member, "", term)
 
 

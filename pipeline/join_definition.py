@@ -67,7 +67,7 @@ class JoinDef(TimedDef[Any]):
         return tuple(side for side, of in ((LEFT, self.left), (RIGHT, self.right)) if of.topic == topic)
 
     def announces_alone(self, side: int) -> bool:
-        """Whether a record of a side that nothing matched is told of."""
+        """Whether the function is called with a record of this side alone, where nothing has matched it."""
         return self.join_kind == "outer" or (self.join_kind == "left" and side == LEFT)
 
     def view(

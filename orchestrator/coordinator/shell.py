@@ -152,8 +152,8 @@ class Coordinator:
             )
 
     async def keep_operation(self, facts: Mapping[str, object]) -> None:
-        """Has the log know a scale-down that is about to begin. Under the lock. Raises NotCoordinator, which ends the term:
-        the loops that would be told so may wait for a log that takes no writes."""
+        """Has the log know a scale-down that is about to begin. Under the lock. Raises NotCoordinator, which ends the term
+        at once: the loops, whose writes would be refused as well, may wait for a log that takes none."""
         try:
             await self.ledger.put_operations([*self._operations.values(), facts])
         except NotCoordinator as error:

@@ -54,7 +54,7 @@ class Cluster:
         gathering: bool = True,
         former: str = "",
     ) -> Coordinator:
-        """A coordinator that took office now: it has read the owner records, and heard nobody."""
+        """A coordinator that took office now: it has read the owner records, and received nothing from members."""
         group = Group(
             self.settings,
             tasks,

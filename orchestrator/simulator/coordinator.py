@@ -26,10 +26,10 @@ class Downlink(Protocol):
     """What a coordinator needs of the network."""
 
     def down(self, session: int, event: mem.MemberEvent, /) -> None:
-        """The member of the session hears the event, in its time."""
+        """Delivers the event to the member of the session, in its time."""
 
     def close(self, session: int, fenced: bool, /) -> None:
-        """The coordinator ends a session; a fenced writer is told so."""
+        """Ends a session of the coordinator; a fenced writer receives that as the reason."""
 
 
 class Watch:

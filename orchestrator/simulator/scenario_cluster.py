@@ -90,7 +90,7 @@ class ScenarioCluster(Cluster):
         self.version: tuple[TaskRange, ...] | None = None  # what the app has, once a topic grew
         self.measures: dict[TaskId, int] = {}  # bytes of state, or records a second, as the setting `weights` says
         self._begun = 0
-        self._leaving: set[str] = set()  # instances whose process was told to leave
+        self._leaving: set[str] = set()  # instances whose process received a request to leave
         self._host = Process(self.scheduler, "coordinator")
         self.coordinator = self._coordinate(0)
 
@@ -171,7 +171,7 @@ class ScenarioCluster(Cluster):
         """Open a session with the coordinator."""
         instance = node.join_request.instance
         if self._workers_of(instance) == [node] and not node.machine.leaving:
-            self._leaving.discard(instance)  # another process, that nobody told
+            self._leaving.discard(instance)  # another process, which has received no such request
         if instance in self._leaving and not node.machine.leaving:
             node.machine.step(mem.LeaveWanted(), self.now_ms)
         self.network.connect(node, self.coordinator)

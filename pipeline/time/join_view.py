@@ -1,6 +1,6 @@
 """The records of a join that are not over: one stored table for both sides. Nobody but the join sees it.
 
-One rule: a record matches while it is not over, is told of once where nothing matched, and is forgotten when the task's
+One rule: a record matches while it is not over, is announced once where nothing matched, and is forgotten when the task's
 position has passed its end. Stored: side + key with its length + time + offset -> value and headers, and for the order
 in which they end side's index + end + key + offset -> whether it has matched.
 """
@@ -44,7 +44,7 @@ class _Kept(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a join: its topic, how long after its time a record matches, and whether one is told of alone."""
+    """One side of a join: its topic, how long after its time a record matches, and whether one is announced alone."""
 
     topic: str
     key_codec: Codec[Any]
@@ -116,7 +116,7 @@ class JoinView(TimedView[bytes, bytes]):
             self._ends[side].added(index)
 
     def mark_matched(self, side: int, key: bytes, entry: Entry) -> None:
-        """A record has matched: it is not told of alone."""
+        """Notes that a record has matched: it is not announced alone."""
         index = self._index(side, key, *entry)
         if self._stored(index) == _ALONE:
             self.layers.put({index: _MATCHED}, self.position.time_ms)
@@ -158,7 +158,7 @@ class JoinView(TimedView[bytes, bytes]):
         return None if first is None else first[0]
 
     def _first(self) -> tuple[Place, bytes, int] | None:
-        """The record that is over first, of those that are told of alone: its place, index and side."""
+        """Returns the record that is over first, of those that are announced alone: its place, index and side."""
         best: tuple[Place, bytes, int] | None = None
         for side in (LEFT, RIGHT):
             index = self._ends[side].first() if self.sides[side].announced_alone else None
@@ -179,7 +179,7 @@ class JoinView(TimedView[bytes, bytes]):
         return DueCall(place, pair, record.timestamp_ms, key, None)
 
     def begin(self, due: DueCall) -> None:
-        """It was told: never again, whatever else lies at its place."""
+        """Notes that it is announced: never again, whatever else lies at its place."""
         side = due.place[1] - self.order
         self.layers.put({_ENDS[side] + time_bytes(due.place[0]) + due.place[2]: _MATCHED}, self.position.time_ms)
 

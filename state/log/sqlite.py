@@ -339,9 +339,11 @@ class SqliteLog:
         return removed
 
     async def _shrink(self) -> None:
-        """All free pages, a few at a time: what is written in between may take some of them."""
-        while await self._write(partial(self._upkeep.shrink, _SHRINK_PAGES)):
-            pass
+        """Gives the free pages back, a few at a time, for as long as they become fewer: what is written meanwhile takes and
+        frees some, and a file that was made by other means may give none."""
+        before = await self._write(partial(self._upkeep.shrink, _SHRINK_PAGES))
+        while before and (left := await self._write(partial(self._upkeep.shrink, _SHRINK_PAGES))) < before:
+            before = left
 
     async def _compact_partition(self, partition: Partition, *, stands_on_base: bool) -> int:
         part = (await self.read(lambda db: find_part(db, partition))).id

@@ -66,13 +66,13 @@ class Upkeep:
             assert found is not None
             return found
 
-    def shrink(self, pages: int) -> bool:
-        """Gives some free pages back to the file system; returns whether there are more. Raises StateError."""
+    def shrink(self, pages: int) -> int:
+        """Gives some free pages back to the file system; returns how many are left. Raises StateError."""
         self._writer.identity.check()
         try:
             # A pragma without columns: `execute` would take one step of it, which is one page.
             self._writer.db.executescript(f"pragma incremental_vacuum({pages:d})")
-            return bool(self._writer.db.execute("pragma freelist_count").fetchone()[0])
+            return int(self._writer.db.execute("pragma freelist_count").fetchone()[0])
         except sqlite3.Error as error:
             raise explain(error, self._path) from error
 

@@ -91,7 +91,7 @@ class FaultyNetwork(Network):
         coordinator.process.after(delay, deliver)
 
     def close(self, session: int, fenced: bool) -> None:
-        """The coordinator ends a session; a fenced writer is told so."""
+        """Ends a session of the coordinator; a fenced writer receives that as the reason."""
         link = self.faulty(session)
         if link is None:
             return

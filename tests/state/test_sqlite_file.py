@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -354,3 +355,19 @@ async def test_a_trim_is_many_small_transactions_and_gives_its_pages_back(tmp_pa
     assert await trimming == 100 and between >= 3
     await log.close()
     assert path.stat().st_size < size / 10
+
+
+async def test_a_file_that_gives_no_pages_back_is_trimmed_all_the_same(tmp_path: Path) -> None:
+    """One that was copied by other means keeps its free pages for what is written next."""
+    path = tmp_path / "log.db"
+    log = await made(path)
+    await log.append({T0: [NewRecord(b"k", bytes(50_000), 0) for _ in range(40)]})
+    await log.close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("pragma auto_vacuum=none")
+        connection.execute("pragma journal_mode=delete")
+        connection.execute("vacuum")
+        assert connection.execute("pragma auto_vacuum").fetchone() == (0,)
+    log = await open_sqlite(path, create=False)
+    assert await asyncio.wait_for(log.trim({T0: 40}), 30) == 40
+    await log.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import re
 from pathlib import Path
 
@@ -165,3 +166,11 @@ def test_the_alerts_of_the_docs_use_metrics_that_there_are() -> None:
     text = (ROOT / "docs/metrics.md").read_text()
     named = set(re.findall(r"orchestrator_[a-z_]+", text.partition("groups:")[2]))
     assert len(named) == 3 and named <= {family.name for family in fam.FAMILIES}
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(math.inf, "+Inf"), (-math.inf, "-Inf"), (math.nan, "NaN"), (2.0, "2"), (0.5, "0.5")]
+)
+def test_numbers_are_written_as_the_format_has_them(value: float, shown: str) -> None:
+    family = next(one for one in fam.FAMILIES if one.kind == "gauge" and not one.labels)
+    assert page([({}, {family.name: [((), [value])]})]).splitlines()[-1] == f"{family.name} {shown}"

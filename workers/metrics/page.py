@@ -4,6 +4,7 @@ have the labels of whoever measured before their own. Pure.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from workers.metrics.families import FAMILIES, Family
@@ -54,4 +55,6 @@ def _text(value: str) -> str:
 
 
 def _number(value: float) -> str:
+    if not math.isfinite(value):  # as the format writes them
+        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
     return str(int(value)) if value == int(value) else repr(value)
