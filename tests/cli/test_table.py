@@ -116,7 +116,8 @@ def test_wrong_use(console: Console) -> None:
         assert done.code == 2 and said in done.err and done.err.count("\n") == 1, done
     assert not list(console.folder.glob("*x.*"))
     wrong = console.write("wrong.secret", "")
-    wrong.write_text((console.folder / ".orchestrator/bank.db-bank.secret").read_text().replace("1", "2"))
+    right, key = (console.folder / ".orchestrator/bank.db-bank.secret").read_text().split()
+    wrong.write_text(f"{right} {'0' if key[0] != '0' else '1'}{key[1:]}\n")
     wrong.chmod(0o600)
     assert console.here("table", "dump", "bank", "balances", "--secret-file", str(wrong)).code in (2, 3)
     run.terminate()
