@@ -9,9 +9,9 @@ import argparse
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 
 from orchestrator.cli.arguments import Describable, Parser, described
+from orchestrator.cli.commands import COMMANDS, place_called
 from orchestrator.error_report import EXTRAS
 
 SHELLS = ("bash", "zsh", "fish")
@@ -50,12 +50,10 @@ def run(argv: list[str]) -> int:
 
 def commands() -> list[Command]:
     """Returns what each command takes. Imports them all."""
-    table = import_module("orchestrator.cli.main").COMMANDS
     found: list[Command] = []
-    for name, (place, text) in table.items():
-        module, _, function = place.partition(":")
+    for name, (place, text) in COMMANDS.items():
         try:
-            parser = described(getattr(import_module(module), function))
+            parser = described(place_called(place))
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] not in EXTRAS:
                 raise

@@ -1,8 +1,8 @@
-"""`orchestrator COMMAND ...`: a table of command names and the module that owns each, imported when called.
+"""`orchestrator COMMAND ...`: finds the command in the table, calls it, and sees its answer written.
 
 One rule: an error is one line on stderr, `error: what; where; what to do`, and an exit code of the table in cli.md;
 never a traceback of ours unless --debug is given. Errors are written by error_report.py. This module imports
-nothing but that and the standard library.
+nothing but that, the table and the standard library.
 """
 
 from __future__ import annotations
@@ -12,39 +12,9 @@ import signal
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
-from importlib import import_module
 
+from orchestrator.cli.commands import COMMANDS, place_called
 from orchestrator.error_report import fail, is_unwritable, report
-
-COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("examples.demo.command:run", "the whole tour on real data, in three minutes"),
-    "run": ("workers.commands.run:run", "run an app's instances"),
-    "produce": ("workers.commands.produce:run", "write records from standard input to a topic"),
-    "consume": ("workers.commands.consume:run", "print a topic's records"),
-    "status": ("workers.commands.status:run", "who runs what"),
-    "scale-up": ("workers.commands.scale_up:run", "add instances"),
-    "scale-down": ("workers.commands.scale_down:run", "let a share of the instances hand over and leave"),
-    "topics": ("workers.commands.topics:run", "topics of an app: list, create, grow, how long they are kept, rights"),
-    "log": ("workers.commands.log:run", "copy an embedded log while it is used"),
-    "snapshot": ("workers.commands.snapshot:run", "list, verify or prune snapshots"),
-    "broker": ("workers.commands.broker:run", "start and stop a Kafka broker for development"),
-    "query": ("workers.commands.query:run", "read a key of a table"),
-    "board": ("workers.commands.board:run", "print a Grafana board of the metrics"),
-    "table": ("workers.commands.table:run", "scan a table, or dump it into a file"),
-    "explain": ("workers.commands.explain:run", "why a task is where it is, and what it waits for"),
-    "history": ("workers.commands.history:run", "what moved, when, why, and for how long"),
-    "wait": ("workers.commands.wait:run", "wait until the group is stable"),
-    "resume": ("workers.commands.resume:run", "let a halted task go on, with its record or behind it"),
-    "drain": ("workers.commands.drain:run", "let one instance hand over and leave"),
-    "secret": ("workers.commands.secret:run", "where the application's secret is; files that allow less"),
-    "backfill": ("pipeline.spark.commands:backfill", "compute state from history on Spark"),
-    "verify": ("pipeline.spark.commands:verify", "compare live state with Spark's batch answer"),
-    "simulate": ("orchestrator.cli.simulate:run", "play a scenario file: an operator's what-if"),
-    "bench": ("orchestrator.cli.bench:run", "measure how protocols rebalance, in virtual time"),
-    "config": ("orchestrator.cli.config:run", "show every setting and where it comes from"),
-    "completion": ("orchestrator.cli.completion:run", "print a script that completes commands in a shell"),
-    "assign": ("orchestrator.cli.assign:run", "compute a partition assignment from a description"),
-}
 
 
 def usage() -> str:
@@ -95,9 +65,8 @@ def _run(argv: Sequence[str]) -> int:
         return fail(f"no command '{name}'; {hint}", 2)
     debug = "--debug" in rest
     rest = [word for word in rest if word != "--debug"]
-    module, _, function = known[0].partition(":")
     try:
-        command = getattr(import_module(module), function)
+        command = place_called(known[0])
         if signal.getsignal(signal.SIGINT) is _interrupted:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return int(command(rest))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.commands import COMMANDS
 from orchestrator.cli.completion import SHELLS, commands
-from orchestrator.cli.main import COMMANDS
 from orchestrator.cli.settings import TABLE
 from tests.cli.console import Console
 

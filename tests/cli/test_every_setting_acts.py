@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.main import COMMANDS
+from orchestrator.cli.commands import COMMANDS
 from orchestrator.cli.settings import TABLE
 from tests.cli.console import Console
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.cli.main import COMMANDS
+from orchestrator.cli.commands import COMMANDS
 from tests.cli.console import Console
 
 HERE = {"demo", "backfill", "verify", "assign"}  # in other hands, or they start for real

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
+from orchestrator.cli.commands import HOSTS, place_called
 from orchestrator.cli.settings import PLACE, TABLE, refuse_idle
 from orchestrator.coordinator.handshake import Credentials
 from orchestrator.coordinator.secret import Right
@@ -68,10 +69,8 @@ def run(argv: list[str]) -> int:
         settings=settings,
         **instance_values(args, folder),
     )
-    if args.on == "spark":
-        from importlib import import_module
-
-        return int(import_module("pipeline.spark.hosting").run_fleet(spec, count, args.master or ""))
+    if args.on in HOSTS:
+        return int(place_called(HOSTS[args.on])(spec, count, args.master or ""))
     return asyncio.run(run_fleet(ProcessHost(), spec, count))
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
+from orchestrator.cli.commands import place_called
 from orchestrator.cli.settings import PLACE
 from orchestrator.errors import RefusedBySafety, WrongUse
 from orchestrator.names import counted
@@ -42,8 +42,7 @@ VERBS: dict[str, tuple[str, str]] = {
 def run(argv: list[str]) -> int:
     """Runs `orchestrator topics`; its exit code. Raises WrongUse."""
     if argv and argv[0] in VERBS:
-        module, _, name = VERBS[argv[0]][0].partition(":")
-        return int(getattr(import_module(module), name)(argv[1:]))
+        return int(place_called(VERBS[argv[0]][0])(argv[1:]))
     rows = "; ".join(f"{verb}: {text}" for verb, (_, text) in VERBS.items())
     parser = Parser(
         "topics", f"Topics of an app. {rows}. `orchestrator topics VERB --help` tells the options of a verb."

@@ -67,7 +67,7 @@ class Patience:
                 if self._end.reason:
                     raise LogTimedOut(self._end.reason) from error
                 self._away(error, begun)
-                await asyncio.sleep(pause)
+                await asyncio.sleep(min(pause, self._left_s()))
                 pause = min(PAUSE_MAX_S, pause * 2)
             else:
                 self._end.reason = ""
@@ -75,14 +75,19 @@ class Patience:
                     self._back()
                 return answer
 
+    def _left_s(self) -> float:
+        """Seconds to the last try: at the limit, or soon where that has passed."""
+        return max(PAUSE_S, self._since + self._limit_s - self._clock())
+
     def _away(self, error: LogUnavailable, begun: float) -> None:
-        now = self._clock()
+        """Gives up after a try that began past the limit. One that began before it tells nothing of the log of now: the
+        process may have been stopped in between."""
         if not self.reason:
             self._since = begun
             self.waits += 1
             log.warning("waiting for the log to be %s: %s", "written" if self._kind == "write" else "read", error)
         self.reason = str(error)
-        if now - self._since >= self._limit_s:
+        if begun - self._since >= self._limit_s:
             self._end.reason = (
                 f"the log could not be used for {self._limit_s:g} s ({error}); nothing is lost: what was not committed is "
                 "processed again at the next start; --log-timeout says how long to wait"
