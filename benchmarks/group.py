@@ -25,7 +25,7 @@ from pathlib import Path
 from random import Random
 
 from benchmarks.assignors import in_turns, lines_within, processor
-from benchmarks.group_rounds import Round, Steps
+from benchmarks.group_rounds import Steps, TimedRound
 from benchmarks.heartbeats import (
     CREDENTIALS,
     Crash,
@@ -69,14 +69,13 @@ class Change:
 
 def rounds(instances: int, tasks: int, learners: int) -> list[Change]:
     """From rest to rest, several times."""
-    made = Round(instances, tasks, Settings(max_learners_per_instance=learners))
-    made.stable_start()
+    made = TimedRound(instances, tasks, Settings(max_learners_per_instance=learners))
     found = []
 
     def change(what: str, begin: Callable[[], None]) -> None:
         before = made.handed_over
         begin()
-        found.append(Change(what, made.run(), made.handed_over - before))
+        found.append(Change(what, made.timed_run(), made.handed_over - before))
 
     change("all join, their tasks with them", lambda: None)
     change("a heartbeat of each, nothing new", lambda: [node.report() for node in made.nodes.values()] and None)
@@ -222,7 +221,7 @@ async def settled(control: Connection) -> None:
 
 
 async def joined(address: str, number: int, instances: int, tasks: int) -> Connection:
-    """A worker of the group at rest, with the tasks that stable_start gave it."""
+    """A worker of the group at rest, with the tasks that a round at rest gave it."""
     name = f"stream-{number:05}"
     status = status_of(tasks_of(number, instances, tasks))
     link = await connect(address, CREDENTIALS)
@@ -232,7 +231,7 @@ async def joined(address: str, number: int, instances: int, tasks: int) -> Conne
 
 
 def tasks_of(number: int, instances: int, tasks: int) -> list[TaskId]:
-    """What stable_start gave to a worker."""
+    """What a round at rest gave to a worker."""
     return [TaskId(n % 10, n // 10) for n in by_task(tasks)[number::instances]]
 
 

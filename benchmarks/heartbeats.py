@@ -13,7 +13,7 @@ import itertools
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -21,7 +21,6 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.group_rounds import Round
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.connection import Connection
 from orchestrator.coordinator.handshake import Credentials
@@ -30,8 +29,9 @@ from orchestrator.coordinator.secret import KEY_BYTES, Right, Secret
 from orchestrator.coordinator.services import Services
 from orchestrator.coordinator.shell import Coordinator
 from orchestrator.group import events as ev
-from orchestrator.model import MemberStatus, Owner, Settings, TaskId
-from orchestrator.simulator.ledger import Ledger
+from orchestrator.model import MemberStatus, Settings, TaskId
+from orchestrator.simulator.ledger import KeptLedger
+from orchestrator.simulator.round import Round
 
 HEAD = "POST /beat HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
 
@@ -66,39 +66,6 @@ async def listening(coordinator: Coordinator, credentials: Credentials = CREDENT
     services = Services(credentials)
     coordinator.listen(services)
     return services, await services.open()
-
-
-class KeptLedger:
-    """The simulator's ledger: writes cost nothing, so that only the coordinator is measured."""
-
-    term = 1
-
-    def __init__(self, owners: Iterable[Owner]) -> None:
-        self.kept = Ledger()
-        self.kept.acquire("bench", None)
-        self.kept.record(self.term, owners)
-
-    async def renew(self) -> None:
-        self.kept.renew(self.term)
-
-    async def owners(self) -> Sequence[Owner]:
-        return list(self.kept.owners.values())
-
-    async def record_owners(self, records: Sequence[Owner]) -> None:
-        self.kept.record(self.term, records)
-
-    async def fence(self, writer: str) -> tuple[TaskId, ...]:
-        return self.kept.fence(self.term, writer)
-
-    async def generation(self) -> int:
-        return 0
-
-    async def put_generation(self, generation: int) -> None: ...
-
-    async def operations(self) -> Sequence[Mapping[str, object]]:
-        return []
-
-    async def put_operations(self, facts: Sequence[Mapping[str, object]]) -> None: ...
 
 
 class Counting(Coordinator):
@@ -146,8 +113,7 @@ def status_of(tasks: Sequence[TaskId], beat: int = 0) -> MemberStatus:
 
 async def serve(instances: int, tasks: int, connections: int) -> None:
     """A coordinator with a large group at rest; prints its address, then does what it is asked."""
-    made = Round(instances, tasks)
-    made.stable_start()
+    made = Round(instances, tasks, at_rest=True)
     pauses = Pauses()
     placed = list(made.group.owners.values())
     per_writer = {w: sorted(made.group.by_transactional_id.of(w)) for w in made.group.by_transactional_id}

@@ -2,6 +2,7 @@
 
 Definitions live in other rooms; this is a lazy table of them (text), so that the package at the bottom imports none
 of the rooms above it. Users import from one distinctive place: `from orchestrator import App, Record, Table, Sink`.
+Its rooms are imported by workers and pipeline/spark. Start at `model.py`, then `group/`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The clocks that the shells read. One rule: the pure cores read none; the time comes to them as an argument.
 
-Intervals are measured with `monotonic_ms`; `wall_ms` is for what people, or another process, read.
+Intervals are measured with `monotonic_ms` on a loop, which may be one of virtual time, and with `monotonic_s` elsewhere;
+`wall_ms` is for what people, or another process, read.
 """
 
 from __future__ import annotations
@@ -12,6 +13,11 @@ import time
 def monotonic_ms() -> int:
     """Returns the time of the running loop, which no clock on a wall moves. Called on the loop only."""
     return int(asyncio.get_running_loop().time() * 1000)
+
+
+def monotonic_s() -> float:
+    """Returns the seconds of a clock that nobody sets."""
+    return time.monotonic()
 
 
 def wall_ms() -> int:

@@ -91,6 +91,7 @@ MAY_USE = {
     "pipeline/overlap.py": {"asyncio"},  # awaits user code
     "pipeline/app.py": {"importlib", "sys"},  # the module that declares an app; who runs one is named as text
     "pipeline/failures.py": {"importlib"},  # frames of the import machinery are left out
+    "orchestrator/simulator/benchmark/yardstick.py": {"random"},  # drawn from the seed that it is given
 }
 
 
@@ -330,3 +331,40 @@ def test_changes_of_state_are_seen() -> None:
     assert [line for line, _ in changes_of_state(ast.parse(seen.replace("; ", "\n")))] == [1, 2, 3, 4, 5]
     unseen = "found.add(1)\nself.group = 2\ngroup.moves.get(t)\nx = group.moves"
     assert not list(changes_of_state(ast.parse(unseen)))
+
+
+def test_a_room_says_what_it_is_for() -> None:
+    """What it is for, its one rule, who may import it, where to start: at the head of each package."""
+    problems = [
+        f"{path.relative_to(ROOT)}: does not say '{word}'"
+        for path in sources()
+        if path.name == "__init__.py" and path.parent.parent != ROOT.parent
+        for word in ("One rule:", "mported by", "tart at")
+        if word not in (ast.get_docstring(ast.parse(path.read_text())) or "").replace("\n", " ")
+    ]
+    assert not problems, "\n".join(problems)
+
+
+CLOCK_READINGS = {"monotonic", "monotonic_ns", "time", "time_ns", "perf_counter", "perf_counter_ns"}
+
+
+def test_clocks_are_read_in_one_module_of_each_side() -> None:
+    problems = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: time.{node.attr}"
+        for path in sources()
+        if path.name != "clocks.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in CLOCK_READINGS
+        if isinstance(node.value, ast.Name) and node.value.id == "time"
+    ]
+    assert not problems, "\n".join(problems)
+
+
+def test_tests_import_no_benchmarks() -> None:
+    benchmarks = {f"benchmarks.{path.stem}" for path in (ROOT / "benchmarks").glob("*.py")} | {"benchmarks"}
+    problems = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for line, name in imports_of(path, benchmarks)
+    ]
+    assert not problems, "\n".join(problems)

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from pathlib import Path
 from typing import Any
 
+from orchestrator.clocks import wall_ms
+
 log = logging.getLogger("orchestrator.journal")
 NAME = "journal.jsonl"
-
-
-def wall_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class Journal:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import time
 from contextvars import ContextVar
 from typing import Any
 
 from orchestrator import error_report
+from orchestrator.clocks import wall_ms
 from orchestrator.model import TaskId
 
 TASK: ContextVar[str] = ContextVar("task", default="")  # that the code which runs now works for
@@ -28,14 +28,14 @@ def set_up(level: str, form: str, instance: str = "", worker: int | None = None)
         handler.setFormatter(shape)
     if form == JSON:
         error_report.shape = lambda text, code, frames: json.dumps(
-            {**_line(time.time(), "ERROR", "orchestrator", text, instance, worker), "exit_code": code}
+            {**_line(wall_ms() / 1000, "ERROR", "orchestrator", text, instance, worker), "exit_code": code}
             | ({"frames": frames} if frames else {})
         )
 
 
 def announce(form: str, text: str, level: str = "WARNING") -> None:
     """A line of a process that says what it does with others."""
-    row = json.dumps(_line(time.time(), level, "orchestrator.fleet", text, "", None)) if form == JSON else text
+    row = json.dumps(_line(wall_ms() / 1000, level, "orchestrator.fleet", text, "", None)) if form == JSON else text
     print(row, file=sys.stderr, flush=True)
 
 

@@ -11,12 +11,12 @@ import asyncio
 import os
 import secrets
 import sys
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from orchestrator.clocks import monotonic_s, wall_ms
 from orchestrator.coordinator.handshake import Credentials
 from pipeline.app import App
 from pipeline.loading import load
@@ -27,7 +27,7 @@ from state.store.rocksdb import Budget, RocksDbStore
 from workers.calls.blame import CallNote, remove_notes
 from workers.connection.credentials import instance_credentials
 from workers.connection.uplink import Line, ThreadLine
-from workers.journal import Journal, wall_ms
+from workers.journal import Journal
 from workers.log.logs import BUSY_MS, open_log
 from workers.spec import InstanceSpec, WorkerSpec, encode_spec
 
@@ -119,7 +119,7 @@ class Surroundings:
     """See the module text. `exit` ends the process at once, without any clean-up."""
 
     wall_ms: Callable[[], int] = wall_ms
-    clock: Callable[[], float] = time.monotonic  # what bounds a turn: read after each record, and by the watch of calls
+    clock: Callable[[], float] = monotonic_s  # what bounds a turn: read after each record, and by the watch of calls
     new_line: Callable[[], Line] = ThreadLine
     new_id: Callable[[], str] = lambda: secrets.token_hex(4)
     credentials: Callable[[InstanceSpec], Credentials] = instance_credentials

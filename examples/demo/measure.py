@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from examples.flights import app
+from orchestrator.clocks import monotonic_s
 from state import manifest, snapshot
 from state.changelog import replay
 from state.log.protocol import GroupLog, Log, Partition
@@ -43,13 +43,13 @@ async def restore(log: GroupLog, snapshots: Path, scratch: Path) -> dict[str, An
     for task in prepared.tasks():
         for table in prepared.subtopology(task.id).tables:
             partition = prepared.changelog(task.id, table)
-            started = time.monotonic()
+            started = monotonic_s()
             with_snapshot = _ingested(prepared, newest, snapshots, scratch, str(task.id), table)
             await _catch_up(log, with_snapshot, partition)
-            between = time.monotonic()
+            between = monotonic_s()
             replayed = RocksDbStore(scratch / "replay" / str(task.id) / table, stamp={})
             await _catch_up(log, replayed, partition)
-            ended = time.monotonic()
+            ended = monotonic_s()
             result["snapshot_ms"] += (between - started) * 1000
             result["replay_ms"] += (ended - between) * 1000
             result["entries"] += _count(replayed)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-import time
 from pathlib import Path
 
 from examples.demo.events import append, events
+from orchestrator.clocks import monotonic_s
 from state.log.group_store import AppMetadata, MetadataKind
 from state.log.sqlite import open_sqlite
 
@@ -26,9 +26,9 @@ async def produce(log_path: Path, first: int, last: int, rate: int, hurry: Path)
     try:
         seen = await log.metadata(*PROGRESS)
         done = int(seen or b"0")
-        started, begun = time.monotonic(), done
+        started, begun = monotonic_s(), done
         while done < len(found):
-            due = min(len(found), begun + int((time.monotonic() - started) * rate) + 1)
+            due = min(len(found), begun + int((monotonic_s() - started) * rate) + 1)
             if hurry.exists():
                 due = min(len(found), max(due, done + 1_000))
             if due > done:

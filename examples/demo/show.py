@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import Any
+
+from orchestrator.clocks import monotonic_s
 
 
 class Show:
@@ -12,7 +13,7 @@ class Show:
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
-        self._started = time.monotonic()
+        self._started = monotonic_s()
         self._console: Any = None
         if not quiet and sys.stdout.isatty():
             from rich.console import Console
@@ -28,7 +29,7 @@ class Show:
         self._print(f"   {text}", None)
 
     def _print(self, text: str, style: str | None) -> None:
-        stamp = f"{time.monotonic() - self._started:6.1f} s  "
+        stamp = f"{monotonic_s() - self._started:6.1f} s  "
         if self._quiet:
             print(stamp + text, file=sys.stderr, flush=True)
         elif self._console is not None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -16,6 +15,7 @@ from examples.demo.options import Options
 from examples.demo.processes import Processes
 from examples.demo.show import Show
 from examples.flights import app
+from orchestrator.clocks import monotonic_s
 from orchestrator.coordinator.requests import StatusRequest
 from orchestrator.errors import OrchestratorError, TimedOut
 from state.log.protocol import Partition
@@ -44,13 +44,13 @@ class Stage:
 
     async def until(self, what: str, holds: Callable[[], Awaitable[bool]], seconds: float) -> None:
         """Wait for a condition. Raises TimedOut; a fleet or producer that died ends the wait at once."""
-        deadline = time.monotonic() + seconds
+        deadline = monotonic_s() + seconds
         while not await holds():
             for name in ("fleet", "producer"):
                 process: Process | None = getattr(self, name, None)
                 if process is not None and process.returncode not in (None, 0):
                     raise OrchestratorError(f"the {name} ended: {self.processes.last_line(name)}")
-            if time.monotonic() > deadline:
+            if monotonic_s() > deadline:
                 raise TimedOut(f"waited {seconds:.0f} s for {what}")
             await asyncio.sleep(0.1)
 

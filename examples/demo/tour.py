@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from examples.demo.events import append_all, events
 from examples.demo.killing import kill
 from examples.demo.stage import Stage
 from examples.flights import app
+from orchestrator.clocks import monotonic_s
 from orchestrator.coordinator.requests import HandOversRequest
 from orchestrator.errors import OrchestratorError, RefusedBySafety, TimedOut
 from orchestrator.names import counted
@@ -55,9 +55,9 @@ class Tour(Stage):
             await self.log.close()
 
     async def _timed(self, name: str, step: Awaitable[None]) -> None:
-        started = time.monotonic()
+        started = monotonic_s()
         await step
-        self.seconds[name] = round(time.monotonic() - started, 1)
+        self.seconds[name] = round(monotonic_s() - started, 1)
 
     # ---- 1 and 2
 

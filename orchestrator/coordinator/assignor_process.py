@@ -12,11 +12,11 @@ import contextlib
 import logging
 import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from orchestrator.clocks import monotonic_s
 from orchestrator.coordinator.assignor_codec import RequestEncoder
 from orchestrator.coordinator.assignor_main import frame, measured
 from orchestrator.errors import ProtocolError
@@ -48,7 +48,7 @@ class AssignorProcess:
 
     async def assign(self, view: View) -> TargetAssignment:
         """Where every task belongs, as `assign_tasks` says."""
-        if self._process is not None or time.monotonic() >= self._may_start_at:
+        if self._process is not None or monotonic_s() >= self._may_start_at:
             try:
                 return await self._ask(view)
             except (OSError, asyncio.IncompleteReadError, ProtocolError, OverflowError) as error:
@@ -80,7 +80,7 @@ class AssignorProcess:
         return await in_turns(self._encoder.target(view, answer))
 
     async def _start(self) -> asyncio.subprocess.Process:
-        self._may_start_at = time.monotonic() + self.start_every_s
+        self._may_start_at = monotonic_s() + self.start_every_s
         self._encoder = RequestEncoder()
         # It finds what this process found, also where that is not installed but sent somewhere (a Spark executor);
         # what happens to lie in the working directory it does not find (-P).

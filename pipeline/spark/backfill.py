@@ -15,7 +15,6 @@ import logging
 import os
 import secrets
 import shutil
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -23,6 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.clocks import monotonic_s, wall_ms
 from orchestrator.errors import RefusedBySafety, WrongUse
 from orchestrator.names import counted
 from pipeline.app import App
@@ -39,7 +39,6 @@ from state.log import base
 from state.log.base import Base
 from state.log.group_store import AppMetadata
 from state.log.protocol import GroupLog, Log, NewRecord, Partition
-from workers.journal import wall_ms
 from workers.log.logs import open_log
 from workers.prepare import Prepared, prepare
 
@@ -97,16 +96,16 @@ class Clock:
     """Seconds per step."""
 
     def __init__(self) -> None:
-        self._since = self._begun = time.monotonic()
+        self._since = self._begun = monotonic_s()
         self.seconds: dict[str, float] = {}
 
     def lap(self, name: str) -> None:
-        now = time.monotonic()
+        now = monotonic_s()
         self.seconds[name] = round(now - self._since, 2)
         self._since = now
 
     def total(self) -> float:
-        return round(time.monotonic() - self._begun, 2)
+        return round(monotonic_s() - self._begun, 2)
 
 
 class Run:

@@ -7,7 +7,6 @@ Reads the log up to given positions (and history files before it); leaves the wo
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from orchestrator.clocks import monotonic_s
 from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.names import counted
 from pipeline.files.shape import Shape
@@ -147,10 +147,10 @@ class Engine:
             if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True)
         for sub in self._ordered():
-            begun = time.monotonic()
+            begun = monotonic_s()
             facts = self._stage(sub)
             computed.tasks.update({one.task: one for one in facts})
-            seconds = time.monotonic() - begun
+            seconds = monotonic_s() - begun
             computed.seconds[f"subtopology {sub.number}"] = round(seconds, 2)
             count = sum(one.records_in for one in facts)
             say(f"subtopology {sub.number}: {counted(count, 'record')}, {counted(len(facts), 'task')}, {seconds:.1f} s")

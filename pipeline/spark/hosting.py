@@ -18,10 +18,12 @@ import time
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from orchestrator.clocks import wall_ms
 from orchestrator.errors import WrongUse
 from pipeline.spark.session import SparkFailed, absolute_log, failure, is_gone, log_of, spark_session, stop
 from pipeline.spark.source import Source, ship
@@ -29,7 +31,7 @@ from state.private import FILE, OTHERS, make_folder
 from workers import log_lines
 from workers.commands import run as run_command
 from workers.instance.instance import run_instance
-from workers.journal import NAME, wall_ms
+from workers.journal import NAME
 from workers.spec import InstanceSpec, decode_instance, encode_spec
 
 if TYPE_CHECKING:
@@ -115,7 +117,7 @@ class SparkHandle:
         self._spec = spec
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[int] = self._loop.create_future()
-        self._group = f"instance {spec.instance} {spec.attempt} {time.monotonic_ns()}"
+        self._group = f"instance {spec.instance} {spec.attempt} {token_hex(4)}"
         self._since_ms = wall_ms()
         self._journal = Path(spec.state_dir) / spec.application / spec.instance / NAME
         self._stopping: asyncio.Task[None] | None = None

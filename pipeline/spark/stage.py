@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from orchestrator.clocks import monotonic_s
 from orchestrator.errors import OrchestratorError
 from pipeline.app import App
 from pipeline.errors import ProcessorFailed
@@ -127,7 +127,7 @@ class _Running:
         self._files: dict[str, Written] = {}
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> TaskFacts:
-        begun = time.monotonic()
+        begun = monotonic_s()
         private_process()  # the snapshot is its owner's
         make_folder(self._draft)
         try:
@@ -139,7 +139,7 @@ class _Running:
             return TaskFacts(self._facts.task, failure=str(error), frames=error.frames)
         finally:
             self._state.close()
-        self._facts.seconds = round(time.monotonic() - begun, 3)
+        self._facts.seconds = round(monotonic_s() - begun, 3)
         return self._facts
 
     def _keep(self) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.clocks import monotonic_s, wall_ms
 from pipeline.files.shape import Shape
 from pipeline.loading import load
 from pipeline.spark.backfill import NOTHING, in_thread, refuse_outside, spark
@@ -29,7 +29,6 @@ from state.log.base import Base
 from state.log.group_store import GroupStore
 from state.log.protocol import Log, Partition
 from workers.fleet.client import description
-from workers.journal import wall_ms
 from workers.log.logs import open_log
 from workers.prepare import Prepared, prepare
 
@@ -133,14 +132,14 @@ async def _moment(log: Log, prepared: Prepared) -> Moment:
         Partition(name, number) for name, info in prepared.topics.items() for number in range(info.partitions)
     ]
     starts = await log.starts(sources)
-    deadline = time.monotonic() + QUIET_S
+    deadline = monotonic_s() + QUIET_S
     while True:
         before = await log.positions(prepared.app.id, sources)
         ends = await log.ends(everything)
         if before == await log.positions(prepared.app.id, sources):
             rekeyed = [p for p in sources if p.topic not in read]
             under_way = sum(max(0, ends[p] - before.get(p, starts[p])) for p in rekeyed)
-            if not under_way or time.monotonic() > deadline:
+            if not under_way or monotonic_s() > deadline:
                 until = {p: before.get(p, starts[p]) for p in sources if p.topic in read}
                 return Moment(until, ends, under_way, sum(starts[p] for p in until))
         await asyncio.sleep(LOOK_S)

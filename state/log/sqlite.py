@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from state.clocks import wall_ms
 from state.errors import Fenced, LogUnusable, NotOpened
 from state.log import checks, compaction, sqlite_reader
 from state.log.base import BASE, stands_on_one
@@ -348,7 +348,7 @@ class SqliteLog:
     async def _compact_partition(self, partition: Partition, *, stands_on_base: bool) -> int:
         part = (await self.read(lambda db: find_part(db, partition))).id
         passes = await self.read(partial(sqlite_reader.compactions, part=part))
-        now_ms, retention_ms = time.time_ns() // 1_000_000, self._delete_retention_ms
+        now_ms, retention_ms = wall_ms(), self._delete_retention_ms
         forgotten = 0 if stands_on_base else compaction.forgotten_below(passes, now_ms - retention_ms)
         last: dict[bytes, int] = {}
         position = 0
@@ -366,7 +366,7 @@ class SqliteLog:
                 return removed
             removed += done
             position = rows[-1].next
-        made = compaction.with_pass(passes, compaction.Pass(through, time.time_ns() // 1_000_000), retention_ms)
+        made = compaction.with_pass(passes, compaction.Pass(through, wall_ms()), retention_ms)
         if made != passes:
             await self._write(partial(self._upkeep.compacted, part, made))
         return removed
@@ -386,7 +386,7 @@ class SqliteLog:
         return await self._write(partial(self._upkeep.set_retention, topic, retention))
 
     async def expired(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_ms()
         return await self.read(lambda db: sqlite_reader.expired(db, partitions, now_ms))
 
 

@@ -13,6 +13,7 @@ from typing import Literal
 from urllib.parse import quote
 
 from state import private
+from state.clocks import monotonic_s
 from state.errors import LogBusy, LogFull, LogMissing, LogUnusable, StateError
 
 Synchronous = Literal["NORMAL", "FULL"]
@@ -104,7 +105,7 @@ def connect(path: Path, *, create: bool, synchronous: Synchronous, busy_timeout_
 
 def begin(connection: sqlite3.Connection, busy_timeout_ms: int) -> None:
     """BEGIN IMMEDIATE, tried again every few milliseconds (SQLite's own waiting grows to 100 ms and is unfair)."""
-    deadline = time.monotonic() + busy_timeout_ms / 1000
+    deadline = monotonic_s() + busy_timeout_ms / 1000
     pause = _PAUSE_S
     connection.execute("pragma busy_timeout=0")
     try:
@@ -114,7 +115,7 @@ def begin(connection: sqlite3.Connection, busy_timeout_ms: int) -> None:
                 return
             except sqlite3.OperationalError as error:
                 busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
-                if not busy or time.monotonic() >= deadline:
+                if not busy or monotonic_s() >= deadline:
                     raise
             time.sleep(pause)
             pause = min(pause * 2, _PAUSE_MAX_S)
@@ -181,9 +182,9 @@ def _add_tables(connection: sqlite3.Connection, busy_timeout_ms: int) -> None:
 
 def _made_by_another(connection: sqlite3.Connection, busy_timeout_ms: int) -> bool:
     """Whether another process, which has made the file a moment ago, makes a log of it."""
-    deadline = time.monotonic() + min(busy_timeout_ms / 1000, _MADE_S)
+    deadline = monotonic_s() + min(busy_timeout_ms / 1000, _MADE_S)
     while _scalar(connection, "pragma application_id") != APPLICATION_ID:
-        if time.monotonic() >= deadline:
+        if monotonic_s() >= deadline:
             return False
         time.sleep(_PAUSE_MAX_S)
     return True
@@ -198,12 +199,12 @@ def _foreign(connection: sqlite3.Connection) -> bool:
 
 def _wal(connection: sqlite3.Connection, busy_timeout_ms: int) -> str:
     """Switch to WAL; another process doing the same at this moment makes SQLite answer busy without waiting."""
-    deadline = time.monotonic() + busy_timeout_ms / 1000
+    deadline = monotonic_s() + busy_timeout_ms / 1000
     while True:
         try:
             return str(_scalar(connection, "pragma journal_mode=wal"))
         except sqlite3.OperationalError:
-            if time.monotonic() >= deadline:
+            if monotonic_s() >= deadline:
                 raise
         time.sleep(_PAUSE_MAX_S)
 

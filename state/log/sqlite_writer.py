@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from state.clocks import wall_ms
 from state.errors import Fenced, LeaseLost, LogUnusable, MetadataChanged, OutcomeUnknown, Refused, TopicMismatch
 from state.log import batches, checks
 from state.log.batches import Batch
@@ -317,7 +317,7 @@ def _insert(
     records: Mapping[Partition, Sequence[NewRecord]],
 ) -> dict[Partition, int]:
     """Write batches, built of `records`, at the ends of their partitions; returns the new ends."""
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_ms()
     ends: dict[Partition, int] = {}
     for partition, listed in built.items():
         part, _, end = find_part(db, partition)

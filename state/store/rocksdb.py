@@ -8,7 +8,6 @@ while it writes, so a thread would not free the event loop. Many stores share on
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +29,7 @@ from rocksdict import (
 )
 
 from state import private
+from state.clocks import wall_ms
 from state.errors import DirectoryLocked, DirectoryUnusable, StateError, StoreDamaged
 from state.store.layout import (
     DATA,
@@ -113,7 +113,7 @@ class RocksDbStore:
         *,
         stamp: Mapping[str, str],
         cache: Budget | None = None,
-        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock_ms: Callable[[], int] = wall_ms,
     ) -> None:
         self.path = path
         self._clock_ms = clock_ms

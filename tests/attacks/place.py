@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.heartbeats import KeptLedger, ask
 from orchestrator.coordinator import admin, messages
 from orchestrator.coordinator.connection import Connection, ConnectionEnded
 from orchestrator.coordinator.handshake import Admission, Challenge, Credentials, Introduction, Proof, Refusal
@@ -25,6 +24,8 @@ from orchestrator.coordinator.services import Services
 from orchestrator.coordinator.shell import Coordinator
 from orchestrator.coordinator.transport import connect
 from orchestrator.model import JoinRequest, MemberStatus, Owner, Settings, Task, TaskId
+from orchestrator.simulator.ledger import KeptLedger
+from tests.group.coordinators import ask
 from workers.instance.instance_stores import InstanceStores
 
 TASKS = [TaskId(0, number) for number in range(4)]

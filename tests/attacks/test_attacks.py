@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from benchmarks.heartbeats import ask
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.connection import STRANGER_BYTES_MAX, ConnectionEnded
 from orchestrator.coordinator.handshake import Introduction, NotTrusted, Proof
@@ -34,6 +33,7 @@ from tests.attacks.place import (
     join,
     join_request,
 )
+from tests.group.coordinators import ask
 
 Attack = Callable[[Place], Awaitable[None]]
 ATTACKS: list[Attack] = []

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.heartbeats import CREDENTIALS
 from orchestrator.coordinator.connection import ConnectionEnded
 from orchestrator.coordinator.handshake import Credentials, NotTrusted
 from orchestrator.coordinator.listener import Listener, Peer
 from orchestrator.coordinator.tls import make_tls
 from orchestrator.coordinator.transport import connect
 from orchestrator.errors import WrongUse
+from tests.group.coordinators import CREDENTIALS
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl")
 HOST = "127.1"  # this machine, in a form that is not taken for it: as the address of a network card

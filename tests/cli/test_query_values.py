@@ -7,10 +7,10 @@ import socket
 
 import pytest
 
-from benchmarks.heartbeats import CREDENTIALS
 from orchestrator.coordinator.listener import Listener, Peer
 from orchestrator.errors import WrongUse
 from tests.cli.console import ROOT, Console
+from tests.group.coordinators import CREDENTIALS
 
 EXPIRING = """
 from datetime import timedelta

@@ -16,8 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.group import joined
-from benchmarks.heartbeats import KeptLedger, listening
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.assignor_codec import RequestEncoder
 from orchestrator.coordinator.assignor_main import FRAME_BYTES_MAX, frame
@@ -25,8 +23,10 @@ from orchestrator.coordinator.assignor_process import AssignorProcess
 from orchestrator.coordinator.shell import Coordinator
 from orchestrator.group.state import LONG_ASSIGNMENT
 from orchestrator.model import Settings, Task, TaskId
+from orchestrator.simulator.ledger import KeptLedger
 from orchestrator.task_assignor.assign import assign_tasks
 from orchestrator.task_assignor.view import MemberView, View
+from tests.group.coordinators import joined, listening
 
 pytestmark = pytest.mark.processes
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -138,7 +138,7 @@ async def test_a_coordinator_whose_process_is_killed_in_the_middle_reaches_the_t
     serving = asyncio.create_task(coordinator.serve())
     try:
         async with asyncio.timeout(DEADLINE_S):
-            link = await joined(address, 0, 1, 0)
+            link = await joined(address)
             while coordinator.assignor_process.pid is None:  # noqa: ASYNC110 - nobody tells of it
                 await asyncio.sleep(0)
             assert coordinator.group.computing is not None

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from benchmarks.group import joined
-from benchmarks.heartbeats import CREDENTIALS, KeptLedger, Look, ask, listening
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.shell import Coordinator
 from orchestrator.coordinator.transport import connect
 from orchestrator.group.state import LONG_ASSIGNMENT
 from orchestrator.model import Settings, Task, TaskId
+from orchestrator.simulator.ledger import KeptLedger
+from tests.group.coordinators import CREDENTIALS, Look, ask, joined, listening
 
 
 async def test_a_large_group_is_placed_beside_other_requests() -> None:
@@ -27,7 +27,7 @@ async def test_a_large_group_is_placed_beside_other_requests() -> None:
     try:
         async with asyncio.timeout(30):
             control = await connect(address, CREDENTIALS)
-            link = await joined(address, 0, 1, 0)
+            link = await joined(address)
             while not computing or not computing[-1]:
                 await ask(control, Look())  # answered between two steps of the placement
             while not isinstance(told := await link.receive_down(), messages.Assign) or not told.assignment.active:
@@ -58,7 +58,7 @@ async def test_a_coordinator_that_takes_up_a_scale_down_places_a_large_group() -
     serving = asyncio.create_task(coordinator.serve())
     try:
         async with asyncio.timeout(30):
-            link = await joined(address, 0, 1, 0)
+            link = await joined(address)
             while not isinstance(told := await link.receive_down(), messages.Assign) or not told.assignment.active:
                 pass
         assert told.assignment.active.keys() == {task.id for task in tasks}

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.heartbeats import CREDENTIALS, KeptLedger, listening
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.connection import ConnectionEnded
 from orchestrator.coordinator.shell import Coordinator
 from orchestrator.coordinator.transport import connect
 from orchestrator.errors import OrchestratorError
 from orchestrator.model import JoinRequest, MemberStatus, Owner, Settings, Task, TaskId
+from orchestrator.simulator.ledger import KeptLedger
+from tests.group.coordinators import CREDENTIALS, listening
 
 
 class Unreadable(KeptLedger):

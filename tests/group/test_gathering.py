@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from benchmarks.heartbeats import CREDENTIALS, KeptLedger, ask, listening
 from orchestrator.coordinator import admin, messages
 from orchestrator.coordinator.connection import Connection
 from orchestrator.coordinator.requests import PlanRequest, StatusRequest
@@ -15,6 +14,8 @@ from orchestrator.explain.planning import why_not_planned
 from orchestrator.group import events as ev
 from orchestrator.group.step import Group
 from orchestrator.model import Copy, JoinRequest, MemberStatus, Owner, Role, Settings, Task, TaskId
+from orchestrator.simulator.ledger import KeptLedger
+from tests.group.coordinators import CREDENTIALS, ask, listening
 
 TASKS = [TaskId(0, 0), TaskId(0, 1)]
 OWNERS = [Owner(task, 1, "S1", "S1#1", 1) for task in TASKS]

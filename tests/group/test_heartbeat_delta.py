@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.heartbeats import CREDENTIALS, KeptLedger, Look, ask, listening, status_of
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.connection import Connection, ConnectionEnded
 from orchestrator.coordinator.handshake import Credentials
@@ -32,6 +31,8 @@ from orchestrator.model import (
     Task,
     TaskId,
 )
+from orchestrator.simulator.ledger import KeptLedger
+from tests.group.coordinators import CREDENTIALS, Look, ask, listening, status_of
 
 TASKS = [TaskId(n % 2, n) for n in range(4)]
 NUMBERS = st.integers(0, 3)

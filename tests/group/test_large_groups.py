@@ -7,7 +7,6 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.group_rounds import Round, Timed
 from orchestrator.group import events as ev
 from orchestrator.group.assignor_view import build_view
 from orchestrator.group.invariants import check
@@ -15,6 +14,7 @@ from orchestrator.group.step import Group
 from orchestrator.group.tables import Index, TaskTable
 from orchestrator.model import JoinRequest, MemberStatus, Settings, Task, TaskId, TaskRange
 from orchestrator.simulator.coordinator import Coordinator
+from orchestrator.simulator.round import Counted, Round
 from orchestrator.task_assignor.assign import assign_tasks
 from orchestrator.task_assignor.staleness import still_valid
 from orchestrator.task_assignor.view import LearnerView, MemberView, View
@@ -137,7 +137,7 @@ def test_what_differs_keeps_what_it_has_and_the_rest_follows_the_plan(one: View,
         assert holds.standbys.get(task, ()) == copies
 
 
-class Watched(Timed):
+class Watched(Counted):
     """After every step the owners that a placement sees are those that each task says of itself."""
 
     def after(self, coordinator: Coordinator) -> None:
@@ -175,15 +175,14 @@ def test_a_view_says_of_all_owners_what_each_task_says() -> None:
 def test_a_round_is_the_same_computed_aside_or_at_once() -> None:
     ends = []
     for in_process in (False, True):
-        made = Round(12, 120)
+        made = Round(12, 120, at_rest=True)
         made.group.long_assignment = 0 if in_process else 1_000
-        made.stable_start()
         made.run()
         made.crash(7)
         made.run()
         made.join(12)
         steps = made.run()
-        assert ("TargetComputed" in steps.took) is in_process
+        assert ("TargetComputed" in steps) is in_process
         check(made.group)
         assert not made.group.moves and not made.group.learners and made.group.computing is None
         loads = sorted(len(made.group.by_transactional_id.of(writer)) for writer in made.group.by_transactional_id)
@@ -192,14 +191,13 @@ def test_a_round_is_the_same_computed_aside_or_at_once() -> None:
 
 
 def test_heartbeats_with_nothing_new_touch_nothing() -> None:
-    made = Round(12, 120)
+    made = Round(12, 120, at_rest=True)
     made.group.long_assignment = 0  # so that a placement would be seen as a step of its own
-    made.stable_start()
     made.run()
     for node in made.nodes.values():
         node.report()
     steps = made.run()
-    assert steps.took.keys() == {"Heartbeat"} and steps.took["Heartbeat"][0] == 12
+    assert steps == {"Heartbeat": 12}
     assert not made.group.touched and not made.group.dirty
 
 

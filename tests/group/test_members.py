@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.group_rounds import Round, Timed
 from orchestrator.group import events as ev
 from orchestrator.group.members import Member, Members
 from orchestrator.model import Assignment, Copy, JoinRequest, MemberStatus, Role, TaskId, TaskRange
 from orchestrator.simulator.coordinator import Coordinator
+from orchestrator.simulator.round import Counted, Round
 
 VERSIONS = (None, (TaskRange(0, 0, 4),), (TaskRange(0, 0, 4), TaskRange(1, 0, 2)))
 NAMES = ("A", "B", "C", "D")
@@ -64,7 +64,7 @@ def test_what_was_ready_before_it_was_closed_is_believed_no_more() -> None:
     assert member.believed(replace(said, generation=7)).copies[task].ready
 
 
-class Counted(Timed):
+class Calls(Counted):
     """How many functions the step calls that takes the event before the last of `events`."""
 
     def __init__(self, events: int) -> None:
@@ -86,9 +86,8 @@ class Counted(Timed):
 
 def calls_of_one(members: int) -> int:
     """How many functions are called when the last but one of a group comes back to a new coordinator."""
-    watch = Counted(members)
-    made = Round(members, members * 10, watch=watch)
-    made.stable_start()
+    watch = Calls(members)
+    made = Round(members, members * 10, at_rest=True, watch=watch)
     made.run()
     return watch.calls
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.heartbeats import CREDENTIALS
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.connection import STRANGER_BYTES_MAX, UNREAD_BYTES_MAX, Connection, ConnectionEnded
 from orchestrator.coordinator.listener import Listener, Peer
 from orchestrator.coordinator.requests import ExplainRequest
 from orchestrator.coordinator.transport import connect
 from orchestrator.errors import ProtocolError
+from tests.group.coordinators import CREDENTIALS
 
 
 @given(st.lists(st.binary(max_size=9), max_size=6), st.lists(st.integers(1, 9), min_size=1))

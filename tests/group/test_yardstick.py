@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.yardstick import LEARNING, SEED, Totals, moves, play
+from orchestrator.simulator.benchmark.yardstick import LEARNING, SEED, Totals, moves, play
 
 
 def test_learners_leave_a_fraction_of_the_cold_hand_overs_and_of_the_downtime() -> None:

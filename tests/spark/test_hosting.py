@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from orchestrator.clocks import wall_ms
 from orchestrator.errors import WrongUse
 from orchestrator.model import Settings
 from pipeline.partitioner import partition_of
@@ -30,7 +31,7 @@ from tests.kills.receipts import Payment, app, payments
 from workers.commands.consume import read_all
 from workers.fleet.fleet import GRANTED, REQUEST, Fleet
 from workers.fleet.presence import FLEET
-from workers.journal import read_journals, wall_ms
+from workers.journal import read_journals
 from workers.prepare import prepare
 from workers.spec import InstanceSpec
 

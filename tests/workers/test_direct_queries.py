@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.heartbeats import KeptLedger
 from orchestrator.coordinator import admin, messages
 from orchestrator.coordinator.connection import Connection
 from orchestrator.coordinator.requests import LocateRequest, StoreRequest
@@ -20,6 +19,7 @@ from orchestrator.coordinator.shell import Coordinator
 from orchestrator.coordinator.transport import connect
 from orchestrator.errors import OrchestratorError
 from orchestrator.model import MemberStatus, Owner, Settings, Task, TaskId
+from orchestrator.simulator.ledger import KeptLedger
 from state.log.memory import MemoryLog
 from state.log.protocol import Partition
 from state.store.memory import MemoryStore

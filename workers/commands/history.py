@@ -11,13 +11,14 @@ from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
 from orchestrator.cli.settings import PLACE
+from orchestrator.clocks import wall_ms
 from orchestrator.errors import WrongUse
 from orchestrator.names import counted
 from orchestrator.setting import some_time
 from workers.commands.run import state_dir
 from workers.commands.show import show_json, shown_time
 from workers.fleet.client import application_of
-from workers.journal import read_journals, wall_ms
+from workers.journal import read_journals
 from workers.log.logs import NoLog, default_log
 
 

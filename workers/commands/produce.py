@@ -11,13 +11,13 @@ import asyncio
 import json
 import math
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.arguments import Parser
 from orchestrator.cli.settings import PLACE
+from orchestrator.clocks import monotonic_s, wall_ms
 from orchestrator.errors import OrchestratorError, WrongUse
 from pipeline.app import App
 from pipeline.definitions import Topic
@@ -126,7 +126,7 @@ class Writing:
 
     async def write(self, found: Iterator[FileRecord]) -> int:
         """Raises BadLine, once what comes before the bad line is written."""
-        since = time.monotonic()
+        since = monotonic_s()
         batch: list[FileRecord] = []
         try:
             for record in found:
@@ -135,7 +135,7 @@ class Writing:
                     await self._append(batch)
                     batch = []
                     if self._rate:
-                        await asyncio.sleep(max(0.0, since + self._count / self._rate - time.monotonic()))
+                        await asyncio.sleep(max(0.0, since + self._count / self._rate - monotonic_s()))
         except (BadRow, BadFile) as error:
             await self._append(batch)
             raise BadLine(self._stopped_at(error)) from None
@@ -163,7 +163,7 @@ class Writing:
         self._count += len(batch)
 
     def _placed(self, batch: list[FileRecord], partitions: int) -> dict[Partition, list[NewRecord]]:
-        now = time.time_ns() // 1_000_000
+        now = wall_ms()
         found: dict[Partition, list[NewRecord]] = {}
         for index, (_, key, value, at_ms, headers, _) in enumerate(batch, self._count):
             number = partition_of(key, partitions, keyless=index)
@@ -175,7 +175,7 @@ class Writing:
 class Counted:
     """How many partitions the topic has: it may grow while a long file is written."""
 
-    def __init__(self, log: Log, partitions: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, log: Log, partitions: int, clock: Callable[[], float] = monotonic_s) -> None:
         self._log = log
         self._partitions = partitions
         self._clock = clock

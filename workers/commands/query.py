@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +11,7 @@ import msgspec
 
 from orchestrator.cli.arguments import Parser
 from orchestrator.cli.settings import ACCESS, PLACE
+from orchestrator.clocks import monotonic_s
 from orchestrator.coordinator.requests import LocateRequest, ScanRequest, StoreRequest
 from orchestrator.errors import NotThere, OrchestratorError, WrongUse
 from pipeline import expiry
@@ -76,7 +76,7 @@ async def query(client: Client, described: dict[str, Any], table: str, key: str,
         raise WrongUse(str(error)) from None
     number, count = facts["subtopology"], facts["partitions"]
     partitions = range(count) if facts["routed"] or facts["local"] else [partition_of(data, count)]
-    deadline = time.monotonic() + FRESH_S
+    deadline = monotonic_s() + FRESH_S
     await fresh(log, described, number, partitions, deadline)
     answer: dict[str, Any] = {}
     value: bytes | None = None
@@ -106,7 +106,7 @@ async def fresh(log: Log, described: dict[str, Any], number: int, partitions: It
     sub = next(sub for sub in described["subtopologies"] if sub["number"] == number)
     inputs = [Partition(topic, partition) for topic in sub["sources"] for partition in partitions]
     ends, starts = await log.ends(inputs), await log.starts(inputs)
-    while time.monotonic() < deadline:
+    while monotonic_s() < deadline:
         positions = await log.positions(described["id"], inputs)
         if all(positions.get(p, starts[p]) >= ends[p] for p in inputs):
             return
@@ -117,19 +117,19 @@ async def ask_where_it_is(client: Client, request: StoreRequest | ScanRequest) -
     """Ask the coordinator where the task is, and the instance that it names. Between two owners there is nobody to ask for
     a moment, one that has handed the task over is not asked again, and one that is still restoring does not know yet.
     Raises WrongUse."""
-    deadline = time.monotonic() + FIND_S
+    deadline = monotonic_s() + FIND_S
     while True:
         try:
             place = await client.ask(LocateRequest(request.task))
             asked = msgspec.structs.replace(request, member=place["member"])
             found: dict[str, Any] = await client.ask_instance(place["address"], asked)
-            if not found["restore_lag"] or time.monotonic() > deadline:
+            if not found["restore_lag"] or monotonic_s() > deadline:
                 return found
         except WrongUse as error:  # a new coordinator hears of the other versions of the app one by one
-            if time.monotonic() > deadline:
+            if monotonic_s() > deadline:
                 raise WrongUse(f"no version of the app that runs has table '{request.table}': {error}") from None
         except OrchestratorError as error:
-            if error.exit_code != 1 or time.monotonic() > deadline:
+            if error.exit_code != 1 or monotonic_s() > deadline:
                 raise
         await asyncio.sleep(POLL_S)
 

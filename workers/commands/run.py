@@ -6,13 +6,13 @@ import asyncio
 import logging
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
 from orchestrator.cli.commands import HOSTS, place_called
 from orchestrator.cli.settings import PLACE, TABLE, refuse_idle
+from orchestrator.clocks import monotonic_s
 from orchestrator.coordinator.handshake import Credentials
 from orchestrator.coordinator.secret import Right
 from orchestrator.coordinator.tls import check_tls, is_loopback, make_tls
@@ -136,9 +136,9 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
         return await open_log(spec.log, create=True, synchronous=spec.synchronous, busy_timeout_ms=busy_ms)
 
     if log_path(spec.log) is None:  # a broker that does not answer may be a wrong address: that is said at once
-        patient = PatientLog(await opened(), limit_s, time.monotonic)
+        patient = PatientLog(await opened(), limit_s, monotonic_s)
     else:
-        patient = await open_patiently(opened, limit_s, time.monotonic)
+        patient = await open_patiently(opened, limit_s, monotonic_s)
     log = patient.inner
     try:
         credentials = instance_credentials(spec)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
 from orchestrator.cli.settings import ACCESS, PLACE
+from orchestrator.clocks import monotonic_s
 from orchestrator.coordinator.requests import PlanRequest, ScaleDownRequest, StatusRequest, UndoRequest
 from orchestrator.errors import TimedOut, WrongUse
 from orchestrator.group.scale_plan import parse_amount
@@ -110,7 +110,7 @@ async def _follow(args: Any, client: Client, log: GroupStore, application: str) 
 
 async def _see_through(args: Any, client: Client, log: GroupStore, application: str, answer: Any, before: Any) -> int:
     """Show progress until the scale-down is over. An interrupt ends the showing, and nothing else."""
-    started = time.monotonic()
+    started = monotonic_s()
     try:
         outcome, after = await wait_for_end(client, answer, Progress(quiet=args.json))
         if outcome in ("done", "forced"):
@@ -123,7 +123,7 @@ async def _see_through(args: Any, client: Client, log: GroupStore, application: 
         )
         raise
     moved, disturbed = _moved(before, after)
-    result = {"outcome": outcome, "elapsed_s": round(time.monotonic() - started, 3), "moved": moved}
+    result = {"outcome": outcome, "elapsed_s": round(monotonic_s() - started, 3), "moved": moved}
     return _end(args, {**answer, **result, "disturbed": disturbed, "hand_overs": after["hand_overs"]})
 
 
@@ -173,8 +173,8 @@ class Progress:
 
 async def _shut_down(log: GroupStore, application: str, leaving: list[str]) -> None:
     """The group has let them go; wait until whoever started them has seen their processes end."""
-    deadline = time.monotonic() + SHUT_DOWN_S
-    while time.monotonic() < deadline:
+    deadline = monotonic_s() + SHUT_DOWN_S
+    while monotonic_s() < deadline:
         if not set(leaving) & await _ending(log, application):
             return
         await asyncio.sleep(POLL_S)

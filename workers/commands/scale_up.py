@@ -6,11 +6,11 @@ import asyncio
 import json
 import logging
 import secrets
-import time
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
 from orchestrator.cli.settings import ACCESS, PLACE
+from orchestrator.clocks import monotonic_s
 from orchestrator.coordinator.requests import ScaleDownRequest, StatusRequest
 from orchestrator.coordinator.secret import Right
 from orchestrator.errors import OrchestratorError, RefusedBySafety, TimedOut, WrongUse
@@ -89,14 +89,14 @@ async def _run(args: Any) -> dict[str, Any]:
                 f"`orchestrator run MODULE:APP --instances {size - current}` where they live"
             )
         warn_of_idle(size * max((row["workers"] for row in before["instances"]), default=1), len(before["tasks"]))
-        started = time.monotonic()
+        started = monotonic_s()
         deadline = started + args.timeout / 1000
         added = await _ask_fleet(log, application, size - current, deadline)
         outcome, after = "running", before
         if args.wait:
             after = await wait_stable(client, added, deadline, since)
             outcome = "done"
-        return _facts(current, size, added, outcome, time.monotonic() - started, after)
+        return _facts(current, size, added, outcome, monotonic_s() - started, after)
 
 
 async def _ask_fleet(log: GroupStore, application: str, count: int, deadline: float) -> list[str]:
@@ -107,7 +107,7 @@ async def _ask_fleet(log: GroupStore, application: str, count: int, deadline: fl
         while (found := await log.metadata(application, FLEET, GRANTED + key)) is None:
             if await fleet_of(log, application) is None:
                 raise RefusedBySafety(f"the fleet of '{application}' has ended; start it with `orchestrator run`")
-            if time.monotonic() > deadline:
+            if monotonic_s() > deadline:
                 break
             await asyncio.sleep(POLL_S)
     finally:
@@ -150,7 +150,7 @@ async def wait_stable(client: Client, added: list[str], deadline: float, since: 
         present = {i["id"] for i in status["instances"]}
         if set(added) <= present and status["stable"]:
             return status
-        if time.monotonic() > deadline:
+        if monotonic_s() > deadline:
             raise TimedOut(await _withdrawn(client, [name for name in added if name in present]))
         await asyncio.sleep(POLL_S)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
 from orchestrator.cli.settings import ACCESS, PLACE
+from orchestrator.clocks import monotonic_s
 from orchestrator.coordinator.handshake import NotTrusted
 from orchestrator.coordinator.requests import StatusRequest
 from orchestrator.errors import RefusedBySafety, TimedOut
@@ -50,13 +50,13 @@ async def _refuse_unknown(args: Any) -> None:
 
 async def _wait(args: Any) -> dict[str, Any]:
     """Also for a log and a coordinator that are not there yet: whoever waits has just started them."""
-    deadline = time.monotonic() + args.timeout / 1000
-    making, seen = time.monotonic() + MAKING_S, "it has not begun"
+    deadline = monotonic_s() + args.timeout / 1000
+    making, seen = monotonic_s() + MAKING_S, "it has not begun"
     while True:
         try:
             async with client_of(args) as (application, _, client):
                 while True:
-                    status = await client.ask(StatusRequest(), retry_s=max(0.0, deadline - time.monotonic()))
+                    status = await client.ask(StatusRequest(), retry_s=max(0.0, deadline - monotonic_s()))
                     there = len(status["instances"])
                     seen = (
                         "tasks are moving"
@@ -65,7 +65,7 @@ async def _wait(args: Any) -> dict[str, Any]:
                     )
                     if status["stable"] and there >= args.instances:
                         return {"application": application, "generation": status["generation"], "instances": there}
-                    if time.monotonic() > deadline:
+                    if monotonic_s() > deadline:
                         break
                     await asyncio.sleep(POLL_S)
         except (LogMissing, NoLog, NoSecret) as error:
@@ -74,12 +74,12 @@ async def _wait(args: Any) -> dict[str, Any]:
             raise
         except RefusedBySafety as error:
             seen = str(error)
-            if time.monotonic() > making:
+            if monotonic_s() > making:
                 await _refuse_unknown(args)
         except LogUnusable as error:  # a log that is being made at this moment has no tables yet
-            if time.monotonic() > making:
+            if monotonic_s() > making:
                 raise
             seen = str(error)
-        if time.monotonic() > deadline:
+        if monotonic_s() > deadline:
             raise TimedOut(f"'{args.app}' is not stable after {args.timeout / 1000:g} s: {seen}")
         await asyncio.sleep(POLL_S)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from orchestrator.clocks import monotonic_s
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.connection import Connection, ConnectionEnded
 from orchestrator.coordinator.handshake import Credentials
@@ -89,14 +89,14 @@ class Client:
     async def ask(self, request: Request, *, retry_s: float = FIND_S) -> Any:
         """The answer, or the error that the coordinator gave with its exit code. Raises RefusedBySafety where no
         coordinator can be found within `retry_s`."""
-        begun = time.monotonic()
+        begun = monotonic_s()
         while True:
             try:
                 return await self._ask(request)
             except ConnectionEnded as error:
                 await self.close()
                 # With instances, a coordinator will be found in a moment; without any, nobody will be.
-                waited = time.monotonic() - begun
+                waited = monotonic_s() - begun
                 alone = waited >= ALONE_S and not await is_looked_after(self._log, self._application)
                 if waited >= retry_s or alone:
                     raise RefusedBySafety(

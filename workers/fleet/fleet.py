@@ -21,12 +21,12 @@ from typing import Any, Protocol
 
 import msgspec
 
+from orchestrator.clocks import wall_ms
 from orchestrator.errors import RefusedBySafety
 from state.errors import StateError
 from state.log.group_store import GroupStore
 from workers.connection.listening import metrics_port_of_instance, place_of_instance
 from workers.fleet.presence import FLEET, hold, named_of, started, this_process
-from workers.journal import wall_ms
 from workers.spec import FAILED_APP, InstanceSpec, encode_spec
 
 log = logging.getLogger("orchestrator.fleet")

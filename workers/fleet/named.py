@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from orchestrator.clocks import wall_ms
 from orchestrator.errors import RefusedBySafety
 from state.errors import StateError
 from state.log.group_store import GroupStore
 from workers.fleet.fleet import Fleet, Host
 from workers.fleet.presence import NAMED, fleet_of, hold, is_here, is_running, this_process
-from workers.journal import wall_ms
 from workers.spec import InstanceSpec
 
 log = logging.getLogger("orchestrator.named")

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
+from orchestrator.clocks import wall_ms
 from state.log.protocol import GroupLog, NewRecord, Partition, TaskCommit
 from state.log.sqlite import SqliteLog
-from workers.journal import wall_ms
 from workers.log.patient_log import PatientLog
 from workers.spec import InstanceSpec
 from workers.tasks.commit import Taken

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from state.clocks import monotonic_s
 from state.errors import StateError
 
 VERSION = "4.3.0"
@@ -131,7 +132,7 @@ class Broker:
 
     def launch(self, within_s: float = UP_WITHIN_S) -> float:
         """Start the process and wait until the broker answers; how long it took. Raises BrokerUnusable."""
-        began = time.monotonic()
+        began = monotonic_s()
         with (self.folder / "broker.out").open("ab") as out:
             process = subprocess.Popen(
                 [*_command(self.folder, self.version), "kafka.Kafka", str(self.folder / "server.properties")],
@@ -144,10 +145,10 @@ class Broker:
         while not answers(self.port):
             if process.poll() is not None:
                 raise BrokerUnusable(f"the broker ended as it was started: {self.folder / 'broker.out'} says why")
-            if time.monotonic() - began > within_s:
+            if monotonic_s() - began > within_s:
                 raise BrokerUnusable(f"the broker does not answer after {within_s:.0f} s: {self.folder / 'broker.out'}")
             time.sleep(0.05)
-        return time.monotonic() - began
+        return monotonic_s() - began
 
     def stop(self, *, kill: bool = False, within_s: float = UP_WITHIN_S) -> bool:
         """End the process, in order or with SIGKILL; whether there was one. Raises BrokerUnusable."""
@@ -155,9 +156,9 @@ class Broker:
         if pid is None:
             return False
         os.kill(pid, signal.SIGKILL if kill else signal.SIGTERM)
-        deadline = time.monotonic() + within_s
+        deadline = monotonic_s() + within_s
         while self.pid == pid:
-            if time.monotonic() > deadline:
+            if monotonic_s() > deadline:
                 raise BrokerUnusable(f"the broker (process {pid}) does not end")
             _reap(pid)
             time.sleep(0.02)

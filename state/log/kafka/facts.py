@@ -7,13 +7,13 @@ transaction can ever hide the coordinator's records.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
 
+from state.clocks import wall_ms
 from state.errors import LogDamaged
 from state.log.group_store import Lease, MetadataKind, OwnerRecord
 from state.log.protocol import NewRecord, Partition
@@ -53,7 +53,7 @@ def partition_of(application: str, kind: MetadataKind) -> Partition:
 
 
 def _record(key: str, value: bytes | None) -> NewRecord:
-    return NewRecord(key.encode(), value, time.time_ns() // 1_000_000)
+    return NewRecord(key.encode(), value, wall_ms())
 
 
 def lease_record(lease: Lease) -> NewRecord:
