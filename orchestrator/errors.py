@@ -34,7 +34,7 @@ class NotThere(OrchestratorError):
 
 
 class ProtocolError(OrchestratorError):
-    """A peer sent something that is not the protocol."""
+    """A peer sent a frame that is not of the protocol."""
 
 
 class InvariantBroken(OrchestratorError):

@@ -83,7 +83,7 @@ class TaskRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """An owner record as the log holds it. `writer` "" means that nobody may write for the task."""
+    """An owner record as the log holds it. `writer` "" means that the task has no owner."""
 
     task: TaskId
     epoch: int

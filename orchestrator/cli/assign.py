@@ -150,7 +150,7 @@ def _answer(name: str, description: Description, assignment: Assignment) -> dict
 def _beside(
     partitions: Sequence[TopicPartition], member: Subscription, replicas: Mapping[TopicPartition, tuple[str, ...]]
 ) -> int | None:
-    """How many have a replica in the member's rack; unknown when nobody speaks of racks."""
+    """How many have a replica in the member's rack; unknown where no rack is given."""
     if member.rack is None or not replicas:
         return None
     return sum(member.rack in replicas.get(partition, ()) for partition in partitions)

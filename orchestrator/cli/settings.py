@@ -1,7 +1,7 @@
 """Settings: the table of all of them, and where a value comes from. A row is what orchestrator/setting.py says.
 
 One rule: flag, then environment, then orchestrator.toml, then [tool.orchestrator] of pyproject.toml (both in the current
-folder), then the default. A key of a file that nobody knows is an error; a variable that nobody knows is a warning.
+folder), then the default. An unknown key of a file is an error; an unknown variable is a warning.
 Deeds (how many instances, undo, force) are no settings: they come from the command line alone.
 """
 

@@ -87,7 +87,7 @@ _response = msgspec.msgpack.Decoder(Response)
 
 
 class Names(dict[str | None, int]):
-    """Name -> number; whom nobody has named yet gets the next one."""
+    """Name -> number; a new name gets the next one."""
 
     def __init__(self, members: Iterable[str]) -> None:
         self.names = list(members)

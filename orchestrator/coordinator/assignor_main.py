@@ -31,7 +31,7 @@ def measured(length: int) -> int:
 
 
 def read_frame(stream: BinaryIO) -> bytes | None:
-    """The next body, or None where the stream ends, be it within a frame: nobody waits for an answer then."""
+    """The next body, or None where the stream ends, also within a frame: no answer is expected then."""
     head = stream.read(4)
     if len(head) < 4:
         return None

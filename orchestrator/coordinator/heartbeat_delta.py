@@ -60,7 +60,7 @@ class DeltaDecoder:
         self._received: MemberStatus | None = None
 
     def decode(self, message: Join | FullStatus | StatusDelta) -> MemberStatus:
-        """The whole status. Raises ProtocolError for a change of something that was never sent."""
+        """The whole status. Raises ProtocolError for a change of a field that was never sent."""
         if not isinstance(message, StatusDelta):
             for now in _values(message.status):
                 _checked(now)

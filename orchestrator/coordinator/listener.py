@@ -2,7 +2,7 @@
 
 One rule: nothing is handed on before the peer has proven its right. Connections, strangers among them, frames that have
 begun and the time that both may take are bounded; the bounds are counted in sweeps, so that a process that stood still
-drops nobody for it. The coordinator, queries and the instance's workers are served behind it (services.py).
+drops no connection for it. The coordinator, queries and the instance's workers are served behind it (services.py).
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ TEXT_MAX, NAME_MAX = 100_000, 1_000  # characters
 
 
 def bounded(message: msgspec.Struct) -> None:
-    """What a struct does after it was decoded. Raises ValueError for a value that nobody means."""
+    """What a struct does after it was decoded. Raises ValueError for a value out of its range."""
     for name in message.__struct_fields__:
         value = getattr(message, name)
         if isinstance(value, int):
@@ -148,7 +148,7 @@ class Measured(msgspec.Struct, tag="measured", frozen=True):
 
 class Welcome(msgspec.Struct, tag="welcome", frozen=True):
     """The coordinator took the session; `changes`: it understands StatusDelta, which one of an older version does not.
-    `patience_ms`: it takes the member for silent no sooner than this after it heard of it; 0 from an older version."""
+    `patience_ms`: it takes the member for silent no sooner than this after its last message; 0 from an older version."""
 
     term: int
     changes: bool = False

@@ -81,7 +81,7 @@ class Services:
             service.ended(peer)
 
     def _service_of(self, message: Up) -> Service | None:
-        """Who the message is for. A request that nobody here knows is answered by whoever came first."""
+        """Returns the service that the message is for. A request that no service knows goes to the first one, which refuses it."""
         if isinstance(message, Ask):
             named = [service for service in self._services if bytes(message.request) in service.requests]
             return next(iter(named or self._services), None)
@@ -127,7 +127,7 @@ class Services:
             body = await service.requests.handler(request)(service, request)
             peer.connection.send(Answer(number, body))
         except ConnectionEnded:
-            await peer.connection.close()  # nobody here can answer any more
+            await peer.connection.close()  # no service is left to answer
         except OrchestratorError as error:
             peer.connection.send(Answer(number, None, str(error), error.exit_code))
         except Exception:

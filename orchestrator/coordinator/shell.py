@@ -59,7 +59,7 @@ class Coordinator:
         self.host = host  # the instance whose process this is
         self.former = former  # the instance whose process was the coordinator before and is gone
         self.wall_ms = wall_ms  # deadlines in the log outlive this process, and with it the clock of its loop
-        self.on_hand_over = on_hand_over  # called with one that is published, what was known of it before, and why
+        self.on_hand_over = on_hand_over  # called with a published hand-over, its last facts before, and the reason
         self.ledger = ledger
         self.tasks = tuple(tasks)
         self.requests = Requests(handlers)
@@ -85,7 +85,7 @@ class Coordinator:
         self.assignor_process = AssignorProcess()
         self._behind: Services | None = None
         self._started = asyncio.Event()
-        self.gathered = asyncio.Event()  # before that nobody knows how many there are
+        self.gathered = asyncio.Event()  # before that the size of the group is not known
         self._ended = False
 
     def listen(self, services: Services) -> None:
@@ -204,7 +204,7 @@ class Coordinator:
                 log.info(text)
 
     def _handed_over(self, move: ev.HandedOver) -> None:
-        """Keep the last ones; one that is published again replaces what was known."""
+        """Keeps the last hand-overs; one that is published again replaces its facts."""
         key = (move.task, move.epoch)
         known = self.hand_overs.get(key)
         if known is None:
@@ -306,8 +306,8 @@ class Coordinator:
             raise ProtocolError(f"{type(message).__name__} is no message for a coordinator")
 
     def _answer(self, peer: Peer) -> None:
-        """Have a member whose commits nothing fences know that it was heard. One that was fenced, or came back over
-        another session, was not; and nobody is by a coordinator that stood still for so long that there may be another."""
+        """Confirms a heartbeat to a member whose commits the log does not fence. A member that was fenced, or came back over
+        another session, gets no confirmation; nor does any from a coordinator that was paused for longer than its lease."""
         if peer.id not in self._statuses:
             return
         self._statuses[peer.id] += 1

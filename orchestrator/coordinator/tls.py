@@ -2,7 +2,7 @@
 
 One rule: the secret proves the peer; TLS encrypts the connection. The proof covers the server's certificate, so a
 stranger between the two ends has none that fits (as RFC 5929, tls-server-end-point). With an authority (--tls-ca) both
-ends show certificates that it has signed, and nobody else gets as far as the proof.
+ends show certificates that it has signed, and no other peer gets as far as the proof.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def _give_up(connection: Connection | None) -> None:
 
 
 async def is_refused(address: str, *, timeout_s: float = 1) -> bool:
-    """Whether this host says that nobody listens at the address any more: the process is gone. A silence may be anything,
+    """Whether this host reports that no process listens at the address any more. A silence may be anything,
     and so may the refusal of another host, or of what stands between."""
     host, _, port = address.removeprefix("tls://").rpartition(":")
     if host not in ("localhost", "127.0.0.1", "::1"):

@@ -210,7 +210,7 @@ def _(change: ch.OwnerRecorded, group: GroupState) -> None:
 def _(change: ch.MovesBegun, group: GroupState) -> None:
     group.generation = change.generation
     group.barrier = change.barrier
-    # Behind a barrier that stays, what others have released stays counted: nobody reports it a second time.
+    # Behind a barrier that stays, what others have released stays counted: a release is reported once.
     group.releasable = group.releasable - {record.task for record in change.records} if change.barrier else set()
     group.hand_overs.update(change.hand_overs)
     for record in change.records:

@@ -23,7 +23,7 @@ def assignment_of(group: GroupState, member: Member, owned: Owned) -> Assignment
     active: dict[TaskId, int] = {}
     release: dict[TaskId, int] = {}
     for task, owner in owned:
-        # What is given up stays asked for until another record is in the log: a proof that nobody asks for is forgotten,
+        # A release is requested until another owner record is in the log: a proof that is not asked for is forgotten,
         # and a coordinator that only has the old record would grant the same epoch again.
         moving = task in group.moves or task in group.recording or task in group.postponed
         if moving or task not in group.tasks or is_released(owner, member):

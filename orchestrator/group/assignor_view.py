@@ -160,19 +160,19 @@ def lag_of(group: GroupState, task: TaskId, name: str) -> int:
 
 
 def knows_end(copy: Copy) -> bool:
-    """Whether its lag says something; a worker of an older version tells an end only where there is one."""
+    """Whether its lag is known; a worker of an older version reports an end only where there is one."""
     return copy.end_known or copy.end > 0
 
 
 def disk_lag(group: GroupState, task: TaskId, position: int) -> int:
-    """How far state on disk is behind; where nobody has said how far there is to go, it is not close."""
+    """How far state on disk is behind; where no end was reported, it is not close."""
     return max(0, group.end_offsets.of(task, FAR) - position)
 
 
 def _count_unused(
     group: GroupState, members: Collection[str], tasks: Iterable[TaskId], disk: dict[TaskId, dict[str, int]]
 ) -> None:
-    """A copy that nobody asked for, of a task that nobody runs, is state on disk: its owner's, who let it go under another
+    """A copy that is not assigned, of a task without an owner, is state on disk: its owner's, who let it go under another
     coordinator, or a standby's that was to be closed."""
     for task in tasks:
         for member in group.members.reporting(task):

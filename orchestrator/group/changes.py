@@ -218,7 +218,7 @@ class HandOverTimed(Change, frozen=True):
 
 
 class LearnerSet(Change, frozen=True):
-    """The member learns the task; None: nobody does."""
+    """The member learns the task; None: no member does."""
 
     task: TaskId
     member: str | None
@@ -296,7 +296,7 @@ class TargetUsed(Change, frozen=True):
 
 
 class AcceptedAsIs(Change, frozen=True):
-    """The present state is agreed: nothing is assigned until something changes."""
+    """The present state is agreed: nothing is assigned before the next change."""
 
 
 class Reconfigured(Change, frozen=True):

@@ -8,7 +8,8 @@ from orchestrator.model import TaskId
 
 
 def is_stable(group: GroupState) -> bool:
-    """Every task has a running owner, nothing moves, nobody learns or leaves: the last instance, which cannot, does not."""
+    """Returns whether every task has a running owner, and no task moves, no member learns and no instance leaves (the last
+    instance cannot, and so does not count)."""
     return (
         bool(group.members.by_name)
         and all(_runs(group, task) for task in group.tasks)

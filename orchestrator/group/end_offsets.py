@@ -1,6 +1,6 @@
 """How far each task's changelogs go, as far as the members have reported.
 
-One rule: a member's own report is looked up when somebody asks, and kept here only when it is about to be gone; so a
+One rule: a member's own report is looked up when it is needed, and kept here only when it is about to be gone; so a
 heartbeat of 100 tasks, in which every end has grown, costs the group nothing. Kept by step.py, asked by assignor_view.py.
 """
 
@@ -22,7 +22,7 @@ class EndOffsets:
         self._kept: dict[TaskId, int] = {}
 
     def of(self, task: TaskId, otherwise: int) -> int:
-        """The end of a task; `otherwise` where nobody has reported one."""
+        """The end of a task; `otherwise` where no member has reported one."""
         reported = [end] if (end := self._kept.get(task)) is not None else []
         owner = self._owners.get(task)
         runs = self._members.get(owner.member) if owner is not None else None

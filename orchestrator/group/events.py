@@ -25,7 +25,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A member's whole status; at once when something changed, else every heartbeat interval."""
+    """A member's whole status; at once after a change, else every heartbeat interval."""
 
     session: int
     status: MemberStatus
@@ -62,7 +62,7 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """Mark instances as leaving, beside those that leave already. `resumed`: read from the log by a new coordinator, to which nobody has joined yet."""
+    """Mark instances as leaving, beside those that leave already. `resumed`: read from the log by a new coordinator, before the first member has joined."""
 
     operation: str
     instances: tuple[str, ...]
@@ -78,7 +78,7 @@ class UndoLeaving:
 
 @dataclass(frozen=True, slots=True)
 class TargetComputed:
-    """The answer to ComputeTarget: where tasks belong, by what was known when it was asked for."""
+    """The answer to ComputeTarget: where tasks belong, by the view that was sent with it."""
 
     number: int
     target: TargetAssignment

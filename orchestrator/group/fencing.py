@@ -1,6 +1,6 @@
 """Members that go, and transactional ids that the log has to refuse.
 
-One rule: whoever held something is fenced before anybody else gets it; what had been prepared for the fenced is called off.
+One rule: a member that held a task is fenced before another gets it; moves to the fenced member are called off.
 Used by step.py, membership.py, timeouts.py and scale_down.py.
 """
 

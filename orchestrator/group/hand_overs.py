@@ -2,8 +2,8 @@
 
 The gap runs from the last commit of the old owner to the first of the new, by their own wall clocks: instances on several
 machines are taken to agree about the time. The log keeps the first of the two, so it survives the old owner, and the
-coordinator. The pause leaves out of it what nobody waited for: it begins with the release, or where the old owner had
-nothing to read when it was last heard of, then; it ends when the new owner begins, where there was nothing to read yet.
+coordinator. The pause counts only while records waited: it begins with the release, or where the old owner had
+nothing to read at its last report, with that; it ends when the new owner begins, where there was nothing to read yet.
 Begun by reconcile.py when the new owner is recorded; finished by step.py when the new owner reports when it began.
 """
 

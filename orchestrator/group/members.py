@@ -236,7 +236,7 @@ class Members:
         return self._stays != ""
 
     def versions(self) -> list[Version]:
-        """The versions of the app of those who stay; of those who leave, where nobody stays. Nearly always one, and
+        """The versions of the app of the members that stay; of those that leave, where none stays. Nearly always one, and
         nearly always the first one asked stays: thousands that join are not looked through for each of them."""
         staying = [
             version

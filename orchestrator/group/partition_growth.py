@@ -1,7 +1,7 @@
 """Tasks that come while members run, because a topic grew: they are dealt once, not to whoever reports them first.
 
 One rule: such a task waits until every member that will have it too has said so, and for no more than three heartbeats:
-who is stalled learns later. What a new version of the app brings comes with its first member and waits for nobody.
+who is stalled learns later. What a new version of the app brings comes with its first member, without a wait.
 Used by step.py and membership.py.
 """
 

@@ -1,6 +1,6 @@
 """How the group gets from what is to what should be: the next safe step.
 
-One rule: the identity where nothing differs, and no owner record is written for a task that somebody may still hold.
+One rule: the identity where nothing differs, and no owner record is written for a task that a member may still hold.
 The target assignment comes from task_assignor/assign.py; the steps are moves, which wait for a release or a fence.
 """
 
@@ -89,10 +89,10 @@ def call_off(group: GroupState, target: Member) -> ch.Decisions:
 
 
 def advance(group: GroupState) -> ch.Decisions:
-    """Record the owners of moves that are free: nobody holds the task, provably."""
+    """Records the owners of moves that are free: no member holds the task, provably."""
     free = yield from _free(group, sorted(_affected(group)))
     if group.barrier and group.protocol is Protocol.COOPERATIVE:
-        # Its first phase hands out what nobody has; only what has to be given up first waits for the second (KIP-429).
+        # Its first phase hands out what has no owner; only what has to be given up first waits for the second (KIP-429).
         unowned = _unowned(group, free)
         if unowned:
             yield from _begin(group, unowned, group.generation, len(unowned) < len(group.moves))
@@ -113,7 +113,7 @@ def advance(group: GroupState) -> ch.Decisions:
 
 
 def _unowned(group: GroupState, free: list[Owner]) -> list[Owner]:
-    """The records of tasks that nobody may write for."""
+    """The records of tasks without an owner."""
     owners = ((record, group.owners.get(record.task)) for record in free)
     return [record for record, owner in owners if owner is None or not owner.writer]
 
@@ -124,7 +124,7 @@ def _begin(group: GroupState, records: list[Owner], generation: int, barrier: bo
 
 
 def _affected(group: GroupState) -> set[TaskId]:
-    """Moves of which something changed: from or to a touched member."""
+    """Moves from or to a touched member."""
     if not group.moves:
         return set()
     if group.broadcast_inputs[:1] != (group.protocol,):
@@ -159,7 +159,7 @@ def _free(group: GroupState, tasks: Iterable[TaskId]) -> Generator[ch.Decision, 
 
 
 def retire(group: GroupState) -> ch.Decisions:
-    """Tasks that no version has any more: once their owner has let go, the log says that nobody may write for them."""
+    """Tasks that no version has any more: once their owner has released them, their owner record names no transactional id."""
     gone = [
         owner.without_writer(group.term)
         for task in sorted(group.retiring.keys() - group.recording.keys())

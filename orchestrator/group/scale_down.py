@@ -73,7 +73,7 @@ def finish(going: list[Member]) -> ch.Decisions:
 
 
 def end(group: GroupState, operation: Operation, now_ms: int) -> ch.Decisions:
-    """The operation is done when nobody of it is left."""
+    """The operation is done when none of its instances is left."""
     if any(group.members.of_instance(instance) for instance in operation.instances):
         return
     absent = not group.by_transactional_id.keys() <= group.members.transactional_ids()

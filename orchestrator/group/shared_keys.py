@@ -1,6 +1,6 @@
 """Maps that share their keys with the map before them: what a member of 100 tasks says changes in values, seldom in tasks.
 
-One rule: a SharedKeys is what the dict of its keys and values would be, and costs next to nothing until somebody looks into
+One rule: a SharedKeys is what the dict of its keys and values would be, and costs next to nothing until it is read from
 it. Made by heartbeat_delta.py; everybody else sees a Mapping.
 """
 

@@ -89,7 +89,7 @@ class GroupState:
         self.tasks: Mapping[TaskId, Task] = self.declared  # of all versions that are there
         # Tasks that members who run report, and since when they wait for the other members.
         self.pending_tasks: dict[TaskId, int] = {}
-        self.touched: set[str] = set()  # members of whom something changed since the last step; only they are looked at
+        self.touched: set[str] = set()  # members that a change since the last step concerns; only they are looked at
         self.by_transactional_id = OwnerIndex()
         self.owners = TaskTable(self._touch, Index[Owner](lambda owner: (owner.member,)), self.by_transactional_id)
         self.recording = TaskTable(self._touch_owner, Index[Owner](lambda owner: (owner.member,)))

@@ -43,7 +43,7 @@ class Group(GroupState):
         apply(ch.Turned(turn_of(self, self.last_step_ms)), self)
 
     def accept_as_is(self) -> None:
-        """Take the present state as agreed: no rebalance until something changes."""
+        """Takes the present state as agreed: no rebalance before the next change."""
         self._change(ch.AcceptedAsIs())
 
     def accept_standbys(self, standbys: Mapping[TaskId, tuple[str, ...]]) -> None:

@@ -39,7 +39,7 @@ def _is_worker_of(name: str, instance: str) -> bool:
 
 
 def take_over(group: GroupState, now_ms: int) -> ch.Decisions:
-    """Nothing is assigned while the group gathers, but a task that nobody may write for, and of which somebody who is
+    """Nothing is assigned while the group gathers, but a task without an owner, of which a member that is
     here has a close copy, goes there. The eager protocol gives nothing before everybody has given up everything."""
     absent = not group.by_transactional_id.keys() <= group.members.transactional_ids()
     if not (group.gathering or absent) or group.fencing or group.paused or group.barrier:

@@ -69,7 +69,7 @@ def _watch_releases(group: GroupState, now_ms: int) -> ch.Decisions:
     behind a barrier for others has answered."""
     overdue = now_ms - group.settings.release_timeout_ms
     for task, move in list(group.moves.items()):
-        # A fence calls moves off: whose release nobody waits for any more is not fenced for it.
+        # A fence calls moves off: a member whose release is no longer awaited is not fenced for it.
         if move.asked and move.since_ms <= overdue and task in group.moves:
             yield from _fence_holder(group, task, now_ms)
     for task, since_ms in group.retiring.items():

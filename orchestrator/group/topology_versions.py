@@ -1,6 +1,6 @@
 """Which tasks there are: what the members' versions of the app have between them.
 
-One rule: a task exists as long as somebody who stays can run it. A new version brings its tasks with its first member;
+One rule: a task exists as long as a member that stays can run it. A new version brings its tasks with its first member;
 what only an older version has goes with its last one. Reads join_requests, decides nothing else. Used by step.py.
 """
 

@@ -12,7 +12,7 @@ from math import log2
 from orchestrator.model import TaskId
 from orchestrator.weights import WEIGHT_MAX
 
-# What weighs 1, and everything below it: less is moved in no time, and it loads nobody.
+# What weighs 1, and everything below it: a smaller state moves in no time and is no load.
 UNITS = {"rate": 100, "bytes": 16 << 20}
 BAND = 0.75  # in powers of two: from 0.6 to 1.7 times what a weight stands for; neighbours' bands overlap by half
 WINDOW_MS = 60_000

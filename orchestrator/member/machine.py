@@ -303,7 +303,7 @@ class MemberMachine:
         return []
 
     def _reading(self, event: Reading, now_ms: int) -> None:
-        """Progress, or it would be given up; but nobody may take it for close before it is open."""
+        """Reports progress, so that the copy is not given up; it does not count as close before its store is open."""
         holding = self.held.get(event.task)
         if holding is not None and holding.state is Held.COPYING and not holding.seen:
             far = event.end - self.settings.acceptable_recovery_lag - 1
@@ -324,7 +324,7 @@ class MemberMachine:
 
     def _is_finished(self, holding: Holding) -> bool:
         """Close enough to take over: by lag in positions; or, where the lag shrinks no more because of what is written
-        meanwhile, by the time in which nobody would run the task. A restore that still gains is waited for: taking over
+        meanwhile, by the time in which the task would have no owner. A restore that still gains is waited for: taking over
         then would cost a pause that a little patience avoids."""
         lag = holding.end - holding.position
         if not holding.seen or lag <= self.settings.acceptable_recovery_lag:

@@ -42,11 +42,11 @@ class Recovery:
         if len(self._samples) < SAMPLES_MIN:
             return None
         (since, first, first_end), (until, last, last_end) = self._samples[0], self._samples[-1]
-        gained = (last - first) - (last_end - first_end)  # over the same time: restored, less what was written
+        gained = (last - first) - (last_end - first_end)  # restored less written, over the same time
         return round(lag * (until - since) / gained) if gained > 0 else None
 
     def gap_ms(self, position: int, end: int) -> int | None:
-        """How long nobody would run the task if its owner stopped now; None where that is not known."""
+        """How long the task would have no owner if its owner stopped now; None where that is not known."""
         if len(self._samples) < SAMPLES_MIN:
             return None
         (since, first, _), (until, last, _) = self._samples[0], self._samples[-1]

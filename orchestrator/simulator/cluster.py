@@ -1,6 +1,6 @@
 """A whole group in one thread and in virtual time: the real coordinator core and the real member cores.
 
-One rule: nothing happens but by a call, or by time that somebody lets pass; the same calls give the same cluster. What
+One rule: everything happens by a call, or by time that the caller lets pass; the same calls give the same cluster. What
 takes time, and what goes wrong, is in what a cluster is made with: a network, a backend for each coordinator, and members.
 Scenario files (scenario_cluster.py) have no delays, benchmark/rehearsal.py models them, and tests draw them, with faults.
 """

@@ -59,7 +59,7 @@ class Backend:
         self.log_ms = log_ms
 
     def write(self, coordinator: Coordinator, operation: Callable[[], Had], answer: Callable[[Had], ev.Event]) -> None:
-        """Do the write; the coordinator hears the answer, or is deposed where it is refused."""
+        """Writes; the coordinator gets the answer, or steps down where the ledger refuses it."""
         try:
             result = operation()
         except Refused:

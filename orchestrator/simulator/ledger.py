@@ -38,7 +38,7 @@ class Ledger:
     # ---- the coordinator's
 
     def acquire(self, holder: str, seen: LeaseRow | None) -> LeaseRow | None:
-        """The lease at the next term, if it still is what was seen; None where another candidate was faster."""
+        """The lease at the next term, if it still is `seen`; None where another candidate was faster."""
         if self.lease != seen:
             return None
         self.lease = LeaseRow(1 if seen is None else seen.term + 1, holder)

@@ -56,7 +56,7 @@ class Node(ABC):
             self._act(effect)
 
     def report(self) -> None:
-        """Send the whole status, if there is somebody to send it to."""
+        """Sends the whole status, where it is connected."""
         if self.session is not None:
             self.network.up(self, ev.Heartbeat(self.session, self.machine.status()))
 

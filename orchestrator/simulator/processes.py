@@ -12,7 +12,7 @@ from orchestrator.simulator.scheduler import Scheduler
 
 
 class Process:
-    """`life` grows with every end and every start, so that what was planned in a former life can see that."""
+    """`life` grows with every end and every start, so that a call planned in a former life is dropped."""
 
     def __init__(self, scheduler: Scheduler, name: str) -> None:
         self.scheduler = scheduler

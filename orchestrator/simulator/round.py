@@ -67,7 +67,7 @@ class Worker(Node):
         return dict(self.machine.disk)
 
     def rejoin(self) -> None:
-        raise AssertionError(f"{self.name} was fenced, and nobody is who can come back")
+        raise AssertionError(f"{self.name} was fenced, and a member of a round cannot rejoin")
 
 
 class Round(Cluster):
@@ -119,7 +119,7 @@ class Round(Cluster):
         self.network.connect(node, self.coordinator)
 
     def crash(self, number: int) -> None:
-        """Its connection ends, and somebody knows that it is dead."""
+        """Its connection ends, and the group is notified that it is dead."""
         node = self.nodes.pop(number)
         self.network.end(node)
         node.process.kill()

@@ -140,7 +140,7 @@ class ScenarioCluster(Cluster):
         self.settle()
 
     def _coordinate(self, generation: int) -> Coordinator:
-        """The next coordinator, to which nobody has connected yet."""
+        """The next coordinator, before the first member connects."""
         term = self.take_lease(self._host.name).term
         return self.coordinate(self._host, self.tasks.values(), Backend(), term=term, generation=generation)
 

@@ -11,7 +11,7 @@ from orchestrator.errors import OrchestratorError
 
 
 class TooManyEvents(OrchestratorError):
-    """More happened than was allowed: something goes round in circles, or it is too much to play."""
+    """More events happened than the limit allows: the cluster runs in circles, or is too large to play."""
 
 
 class Scheduler:

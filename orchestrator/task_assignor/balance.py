@@ -45,7 +45,7 @@ def balance_hosts(builder: AssignmentBuilder) -> Iterator[None]:
                 heappush(donors, (-builder.load[donor] / builder.capacity[donor], builder.rank[donor], donor))
             continue
         if donor in free:
-            while builder.spent:  # it may have something for those without a budget, too
+            while builder.spent:  # it may have tasks for those without a budget, too
                 heappush(receivers, builder.spent.pop())
         found = _choose_move(builder, donor, movable[donor], receivers, lightest, donor in free)
         if found is None:

@@ -47,7 +47,7 @@ class AssignmentBuilder:
         self.direct = view.protocol is not Protocol.LEARNER
 
     def _last_to_leave(self) -> list[str]:
-        """Everybody leaves, and one always stays: who has and learns the most, of those that can be reached."""
+        """Every instance leaves, and one always stays: the one that has and learns the most, of those that can be reached."""
         load = dict.fromkeys(self.hosts, 0)
         learning = ((task, learner.member) for task, learner in self.view.learners.items())
         for task, member in (*self.view.active.items(), *learning):
@@ -91,7 +91,7 @@ class AssignmentBuilder:
         elif (back := self._returning(task)) is not None:
             self._own(task, back)  # static membership: a bounce moves nothing
         elif (copy := self._best_copy(task, learner.member if learner else None)) is not None:
-            self._own(task, copy)  # (3) nobody runs it: what is warm, else the copy with the least lag
+            self._own(task, copy)  # (3) it has no owner: a warm copy, else the copy with the least lag
         else:
             self.cold.append(task)
 
@@ -112,7 +112,7 @@ class AssignmentBuilder:
             heapreplace(heap, (self.load[host] / self.capacity[host], rank, host))
 
     def _assign_to_able(self, task: TaskId) -> None:
-        """Versions of the app differ: the least loaded of the hosts that have the task; nobody, where none has it."""
+        """Versions of the app differ: the least loaded of the hosts that have the task; None where none has it."""
         able = [h for h in self.staying if self.able(h, task)] or [h for h in self.hosts if self.able(h, task)]
         if able:
             host = min(able, key=lambda h: (h in self.silent, self.load[h] / self.capacity[h], self.rank[h]))

@@ -30,7 +30,7 @@ def still_valid(target: TargetAssignment, asked: View, now: View) -> TargetAssig
     for task in asked.standbys.keys() | now.standbys.keys():
         if asked.standbys.get(task, {}).keys() != now.standbys.get(task, {}).keys():
             changed.add(task)
-    if gone := now.silent - asked.silent:  # whom nobody could reach any more
+    if gone := now.silent - asked.silent:  # those that cannot be reached any more
         changed |= {t for t in target.reassigned if target.active.get(t) in gone}
         changed |= {t for t, member in target.learners.items() if member in gone}
     if same_owners and not changed:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from orchestrator.model import Protocol, Settings, Task, TaskId
 
 STEP = 1_000  # tasks between two pauses of the task assignor: about a millisecond
-FAR = 1 << 60  # a lag beyond any: of a copy of which nobody knows how far it has to go
+FAR = 1 << 60  # a lag beyond any: of a copy whose end is unknown
 Ranked = tuple[float, int, str]  # how full a host is, its place by name, the host
 
 
@@ -37,9 +37,9 @@ class View:
     """All that the task assignor reads. Copies are named by member, state on disk by instance, with their lag.
 
     `active` holds effective owners (a move under way counts for its target); `reserved` are tasks of silent members
-    that are kept for them; `former` the last owner of a task that nobody owns; `given_up` (task, instance) pairs whose
+    that are kept for them; `former` the last owner of a task without an owner; `given_up` (task, instance) pairs whose
     learner made no progress; `moving` tasks are on their way to their effective owner; `silent` members cannot be reached
-    at the moment: they keep what they have, get nothing to learn, and of what nobody runs only that of which nobody
+    at the moment: they keep what they have, get nothing to learn, and of tasks without an owner only those of which nobody
     else has a copy.
     """
 

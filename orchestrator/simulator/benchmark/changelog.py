@@ -1,6 +1,6 @@
 """Changelogs and snapshots as a rehearsal needs them: positions over time, no bytes. One rule: positions count records.
 
-A changelog holds the live records of its task and grows by one for each input record. While nobody runs the task the
+A changelog holds the live records of its task and grows by one for each input record. While the task runs nowhere the
 input waits; whoever starts it works that off at once.
 """
 

@@ -17,7 +17,7 @@ class Doing(StrEnum):
     """What an instance does with a task."""
 
     RUN = "run"
-    RESTORE = "restore"  # it owns the task and has to restore it first: nobody runs it
+    RESTORE = "restore"  # it owns the task and has to restore it first: the task is silent
     LEARN = "learn"
     STAND_BY = "stand by"
 
@@ -79,7 +79,7 @@ class Measures(NamedTuple):
 
 
 def silences(spans: Iterable[Span], tasks: Iterable[TaskId], begin_ms: int, end_ms: int) -> dict[TaskId, int]:
-    """For each task the ms in which nobody ran it."""
+    """For each task the ms in which it ran nowhere."""
     ran: dict[TaskId, list[tuple[int, int]]] = {task: [] for task in tasks}
     for span in spans:
         if span.doing is Doing.RUN and span.end_ms > begin_ms:

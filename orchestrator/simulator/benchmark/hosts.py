@@ -113,7 +113,7 @@ class Host:
         waiting = [(worker, task) for worker in self.workers for task in worker.copies() if self.behind(task)]
         actives = [(worker, task) for worker, task in waiting if worker.is_starting(task)]
         copies = [(worker, task) for worker, task in waiting if not worker.is_starting(task)]
-        # What nobody runs goes first, as in a worker: copies have one eighth meanwhile.
+        # A task that runs nowhere goes first, as in a worker: copies have one eighth meanwhile.
         for group, eighths in ((actives, 7 if copies else 8), (copies, 1 if actives else 8)):
             for worker, task in group:
                 self._restore(task, eighths / 8 / len(group))

@@ -245,7 +245,7 @@ class Rehearsal(Cluster):
         self.after(self.workload.speeds.lease_ms, elected)
 
     def _elected(self, generation: int, *, gathering: bool = True) -> Coordinator:
-        """The next coordinator, to which nobody has connected yet."""
+        """The next coordinator, before the first member connects."""
         term = self.take_lease(self._host.name).term
         backend = Backend(self.workload.speeds.log_ms)
         return self.coordinate(self._host, self.tasks, backend, term=term, generation=generation, gathering=gathering)

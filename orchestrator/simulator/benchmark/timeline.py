@@ -1,6 +1,6 @@
 """A picture of rehearsals: a panel per protocol, a row per task, coloured by the instance that runs it.
 
-One rule: what nobody runs is left white between two red marks; a learner is a thin line in the colour of its instance
+One rule: a task that runs nowhere is left white between two red marks; a learner is a thin line in the colour of its instance
 below the bar of the owner. Plain SVG, no library.
 """
 
@@ -98,7 +98,7 @@ def _panel(
 
 
 def _silences(panel: Panel, tasks: Sequence[TaskId], rows: dict[TaskId, int], length: int) -> list[str]:
-    """Frames around the times in which nobody ran a task, where they are long enough to be seen."""
+    """Frames around the times in which a task ran nowhere, where they are long enough to be seen."""
     parts: list[str] = []
     for task in tasks:
         ran = sorted((s.begin_ms, s.end_ms) for s in panel.spans if s.task == task and s.doing is Doing.RUN)

@@ -132,7 +132,7 @@ def happen(rehearsal: Rehearsal, chance: random.Random) -> None:
 
 
 def stop(rehearsal: Rehearsal, name: str) -> None:
-    """It is gone at once, and the group is told: as a member that leaves a Kafka group."""
+    """It is gone at once, and the group is notified: as a member that leaves a Kafka group."""
     host = rehearsal.hosts[name]
     host.crash()
     for worker in host.workers:
