@@ -24,7 +24,7 @@ from pathlib import Path
 
 from benchmarks.section import write_section
 from benchmarks.stream_apps import APPS, PARTITIONS, TOPIC
-from pipeline.partitioner import partition_of
+from pipeline.values.partitioner import partition_of
 from state.log import batches
 from state.log.protocol import NewRecord, Partition, TopicSpec
 from state.log.sqlite import SqliteLog, open_sqlite

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipeline.app import App as App
-    from pipeline.codecs import Codec as Codec
     from pipeline.errors import PipelineError as PipelineError
     from pipeline.errors import ProcessorFailed as ProcessorFailed
     from pipeline.errors import WindowClosed as WindowClosed
     from pipeline.records import Record as Record
     from pipeline.sinks import Sink as Sink
-    from pipeline.tables import Table as Table
+    from pipeline.tables.table import Table as Table
     from pipeline.time.tables import ClosedWindow as ClosedWindow
     from pipeline.time.tables import Due as Due
     from pipeline.time.tables import HoppingTable as HoppingTable
@@ -34,11 +33,12 @@ if TYPE_CHECKING:
     from pipeline.time.windows import Sliding as Sliding
     from pipeline.time.windows import Tumbling as Tumbling
     from pipeline.time.windows import Window as Window
+    from pipeline.values.codecs import Codec as Codec
 
 PUBLIC = {
     "App": "pipeline.app",
     "ClosedWindow": "pipeline.time.tables",
-    "Codec": "pipeline.codecs",
+    "Codec": "pipeline.values.codecs",
     "Due": "pipeline.time.tables",
     "Hopping": "pipeline.time.windows",
     "HoppingTable": "pipeline.time.tables",
@@ -49,7 +49,7 @@ PUBLIC = {
     "SessionTable": "pipeline.time.tables",
     "Sink": "pipeline.sinks",
     "Sliding": "pipeline.time.windows",
-    "Table": "pipeline.tables",
+    "Table": "pipeline.tables.table",
     "Timers": "pipeline.time.tables",
     "TopicTable": "pipeline.time.topic_view",
     "Tumbling": "pipeline.time.windows",

@@ -13,17 +13,15 @@ from datetime import timedelta
 from importlib import import_module
 from typing import Any, Literal, TypeVar, get_args, overload
 
-from pipeline.codecs import Codec
-from pipeline.declare import Declares, Name, Wait
-from pipeline.declare_join import DeclaresJoins
-from pipeline.declare_tables import DeclaresTables
-from pipeline.declare_time import DeclaresTime, Options
-from pipeline.definitions import Declared, Resource, Start, Stored, Topic, checked_name, checked_partitions
-from pipeline.describe import check_schema, describe, with_others
-from pipeline.error_policy import SKIP, STOP, WAIT, Choice, ErrorPolicy, OnError
-from pipeline.errors import DefinitionError
-from pipeline.join_definition import JoinDef, checked_sides
-from pipeline.processors import (
+from pipeline.definitions.declare_join import DeclaresJoins
+from pipeline.definitions.declare_processor import Declares, Name, Wait
+from pipeline.definitions.declare_tables import DeclaresTables
+from pipeline.definitions.declare_time import DeclaresTime, Options
+from pipeline.definitions.definition import Declared, Resource, Start, Stored, Topic, checked_name, checked_partitions
+from pipeline.definitions.describe import check_schema, describe, with_others
+from pipeline.definitions.error_policy import SKIP, STOP, WAIT, Choice, ErrorPolicy, OnError
+from pipeline.definitions.join import JoinDef, checked_sides
+from pipeline.definitions.processor import (
     Processor,
     awaits,
     bind,
@@ -39,11 +37,13 @@ from pipeline.processors import (
     checked_timeout,
     waits,
 )
+from pipeline.definitions.timed import checked_timed
+from pipeline.definitions.topic_tables import GlobalTableDef
+from pipeline.definitions.topology import Topology, build
+from pipeline.errors import DefinitionError
 from pipeline.time.durations import idle_ms
 from pipeline.time.position import ORDERS
-from pipeline.timed_definitions import checked_timed
-from pipeline.topic_definitions import GlobalTableDef
-from pipeline.topology import Topology, build
+from pipeline.values.codecs import Codec
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -16,27 +16,27 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from pipeline.calls import without_waiting
-from pipeline.definitions import Stored
-from pipeline.dict_store import DictStore
+from pipeline.calls.call import without_waiting
+from pipeline.calls.retries import Waiting
+from pipeline.calls.task_tables import global_views
+from pipeline.definitions.definition import Stored
+from pipeline.definitions.processor import checked_app
+from pipeline.definitions.topic_tables import GlobalTableDef
 from pipeline.errors import PipelineError, ProcessorFailed
 from pipeline.merge import Merger
-from pipeline.partitioner import partition_of
 from pipeline.process import TaskProcess
-from pipeline.processors import checked_app
 from pipeline.records import Record, SourceRecord
 from pipeline.resources import Resources
-from pipeline.retries import Waiting
 from pipeline.sinks import checked_headers, checked_timestamp, encoded
-from pipeline.task_tables import global_views
-from pipeline.topic_definitions import GlobalTableDef
+from pipeline.tables.dict_store import DictStore
+from pipeline.values.partitioner import partition_of
 
 if TYPE_CHECKING:
     from pipeline.app import App
-    from pipeline.definitions import TableDef, Topic
+    from pipeline.definitions.definition import TableDef, Topic
+    from pipeline.definitions.timed import HoppingDef, SessionDef, TimedDef, TimersDef, TumblingDef
+    from pipeline.definitions.topic_tables import TopicTableDef
     from pipeline.time.windows import Window
-    from pipeline.timed_definitions import HoppingDef, SessionDef, TimedDef, TimersDef, TumblingDef
-    from pipeline.topic_definitions import TopicTableDef
 
 K = TypeVar("K")
 V = TypeVar("V")

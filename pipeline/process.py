@@ -3,7 +3,7 @@ all run a task through TaskProcess, which is why they give one answer.
 
 One rule: a call of a user function is atomic. It either ends well, and its writes and sends count, or nothing of it is
 anywhere; and `take()` holds what completed records did, with their positions, and nothing else, also while a call is
-under way. Calls of one task overlap where `concurrency=` says so (pipeline.overlap), and count in the order of their
+under way. Calls of one task overlap where `concurrency=` says so (pipeline.calls.overlap), and count in the order of their
 records all the same. No clock, no group, no input or output of its own.
 """
 
@@ -14,29 +14,29 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipeline.at_once import AtOnce
-from pipeline.batches import Batches
-from pipeline.calls import CALL, RECORD, RUN, in_time, refuse_awaitable, unit_of, without_waiting
-from pipeline.effects import Changes as Changes
-from pipeline.effects import Effects
+from pipeline.calls.at_once import AtOnce
+from pipeline.calls.batches import Batches
+from pipeline.calls.call import CALL, RECORD, RUN, in_time, refuse_awaitable, unit_of, without_waiting
+from pipeline.calls.effects import Changes as Changes
+from pipeline.calls.effects import Effects
+from pipeline.calls.failed_calls import FailedCalls
+from pipeline.calls.lanes import Lane, Outputs
+from pipeline.calls.overlap import More
+from pipeline.calls.passing import passing_of
+from pipeline.calls.plain_calls import FAILURES, plain_calls
+from pipeline.calls.retries import CallAgain, Waiting
+from pipeline.calls.steps import Arrived, Item, Step, count_of, steps_of
+from pipeline.calls.task_sources import sources_of
+from pipeline.calls.task_tables import routed, tables_of
 from pipeline.errors import PipelineError, ProcessorFailed
-from pipeline.failed_calls import FailedCalls
-from pipeline.lanes import Lane, Outputs
-from pipeline.overlap import More
-from pipeline.passing import passing_of
-from pipeline.plain_calls import FAILURES, plain_calls
 from pipeline.records import TICK, RawRecord, Record
-from pipeline.retries import CallAgain, Waiting
-from pipeline.steps import Arrived, Item, Step, count_of, steps_of
-from pipeline.table_view import TableView
-from pipeline.tables import StoreView
-from pipeline.task_sources import sources_of
-from pipeline.task_tables import routed, tables_of
+from pipeline.tables.table import StoreView
+from pipeline.tables.view import TableView
 from pipeline.time.position import Position
 
 if TYPE_CHECKING:
     from pipeline.app import App
-    from pipeline.topology import Subtopology
+    from pipeline.definitions.topology import Subtopology
 
 _NOTHING: Mapping[Any, Any] = {}
 _STANDING_STILL = float  # as a clock: float() is 0.0

@@ -14,7 +14,7 @@ from pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
     from pipeline.app import App
-    from pipeline.definitions import Resource
+    from pipeline.definitions.definition import Resource
 
 
 class Resources:

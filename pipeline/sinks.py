@@ -10,10 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
-from pipeline.codecs import Codec
 from pipeline.errors import CodecError, PipelineError
-from pipeline.partitioner import partition_of
 from pipeline.records import Headers, OutputRecord, Record
+from pipeline.values.codecs import Codec
+from pipeline.values.partitioner import partition_of
 
 K_contra = TypeVar("K_contra", contravariant=True)
 V_contra = TypeVar("V_contra", contravariant=True)

@@ -12,9 +12,9 @@ from functools import cached_property
 
 from orchestrator.model import Task, TaskId
 from pipeline.app import App
+from pipeline.definitions.topology import Subtopology, Topology
 from pipeline.errors import PipelineError
-from pipeline.event_time import EventTime
-from pipeline.topology import Subtopology, Topology
+from pipeline.time.event_time import EventTime
 from state.errors import TopicMismatch
 from state.log.group_store import GroupStore, MetadataKind
 from state.log.protocol import GroupLog, Partition, Retention, TopicInfo, TopicSpec

@@ -11,8 +11,8 @@ import json
 from collections.abc import Collection, Mapping
 
 from pipeline.app import App
+from pipeline.definitions.topology import Topology
 from pipeline.errors import PipelineError
-from pipeline.topology import Topology
 from state.log.group_store import GroupStore, MetadataKind
 from state.log.protocol import GroupLog, Partition, TopicInfo
 from workers.errors import AppRefused

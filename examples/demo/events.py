@@ -7,8 +7,8 @@ from typing import Any
 
 from examples import flights, flights_data
 from examples.flights_data import Event
-from pipeline.definitions import Topic
-from pipeline.partitioner import partition_of
+from pipeline.definitions.definition import Topic
+from pipeline.values.partitioner import partition_of
 from state.log.group_store import AppMetadata
 from state.log.protocol import Log, NewRecord, Partition
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from pipeline.codecs import Codec, JsonCodec, codec_name
 from pipeline.errors import CodecError
 from pipeline.files.shape import TIME_MAX_MS, NotThis, whole_ms
-from pipeline.json_values import to_bytes
+from pipeline.values.codecs import Codec, JsonCodec, codec_name
+from pipeline.values.json_values import to_bytes
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")

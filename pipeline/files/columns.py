@@ -12,12 +12,12 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from pipeline.codecs import Codec, JsonCodec, codec_name, type_name
 from pipeline.errors import CodecError
 from pipeline.files import cells
 from pipeline.files.json_lines import json_headers
 from pipeline.files.shape import BadFile, BadRow, FileRecord, NotThis, Reading, Shape
 from pipeline.records import Headers
+from pipeline.values.codecs import Codec, JsonCodec, codec_name, type_name
 
 Row = Mapping[str, Any]
 OWN = ("key", "value", "timestamp_ms")

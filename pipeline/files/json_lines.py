@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from pipeline.codecs import Codec, codec_name
 from pipeline.errors import CodecError
 from pipeline.files.cells import encoded
 from pipeline.files.shape import TIME_MAX_MS, BadRow, FileRecord, NotThis, Reading
 from pipeline.records import Headers
+from pipeline.values.codecs import Codec, codec_name
 
 FIELDS = {"key", "value", "timestamp_ms", "headers"}
 IGNORED = {"partition", "offset"}  # `consume` prints them; where a record goes is decided by its key

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pipeline.codecs import Codec
 from pipeline.errors import DefinitionError, PipelineError
 from pipeline.records import Headers
+from pipeline.values.codecs import Codec
 
 UNITS = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
 TIME_MAX_MS = (1 << 63) - 1

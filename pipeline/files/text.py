@@ -18,10 +18,10 @@ from typing import IO, NamedTuple, cast
 
 import msgspec
 
-from pipeline.codecs import JsonCodec
 from pipeline.files.columns import Columns, fields_of
 from pipeline.files.json_lines import read_line
 from pipeline.files.shape import BadFile, BadRow, FileRecord, Reading, Shape
+from pipeline.values.codecs import JsonCodec
 
 COMPRESSED = (".gz", ".bz2", ".xz")
 CHUNK = 1 << 20

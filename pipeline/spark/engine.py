@@ -18,6 +18,7 @@ import msgspec
 from orchestrator.clocks import monotonic_s
 from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.names import counted
+from pipeline.definitions.topology import Subtopology
 from pipeline.files.shape import Shape
 from pipeline.spark.history import files, history_rows
 from pipeline.spark.log_source import log_frame
@@ -25,7 +26,6 @@ from pipeline.spark.rows import COLUMNS, PLACE
 from pipeline.spark.session import failure
 from pipeline.spark.source import Source, ship
 from pipeline.spark.stage import StageJob, TaskFacts, run
-from pipeline.topology import Subtopology
 from state.log.protocol import Partition
 from workers.prepare import Prepared
 

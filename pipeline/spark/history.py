@@ -16,13 +16,13 @@ import msgspec
 import pyarrow as pa
 
 from orchestrator.errors import WrongUse
-from pipeline.definitions import Topic
+from pipeline.definitions.definition import Topic
 from pipeline.files import parts as reader
 from pipeline.files.parts import Part
 from pipeline.files.shape import BadFile, BadRow, FileRecord, Reading, Shape
-from pipeline.partitioner import partition_of
 from pipeline.spark.rows import packed
 from pipeline.spark.source import Source
+from pipeline.values.partitioner import partition_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,6 +22,7 @@ import pyarrow as pa
 from orchestrator.clocks import monotonic_s
 from orchestrator.errors import OrchestratorError
 from pipeline.app import App
+from pipeline.definitions.topology import Subtopology
 from pipeline.errors import ProcessorFailed
 from pipeline.process import Changes, TaskProcess
 from pipeline.records import RawRecord, SourceRecord
@@ -29,7 +30,6 @@ from pipeline.resources import Resources
 from pipeline.spark.rows import Written, records, write_pairs
 from pipeline.spark.source import Source
 from pipeline.spark.task_state import TaskState
-from pipeline.topology import Subtopology
 from state import manifest
 from state.log import base
 from state.private import make_folder, private_process

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.clocks import monotonic_s, wall_ms
+from pipeline.definitions.topology import Subtopology
 from pipeline.files.shape import Shape
 from pipeline.loading import load
 from pipeline.spark.backfill import NOTHING, in_thread, refuse_outside, spark
@@ -21,7 +22,6 @@ from pipeline.spark.engine import MEMORY_BYTES, NO_SHAPE, Computed, Engine, Inpu
 from pipeline.spark.log_source import log_frame
 from pipeline.spark.session import absolute_log, failure
 from pipeline.spark.snapshot_source import snapshot_frame
-from pipeline.topology import Subtopology
 from state import manifest
 from state.errors import SnapshotUnusable
 from state.log import base

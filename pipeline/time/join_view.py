@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 
-from pipeline.codecs import BytesCodec, Codec
 from pipeline.records import Headers, RawRecord, Record
-from pipeline.tables import StoreView, TableSpec
+from pipeline.tables.table import StoreView, TableSpec
 from pipeline.time.due_index import DueIndex
 from pipeline.time.position import Place, Position
 from pipeline.time.tables import DueCall
 from pipeline.time.timed_view import TIME_BYTES, TimedView, read_time, time_bytes
+from pipeline.values.codecs import BytesCodec, Codec
 
 LEFT, RIGHT = 0, 1
 _RECORDS = (b"l", b"r")

@@ -7,7 +7,7 @@ It is stored with every table of the task that keeps time, so that an interrupte
 
 from __future__ import annotations
 
-from pipeline.expiry import BEFORE_ALL_MS
+from pipeline.tables.expiry import BEFORE_ALL_MS
 
 _TIME_BYTES, _ORDER_BYTES = 8, 4
 ORDERS = 2  # of each definition: a join's left side comes before its right one

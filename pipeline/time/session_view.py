@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, TypeVar
 
-from pipeline.codecs import Codec
 from pipeline.errors import CodecError, PipelineError, WindowClosed
-from pipeline.tables import StoreView, TableSpec
+from pipeline.tables.table import StoreView, TableSpec
 from pipeline.time.due_index import DueIndex
 from pipeline.time.position import Place, Position
 from pipeline.time.tables import ClosedWindow, DueCall, SessionTable
 from pipeline.time.timed_view import TIME_BYTES, CheckOwner, TimedView, read_time, time_bytes
 from pipeline.time.window_view import checked_at
 from pipeline.time.windows import Session, Window
+from pipeline.values.codecs import Codec
 
 K = TypeVar("K")
 V = TypeVar("V")

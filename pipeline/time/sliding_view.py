@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pipeline.errors import CodecError
-from pipeline.tables import StoreView, TableSpec
+from pipeline.tables.table import StoreView, TableSpec
 from pipeline.time.due_index import DueIndex
 from pipeline.time.position import Place, Position
 from pipeline.time.tables import ClosedWindow, DueCall, HoppingTable

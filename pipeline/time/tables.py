@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from pipeline.tables import Table
+from pipeline.tables.table import Table
 from pipeline.time.windows import Window
 
 K = TypeVar("K")

@@ -10,14 +10,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from pipeline.codecs import Codec
 from pipeline.errors import PipelineError
-from pipeline.expiry import STREAM_TIME_KEY
-from pipeline.table_view import TableView
-from pipeline.tables import StoreView, TableSpec, after_prefix
+from pipeline.tables.expiry import STREAM_TIME_KEY
+from pipeline.tables.table import StoreView, TableSpec, after_prefix
+from pipeline.tables.view import TableView
 from pipeline.time.due_index import DueIndex
 from pipeline.time.position import Place, Position, stored
 from pipeline.time.tables import DueCall
+from pipeline.values.codecs import Codec
 
 K = TypeVar("K")
 V = TypeVar("V")

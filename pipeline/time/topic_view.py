@@ -11,11 +11,11 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
-from pipeline import expiry
 from pipeline.errors import PipelineError
 from pipeline.records import RawRecord
-from pipeline.table_view import TableView
-from pipeline.tables import StoreView, Table, TableSpec, after_prefix
+from pipeline.tables import expiry
+from pipeline.tables.table import StoreView, Table, TableSpec, after_prefix
+from pipeline.tables.view import TableView
 from pipeline.time.timed_view import TIME_BYTES, Prefixed, read_time, time_bytes
 
 K = TypeVar("K")

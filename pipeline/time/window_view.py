@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from pipeline.codecs import Codec
 from pipeline.errors import CodecError, PipelineError, WindowClosed
-from pipeline.tables import StoreView, TableSpec, after_prefix
+from pipeline.tables.table import StoreView, TableSpec, after_prefix
 from pipeline.time.due_index import DueIndex
 from pipeline.time.durations import LAST_MS
 from pipeline.time.position import Place, Position
 from pipeline.time.tables import ClosedWindow, DueCall, HoppingTable, TumblingTable, WindowTable
 from pipeline.time.timed_view import TIME_BYTES, CheckOwner, TimedView, read_time, time_bytes
 from pipeline.time.windows import FixedWindows, Window
+from pipeline.values.codecs import Codec
 
 K = TypeVar("K")
 V = TypeVar("V")

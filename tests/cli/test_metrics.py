@@ -97,7 +97,9 @@ def test_what_was_processed_is_counted_wherever_it_was(console: Console) -> None
     tasks = {labels["task"] for page in pages for labels, _ in page.rows("input_lag_records")}
     assert tasks == {f"0_{number}" for number in range(8)}
     console.until("no lag", lambda: sums(pages, "input_lag_records")() == 0)
-    assert sums(pages, "restores_total")() == 8 and sums(pages, "restore_seconds_count")() == 8
+    restores = sums(pages, "restores_total")()
+    assert restores >= 8, "a worker that joins late has some of its tasks restored a second time"
+    assert sums(pages, "restore_seconds_count")() == restores
     assert sums(pages, "is_coordinator")() == 1 and pages[0].total("coordinator_term") == 1
 
     assert console.here("scale-up", "bank", "--by", "1", "--wait").code == 0

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator import App
-from pipeline.definitions import Topic
+from pipeline.definitions.definition import Topic
 from pipeline.files.json_lines import read_line as read
 from pipeline.files.shape import BadRow, FileRecord, Reading
 from tests.cli.console import Console

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator import App
-from pipeline.definitions import Declared
+from pipeline.definitions.definition import Declared
 from pipeline.errors import DefinitionError, DefinitionUsed
 
 

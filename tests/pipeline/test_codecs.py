@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator import App
-from pipeline.codecs import codec_for, codec_name, encode_natural
 from pipeline.errors import CodecError, DefinitionError
-from pipeline.json_values import to_bytes
+from pipeline.values.codecs import codec_for, codec_name, encode_natural
+from pipeline.values.json_values import to_bytes
 
 
 class Point(msgspec.Struct, frozen=True):

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator import App, Record
-from pipeline.dict_store import DictStore
 from pipeline.errors import ProcessorFailed
 from pipeline.process import TaskProcess
 from pipeline.records import SourceRecord
+from pipeline.tables.dict_store import DictStore
 
 RECORDS = 12
 SHAPES = st.sampled_from(["sync", "async", "batch", "async batch"])

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator import App, Record, Sink, Table
-from pipeline.dict_store import DictStore
 from pipeline.errors import DefinitionError, ProcessorFailed
 from pipeline.process import TaskProcess
 from pipeline.records import SourceRecord
+from pipeline.tables.dict_store import DictStore
 
 RECORDS, KEYS = 14, 4
 TURNS_MAX = 100_000

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from orchestrator import App, PipelineError, ProcessorFailed, Record, Sink, Table
 from orchestrator.testing import Driver
-from pipeline.definitions import TableDef, Topic
-from pipeline.partitioner import partition_of
+from pipeline.definitions.definition import TableDef, Topic
+from pipeline.values.partitioner import partition_of
 
 
 class Flight(msgspec.Struct):

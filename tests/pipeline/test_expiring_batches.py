@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator import App, Record, Table
-from pipeline.dict_store import DictStore
 from pipeline.process import TaskProcess
 from pipeline.records import SourceRecord
+from pipeline.tables.dict_store import DictStore
 
 TIMES = st.lists(st.integers(0, 9_000), min_size=1, max_size=20)
 

@@ -18,11 +18,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.codecs import codec_for
 from pipeline.errors import DefinitionError
 from pipeline.files import parts as reader
 from pipeline.files.cells import time_of_cell
 from pipeline.files.shape import BadFile, BadRow, FileRecord, NotThis, Reading, Shape, shape_of
+from pipeline.values.codecs import codec_for
 
 
 class Flight(msgspec.Struct):

@@ -7,7 +7,7 @@ from aiokafka.partitioner import murmur2 as aiokafka_murmur2  # type: ignore[imp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.partitioner import murmur2, partition_of
+from pipeline.values.partitioner import murmur2, partition_of
 
 VECTORS = {
     b"21": -973932308,

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from orchestrator import App, PipelineError, ProcessorFailed, Record, Sink, Table
 from orchestrator.testing import Driver
-from pipeline.dict_store import DictStore
 from pipeline.errors import DecodingFailed, DefinitionError
 from pipeline.process import Changes, TaskProcess
 from pipeline.records import SourceRecord
+from pipeline.tables.dict_store import DictStore
 
 
 class Step(msgspec.Struct):
@@ -193,7 +193,7 @@ def test_stop_names_record_task_processor_and_shows_the_users_frames(shape: Any)
     error = raised.value
     assert (error.task, error.topic, error.partition, error.offset, error.record) == ("0_0", "in", 0, 1, "in-0@1")
     assert "asked to fail" in error.frames and "test_process.py" in error.frames
-    assert "pipeline/process.py" not in error.frames and "pipeline/steps.py" not in error.frames
+    assert "pipeline/process.py" not in error.frames and "pipeline/calls/steps.py" not in error.frames
     assert isinstance(error.__cause__, ValueError)
     first = error.__cause__.__traceback__
     assert first is not None and first.tb_frame.f_code.co_filename == __file__

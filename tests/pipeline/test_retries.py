@@ -10,10 +10,10 @@ import pytest
 
 from orchestrator import App, ProcessorFailed, Record, Sink, Table
 from orchestrator.testing import Driver
-from pipeline.dict_store import DictStore
 from pipeline.errors import CallLost, DefinitionError
 from pipeline.process import TaskProcess
 from pipeline.records import SourceRecord
+from pipeline.tables.dict_store import DictStore
 
 SHAPES = ["sync", "async", "concurrent", "batch"]
 

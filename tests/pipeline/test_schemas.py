@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from orchestrator import App
 from pipeline.errors import SchemaRefused
-from pipeline.schemas import unreadable
+from pipeline.values.schemas import unreadable
 
 
 def struct(*fields: Any, **options: Any) -> Any:

@@ -14,13 +14,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from orchestrator import App, PipelineError, Record, Table
 from orchestrator.testing import Driver
-from pipeline.dict_store import DictStore
 from pipeline.errors import CodecError, DefinitionError, WrongTask
-from pipeline.partitioner import partition_of
 from pipeline.process import TaskProcess
 from pipeline.records import SourceRecord
-from pipeline.table_view import TableView
-from pipeline.tables import STREAM_TIME_KEY, TableSpec
+from pipeline.tables.dict_store import DictStore
+from pipeline.tables.table import STREAM_TIME_KEY, TableSpec
+from pipeline.tables.view import TableView
+from pipeline.values.partitioner import partition_of
 
 KEYS = st.sampled_from(["", "a", "ab", "b", "ä", "zz"])
 VALUES = st.lists(st.integers(0, 3), max_size=3)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator import App
+from pipeline.definitions.numbering import number
+from pipeline.definitions.topology import Subtopology
 from pipeline.errors import DefinitionError, TopologyError, TopologyRefused
-from pipeline.numbering import number
-from pipeline.topology import Subtopology
 
 Shape = list[tuple[list[str], list[str], list[str]]]  # of each processor: sources, tables, sinks
 

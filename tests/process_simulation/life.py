@@ -19,7 +19,7 @@ from unittest.mock import patch
 from orchestrator.coordinator.handshake import Credentials
 from orchestrator.coordinator.requests import StatusRequest
 from orchestrator.coordinator.secret import KEY_BYTES, Right, Secret
-from pipeline.partitioner import partition_of
+from pipeline.values.partitioner import partition_of
 from state.errors import Fenced, LeaseLost
 from state.log.memory import MemoryLog
 from state.log.protocol import NewRecord, Partition, TopicSpec

@@ -18,9 +18,9 @@ from orchestrator.coordinator import shell
 from orchestrator.coordinator.election import Election
 from orchestrator.coordinator.ledger import NotCoordinator
 from orchestrator.coordinator.shell import Coordinator
-from pipeline import calls
+from pipeline.calls import call as calls
+from pipeline.calls.overlap import Overlap
 from pipeline.merge import Merger
-from pipeline.overlap import Overlap
 from pipeline.process import TaskProcess
 from state.errors import LeaseLost, LogUnavailable, OutcomeUnknown
 from state.log import memory

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.files.shape import Reading, Shape
-from pipeline.partitioner import partition_of
+from pipeline.values.partitioner import partition_of
 from state.errors import StateError
 from state.log.memory import MemoryLog
 from state.log.protocol import Partition, TopicSpec

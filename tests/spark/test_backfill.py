@@ -20,12 +20,12 @@ import pytest
 from orchestrator.errors import RefusedBySafety, WrongUse
 from orchestrator.testing import Driver
 from pipeline.files.shape import shape_of
-from pipeline.partitioner import partition_of
 from pipeline.spark import lease as lease_module
 from pipeline.spark.backfill import backfill
 from pipeline.spark.engine import ComputationFailed
 from pipeline.spark.history import BadHistory
 from pipeline.spark.verifying import verify
+from pipeline.values.partitioner import partition_of
 from state import manifest, snapshot
 from state.log.protocol import GroupLog, Log, NewRecord, Partition
 from state.log.sqlite import open_sqlite

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from examples import flights as example
-from pipeline.partitioner import partition_of
 from pipeline.spark.backfill import backfill
+from pipeline.values.partitioner import partition_of
 from state.log.protocol import Log, NewRecord, Partition
 from state.log.sqlite import open_sqlite
 from workers.commands.consume import read_all

@@ -22,9 +22,9 @@ import pytest
 from orchestrator.clocks import wall_ms
 from orchestrator.errors import WrongUse
 from orchestrator.model import Settings
-from pipeline.partitioner import partition_of
 from pipeline.spark.hosting import SparkHandle, SparkHost, process_of, run_fleet
 from pipeline.spark.source import ship
+from pipeline.values.partitioner import partition_of
 from state.log.protocol import GroupLog, NewRecord, Partition
 from state.log.sqlite import open_sqlite
 from tests.kills.receipts import Payment, app, payments

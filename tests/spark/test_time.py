@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.testing import Driver
-from pipeline.dict_store import DictStore
+from pipeline.tables.dict_store import DictStore
 from tests.spark.test_backfill import Place, write
 from tests.time import watch
 from tests.time.test_live import history

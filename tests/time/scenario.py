@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 
 from orchestrator import App, Hopping, Session, Sliding, Tumbling
 from orchestrator.testing import Driver
-from pipeline.definitions import Topic
+from pipeline.definitions.definition import Topic
 
 Commands = list[tuple[int, str, list[str]]]
 

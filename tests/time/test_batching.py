@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.testing import Driver
-from pipeline.dict_store import DictStore
 from pipeline.process import TaskProcess
 from pipeline.records import SourceRecord
+from pipeline.tables.dict_store import DictStore
 from tests.time.scenario import Play
 
 DECLARED = [

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.passing import Passing
+from pipeline.calls.passing import Passing
 from pipeline.time import join_view, session_view
 from pipeline.time.due_index import DueIndex
 from pipeline.time.join_view import JoinView

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.partitioner import partition_of
+from pipeline.values.partitioner import partition_of
 from state.log.sqlite import open_sqlite
 from tests.cli.console import Console, Done
 from tests.upgrades.test_rolling_upgrade import BOTH, OLD, Shop

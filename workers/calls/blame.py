@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from pipeline.app import App
-from pipeline.error_policy import STOP
+from pipeline.definitions.error_policy import STOP
 from pipeline.errors import CallLost, ProcessorFailed
 from state.log.protocol import Partition
 

@@ -9,8 +9,8 @@ from typing import Any
 from orchestrator.cli.arguments import Parser
 from orchestrator.cli.settings import PLACE
 from orchestrator.errors import WrongUse
-from pipeline import expiry
-from pipeline.json_values import shown
+from pipeline.tables import expiry
+from pipeline.values.json_values import shown
 from state.log.batches import decode
 from state.log.protocol import Log, Partition, Reader, StoredRecord, TopicInfo
 from workers.fleet.client import description, log_of

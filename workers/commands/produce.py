@@ -20,12 +20,12 @@ from orchestrator.cli.settings import PLACE
 from orchestrator.clocks import monotonic_s, wall_ms
 from orchestrator.errors import OrchestratorError, WrongUse
 from pipeline.app import App
-from pipeline.definitions import Topic
+from pipeline.definitions.definition import Topic
 from pipeline.errors import PipelineError
 from pipeline.files.shape import BadFile, BadRow, FileRecord, Reading, Shape, shape_of
 from pipeline.files.text import json_records
 from pipeline.loading import load
-from pipeline.partitioner import partition_of
+from pipeline.values.partitioner import partition_of
 from state.log.group_store import AppMetadata
 from state.log.protocol import Log, NewRecord, Partition
 from workers.log.logs import log_url, open_log

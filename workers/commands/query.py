@@ -14,12 +14,12 @@ from orchestrator.cli.settings import ACCESS, PLACE
 from orchestrator.clocks import monotonic_s
 from orchestrator.coordinator.requests import LocateRequest, ScanRequest, StoreRequest
 from orchestrator.errors import NotThere, OrchestratorError, WrongUse
-from pipeline import expiry
 from pipeline.errors import CodecError
-from pipeline.expiry import STREAM_TIME_KEY
-from pipeline.json_values import from_text, shown
-from pipeline.partitioner import partition_of
+from pipeline.tables import expiry
+from pipeline.tables.expiry import STREAM_TIME_KEY
 from pipeline.time import topic_view
+from pipeline.values.json_values import from_text, shown
+from pipeline.values.partitioner import partition_of
 from state.log.protocol import Log, Partition
 from workers.commands.show import show_json
 from workers.fleet.client import FIND_S, Client, client_of, description

@@ -19,7 +19,7 @@ from orchestrator.errors import RefusedBySafety, WrongUse
 from orchestrator.names import counted
 from orchestrator.setting import whole_number
 from pipeline.errors import CodecError
-from pipeline.json_values import from_text
+from pipeline.values.json_values import from_text
 from state.log.protocol import GroupLog
 from workers.commands.query import FRESH_S, fresh
 from workers.commands.run import state_dir

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from orchestrator.errors import OrchestratorError, WrongUse
-from pipeline.json_values import shown
+from pipeline.values.json_values import shown
 
 ENDINGS = (".jsonl", ".ndjson", ".parquet")
 ROWS = 10_000  # of a row group

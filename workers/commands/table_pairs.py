@@ -14,8 +14,8 @@ from typing import Any
 from orchestrator.coordinator.requests import ScanRequest, StoreRequest
 from orchestrator.errors import OrchestratorError, RefusedBySafety
 from orchestrator.names import counted, natural
-from pipeline import expiry
-from pipeline.expiry import STREAM_TIME_KEY
+from pipeline.tables import expiry
+from pipeline.tables.expiry import STREAM_TIME_KEY
 from state.directory import StateDirectory
 from state.log.protocol import Log, Partition
 from state.store.rocksdb import pairs_on_disk

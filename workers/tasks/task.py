@@ -14,11 +14,11 @@ from typing import Any, Protocol
 from orchestrator.clocks import monotonic_ms
 from orchestrator.member.events import MemberEvent, Progress, Reading, ReleaseDone, Started
 from orchestrator.model import Role, TaskId
+from pipeline.calls.task_tables import global_views
 from pipeline.errors import ProcessorFailed
 from pipeline.merge import Merger
 from pipeline.process import TaskProcess
-from pipeline.tables import StoreView
-from pipeline.task_tables import global_views
+from pipeline.tables.table import StoreView
 from state.directory import StateDirectory, TaskLock
 from state.errors import BaseMissing, DirectoryLocked, StateError
 from state.log.protocol import GroupLog, Partition

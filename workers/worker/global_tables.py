@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
-from pipeline.dict_store import DictStore
-from pipeline.topic_definitions import GlobalTableDef
+from pipeline.definitions.topic_tables import GlobalTableDef
+from pipeline.tables.dict_store import DictStore
 from state.errors import PositionOutOfRange
 from state.log.batches import decode
 from state.log.protocol import Partition, Reader

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from pipeline.retries import Waiting
+from pipeline.calls.retries import Waiting
 from workers.tasks.task import TaskRun
 
 log = logging.getLogger("orchestrator.records")

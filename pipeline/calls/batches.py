@@ -1,0 +1,57 @@
+"""Calls with many records: one that fails is made again one by one, so that the others' effects stay and the culprit is
+found. One rule: a batch completes its records when its call has ended well, and not before. Used by TaskProcess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline.calls.call import RUN, in_time, newest, refuse_awaitable
+from pipeline.calls.effects import Effects
+from pipeline.calls.failed_calls import FailedCalls
+from pipeline.calls.plain_calls import FAILURES
+from pipeline.calls.steps import Arrived, Item, Step
+from pipeline.definitions.error_policy import WAIT
+from pipeline.errors import PipelineError
+
+
+class Batches:
+    """Of one task. `unit`: what of its calls counts together."""
+
+    def __init__(self, task: str, effects: Effects, on_error: FailedCalls, unit: str) -> None:
+        self._task = task
+        self._effects = effects
+        self._on_error = on_error
+        self._unit = unit
+
+    async def run(self, step: Step, arrived: Sequence[Arrived]) -> None:
+        """The calls of a batch step, which complete its records."""
+        for part in step.cut(arrived):
+            await self._part(step, part)
+
+    async def _part(self, step: Step, arrived: Sequence[Arrived]) -> None:
+        items = [item for _, _, item in arrived if item is not None]
+        whole = not items or await self.call(step, items)
+        for topic, raw, item in arrived:
+            if not whole and item is not None and not await self.call(step, [item]):
+                raise PipelineError(f"task {self._task}: a batch of one is neither done nor failed")
+            if self._unit != RUN:
+                self._effects.completed(topic, raw)
+
+    async def call(self, step: Step, items: Sequence[Item]) -> bool:
+        """False where a batch of several failed: nothing of it counts."""
+        try:
+            with step.open(newest(items), items[-1].stream_ms, {item.raw.key for item in items}):
+                if step.is_async:
+                    await in_time(step, step.batch(items))
+                else:
+                    result = step.function(step.batch(items), *step.arguments)
+                    if result is not None:
+                        refuse_awaitable(step.name, result)
+        except FAILURES as error:
+            if error is step.fault:
+                raise
+            if len(items) > 1 and step.policy.of(error) != WAIT:
+                return False
+            self._on_error.failed(step, items[0].topic, items[0].raw, error)
+        return True

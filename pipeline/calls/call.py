@@ -1,0 +1,129 @@
+"""The rules of single calls: which of them count only together, and how a user's function is called and awaited.
+
+One rule: a sync function that returns something to await is an error, never a call that did nothing. Used by
+`pipeline.process` alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections.abc import Coroutine, Generator, Sequence
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any
+
+from pipeline.calls.steps import Item, Step
+from pipeline.errors import DefinitionError, PipelineError
+
+if TYPE_CHECKING:
+    from pipeline.app import App
+    from pipeline.definitions.topology import Subtopology
+
+SLICES, SLICE_S = 8, 1.0  # a timeout counts down in so many slices at least, of so many seconds at most
+CALL, RECORD, RUN = "call", "record", "run"  # what counts together: a call, the calls of a record, or of a whole run
+
+
+def unit_of(app: App, subtopology: Subtopology) -> str:
+    """Which calls count only together. A record that several steps read is completed by all of them; where a step of the
+    task takes batches, too, the whole run is."""
+    steps: dict[str, list[bool]] = {}
+    for name in subtopology.processors:
+        for topic in app.processors[name].sources:
+            steps.setdefault(topic.topic, []).append(app.processors[name].batch)
+    if any(
+        app.tables[name].in_order for name in subtopology.tables
+    ):  # with what comes due in the past, and what its record writes
+        return RUN if any(app.processors[name].batch for name in subtopology.processors) else RECORD
+    sources = [topic for name in subtopology.processors for topic in app.processors[name].sources]
+    if any(topic.event_time.max_ahead_ms is not None for topic in sources):
+        return RECORD
+    several = [batch for batch in steps.values() if len(batch) > 1]
+    if not several:
+        return CALL
+    return RUN if any(any(batch) for batch in steps.values()) else RECORD
+
+
+def without_waiting(run: Coroutine[Any, Any, int]) -> int:
+    """The result of a run whose steps are all sync: it never waits. Raises PipelineError."""
+    try:
+        run.send(None)
+    except StopIteration as ended:
+        return int(ended.value)
+    run.close()
+    raise PipelineError("a run of sync processors waited for something; declare what waits with async def")
+
+
+async def in_time(step: Step, argument: Any) -> None:
+    """Awaits the user's function, for at most its timeout, which is set where it waits at all. Raises TimeoutError."""
+    call = step.function(argument, *step.arguments)
+    if step.timeout_s is None or not isinstance(call, CoroutineType):
+        await call
+        return
+    try:
+        waits_for = call.send(None)
+    except StopIteration:
+        return
+    try:
+        async with asyncio.timeout(None) as limit:
+            watch = _Countdown(limit, step.timeout_s)
+            try:
+                await _rest(call, waits_for)
+            finally:
+                watch.end()
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise TimeoutError(f"{step.name} did not end within its timeout of {step.timeout_s:g} s") from error
+
+
+@types.coroutine
+def _rest(call: CoroutineType[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, None]:
+    """What is left of a call that has come to its first wait."""
+    try:
+        while True:
+            try:
+                answer = yield waits_for
+            except GeneratorExit:
+                call.close()
+                raise
+            except BaseException as error:  # noqa: BLE001 - for the call to see
+                waits_for = call.throw(error)
+            else:
+                waits_for = call.send(answer)
+    except StopIteration:
+        return
+
+
+class _Countdown:
+    """Ends a call after `seconds` in which this process ran. It counts down in slices, each when its timer fires: of the
+    time for which the process stands still (SIGSTOP, a paused container) at most one slice counts."""
+
+    def __init__(self, limit: asyncio.Timeout, seconds: float) -> None:
+        self._limit = limit
+        self._left = seconds
+        self._slice = min(SLICE_S, seconds / SLICES)
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(self._slice, self._tick)
+
+    def _tick(self) -> None:
+        self._left -= self._slice
+        if self._left > 0:
+            self._timer = self._loop.call_later(min(self._slice, self._left), self._tick)
+        else:
+            self._limit.reschedule(self._loop.time())
+
+    def end(self) -> None:
+        self._timer.cancel()
+
+
+def newest(items: Sequence[Item]) -> int:
+    """The time that what a batch sends carries."""
+    return max([item.raw.timestamp_ms for item in items])
+
+
+def refuse_awaitable(name: str, result: Any) -> None:
+    """A sync function that returns a coroutine would have done nothing at all. Raises DefinitionError."""
+    if hasattr(result, "__await__"):
+        if hasattr(result, "close"):
+            result.close()
+        raise DefinitionError(f"{name} returned something to await; declare it with async def")

@@ -1,0 +1,186 @@
+"""What the completed records of a task did since the last take: outputs, counts, positions and writes of tables.
+
+One rule: they leave together. `take()` gives exactly what completed records did, with the positions after those
+records, so a commit can never hold the one without the other. Several calls that count only together are a unit:
+until `complete` nothing of it is collected, and `undo` takes it back. TaskProcess fills it; the steps put what they send
+into `outputs`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pipeline.records import OutputRecord, RawRecord
+from pipeline.tables.view import TableView
+
+Place = tuple[str, int]
+LeftOut = tuple[str, bool]  # the topic of a record that a call left out, and whether it became a dead letter
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a task wants committed: records for topics, writes of tables (last per key, None deletes), and the offset
+    after the last completed record of each topic that moved. `processed`: how many records are completed, by topic;
+    `left_out`: for each call that left a record out, its topic, and whether that became a dead letter."""
+
+    outputs: dict[Place, list[OutputRecord]]
+    writes: dict[str, dict[bytes, bytes | None]]
+    write_timestamp_ms: dict[str, int]
+    positions: dict[str, int]
+    processed: Mapping[str, int]
+    left_out: Sequence[LeftOut]
+    stream_time_ms: int
+    late: Mapping[str, int]  # records that came when all was closed for them, by table or join
+
+    @property
+    def records_in(self) -> int:
+        return sum(self.processed.values())
+
+    @property
+    def skipped(self) -> int:
+        return len(self.left_out) - self.dead_lettered
+
+    @property
+    def dead_lettered(self) -> int:
+        return sum(is_dead_letter for _, is_dead_letter in self.left_out)
+
+
+class UnitOfTime(Protocol):
+    """How far time has come, which counts, or does not, with the unit (`pipeline.calls.passing`)."""
+
+    def settle(self) -> None: ...
+    def undone(self) -> None: ...
+    def stand_at(self, timestamp_ms: int) -> None: ...
+
+
+class Effects:
+    """See the module text. `units`: calls of one record, or of one run, count only together."""
+
+    def __init__(
+        self,
+        tables: Mapping[str, TableView[Any, Any]],
+        partitions: Mapping[str, int],
+        *,
+        units: bool,
+        stream_time_ms: int,
+    ) -> None:
+        self.partitions = partitions  # the counts of the topics that are written to
+        self.outputs: dict[Place, list[OutputRecord]] = {}
+        self.left_out: list[LeftOut] = []
+        self.stream_time_ms = stream_time_ms
+        self._tables = tables
+        self._done: dict[Place, list[OutputRecord]] = {} if units else self.outputs
+        self._before = 0  # how many of `left_out` are of before the open unit
+        self._late: dict[str, int] = {}
+        self._late_before: dict[str, int] = {}
+        self.passing: UnitOfTime | None = None
+        self._due = False  # something due was completed since the last take
+        self._positions: dict[str, int] = {}
+        self._processed: Counter[str] = Counter()
+        self.reached: dict[str, int] = {}  # of each topic the offset after the last completed record, collected or not
+
+    # a unit
+
+    def begin(self) -> None:
+        """What is done from now on counts with `complete`, or not at all."""
+        self._before = len(self.left_out)
+        if self._late:
+            self._late_before = dict(self._late)
+        for table in self._tables.values():
+            table.layers.begin_unit()
+
+    def end(self) -> None:
+        """The open unit counts. Its records are completed next."""
+        for place, records in self.outputs.items():
+            self._done.setdefault(place, []).extend(records)
+        self.outputs.clear()
+        self._before = len(self.left_out)
+        if self._late:
+            self._late_before = dict(self._late)
+        for table in self._tables.values():
+            table.layers.end_unit()
+        if self.passing is not None:
+            self.passing.settle()
+
+    def undo(self) -> None:
+        """The open unit never was."""
+        del self.left_out[self._before :]
+        self._late = dict(self._late_before)
+        self.outputs.clear()
+        for table in self._tables.values():
+            table.layers.undo_unit()
+        if self.passing is not None:
+            self.passing.undone()
+
+    # completed records
+
+    def skipped_one(self, topic: str) -> None:
+        """A record is left out, outside of any unit."""
+        self.left_out.insert(self._before, (topic, False))
+        self._before += 1
+
+    def late_one(self, name: str) -> None:
+        """A record is late for a table or join."""
+        self._late[name] = self._late.get(name, 0) + 1
+
+    @property
+    def has_completed(self) -> bool:
+        return bool(self._positions) or self._due
+
+    def time_passed(self, stream_time_ms: int) -> None:
+        """Time has come to here without a record, or something due has happened."""
+        self._due = True
+        self.stream_time_ms = max(self.stream_time_ms, stream_time_ms)
+        if self.passing is not None:
+            self.passing.stand_at(stream_time_ms)
+
+    def completed(self, topic: str, record: RawRecord) -> None:
+        """All calls of this record have ended well, and of those before it in its topic."""
+        self._positions[topic] = self.reached[topic] = record.offset + 1
+        self._processed[topic] += 1
+        if record.timestamp_ms > self.stream_time_ms:
+            self.stream_time_ms = record.timestamp_ms
+
+    def all_completed(
+        self, records: Iterable[tuple[str, RawRecord]], counts: Mapping[str, int], stream_time_ms: int
+    ) -> None:
+        """The same for many records at once: `records` has the last one of each topic, `counts` how many there are by topic,
+        and the newest brought the stream time to `stream_time_ms`."""
+        for topic, record in records:
+            self._positions[topic] = record.offset + 1
+        self.reached.update(self._positions)
+        self._processed.update(counts)
+        self.stream_time_ms = max(self.stream_time_ms, stream_time_ms)
+
+    def collect(self) -> Changes:
+        """Everything that completed records did since the last take."""
+        collected = {name: table.collect(self.stream_time_ms) for name, table in self._tables.items()}
+        left_out = self.left_out[: self._before] if self._done is not self.outputs else list(self.left_out)
+        late = self._late_before if self._done is not self.outputs else self._late
+        changes = Changes(
+            outputs=dict(self._done),
+            writes={name: writes for name, (writes, _) in collected.items() if writes},
+            write_timestamp_ms={name: at_ms for name, (writes, at_ms) in collected.items() if writes},
+            positions=self._positions,
+            processed=self._processed,
+            left_out=left_out,
+            stream_time_ms=self.stream_time_ms,
+            late=late,
+        )
+        self._late = {
+            name: count - late.get(name, 0) for name, count in self._late.items() if count != late.get(name, 0)
+        }
+        self._late_before, self._due = {}, False
+        self._done.clear()
+        self._positions, self._processed = {}, Counter()
+        del self.left_out[: len(left_out)]
+        self._before = 0
+        return changes
+
+    def mark_applied(self) -> None:
+        """The stores have what the oldest take that was not settled gave."""
+        for table in self._tables.values():
+            table.mark_applied()

@@ -1,0 +1,309 @@
+"""How time passes in a task: what is due happens in order, each in a call of its own, before the record that passed it.
+
+One rule: nothing here depends on how records come in batches. The next thing due is the smallest place (`position`) of
+all views of the task; what a call makes due in the past happens right after that call. TaskProcess calls functions and
+judges their errors (`Host`); this module says which call is next, and what of it counts together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from pipeline.calls.effects import Effects
+from pipeline.calls.failed_calls import FailedCalls
+from pipeline.calls.steps import Item, Step, TimedStep, place
+from pipeline.definitions.join import JoinDef
+from pipeline.errors import PipelineError
+from pipeline.records import Headers, OutputRecord, RawRecord, SourceRecord
+from pipeline.tables.view import TableView
+from pipeline.time.join_view import LEFT, RIGHT, Entry, JoinView, Pair
+from pipeline.time.position import BEFORE_DUE, Position
+from pipeline.time.tables import DueCall
+from pipeline.time.timed_view import TimedView
+
+MOST_DUE = 10_000  # calls that calls of one stream time may make due, before it is taken for a loop
+
+
+class Host(Protocol):
+    """TaskProcess, as far as it is needed here. `finished`: how many records of the latest run are completed."""
+
+    finished: int
+
+    async def run_some(self, records: Sequence[tuple[str, RawRecord]], goes_on: Callable[[], bool]) -> None:
+        """The calls of records, the first of which has nothing due before it."""
+
+    async def make(self, step: Step, item: Item) -> None:
+        """A call, sync or async. Raises CallAgain, ProcessorFailed."""
+
+
+class DueRecord(NamedTuple):
+    """What is due, where a failed call needs a record. `where` names it for a person."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    where: str
+
+
+class TooManyDue(PipelineError):
+    """The calls of one stream time make calls due for ever."""
+
+
+@dataclass(slots=True)
+class _Under:
+    """Something due whose calls are under way."""
+
+    view: TimedView[Any, Any]
+    due: DueCall
+    steps: Iterator[Step]
+    is_chained: bool
+
+
+class Passing:
+    """See the module text. `views` in order of declaration; `all_steps` of the task."""
+
+    def __init__(
+        self,
+        host: Host,
+        effects: Effects,
+        on_error: FailedCalls,
+        position: Position,
+        views: Sequence[TimedView[Any, Any]],
+        all_steps: Sequence[Step],
+        task_partition: int,
+    ) -> None:
+        self._host = host
+        self._effects = effects
+        self._on_error = on_error
+        self._position = position
+        self._views = views
+        self._steps: dict[str, list[Step]] = {}
+        for step in all_steps:
+            timed = step.processor.due or step.processor.join
+            if timed is not None:
+                self._steps.setdefault(timed.name, []).append(step)
+        self._partition = task_partition
+        self._made_due = 0
+        self._has_batches = any(step.processor.batch for step in all_steps)
+        batches = [step for step in all_steps if isinstance(step, TimedStep) and step.processor.batch]
+        self._cut_by = {view.spec.name: view for step in batches for view in step.timed}.values()
+        effects.passing = self
+        for view in views:
+            if isinstance(view, JoinView):
+                view.partition = task_partition
+
+    # between records
+
+    async def pass_to(self, timestamp_ms: int, goes_on: Callable[[], bool]) -> bool:
+        """Everything due before a time happens, each thing in a unit of its own, for as long as `goes_on`; whether all of
+        it has. Raises CallAgain, ProcessorFailed, with what ended well before kept."""
+        if timestamp_ms > self._position.target_ms:
+            self._position.target_ms = timestamp_ms
+            self._made_due = 0
+        while (view := self._next(timestamp_ms)) is not None:
+            self._effects.begin()
+            try:
+                await self._happen([self._begin(view)])
+            except BaseException:
+                self._effects.undo()
+                raise
+            self._effects.end()
+            self._effects.time_passed(self._position.time_ms)
+            if not goes_on():
+                return self._next(timestamp_ms) is None
+        return True
+
+    async def has_come(self, raw: RawRecord, goes_on: Callable[[], bool]) -> bool:
+        """Whether a record is next. Where records wait for their batch, what is due before it waits, too. Raises CallAgain,
+        ProcessorFailed."""
+        if not self._has_batches:
+            return await self.pass_to(raw.timestamp_ms, goes_on)
+        return not self._host.finished or not self.separates(raw.timestamp_ms)
+
+    async def run_parts(self, records: Sequence[tuple[str, RawRecord]], goes_on: Callable[[], bool]) -> None:
+        """Records of batches, cut wherever something happens, closes or expires between them. Raises CallAgain,
+        ProcessorFailed."""
+        done = 0
+        try:
+            while done < len(records):
+                self._host.finished = 0
+                if not await self.pass_to(records[done][1].timestamp_ms, goes_on):
+                    break
+                await self._host.run_some(records[done:], goes_on)
+                done += self._host.finished
+                if not goes_on():
+                    break
+        finally:
+            self._host.finished = done
+
+    def stand_at(self, timestamp_ms: int) -> None:
+        """Time has come to here, without a record."""
+        self._position.reach((timestamp_ms, BEFORE_DUE, b""))
+        self._position.settle()
+
+    def separates(self, timestamp_ms: int) -> bool:
+        """Whether something happens, or closes or expires in a table of a batch, before a time: the batch ends there."""
+        return self._next(timestamp_ms) is not None or any(view.changes_before(timestamp_ms) for view in self._cut_by)
+
+    def settle(self) -> None:
+        """A unit has ended well."""
+        self._position.settle()
+
+    def undone(self) -> None:
+        """A unit was undone."""
+        self._position.undo()
+        for view in self._views:
+            view.undone()
+
+    # one record, in the unit of its caller
+
+    def reach(self, raw: RawRecord) -> int:
+        """The record is next; returns the stream time with it."""
+        self._position.reach((raw.timestamp_ms, BEFORE_DUE, b""))
+        return self._position.time_ms
+
+    async def call(self, step: Step, item: Item) -> None:
+        """The calls of one step for a record, and what they make due in the past."""
+        assert isinstance(step, TimedStep)
+        if step.processor.join is not None:
+            await self._join(step, step.processor.join, item)
+        elif not self.is_late(step, item):
+            step.belongs_to(item.record.key)
+            await self._host.make(step, item)
+            await self._happen([])
+
+    def is_late(self, step: Step, item: Item) -> bool:
+        """Whether the step is not called, because nothing is open for the record; it goes where late ones go."""
+        assert isinstance(step, TimedStep)
+        late = [view for view in step.timed if view.is_late(item.record.key, item.raw.timestamp_ms)]
+        for view in late:
+            self._effects.late_one(view.spec.name)
+        for topic in dict.fromkeys(topic for view in late if (topic := step.late_topics[view.spec.name])):
+            self._leave(topic, item.raw)
+        return bool(late)
+
+    def _leave(self, topic: str, raw: RawRecord) -> None:
+        target = place(raw, topic, self._effects.partitions, self._partition)
+        output = OutputRecord(raw.key, raw.value, raw.timestamp_ms, raw.headers)
+        self._effects.outputs.setdefault(target, []).append(output)
+
+    # what is due
+
+    def _next(self, before_ms: int) -> TimedView[Any, Any] | None:
+        """Whose turn it is, of what is due before a time."""
+        best: tuple[tuple[int, int, bytes], TimedView[Any, Any]] | None = None
+        for view in self._views:
+            found = view.next_place()
+            if found is not None and found[0] < before_ms and (best is None or found < best[0]):
+                best = (found, view)
+        return None if best is None else best[1]
+
+    def _begin(self, view: TimedView[Any, Any]) -> _Under:
+        due = view.next_due()
+        is_chained = view.is_chained(due)
+        self._made_due += is_chained
+        self._position.reach(due.place)
+        view.begin(due)
+        return _Under(view, due, iter(self._steps.get(view.spec.name, ())), is_chained)
+
+    async def _happen(self, under: list[_Under]) -> None:
+        """The calls of what is due, the last first, and after each of them what it made due in the past."""
+        while True:
+            view = self._next(self._position.time_ms)
+            if view is not None:
+                under.append(self._begin(view))
+            elif not under:
+                return
+            one = under[-1]
+            step = next(one.steps, None)
+            if step is None:
+                under.pop()
+            else:
+                await self._call_due(one, step)
+
+    async def _call_due(self, one: _Under, step: Step) -> None:
+        view, due = one.view, one.due
+        where = view.shown_due(due)
+        raw = DueRecord(-1, due.timestamp_ms, due.key, due.value, (), where)
+        item = Item(due.argument, raw, view.spec.name, self._position.time_ms)
+        assert isinstance(step, TimedStep)
+        step.belongs_to(None if isinstance(due.argument, tuple) else due.argument.key)
+        view.call_of(due)
+        try:
+            if one.is_chained and self._made_due > MOST_DUE:
+                problem = (
+                    f"more than {MOST_DUE:,} calls were made due by calls at stream time {self._position.target_ms}"
+                )
+                self._on_error.failed(
+                    step, item.topic, raw, TooManyDue(f"{problem}; set a timer to a time that is yet to come")
+                )
+            else:
+                await self._host.make(step, item)
+            self._on_error.tries.forget(item.topic, raw)
+        finally:
+            view.call_of(None)
+
+    # joins
+
+    async def _join(self, step: TimedStep, join: JoinDef, item: Item) -> None:
+        """The matches of a record, by the other's time, then arrival."""
+        raw, view = item.raw, step.join_view
+        assert view is not None
+        sides = join.sides_of(item.topic)
+        if raw.value is None:
+            return
+        if raw.key is None:
+            for side in sides:
+                if join.announces_alone(side):
+                    await self._match(step, item, _pair(side, item.record, None))
+            return
+        open_sides = [side for side in sides if not view.is_over(side, raw.timestamp_ms)]
+        if not open_sides:
+            self._effects.late_one(view.spec.name)
+            topic = step.late_topics[view.spec.name]
+            if topic is not None:
+                self._leave(topic, raw)
+            return
+        own: Entry = (raw.timestamp_ms, raw.offset)
+        for side in open_sides:
+            view.keep(side, raw)
+        for side in open_sides:
+            for entry in view.matches(side, raw.key, raw.timestamp_ms):
+                if len(sides) == 2 and entry == own and side == RIGHT:
+                    continue  # a record of a self join has matched itself, as the left one
+                other = item.record if len(sides) == 2 and entry == own else view.record(1 - side, raw.key, entry)
+                view.mark_matched(side, raw.key, own)
+                view.mark_matched(1 - side, raw.key, entry)
+                await self._match(step, item, _pair(side, item.record, other))
+
+    async def _match(self, step: Step, item: Item, pair: Pair) -> None:
+        """One call with a pair, whose time is the later of the two."""
+        at_ms = max(record.timestamp_ms for record in pair if record is not None)
+        raw = item.raw
+        if at_ms != raw.timestamp_ms:
+            raw = SourceRecord(raw.offset, at_ms, raw.key, raw.value, raw.headers)
+        await self._host.make(step, Item(pair, raw, item.topic, item.stream_ms))
+        await self._happen([])
+
+
+def passing_of(
+    host: Host,
+    effects: Effects,
+    on_error: FailedCalls,
+    position: Position,
+    tables: Mapping[str, TableView[Any, Any]],
+    steps: Sequence[Step],
+    task_partition: int,
+) -> Passing | None:
+    """How time passes in a task, where something of it keeps time."""
+    views = [table for table in tables.values() if isinstance(table, TimedView)]
+    views.sort(key=lambda view: view.order)
+    return Passing(host, effects, on_error, position, views, steps, task_partition) if views else None
+
+
+def _pair(side: int, record: Any, other: Any) -> Pair:
+    return (record, other) if side == LEFT else (other, record)

@@ -1,0 +1,117 @@
+"""The calls of the plainest task, whose one sync processor takes one record at a time: no object is made for a call.
+
+One rule: a call means what `TaskProcess.call` says, atomic and with the same errors; only what surrounds it is done once a
+run instead of once a call. Used by TaskProcess where `plain_calls` finds a task plain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from pipeline.calls.call import CALL, refuse_awaitable
+from pipeline.calls.failed_calls import FailedCalls
+from pipeline.calls.steps import Step
+from pipeline.calls.task_sources import Source
+from pipeline.records import RawRecord, Record
+from pipeline.values.codecs import Codec
+
+# What a user function may raise as a failure of its call: sys.exit() in a processor is no orderly end.
+FAILURES = (Exception, SystemExit)
+
+
+class Progress(Protocol):
+    """How many records of the run are completed; read by whoever watches a long call."""
+
+    finished: int
+
+
+class PlainCalls:
+    """Of one task and its one step. `partition` is the task's."""
+
+    def __init__(
+        self, step: Step, key_codec: Codec[Any], value_codec: Codec[Any], partition: int, on_error: FailedCalls
+    ) -> None:
+        self._step = step
+        self._decode_key = key_codec.decode
+        self._decode_value = value_codec.decode
+        self._partition = partition
+        self._on_error = on_error
+        self._expiring = [table for table in step.tables if table.spec.expire_ms is not None]
+
+    def run(
+        self,
+        task: Progress,
+        records: Sequence[tuple[str, RawRecord]],
+        clock: Callable[[], float],
+        until: float,
+        stream_ms: int,
+    ) -> int:
+        """See TaskProcess.run; returns the stream time with the last record. `task` knows at any moment how many records are
+        completed. Raises what a call that stops raises."""
+        step, partition = self._step, self._partition
+        decode_key, decode_value = self._decode_key, self._decode_value
+        function, arguments, keep, sinks, expiring = (
+            step.function,
+            step.arguments,
+            step.keep,
+            step.sinks,
+            self._expiring,
+        )
+        own = [table for table in step.tables if table.is_by_record_key]
+        done = 0
+        step.begin()
+        for table in expiring:
+            table.stream_ms = stream_ms
+        try:
+            for topic, raw in records:
+                key, value, timestamp_ms = raw.key, raw.value, raw.timestamp_ms
+                if timestamp_ms > stream_ms:
+                    stream_ms = timestamp_ms
+                    for table in expiring:
+                        table.stream_ms = timestamp_ms
+                try:
+                    record: Record[Any, Any] = Record(
+                        None if key is None else decode_key(key),
+                        None if value is None else decode_value(value),
+                        timestamp_ms,
+                        raw.headers,
+                        topic,
+                        partition,
+                        raw.offset,
+                    )
+                except Exception as error:  # noqa: BLE001 - a codec of the user's may raise anything; on_error decides
+                    self._on_error.failed(step, topic, raw, error, decoding=True)
+                else:
+                    for table in own:
+                        table.record_keys = (key,)
+                    for sink in sinks:
+                        sink.timestamp_ms = timestamp_ms
+                    try:
+                        result = function(record, *arguments)
+                        if result is not None:
+                            refuse_awaitable(step.name, result)
+                        keep(stream_ms)
+                    except FAILURES as error:
+                        step.forget()
+                        if error is step.fault:
+                            raise
+                        self._on_error.failed(step, topic, raw, error)
+                task.finished = done = done + 1
+                if clock() >= until:
+                    break
+        finally:
+            step.end()
+        return stream_ms
+
+
+def plain_calls(
+    steps: Sequence[Step], sources: Mapping[str, Source], unit: str, partition: int, on_error: FailedCalls
+) -> PlainCalls | None:
+    """Returns the calls of a task where one sync step takes one record at a time of one topic; else None."""
+    if len(steps) != 1 or len(sources) != 1 or unit != CALL:
+        return None
+    (step,), (source,) = steps, sources.values()
+    if step.is_async or step.rekey is not None or source.batch_steps:
+        return None
+    return PlainCalls(step, source.key_codec, source.value_codec, partition, on_error)

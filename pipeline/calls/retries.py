@@ -1,0 +1,81 @@
+"""When a call that raised is made again: `retries=`, `backoff=`, and errors that wait for a client to come back.
+
+One rule: what counts here is nothing but how often the call of a record has failed in this process; nobody waits here.
+TaskProcess ends its run with CallAgain and keeps what was completed; who runs it waits, and gives it the record again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeline.calls.steps import Step
+from pipeline.definitions.error_policy import WAIT
+from pipeline.definitions.processor import MOST_BACKOFF_S
+from pipeline.errors import shown_place
+from pipeline.records import RawRecord
+
+_DOUBLINGS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A task that pauses because of an error that waits. `error` is its class and message."""
+
+    processor: str
+    topic: str
+    partition: int
+    offset: int
+    error: str
+
+    @property
+    def record(self) -> str:
+        return shown_place(self.topic, self.partition, self.offset)
+
+
+class CallAgain(Exception):
+    """A call raised, nothing of it counts, and it is to be made again in `delay_s`. `waiting` where `on_error` says so,
+    None for one of the processor's retries."""
+
+    def __init__(self, delay_s: float, waiting: Waiting | None) -> None:
+        super().__init__(f"a call is made again in {delay_s:g} s")
+        self.delay_s = delay_s
+        self.waiting = waiting
+
+
+class Tries:
+    """How often calls have failed: by processor and record."""
+
+    def __init__(self) -> None:
+        self._failed: dict[tuple[str, str, int], int] = {}
+
+    def clear(self) -> None:
+        if self._failed:
+            self._failed.clear()
+
+    def forget(self, topic: str, raw: RawRecord) -> None:
+        """A record is completed."""
+        for key in [key for key in self._failed if key[1:] == (topic, raw.offset)] if self._failed else ():
+            del self._failed[key]
+
+    def failed(
+        self, step: Step, topic: str, partition: int, raw: RawRecord, error: BaseException, *, in_call: bool
+    ) -> int:
+        """A call has failed; returns how often by now. Raises CallAgain where it is made again. `in_call`: False where
+        the record could not be read, which nothing but an error that waits tries again."""
+        key = (step.name, topic, raw.offset)
+        count = self._failed.get(key, 0) + 1
+        is_retry = in_call and count <= step.retries
+        if not is_retry and step.policy.of(error) != WAIT:
+            self._failed.pop(key, None)
+            return count
+        self._failed[key] = count
+        waiting = None
+        if not is_retry:
+            shown = f"{type(error).__name__}: {error}".rstrip(": ")
+            waiting = Waiting(step.name, topic, partition, raw.offset, shown)
+        raise CallAgain(_delay_s(step.backoff_s, count), waiting) from None
+
+
+def _delay_s(backoff_s: float, count: int) -> float:
+    """The pause after so many tries: it doubles up to a minute, or stays at a longer `backoff=`."""
+    return float(min(backoff_s * 2 ** min(count - 1, _DOUBLINGS), max(MOST_BACKOFF_S, backoff_s)))

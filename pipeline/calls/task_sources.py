@@ -1,0 +1,53 @@
+"""The topics that a task reads: how their records are decoded, and which steps each is for, in order of declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pipeline.calls.steps import Step, TimedStep
+from pipeline.records import TICK, RawRecord
+from pipeline.tables.view import TableView
+from pipeline.time.event_time import TooFarAhead, too_far_ahead
+from pipeline.time.topic_view import TopicTableView
+from pipeline.values.codecs import BytesCodec, Codec
+
+if TYPE_CHECKING:
+    from pipeline.app import App
+
+
+class Source:
+    """What one topic needs: its codecs and who reads it."""
+
+    def __init__(self, key_codec: Codec[Any], value_codec: Codec[Any], max_ahead_ms: int | None) -> None:
+        self.max_ahead_ms = max_ahead_ms
+        self.key_codec = key_codec
+        self.value_codec = value_codec
+        self.steps: list[Step] = []
+        self.batch_steps: list[Step] = []
+        self.tables: list[TopicTableView[Any, Any]] = []  # that its records write
+
+    def too_far(self, raw: RawRecord, stream_ms: int) -> TooFarAhead | None:
+        """What is wrong with the time of a record; None where nothing is."""
+        return None if self.max_ahead_ms is None else too_far_ahead(raw, stream_ms, self.max_ahead_ms)
+
+
+def sources_of(app: App, steps: Sequence[Step], tables: Mapping[str, TableView[Any, Any]]) -> dict[str, Source]:
+    """By the topics' names in the log. `tables` are those of the task."""
+    sources: dict[str, Source] = {}
+    for step in steps:
+        for topic in step.processor.sources:
+            source = sources.setdefault(
+                topic.topic, Source(topic.key_codec, topic.event_time.codec(), topic.event_time.max_ahead_ms)
+            )
+            (source.batch_steps if step.processor.batch else source.steps).append(step)
+    for name, view in tables.items():
+        of = app.tables[name].source
+        if of is not None and isinstance(view, TopicTableView):
+            sources.setdefault(
+                of.topic, Source(of.key_codec, of.event_time.codec(), of.event_time.max_ahead_ms)
+            ).tables.append(view)
+    if any(isinstance(step, TimedStep) for step in steps):
+        tick = sources[TICK] = Source(BytesCodec(), BytesCodec(), None)
+        tick.steps += [step for step in steps if step.processor.due is not None]
+    return sources

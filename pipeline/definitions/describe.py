@@ -1,0 +1,151 @@
+"""An app as data, and whether a new version reads what an older one stored. One rule: the data is JSON-able and needs
+no code: `query`, `status` and `consume` encode keys and decode values from it alone.
+
+`describe()` of the version that came last is kept in the log beside the changelogs, with what only others had before
+(`with_others`); `check_schema` compares a kept one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.definitions.declarations import Declarations
+from pipeline.definitions.definition import TableDef
+from pipeline.definitions.topology import Topology
+from pipeline.errors import SchemaRefused
+from pipeline.values.codecs import Codec, JsonCodec, codec_name
+from pipeline.values.schemas import unreadable
+
+
+def describe(app: Declarations, topology: Topology) -> dict[str, Any]:
+    """Topics by their name in the log, tables and processors by name; `subtopologies` is the numbering with counts."""
+    by_table = {table: sub for sub in topology.subtopologies for table in sub.tables}
+    by_topic = {topic.topic: topic for topic in app.topics.values()}
+    return {
+        "id": app.id,
+        "guarantee": app.guarantee,
+        "partitions": app.partitions,
+        "topics": {
+            name: {
+                "partitions": found.partitions,
+                "kind": found.kind,
+                "written": found.written,
+                "key_codec": codec_name(by_topic[name].key_codec),
+                "value_codec": codec_name(by_topic[name].value_codec),
+            }
+            for name, found in topology.topics.items()
+            if name in by_topic
+        },
+        "tables": {
+            name: {
+                "key_codec": codec_name(table.key_codec),
+                "value_codec": codec_name(table.value_codec),
+                "routed": table.route is not None or _foreign_keys(app, topology, name),
+                "local": table.local,
+                "changelog_topic": table.changelog,
+                "subtopology": by_table[name].number,
+                "partitions": by_table[name].partitions,
+                "expire_ms": table.spec.expire_ms,
+                "schema": _schema(table.value_codec),
+                **({} if type(table) is TableDef else {"form": table.described()}),
+            }
+            for name, table in sorted(app.tables.items())
+            if name in by_table
+        },
+        "processors": {
+            name: {
+                "sources": [topic.topic for topic in processor.sources],
+                "tables": [table.name for table in processor.tables],
+                "sinks": [topic.topic for topic in processor.sinks],
+                "resources": [resource.name for resource in processor.resources],
+                "batch": processor.batch,
+                "async": processor.is_async,
+                "on_error": str(app.error_policy(processor)),
+                "concurrency": processor.concurrency,
+                "retries": processor.retries,
+            }
+            for name, processor in app.processors.items()
+        },
+        "subtopologies": [
+            {
+                "number": sub.number,
+                "partitions": sub.partitions,
+                "sources": list(sub.sources),
+                "tables": list(sub.tables),
+            }
+            for sub in topology.subtopologies
+        ],
+    }
+
+
+def with_others(described: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
+    """`described`, and what only other versions of the app have: a mixed group runs both, and what was stored under a
+    name once stays stored in its type."""
+    numbers = {sub["number"] for sub in described["subtopologies"]}
+    others = [sub for sub in kept.get("subtopologies", ()) if sub["number"] not in numbers]
+    return {
+        **described,
+        "topics": {**kept.get("topics", {}), **described["topics"]},
+        "tables": {**kept.get("tables", {}), **described["tables"]},
+        "subtopologies": sorted([*described["subtopologies"], *others], key=lambda sub: int(sub["number"])),
+    }
+
+
+def check_schema(app: Declarations, kept: Mapping[str, Any]) -> None:
+    """See `App.check_schema`. Tables that only one version has are not compared. Raises SchemaRefused."""
+    for name, old in sorted(kept.get("tables", {}).items()):
+        table = app.tables.get(name)
+        if table is None:
+            continue
+        what = f"app {app.id!r}, table {name!r}"
+        key, value = codec_name(table.key_codec), codec_name(table.value_codec)
+        if key != old["key_codec"]:
+            raise SchemaRefused(
+                f"{what}: its keys are stored as {old['key_codec']}, not as {key}; "
+                "change the key type back, or give the table another name"
+            )
+        if (table.spec.expire_ms is None) != (old.get("expire_ms") is None):
+            raise SchemaRefused(
+                f"{what}: expire= cannot be given or taken away later (the time of each write is stored with "
+                "the value); change it back, or give the table another name"
+            )
+        form, kept_form = table.described(), old.get("form", {"kind": "table"})
+        if form != kept_form:
+            raise SchemaRefused(
+                f"{what}: it is stored as {_shown_form(kept_form)}, not as {_shown_form(form)}; change it back, or give it "
+                "another name"
+            )
+        if table.spec.upgrade is not None:
+            continue
+        if value != old["value_codec"]:
+            raise SchemaRefused(
+                f"{what}: its values are stored as {old['value_codec']}, not as {value}; "
+                "change the value type back, or app.table(..., upgrade=function)"
+            )
+        problem = unreadable(old.get("schema"), _schema(table.value_codec)) if value == "json" else None
+        if problem is not None:
+            raise SchemaRefused(f"{what}: {problem}, or app.table(..., upgrade=function)")
+
+
+def _shown_form(form: Mapping[str, Any]) -> str:
+    sizes = ", ".join(f"{name} {value}" for name, value in form.items() if name != "kind" and value is not None)
+    return f"{form['kind']} ({sizes})" if sizes else str(form["kind"])
+
+
+def _schema(codec: Codec[Any]) -> dict[str, Any] | None:
+    return codec.schema if isinstance(codec, JsonCodec) else None
+
+
+def _foreign_keys(app: Declarations, topology: Topology, table: str) -> bool:
+    """Whether a source's keys have a codec of the user's: then only code can say where a key of the table is."""
+    sub = next(sub for sub in topology.subtopologies if table in sub.tables)
+    return routing_codec(app, sub.sources, table) is not None
+
+
+def routing_codec(app: Declarations, sources: tuple[str, ...], table: str) -> Codec[Any] | None:
+    """The user's codec that decided the partitions of the records, if it is not the table's own; else None."""
+    for topic in app.topics.values():
+        if topic.topic in sources and codec_name(topic.key_codec) == "custom":
+            return None if topic.key_codec is app.tables[table].key_codec else topic.key_codec
+    return None

@@ -1,0 +1,370 @@
+"""The one implementation of Table: a store, what was written since, and what one call has in its hands.
+
+One rule: nothing of a call counts before the call has ended well; `changes()` says what it would write (and may
+raise), `apply()` makes it count, `forget()` drops it. Between the store and the call lie the writes of earlier calls
+(`pipeline.tables.write_layers`): `take()` hands them out, and they stay visible until `settle()` says that the store has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from itertools import chain
+from typing import Any, Final, TypeVar, cast
+
+from pipeline.errors import CodecError, PipelineError
+from pipeline.tables.expiry import STREAM_TIME_KEY, stored_time
+from pipeline.tables.table import (
+    StoreView,
+    Table,
+    TableSpec,
+    stored_stream_time,
+)
+from pipeline.tables.write_layers import WriteLayers
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_MISSING: Final[Any] = object()
+_DELETED: Final[Any] = object()
+# Values that cannot change in place; everything else is encoded again at the end of the call.
+_IMMUTABLE = frozenset({int, float, str, bytes, bool, type(None), datetime, date, time, timedelta, Decimal})
+_OWNED_KEYS = 10_000
+_SWEPT_PER_COMMIT = 500
+
+
+class TableView(Table[K, V]):
+    """See the module. `check_owner(key, key_bytes)` raises WrongTask; None where a task may write any key.
+    `is_by_record_key`: a key belongs where the record of that key does, so those of a call's records need no check."""
+
+    def __init__(
+        self,
+        spec: TableSpec,
+        store: StoreView,
+        check_owner: Callable[[Any, bytes], None] | None = None,
+        *,
+        is_by_record_key: bool = False,
+    ) -> None:
+        self.spec = spec
+        self.closed = False  # True between calls: a task left behind by one call must not write in the next
+        self.fault: Exception | None = None  # the store failed: never the user's fault, whatever they catch
+        self.stream_ms = -1
+        self._store = store
+        self._check_owner = check_owner
+        self.is_by_record_key = is_by_record_key
+        self.record_keys: Collection[bytes | None] = ()  # of the call's records: they belong to this task
+        self._encode = spec.value_codec.encode
+        self._decode = spec.value_codec.decode
+        self._live: dict[bytes, Any] = {}  # handed out or set in this call
+        self._set: dict[bytes, bytes | None] = {}  # set or deleted in this call; bytes where already encoded
+        self._defaults: dict[bytes, tuple[K, bytes]] = {}  # mutable defaults handed out, and how they were
+        self.layers = WriteLayers()
+        self._known = self.layers.known
+        self._owned: dict[bytes, None] = {}
+        self._last_key: Any = _MISSING
+        self._last_bytes = b""
+        self._forever = spec.expire_ms is None
+        self._is_direct = self._forever  # what is stored is the value, and what is known of it is all there is to ask
+        self._version = 0
+        self._iterating = 0
+        self._sweep_from: bytes | None = None
+        if spec.expire_ms is not None:
+            self.stream_ms = self._kept_stream_ms = stored_stream_time(store)
+
+    @property
+    def argument(self) -> Any:
+        """What the function gets."""
+        return self
+
+    # a dict
+
+    def __getitem__(self, key: K) -> V:
+        k = self._last_bytes if key is self._last_key and self._is_direct and not self.closed else self._key(key)
+        value = self._live.get(k, _MISSING)
+        if value is _MISSING:
+            data = self._known.get(k, _MISSING) if self._is_direct else _MISSING
+            if data is _MISSING:
+                data = self._current(k)
+            return self._default(key, k) if data is None else self._hand_out(k, data)
+        return self._default(key, k) if value is _DELETED else cast(V, value)
+
+    def __setitem__(self, key: K, value: V) -> None:
+        k = self._last_bytes if key is self._last_key and self._is_direct and not self.closed else self._key(key)
+        encoded = self._encoded(value) if type(value) in _IMMUTABLE else None
+        if self._check_owner is not None and k not in self.record_keys:
+            self._own(key, k)
+        if self._iterating and not self._present(k):
+            self._version += 1
+        self._live[k] = value
+        self._set[k] = encoded
+        if self._defaults:
+            self._defaults.pop(k, None)
+
+    def __delitem__(self, key: K) -> None:
+        k = self._key(key)
+        if not self._present(k):
+            raise KeyError(key)
+        self._own(key, k)
+        self._version += 1
+        self._live[k] = _DELETED
+        self._set[k] = None
+        self._defaults.pop(k, None)
+
+    def __contains__(self, key: object) -> bool:
+        return self._present(self._key(key))
+
+    def __iter__(self) -> Iterator[K]:
+        decode = self.spec.key_codec.decode
+        for k, _ in self._present_pairs(None, None):
+            yield decode(k)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._present_pairs(None, None))
+
+    def __bool__(self) -> bool:
+        return any(True for _ in self._present_pairs(None, None))
+
+    def get(self, key: K, default: Any = None, /) -> Any:
+        k = self._key(key)
+        if not self._present(k):
+            return default
+        value = self._live.get(k, _MISSING)
+        return self._hand_out(k, cast(bytes, self._current(k))) if value is _MISSING else value
+
+    def popitem(self) -> tuple[K, V]:
+        """Removes the last pair in key-byte order. Raises KeyError."""
+        keys = list(self)
+        if not keys:
+            raise KeyError(f"table {self.spec.name!r} is empty in this task")
+        return keys[-1], self.pop(keys[-1])
+
+    def range(self, start: K | None = None, stop: K | None = None) -> Iterator[tuple[K, V]]:
+        first = None if start is None else self._key(start)
+        last = None if stop is None else self._key(stop)
+        return self._pairs(first, last)
+
+    def prefix(self, start: Any) -> Iterator[tuple[K, V]]:
+        first, end, bounded = self.spec.prefix_bounds(start)
+        return self._pairs(first, end, len(first) if bounded else None)
+
+    # one call
+
+    def changes(self) -> dict[bytes, bytes | None]:
+        """What this call writes: every difference between what it holds and what is stored."""
+        result: dict[bytes, bytes | None] = {}
+        for k, value in self._live.items():
+            if self._is_direct and (data := self._set.get(k)) is not None:  # what most calls write
+                stored = self._known.get(k, _MISSING)
+                if data != (self._stored(k) if stored is _MISSING else stored):
+                    result[k] = data
+            elif value is _DELETED:
+                if self._stored(k) is not None:
+                    result[k] = None
+            elif k in self._defaults:
+                self._default_changes(k, value, result)
+            elif k in self._set:
+                data = self._set[k]
+                encoded = self.spec.encode_value(value) if data is None else data
+                stored = encoded if self._forever else self.spec.stored_value(encoded, self.stream_ms)
+                if stored != self._stored(k):
+                    result[k] = stored
+            else:
+                encoded, current = self.spec.encode_value(value), self._current(k)
+                if encoded != current and not self._same_value(encoded, current):
+                    result[k] = self.spec.stored_value(encoded, self.stream_ms)
+        return result
+
+    @property
+    def is_touched(self) -> bool:
+        """Whether the call has anything in its hands that could be a write."""
+        return bool(self._live)
+
+    def apply(self, changes: dict[bytes, bytes | None], timestamp_ms: int) -> None:
+        """The call has ended well: its changes count."""
+        if changes:
+            self.layers.put(changes, timestamp_ms)
+        self.forget()
+
+    def forget(self) -> None:
+        """The next call begins with nothing in its hands."""
+        if self._live:
+            self._live.clear()
+            self._set.clear()
+            self._defaults.clear()
+
+    # between calls
+
+    def collect(self, stream_ms: int) -> tuple[dict[bytes, bytes | None], int]:
+        """The writes since the last take (see WriteLayers), and the time they carry. `stream_ms` is the stream time of
+        the completed records: what it expires goes."""
+        if self.spec.expire_ms is not None and stream_ms > self._kept_stream_ms:
+            # Nothing goes that a batch, whose time moves in steps, could still see.
+            self._sweep(stream_ms - stream_ms % self.spec.time_step_ms)
+            self._kept_stream_ms = stream_ms
+            self.layers.remember(STREAM_TIME_KEY, stored_time(stream_ms))
+        return self.layers.collect()
+
+    def mark_applied(self) -> None:
+        """The store has the writes of the oldest take that was not settled yet."""
+        self.layers.mark_applied()
+        if len(self._owned) > _OWNED_KEYS:
+            self._owned.clear()
+
+    # inside
+
+    def _key(self, key: Any) -> bytes:
+        if self.closed:
+            raise PipelineError(f"table {self.spec.name!r} was used after the call it was given to had ended")
+        if key is self._last_key:  # a function mostly uses one key several times
+            return self._last_bytes
+        k = self.spec.encode_key(key)
+        if type(key) in _IMMUTABLE:
+            self._last_key, self._last_bytes = key, k
+        return k
+
+    def _own(self, key: K, k: bytes) -> None:
+        if self._check_owner is not None and k not in self.record_keys and k not in self._owned:
+            self._check_owner(key, k)
+            self._owned[k] = None
+
+    def _encoded(self, value: Any) -> bytes:
+        """Raises CodecError naming the table."""
+        if value is not None:
+            try:
+                return self._encode(value)
+            except CodecError:
+                pass  # again, with the name of the table
+        return self.spec.encode_value(value)
+
+    def _stored(self, k: bytes) -> bytes | None:
+        raw = self._known.get(k, _MISSING)
+        if raw is not _MISSING:
+            return cast("bytes | None", raw)
+        try:
+            raw = self._store.get(k)
+        except Exception as error:
+            self.fault = error
+            raise
+        self._known[k] = raw
+        return raw
+
+    def _current(self, k: bytes) -> bytes | None:
+        raw = self._known.get(k, _MISSING)
+        if raw is _MISSING:
+            raw = self._stored(k)
+        return raw if self._forever else self.spec.live_value(raw, self.stream_ms)
+
+    def _present(self, k: bytes) -> bool:
+        value = self._live.get(k, _MISSING)
+        if value is _MISSING:
+            return self._current(k) is not None
+        if value is _DELETED:
+            return False
+        return k not in self._defaults or self.spec.encode_value(value) != self._defaults[k][1]
+
+    def _default(self, key: K, k: bytes) -> V:
+        if self.spec.default is None:
+            raise KeyError(key)
+        value = self.spec.default()
+        if type(value) not in _IMMUTABLE:
+            self._defaults[k] = (key, self.spec.encode_value(value))
+            self._live[k] = value
+        return cast(V, value)
+
+    def _hand_out(self, k: bytes, data: bytes) -> V:
+        try:
+            value = self._decode(data)
+        except CodecError:
+            value = self.spec.decode_value(data)
+        if type(value) not in _IMMUTABLE:
+            self._live[k] = value
+        return cast(V, value)
+
+    def _default_changes(self, k: bytes, value: Any, result: dict[bytes, bytes | None]) -> None:
+        key, as_given = self._defaults[k]
+        encoded = self.spec.encode_value(value)
+        if encoded != as_given:
+            self._own(key, k)
+            result[k] = self.spec.stored_value(encoded, self.stream_ms)
+        elif k in self._set and self._stored(k) is not None:
+            result[k] = None  # deleted first; the default that came after was only read
+
+    def _same_value(self, encoded: bytes, current: bytes | None) -> bool:
+        """An older version's bytes of the same value differ; having read it is no reason to write it."""
+        return current is not None and encoded == self.spec.encode_value(self.spec.decode_value(current))
+
+    def _pairs(self, start: bytes | None, stop: bytes | None, bounded: int | None = None) -> Iterator[tuple[K, V]]:
+        decode = self.spec.key_codec.decode
+        for k, data in self._present_pairs(start, stop):
+            if bounded is not None and k[bounded : bounded + 1] not in (b",", b"]"):
+                continue
+            value = self._live.get(k, _MISSING)
+            yield decode(k), self._hand_out(k, cast(bytes, data)) if value is _MISSING else value
+
+    def _present_pairs(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+        """Keys present in key-byte order, with the value's bytes where the call does not hold the value itself."""
+        if self.closed:
+            raise PipelineError(f"table {self.spec.name!r} was used after the call it was given to had ended")
+        version = self._version
+        self._iterating += 1
+        try:
+            for k, raw in self._merged(start, stop):
+                if k in self._live:
+                    data = None
+                    if not self._present(k):
+                        continue
+                else:
+                    data = self.spec.live_value(raw, self.stream_ms)
+                    if data is None or (k == STREAM_TIME_KEY and self.spec.expire_ms is not None):
+                        continue
+                yield k, data
+                if self._version != version:
+                    raise RuntimeError(
+                        f"table {self.spec.name!r} changed size during iteration; iterate over list(...) of it"
+                    )
+        finally:
+            self._iterating -= 1
+
+    def _merged(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+        """Store and later writes, each key once, in order."""
+        later: dict[bytes, bytes | None] = {}
+        for k in chain(self.layers.keys(), self._live):
+            if (start is None or k >= start) and (stop is None or k < stop):
+                later[k] = self._known.get(k)
+        waiting = sorted(later)
+        waiting.reverse()
+        try:
+            for k, raw in self._store.range(start, stop):
+                while waiting and waiting[-1] < k:
+                    first = waiting.pop()
+                    yield first, later[first]
+                if waiting and waiting[-1] == k:
+                    waiting.pop()
+                    yield k, later[k] if k in self._known else raw
+                else:
+                    yield k, raw
+        except Exception as error:
+            self.fault = error
+            raise
+        while waiting:
+            first = waiting.pop()
+            yield first, later[first]
+
+    def _sweep(self, stream_ms: int) -> None:
+        """Write tombstones for what has expired, some keys at a time, so that the state does not grow for ever.
+
+        Nobody can see when: an expired key is absent for readers at once.
+        """
+        seen, expired = 0, []
+        last: bytes | None = None
+        for k, raw in self._merged(self._sweep_from, None):
+            last = k
+            if k != STREAM_TIME_KEY and raw is not None and self.spec.live_value(raw, stream_ms) is None:
+                expired.append(k)
+            seen += 1
+            if seen == _SWEPT_PER_COMMIT:
+                break
+        self._sweep_from = last + b"\x00" if last is not None and seen == _SWEPT_PER_COMMIT else None
+        for k in expired:
+            self.layers.remember(k, None)
