@@ -9,7 +9,7 @@ import time
 
 
 def monotonic_s() -> float:
-    """Returns the seconds of a clock that nobody sets."""
+    """Returns the seconds of a clock that is never set."""
     return time.monotonic()
 
 

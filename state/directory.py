@@ -1,7 +1,7 @@
 """The state directory: `<root>/<application>/<instance>/<task>/<table>/`, one lock per task.
 
-One rule: whoever reads or writes a task's folder holds its lock. The lock is the kernel's (flock): it ends with the
-process, however that ends. POSIX only. A stale folder is one that nobody has locked or written for a while.
+One rule: a process that reads or writes a task's folder holds its lock. The lock is the kernel's (flock): it ends with the
+process, however that ends. POSIX only. A stale folder is one that has not been locked or written for a while.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class StateDirectory:
         self.path = root / _piece(application, "application") / _piece(instance, "instance")
         with _clear(self.path):
             private.make_folder(self.path)
-            for folder in (self.path.parent, self.path):  # not the root: it may be anybody's, such as /tmp
+            for folder in (self.path.parent, self.path):  # not the root: it may belong to all users, such as /tmp
                 private.close_to_others(folder)
             probe = self.path / f"{_PROBE}-{os.getpid()}"
             probe.write_bytes(b"writable?")
@@ -139,7 +139,7 @@ class StateDirectory:
                     shutil.rmtree(folder)
 
     def clean(self, keep: Collection[str], *, delay_ms: int, now_ms: int) -> list[str]:
-        """Remove the folders of tasks not in `keep` that nobody holds and nobody wrote for `delay_ms`."""
+        """Remove the folders of tasks not in `keep` that are not locked and were not written for `delay_ms`."""
         removed: list[str] = []
         for folder in self._folders():
             task = folder.name
@@ -150,10 +150,10 @@ class StateDirectory:
             except DirectoryLocked:
                 continue
             with lock, _clear(folder):
-                # The lock file goes last and under the lock: whoever opened it meanwhile sees that it is gone.
+                # The lock file goes last and under the lock: a process that opened it meanwhile sees that it is gone.
                 self.wipe(task)
                 (folder / LOCK_FILE).unlink()
-                with suppress(OSError):  # not empty: somebody begins the task anew at this moment
+                with suppress(OSError):  # not empty: a worker begins the task anew at this moment
                     folder.rmdir()
                 removed.append(task)
         return removed
@@ -179,8 +179,8 @@ class _clear:
             errno.EACCES: "may not be written: check its permissions",
             errno.EPERM: "may not be written: check its permissions",
             errno.EROFS: "is on a read-only disk: choose another with --state-dir",
-            errno.ENOTDIR: "is not a folder: something else has that name",
-            errno.EEXIST: "is not a folder: something else has that name",
+            errno.ENOTDIR: "is not a folder: a file has that name",
+            errno.EEXIST: "is not a folder: a file has that name",
         }.get(error.errno or 0, f"cannot be used: {error.strerror or error}")
         raise DirectoryUnusable(f"the state folder {self._path} {reason}") from error
 

@@ -88,7 +88,7 @@ class LeaseLost(StateError):
 
 
 class Refused(StateError):
-    """Some scopes of a commit are owned by somebody else now; nothing at all was written.
+    """Scopes of a commit have another owner now; nothing at all was written.
 
     `scopes` names them, so that the caller can drop those and commit the others again.
     """

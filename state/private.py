@@ -1,7 +1,7 @@
 """Files and folders that only their owner may read: the log, stores, journals, snapshots and secrets.
 
 One rule: what is made here is private from its first moment, and what an older version left open is closed when it is
-used again. Folders that somebody else made are left as they are, but for the last one.
+used again. Folders that another program made are left as they are, but for the last one.
 """
 
 from __future__ import annotations
@@ -61,5 +61,5 @@ def publish(path: Path, content: bytes) -> bool:
 
 
 def is_private(path: Path) -> bool:
-    """Whether nobody but its owner may do anything with it. Raises OSError."""
+    """Whether its owner alone has rights to it. Raises OSError."""
     return not stat.S_IMODE(path.stat().st_mode) & OTHERS

@@ -1,6 +1,6 @@
 """The tables inside a snapshot: written as sorted files, checked, and ingested into an empty store in milliseconds.
 
-One rule: a file is compared with its sum before anything is done with it. Files are written by anybody (a Spark task,
+One rule: a file is compared with its sum before it is used. Files are written by other processes (a Spark task,
 a live worker) and begin with the reserved keys of a store, so that the store that ingests them knows its offset and
 origin at once. What makes a snapshot of them is `state.manifest`.
 """
@@ -177,7 +177,7 @@ def verify_files(folder: Path, files: Sequence[FileSum], read: Callable[[int, fl
 def ingest(
     store: RocksDbStore, folder: Path, table: TableManifest, read: Callable[[int, float], None] | None = None
 ) -> None:
-    """Fill an empty store from a table of the scope at `folder`; its offset is the snapshot's afterwards. `read` hears of
+    """Fill an empty store from a table of the scope at `folder`; its offset is the snapshot's afterwards. `read` is called with
     every piece that was read, its bytes and which share of the table is read now, and may make the reader wait.
 
     Raises SnapshotUnusable, before the store is touched, where a file is missing or altered.

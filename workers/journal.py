@@ -26,7 +26,7 @@ class Journal:
         self._failed = False
 
     def write(self, what: str, **facts: Any) -> None:
-        """A journal that cannot be written costs its lines and nothing else; that is said once."""
+        """A journal that cannot be written costs its lines and nothing else; one warning is logged."""
         line = json.dumps({"at_ms": wall_ms(), "what": what, **self._always, **facts})
         try:
             with self._path.open("a") as file:

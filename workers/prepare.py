@@ -97,7 +97,7 @@ async def _fitting(log: GroupLog, app: App) -> Topology | None:
 
 
 async def _numbered(log: GroupStore, app: App) -> Topology:
-    """The topology with the numbers that the log keeps; new ones are in the log before anybody goes by them. Of two
+    """The topology with the numbers that the log keeps; new ones are in the log before they are used. Of two
     versions that start at the same moment one is first, and the other numbers what is its own after it."""
     while True:
         kept = await log.metadata(app.id, NUMBERING, "app")
@@ -117,7 +117,7 @@ async def _described(log: GroupStore, app: App, topology: Topology) -> None:
 
 
 async def _begun(log: GroupStore, app: App, topology: Topology, topics: Mapping[str, TopicInfo]) -> dict[str, int]:
-    """How many partitions a topic had when the app first saw it: "from the end on" is said of those. One that comes later
+    """How many partitions a topic had when the app first saw it: "from the end on" means those. One that comes later
     begins within the app's life, and what was written to it before its task ran is not to be lost."""
     found: dict[str, int] = {}
     for name, info in topics.items():

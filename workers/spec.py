@@ -23,7 +23,7 @@ class InstanceSpec(InstanceSettings, frozen=True):
 
     `folder` is where the app's module is looked for first; `log` is a URL; `settings` are the group's, for when it hosts
     the coordinator. `secret_file` "": where credentials.py looks for it; `listen` "": a free port of 127.0.0.1;
-    `attempt` tells a retry of the host (a Spark task's attempt) from the first start; `failpoint` see failpoint.py.
+    `attempt` distinguishes a retry of the host (a Spark task's attempt) from the first start; `failpoint` see failpoint.py.
     """
 
     app: str

@@ -384,5 +384,5 @@ def counted(numbers: Iterable[int]) -> Iterable[int]:
     """The numbers, none of which is below 0: lists would take that for a place from their end. Raises ValueError."""
     some = numbers if isinstance(numbers, (list, array)) else list(numbers)
     if some and min(some) < 0:
-        raise ValueError(f"no number of anything: {min(some)}")
+        raise ValueError(f"a count below zero: {min(some)}")
     return some

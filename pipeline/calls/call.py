@@ -50,7 +50,9 @@ def without_waiting(run: Coroutine[Any, Any, int]) -> int:
     except StopIteration as ended:
         return int(ended.value)
     run.close()
-    raise PipelineError("a run of sync processors waited for something; declare what waits with async def")
+    raise PipelineError(
+        "a run of sync processors awaited an unfinished future; declare a processor that waits with async def"
+    )
 
 
 async def in_time(step: Step, argument: Any) -> None:
@@ -126,4 +128,4 @@ def refuse_awaitable(name: str, result: Any) -> None:
     if hasattr(result, "__await__"):
         if hasattr(result, "close"):
             result.close()
-        raise DefinitionError(f"{name} returned something to await; declare it with async def")
+        raise DefinitionError(f"{name} returned an awaitable; declare it with async def")

@@ -99,7 +99,7 @@ class Step:
             elif isinstance(item, Resource):
                 if item.name not in resources:
                     raise PipelineError(
-                        f"{processor.name} needs resource {item.name!r}, which nobody opened; give resources= with it"
+                        f"{processor.name} needs resource {item.name!r}, which was not opened; give resources= with it"
                     )
                 arguments.append(resources[item.name])
         self.arguments = tuple(arguments)

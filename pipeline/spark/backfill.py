@@ -194,7 +194,7 @@ class Run:
         if not seeded:
             self._keep = False
             raise RefusedBySafety(
-                f"'{application}' committed positions while backfill was at work; nothing of it was written; "
+                f"'{application}' committed positions while backfill was at work; the backfill wrote nothing; "
                 "stop its instances"
             )
 
@@ -206,8 +206,8 @@ class Run:
         moved = sorted(p for p, end in (await self._log.ends(sorted(own))).items() if end != until[p])
         if moved:
             raise RefusedBySafety(
-                f"somebody wrote to {moved[0]} while backfill was at work, and '{self._prepared.app.id}' writes to it "
-                "itself; nothing of it was written; stop other producers of that topic and run it again"
+                f"another producer wrote to {moved[0]} while backfill was at work, and '{self._prepared.app.id}' writes to it "
+                "itself; the backfill wrote nothing; stop other producers of that topic and run it again"
             )
         return {p: end + len(records.get(p, ())) * (p in own) for p, end in until.items()}
 

@@ -1,10 +1,10 @@
 """The base of a changelog: a snapshot that it goes on from, so that it is not whole without it.
 
-One rule: what a base says is written in the transaction that makes its changelogs need it, and from then on nobody
+One rule: what a base says is written in the transaction that makes its changelogs need it, and from then on no process
 reads such a changelog from its beginning: the entries before it are in the snapshot and nowhere else. So the snapshot
 is never pruned, and compaction never forgets a deletion, which may be of an entry of the snapshot.
 Kept as metadata of kind BASE under the name of the topic. A marker stands in the changelog in place of the
-entries, so that a store that has none of them (position 0) is told from one that has them all.
+entries, so that a store that has none of them (position 0) is distinguished from one that has them all.
 """
 
 from __future__ import annotations

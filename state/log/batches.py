@@ -1,7 +1,7 @@
 """The one codec of records: Kafka's v2 record batches, written and read over aiokafka's compiled classes.
 
 One rule: bytes are judged here and nowhere else. A batch that is cut, altered (CRC) or of another format raises
-LogDamaged, so no caller ever restores from half of something. Every log keeps batches; changelog replay, processing
+LogDamaged, so no caller ever restores from half of a batch. Every log keeps batches; changelog replay, processing
 and Spark read them through `decode` (records), `pairs` and `last_values` (keys and values, the fast walk of a restore).
 
 A batch names its records by a base offset and deltas. The base is not covered by the CRC, so a batch can be built
@@ -134,7 +134,7 @@ def build_sparse(records: Sequence[StoredRecord], base: int, next_offset: int) -
 
 
 def build_control(base: int, committed: bool, timestamp_ms: int) -> bytes:
-    """A transaction marker as a broker leaves one behind every transaction: one offset, no record for anybody."""
+    """A transaction marker as a broker leaves one behind every transaction: one offset, no record."""
     builder = DefaultRecordBatchBuilder(_MAGIC, 0, 1, 0, 0, -1, 1024)
     builder.append(0, timestamp_ms, struct.pack(">HH", 0, int(committed)), struct.pack(">HI", 0, 0), [])
     data = builder.build()

@@ -130,7 +130,7 @@ def author(kind: MetadataKind, lease: Lease | None) -> None:
     if kind.under_lease and lease is None:
         raise StateError(f"metadata of kind {kind.name!r} is the coordinator's: write it under its lease")
     if lease is not None and not kind.under_lease:
-        raise StateError(f"metadata of kind {kind.name!r} is everybody's: write it without a lease")
+        raise StateError(f"metadata of kind {kind.name!r} is shared by all processes: write it without a lease")
 
 
 def metadata_changed(metadata: AppMetadata) -> str:

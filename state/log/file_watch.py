@@ -1,6 +1,6 @@
-"""Whether a file was written, by any process, as the kernel tells it (inotify): so that waiting costs nothing.
+"""Whether a file was written, by any process, as the kernel reports it (inotify): so that waiting costs nothing.
 
-One rule: an event is a hint and never the truth; whoever gets one looks at the file, and looks now and then without one.
+One rule: an event is a hint and never the truth; its receiver looks at the file, and looks now and then without one.
 Linux alone; elsewhere there are no hints (`open_watch` is None), and one looks more often.
 """
 
@@ -32,7 +32,7 @@ class FileWatch:
             self._loop.add_reader(self._descriptor, self._read)
 
     def disarm(self) -> None:
-        """Nobody waits: events that come cost nothing."""
+        """There is no waiter: events that come cost nothing."""
         if self._loop is not None:
             self._loop.remove_reader(self._descriptor)
             self._loop = None

@@ -1,7 +1,7 @@
 """The GroupStore port: the coordinator's lease, the owner records and an application's metadata.
 
 One rule: a fact has one kind of author. What is written under a lease is refused once a newer term holds it; what
-anybody may write is written with compare-and-set where two could write at once. SQLite and memory keep the facts beside
+every process may write is written with compare-and-set where two could write at once. SQLite and memory keep the facts beside
 the records; on Kafka they are a compacted topic of the application, tailed by every process.
 """
 

@@ -107,7 +107,7 @@ class TopicInfo:
 @dataclass(frozen=True, slots=True)
 class TaskCommit:
     """What one scope adds to a commit: records per partition, and the positions it has read its inputs up to. `at_ms`: the
-    writer's wall time, kept beside the positions (0: not said)."""
+    writer's wall time, kept beside the positions (0: not known)."""
 
     scope: str
     epoch: int
@@ -117,7 +117,7 @@ class TaskCommit:
 
 
 def always() -> bool:
-    """For a caller whose writes are fenced, or that nobody takes anything from."""
+    """For a caller whose writes are fenced, or whose topics no other process takes over."""
     return True
 
 
@@ -149,7 +149,7 @@ class Log(Protocol):
 
     log_id: str
     position_lifetime_ms: int | None
-    """For how long a position is kept that nobody commits again; None: for ever."""
+    """For how long a position is kept that is not committed again; None: for ever."""
 
     def fences(self, guarantee: Guarantee) -> bool:
         """Whether a fenced writer's commits of this guarantee are refused for certain; else the writer goes by its clock."""
@@ -161,7 +161,7 @@ class Log(Protocol):
         """Create, or return what is there. Raises TopicMismatch where another partition count exists."""
 
     async def grow_topic(self, name: str, partitions: int) -> TopicInfo:
-        """Give the topic that many partitions; those it has keep their records, and everybody who reads `topics` from
+        """Give the topic that many partitions; those it has keep their records, and every caller that reads `topics` from
         then on sees the new ones. The same count: nothing to do. Raises UnknownTopic, TopicMismatch for fewer."""
 
     async def delete_topic(self, name: str) -> None:
@@ -175,12 +175,12 @@ class Log(Protocol):
 
         A commit is answered before its markers are written, so this end may lie before a commit that its writer knows
         of. With `settled` it lies behind all that was written before the call, and transactions that are open are
-        waited for: whoever takes a changelog over, or judges a store by its end, asks so. Raises LogBusy where a
+        waited for: a caller that takes a changelog over, or judges a store by its end, asks so. Raises LogBusy where a
         transaction stays open for longer than the log lets it.
         """
 
     async def written(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """The end of all that is written, open transactions included, which nobody is waited for: no store, and no commit
+        """The end of all that is written, open transactions included, which are not waited for: no store, and no commit
         that was answered before this call, lies behind it. Some of it may be aborted yet."""
 
     async def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
@@ -244,7 +244,7 @@ class Log(Protocol):
         that is answered counts (Kafka: stable offsets, of named partitions only)."""
 
     async def committed_ms(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """When the positions of these inputs were committed, by the clock of whoever did it (`TaskCommit.at_ms`); those of
+        """When the positions of these inputs were committed, by the clock of the process that did it (`TaskCommit.at_ms`); those of
         which that is not known are left out. It decides nothing: pauses are measured with it."""
 
     async def seed_positions(

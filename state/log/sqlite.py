@@ -45,7 +45,7 @@ from state.log.sqlite_writer import FileIdentity, Writer, find_part, is_fenced, 
 T = TypeVar("T")
 
 _WAIT_S, _WAIT_MAX_S = 0.002, 0.020
-_WATCHED_MAX_S = 0.5  # where the kernel tells of writes
+_WATCHED_MAX_S = 0.5  # where the kernel reports writes
 _SHRINK_PAGES = 256
 
 
@@ -193,7 +193,7 @@ class SqliteLog:
             _finish(woken, False)
 
     def wake(self) -> None:
-        """Have waiting readers look again now: this process wrote something, or a reader got another partition."""
+        """Have waiting readers look again now: this process wrote, or a reader got another partition."""
         for woken in self._waiting:
             _finish(woken, True)
 

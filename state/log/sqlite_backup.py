@@ -1,7 +1,7 @@
 """A copy of a SQLite log that is in use.
 
 One rule: the copy is the log at one moment, whole, or it is not there: it is written beside its place and renamed once it is
-on the disk. Nobody who writes waits for it. Run by `orchestrator log backup`.
+on the disk. No writer waits for it. Run by `orchestrator log backup`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def backup(source: Path, target: Path) -> int:
     connection = connect(source, create=False, synchronous="NORMAL", busy_timeout_ms=BUSY_MS)
     try:
         prepare(connection, source, create=False, busy_timeout_ms=BUSY_MS)
-        private.make_file(unfinished)  # nobody else may read it while it is written, either
+        private.make_file(unfinished)  # no other user may read it while it is written, either
         connection.execute("vacuum into ?", (str(unfinished),))
         with unfinished.open("rb") as file:
             os.fsync(file.fileno())

@@ -150,7 +150,9 @@ def _make(connection: sqlite3.Connection, path: Path, *, create: bool, busy_time
     if not create:
         if _made_by_another(connection, busy_timeout_ms):
             return
-        raise LogUnusable(f"the log {path} is empty: it was never started, or something cut it off")
+        raise LogUnusable(
+            f"the log {path} is empty: it was never started, or was cut off; restore a backup of it, or remove it"
+        )
     connection.execute("pragma auto_vacuum=incremental")
     _wal(connection, busy_timeout_ms)
     begin(connection, busy_timeout_ms)
@@ -191,7 +193,7 @@ def _made_by_another(connection: sqlite3.Connection, busy_timeout_ms: int) -> bo
 
 
 def _foreign(connection: sqlite3.Connection) -> bool:
-    """Whether somebody else's tables are in there. One statement, so that another's first start is seen whole."""
+    """Whether it has tables of another program. One statement, so that another's first start is seen whole."""
     tables = _scalar(connection, "select count(*) from sqlite_master")
     ours = _scalar(connection, "pragma application_id") == APPLICATION_ID
     return bool(tables) and not ours

@@ -1,6 +1,6 @@
 """Reading a SQLite log: queries of the reading connection, and the incremental reader that workers poll.
 
-One rule: a partition's position moves only when its bytes were handed out, and only if nobody moved it meanwhile.
+One rule: a partition's position moves only when its bytes were handed out, and only if it was not moved meanwhile.
 """
 
 from __future__ import annotations
@@ -170,10 +170,10 @@ class Source(Protocol):
         """Run `work` in the reading thread."""
 
     def version(self) -> int:
-        """Another number after every change of the log by anybody."""
+        """Another number after every change of the log by any process."""
 
     def changed(self, version: int, deadline: float) -> Awaitable[None]:
-        """Return when the version is another one, when somebody called `wake`, or at the deadline."""
+        """Return when the version is another one, when `wake` was called, or at the deadline."""
 
     def wake(self) -> None: ...
 
@@ -215,7 +215,7 @@ class SqliteReader:
                 self._nothing_at = (version, added)
             if taken or loop.time() >= deadline:
                 return taken
-            if added == self._added:  # a partition added while the thread read woke nobody: look again at once
+            if added == self._added:  # a partition added while the thread read woke no waiter: look again at once
                 await self._source.changed(version, deadline)
 
     async def close(self) -> None:

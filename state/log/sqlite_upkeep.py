@@ -1,6 +1,6 @@
 """What a SQLite log removes: overwritten records, consumed ones, those past their retention; and the pages they lay on.
 
-One rule: a transaction is small. Whoever commits meanwhile waits for one of these, never for all that is to go. Run in the
+One rule: a transaction is small. A commit meanwhile waits for one of these, never for all that is to go. Run in the
 writing thread, by `state.log.sqlite`.
 """
 
@@ -78,7 +78,7 @@ class Upkeep:
 
 
 class _Stale(Exception):
-    """Somebody else compacted meanwhile: applying this rewrite would bring old values back."""
+    """Another process compacted meanwhile: applying this rewrite would bring old values back."""
 
 
 def _replace(db: sqlite3.Connection, part: int, rewrite: Rewrite) -> None:

@@ -451,7 +451,7 @@ async def test_a_producer_of_a_followed_topic_is_found(place: Place) -> None:
         if text.startswith("subtopology 0"):  # said by the thread that computes
             asyncio.run_coroutine_threadsafe(write(log, loop.app, [(loop.seconds, "q", 5, 2)]), here).result()
 
-    with pytest.raises(RefusedBySafety, match="somebody wrote to seconds-"):
+    with pytest.raises(RefusedBySafety, match="another producer wrote to seconds-"):
         await place.backfill(LOOP, say=say)
     assert not await committed(log, loop.app) and len(await read_all(log, "seconds")) == 1 and place.nothing_left()
     await log.close()

@@ -139,7 +139,7 @@ def test_names_that_are_no_folders_are_refused(directory: StateDirectory, tmp_pa
 
 def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     (tmp_path / "app").write_text("not a folder")
-    with pytest.raises(DirectoryUnusable, match="something else has that name"):
+    with pytest.raises(DirectoryUnusable, match="a file has that name"):
         StateDirectory(tmp_path, "app", "i-1")
 
 

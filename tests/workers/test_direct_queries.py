@@ -95,7 +95,7 @@ async def test_the_instance_is_looked_for_again(before: str) -> None:
             while not old.asked:  # noqa: ASYNC110 - the loop has to go on
                 await asyncio.sleep(0)
         else:
-            with pytest.raises(OrchestratorError, match="nobody answers at"):
+            with pytest.raises(OrchestratorError, match="no instance answers at"):
                 await client.ask_instance(first, StoreRequest("0_0", "table", b"key"))
         assert not asking.done()
         again = await joined(services.listener.address, "S1", new.services.listener.address)

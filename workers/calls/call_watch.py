@@ -1,7 +1,7 @@
 """How long a sync call of user code lasts, seen from beside it.
 
 One rule: the record loop pays for it once a turn. A turn names its records, TaskProcess counts those it has finished, and
-whoever looks twice and finds the same count knows which record is being processed, and since when. Read by the thread
+a reader that finds the same count twice knows which record is being processed, and since when. Read by the thread
 that keeps the connection to the coordinator alive.
 """
 
@@ -33,7 +33,7 @@ class Turn:
 
 class CallWatch:
     """Looks at the turn under way; `clock` in seconds. `overdue` is called with a call that lasts longer than `max_call_s`.
-    Somebody looks every `look_s` at least while this process runs: of a longer time between two looks no more counts,
+    The count is read every `look_s` at least while this process runs: of a longer time between two looks no more counts,
     because the process stood still (SIGSTOP, a paused container)."""
 
     def __init__(

@@ -1,6 +1,6 @@
 """`orchestrator history APP`: what moved, when, why and for how long, from the journals of the instances on this machine.
 
-One rule: it reads files, and asks neither the log nor the group: it works while nothing runs, and tells what this machine saw.
+One rule: it reads files, and asks neither the log nor the group: it works while nothing runs, and shows what this machine saw.
 """
 
 from __future__ import annotations

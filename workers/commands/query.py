@@ -101,7 +101,7 @@ async def query(client: Client, described: dict[str, Any], table: str, key: str,
 
 
 async def fresh(log: Log, described: dict[str, Any], number: int, partitions: Iterable[int], deadline: float) -> None:
-    """Wait a moment for what was in the inputs when the question was asked, so that whoever produced a record and then
+    """Wait a moment for what was in the inputs when the question was asked, so that a user who produced a record and then
     asks sees it. A task that is far behind answers with what it has."""
     sub = next(sub for sub in described["subtopologies"] if sub["number"] == number)
     inputs = [Partition(topic, partition) for topic in sub["sources"] for partition in partitions]
@@ -114,7 +114,7 @@ async def fresh(log: Log, described: dict[str, Any], number: int, partitions: It
 
 
 async def ask_where_it_is(client: Client, request: StoreRequest | ScanRequest) -> dict[str, Any]:
-    """Ask the coordinator where the task is, and the instance that it names. Between two owners there is nobody to ask for
+    """Ask the coordinator where the task is, and the instance that it names. Between two owners there is no instance to ask for
     a moment, one that has handed the task over is not asked again, and one that is still restoring does not know yet.
     Raises WrongUse."""
     deadline = monotonic_s() + FIND_S
@@ -125,7 +125,7 @@ async def ask_where_it_is(client: Client, request: StoreRequest | ScanRequest) -
             found: dict[str, Any] = await client.ask_instance(place["address"], asked)
             if not found["restore_lag"] or monotonic_s() > deadline:
                 return found
-        except WrongUse as error:  # a new coordinator hears of the other versions of the app one by one
+        except WrongUse as error:  # a new coordinator learns the other versions of the app one by one
             if monotonic_s() > deadline:
                 raise WrongUse(f"no version of the app that runs has table '{request.table}': {error}") from None
         except OrchestratorError as error:

@@ -108,7 +108,7 @@ def check_access(args: Any) -> None:
 
 
 def state_dir(args: Any, url: str) -> str:
-    """Absolute. With nothing said, the state lies beside a log that was found above the current folder."""
+    """Absolute. Without the option, the state lies beside a log that was found above the current folder."""
     path = log_path(url)
     if not args.log and path is not None and args.state_dir == TABLE["state-dir"].default:
         return str(path.absolute().parent / Path(args.state_dir).name)
@@ -135,7 +135,7 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
     async def opened() -> GroupLog:
         return await open_log(spec.log, create=True, synchronous=spec.synchronous, busy_timeout_ms=busy_ms)
 
-    if log_path(spec.log) is None:  # a broker that does not answer may be a wrong address: that is said at once
+    if log_path(spec.log) is None:  # a broker that does not answer may be a wrong address: report it at once
         patient = PatientLog(await opened(), limit_s, monotonic_s)
     else:
         patient = await open_patiently(opened, limit_s, monotonic_s)

@@ -172,7 +172,7 @@ class Progress:
 
 
 async def _shut_down(log: GroupStore, application: str, leaving: list[str]) -> None:
-    """The group has let them go; wait until whoever started them has seen their processes end."""
+    """The group has let them go; wait until the fleet that started them has seen their processes end."""
     deadline = monotonic_s() + SHUT_DOWN_S
     while monotonic_s() < deadline:
         if not set(leaving) & await _ending(log, application):

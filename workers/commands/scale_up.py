@@ -124,7 +124,7 @@ async def _ask_fleet(log: GroupStore, application: str, count: int, deadline: fl
 
 
 async def _withdraw(log: GroupStore, application: str, key: str, request: bytes) -> bool:
-    """Whether nobody will grant it. The fleet takes a request in the same way: one of both comes first."""
+    """Whether no fleet will grant it. The fleet takes a request in the same way: one of both comes first."""
     try:
         if not await log.replace_metadata(application, FLEET, key, request, WITHDRAWN):
             return False
@@ -136,7 +136,7 @@ async def _withdraw(log: GroupStore, application: str, key: str, request: bytes)
 
 
 async def _forget(log: GroupStore, application: str, key: str) -> None:
-    """A note that stays is read by nobody: what was answered is no less true."""
+    """A note that stays is never read: the answer is no less true."""
     try:
         await log.put_metadata(application, FLEET, key, None)
     except StateError as error:

@@ -91,7 +91,7 @@ async def _pairs(
         raise
     except RefusedBySafety as error:
         if await is_looked_after(log, described["id"]):
-            raise  # somebody has the stores open, and has no coordinator at the moment
+            raise  # an instance has the stores open, and the group has no coordinator at the moment
         print(f"warning: {error}; the table is read from this machine's disk", file=sys.stderr)
     else:
         until = asyncio.get_running_loop().time() + FRESH_S

@@ -60,7 +60,7 @@ async def of_group(client: Client, wanted: Wanted) -> AsyncIterator[Pair]:
 
 
 async def of_disk(log: Log, state: Path, facts: dict[str, Any], wanted: Wanted, warn: Callable[[str], None]) -> Any:
-    """Returns an iterator of pairs from the newest copy of each task on this machine; a copy that lacks something is warned
+    """Returns an iterator of pairs from the newest copy of each task on this machine; a copy that lacks changes is warned
     of. Raises RefusedBySafety where there is no copy, or an instance has it open."""
     partitions = [Partition(facts["changelog_topic"], int(task.partition("_")[2])) for task in wanted.tasks]
     ends, starts = await log.ends(partitions), await log.starts(partitions)

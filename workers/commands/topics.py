@@ -45,7 +45,7 @@ def run(argv: list[str]) -> int:
         return int(place_called(VERBS[argv[0]][0])(argv[1:]))
     rows = "; ".join(f"{verb}: {text}" for verb, (_, text) in VERBS.items())
     parser = Parser(
-        "topics", f"Topics of an app. {rows}. `orchestrator topics VERB --help` tells the options of a verb."
+        "topics", f"Topics of an app. {rows}. `orchestrator topics VERB --help` lists the options of a verb."
     )
     parser.add_argument("verb", metavar="VERB", choices=tuple(VERBS), help=", ".join(VERBS))
     parser.settings(*PLACE)

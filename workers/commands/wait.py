@@ -49,7 +49,7 @@ async def _refuse_unknown(args: Any) -> None:
 
 
 async def _wait(args: Any) -> dict[str, Any]:
-    """Also for a log and a coordinator that are not there yet: whoever waits has just started them."""
+    """Also for a log and a coordinator that are not there yet: a script that waits has often just started them."""
     deadline = monotonic_s() + args.timeout / 1000
     making, seen = monotonic_s() + MAKING_S, "it has not begun"
     while True:

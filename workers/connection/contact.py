@@ -1,6 +1,6 @@
-"""How lately a coordinator is known to have heard this worker: what a commit that nothing fences goes by.
+"""When a coordinator last received a heartbeat of this worker: a commit that no fence protects depends on it.
 
-One rule: contact is as old as the last answered heartbeat was when it was *sent*. A coordinator promises to take nobody for
+One rule: contact is as old as the last answered heartbeat was when it was *sent*. A coordinator promises to take no member for
 silent sooner than `patience` after their last heartbeat (docs/decisions/57). In the first half of that time a commit at least
 once may begin, and in the rest its requests are still sent; any other commit takes a transaction, which a fence stops. The
 clock is monotonic and goes on while the process is stopped. Written by the thread of the uplink, read by the record loop.
@@ -18,7 +18,7 @@ from state.log.protocol import AT_LEAST_ONCE, GroupLog, Guarantee
 
 
 class Contact:
-    """Of one transactional id: what was heard under another says nothing of this one."""
+    """Of one transactional id: contact under another does not count for this one."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -1,6 +1,6 @@
 """Where the secret of an application lies, and what a process of this machine proves itself with.
 
-One rule: whoever may read the log's folder needs no flag. The secret of an embedded log lies beside it
+One rule: a user who may read the log's folder needs no flag. The secret of an embedded log lies beside it
 (`bank.db-bank.secret`), that of a Kafka log in the state folder (`<state>/<application>/group.secret`); another machine
 gets a copy of the file and names it with --secret-file. It is made by the first that starts instances; its
 fingerprint is in the log, so that one who starts them with another secret is refused.
@@ -26,7 +26,7 @@ SECRET = MetadataKind("secret")
 
 
 def secret_path(application: str, log: str, state_dir: str) -> Path:
-    """Where the secret of an application lies that nobody named a file for."""
+    """The path of an application's secret where no file was named for it."""
     path = log_path(log)
     if path is not None:
         return path.with_name(f"{path.name}-{application}.secret")
@@ -66,7 +66,7 @@ class NoSecret(WrongUse):
 
 
 async def agree(log: GroupStore, application: str, secret: Secret) -> None:
-    """Whoever starts instances first tells the log which secret is the application's, by a fingerprint. Raises
+    """The first start of instances records in the log which secret is the application's, by a fingerprint. Raises
     RefusedBySafety where it is another one: members with two secrets would never meet."""
     mine = secret.fingerprint().encode()
     found = await log.metadata(application, SECRET, "fingerprint")
@@ -81,7 +81,7 @@ async def agree(log: GroupStore, application: str, secret: Secret) -> None:
 
 
 async def renew(log: GroupStore, application: str, path: Path) -> Secret:
-    """Makes a new secret in the place of the one there, and tells the log. Raises WrongUse where it cannot be written."""
+    """Makes a new secret in the place of the one there, and records its fingerprint in the log. Raises WrongUse where it cannot be written."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:

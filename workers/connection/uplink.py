@@ -191,6 +191,6 @@ class ThreadUplink:
             while True:
                 message = await self._uplink.receive()
                 self._home.call_soon_threadsafe(self._received.put_nowait, message)
-        except Exception as error:  # noqa: BLE001 - it is raised to whoever receives
+        except Exception as error:  # noqa: BLE001 - it is raised where messages are received
             ended = error if error.args else ConnectionEnded("the connection ended")
             self._home.call_soon_threadsafe(self._received.put_nowait, ended)

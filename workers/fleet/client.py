@@ -1,6 +1,6 @@
 """A client of a running group: finds the coordinator through the lease and asks it.
 
-One rule: a client never creates a log, and holds no opinion: what it prints is what the coordinator said.
+One rule: a client never creates a log, and adds nothing: it prints what the coordinator answered.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from workers.log.logs import log_url, open_log
 from workers.prepare import DESCRIPTION
 
 FIND_S, ALONE_S, ASK_S, ELSEWHERE_S = 8.0, 1.5, 20.0, 5.0
-_numbers = itertools.count(1)  # never the same twice: an answer that comes late is to nobody's request
+_numbers = itertools.count(1)  # never the same twice: an answer that comes late matches no request
 
 
 def application_of(app: str) -> str:
@@ -95,7 +95,7 @@ class Client:
                 return await self._ask(request)
             except ConnectionEnded as error:
                 await self.close()
-                # With instances, a coordinator will be found in a moment; without any, nobody will be.
+                # With instances, a coordinator will be found in a moment; without any, there will be none.
                 waited = monotonic_s() - begun
                 alone = waited >= ALONE_S and not await is_looked_after(self._log, self._application)
                 if waited >= retry_s or alone:
@@ -109,7 +109,7 @@ class Client:
             lease = await self._log.lease(self._application)
             if lease is None:
                 raise ConnectionEnded("it never had one")
-            if not lease.address:  # of a backfill, which nobody asks
+            if not lease.address:  # of a backfill, which answers no requests
                 raise ConnectionEnded("its lease was taken by what listens nowhere")
             self._connection = await connect(lease.address, self._credentials())
         return await ask_over(self._connection, request)
@@ -162,7 +162,7 @@ def _raised(answer: messages.Answer) -> OrchestratorError:
 
 
 async def host_elsewhere(client: Client, name: str) -> str | None:
-    """The other machine on which the group has an instance of that name; None where it has none, or nobody coordinates it."""
+    """The other machine on which the group has an instance of that name; None where it has none, or the group has no coordinator."""
     try:
         async with asyncio.timeout(ELSEWHERE_S):
             status = await client.ask(StatusRequest(), retry_s=0.0)

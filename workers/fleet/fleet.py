@@ -1,7 +1,7 @@
 """A fleet: the instances that one `orchestrator run` started, on a host (processes here, or Spark executors).
 
 One rule: a host gives slots, the coordinator gives tasks. The fleet starts instances, starts one that crashed again,
-adds some when `scale-up` asks for them, and lets those go that left. The log only carries what the fleet tells and is asked:
+adds some when `scale-up` asks for them, and lets those go that left. The log only carries the fleet's reports and requests:
 while it cannot be written the instances go on, and the fleet tries again.
 """
 
@@ -353,7 +353,7 @@ class Fleet:
         self.kill()
 
     async def _hand_over(self) -> None:
-        """Until there has been time to leave; what is left then is bounced. So are those who have nobody to leave to any
+        """Until there has been time to leave; what is left then is bounced. So are those that have no other member to leave to any
         more: owners that were gone already are known as such only after a session."""
         loop = asyncio.get_running_loop()
         until = loop.time() + LEAVE_S

@@ -1,6 +1,6 @@
 """`orchestrator run --name NAME`: one instance that joins the group by its name, or begins it, beside fleets and others.
 
-One rule: one process has a name at a time. On this machine a lock and the kernel say so, elsewhere the coordinator; of two
+One rule: one process has a name at a time. On this machine a lock of the kernel ensures it, elsewhere the coordinator; of two
 that come at one moment the log takes one. The name is the member's: what comes back under it has its tasks and its state
 again. Everything else is as with a fleet of one.
 """
@@ -80,10 +80,10 @@ class NamedInstance(Fleet):
         return self._name, self._base.listen, self._base.metrics_port
 
     async def _keep_up(self) -> None:
-        """Nobody asks it for more instances."""
+        """It is never asked for more instances."""
 
     async def _forget(self) -> None:
-        """The name is free again, unless somebody else has taken it."""
+        """Frees the name, unless another process has taken it."""
         try:
             await self._log.replace_metadata(self._base.application, NAMED, self._name, self._note, None)
         except StateError as error:  # the log may be what failed; the next one looks whether the process lives

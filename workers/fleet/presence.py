@@ -22,7 +22,7 @@ FLEET, NAMED = MetadataKind("fleet"), MetadataKind("named")
 
 
 def started(pid: int) -> str | None:
-    """What tells a process from a later one with its number: the kernel's start time of it. None where it is gone,
+    """Returns what distinguishes a process from a later one with its number: the kernel's start time of it. None where it is gone,
     or where there is no /proc."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
@@ -55,7 +55,7 @@ async def fleet_of(log: GroupStore, application: str) -> dict[str, Any] | None:
 
 
 async def named_of(log: GroupStore, application: str) -> dict[str, dict[str, Any]]:
-    """Returns the instances that run by a name: those of this machine whose process is there, and whoever is noted elsewhere."""
+    """Returns the instances that run by a name: those of this machine whose process is there, and those noted on other machines."""
     notes = {name: json.loads(found) for name, found in (await log.metadata_of(application, NAMED)).items()}
     return {name: facts for name, facts in notes.items() if not is_here(facts) or is_running(facts)}
 

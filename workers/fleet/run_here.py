@@ -1,7 +1,7 @@
 """`app.run()`: one instance in this process, its worker beside it on one loop, so that a debugger sees every call.
 
 One rule: the instance and the worker are those of `orchestrator run`; only what starts a process is another. Nothing times
-out while somebody looks at a breakpoint: sessions and calls last a day.
+out while a debugger holds a breakpoint: sessions and calls last a day.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class WorkerHere:
 
 
 def run_app(app: App, *, log: str = "", state_dir: str = "") -> None:
-    """Run an app until it is told to stop (Ctrl-C). `log` is a URL as of `--log`, "memory:" for one that is gone with
+    """Run an app until it is stopped (Ctrl-C). `log` is a URL as of `--log`, "memory:" for one that is gone with
     the process. Raises SystemExit with the exit code of `orchestrator run` where it fails; the reason is on standard error.
     """
     try:

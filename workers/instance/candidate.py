@@ -1,7 +1,7 @@
 """A candidate for coordinator: watches the lease, takes it when its holder is gone, serves until deposed.
 
 One rule: the instance's listener is open before the lease names it, and nothing is decided before the owner records are
-read. A port that refuses belongs to a process that is gone: nobody waits for its beat (docs/decisions/51).
+read. A port that refuses belongs to a process that is gone: its beat is not waited for (docs/decisions/51).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Candidate:
                 if self._election.look(seen, monotonic_ms()) or await self._is_given_back(lease):
                     await self._serve(lease, "")
                 elif lease is not None and await is_refused(lease.address):
-                    log.info("nobody listens at %s any more, where %s was the coordinator", lease.address, lease.holder)
+                    log.info("connections to %s are refused, where %s was the coordinator", lease.address, lease.holder)
                     # This very instance is not gone: its own last term ended, and its workers come back.
                     await self._serve(lease, "" if lease.holder == self._spec.instance else lease.holder)
             except* StateError as errors:  # a coordinator's loops end together, with a group of errors
@@ -86,7 +86,7 @@ class Candidate:
             await asyncio.sleep(LOOK_S)
 
     async def _is_given_back(self, lease: Lease | None) -> bool:
-        """Whether the holder ended in order: nobody has to wait for a beat that will not come."""
+        """Whether the holder ended in order: no beat of it will come, and none is waited for."""
         if lease is None:
             return False
         return await self._log.metadata(self._app.id, LEASE, GIVEN_BACK) == str(lease.term).encode()
@@ -104,7 +104,7 @@ class Candidate:
         """`former`: the instance whose process was the coordinator and is gone, and its workers with it."""
         settings = patient(self._spec.settings, self._app.guarantee, self._log)
         settings = replace(settings, initial_delay_ms=max(FIRST_DELAY_MS, settings.initial_delay_ms))
-        # Not prepared again: that refuses a topic with state that somebody grew, and tasks that run need a coordinator.
+        # Not prepared again: that refuses a topic with state that was grown, and tasks that run need a coordinator.
         tasks: list[Task] = seen_again(self._prepared, await self._log.topics(list(self._prepared.topics))).tasks()
         term = 1 if seen is None else seen.term + 1
         ledger = LogLedger(self._log, Lease(self._app.id, term, self._spec.instance, "", 0))

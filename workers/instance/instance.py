@@ -249,7 +249,7 @@ class Instance:
 
 def main() -> int:
     """`python -m workers.instance.instance`: the spec is the first line of standard input. The pipe is a leash: when it ends,
-    whoever started the instance is gone, and the instance stops in order."""
+    the process that started the instance is gone, and the instance stops in order."""
     private_process()
     spec = decode_instance(first_line())
     log_lines.set_up(spec.log_level, spec.log_format, spec.instance)

@@ -1,6 +1,6 @@
 """The metrics of an instance as text: its own, and what its workers reported last.
 
-One rule: nobody is asked when it is read. A worker that is busy shows as the age of its report, one that has ended is gone.
+One rule: no process is asked when it is read. A worker that is busy shows as the age of its report, one that has ended is gone.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from state.private import make_folder
 
 FOLDER = ".orchestrator"
 _CONFIG = "config="
-BUSY_MS = 2_000  # of those who wait by themselves, and say so
+BUSY_MS = 2_000  # of callers that wait by themselves, and report it
 
 
 class NoLog(WrongUse):
@@ -46,7 +46,7 @@ def log_url(args: Any, application: str, *, existing: bool) -> str:
 
 
 def configured(url: str, config: str) -> str:
-    """The URL with the client settings' file in it, absolute: whoever opens the log opens it with them, and what they say
+    """The URL with the client settings' file in it, absolute: every process opens the log with them, and what they say
     is in no spec. Raises WrongUse."""
     if not url.startswith("kafka://"):
         return url

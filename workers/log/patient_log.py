@@ -80,7 +80,7 @@ class Patience:
         return max(PAUSE_S, self._since + self._limit_s - self._clock())
 
     def _away(self, error: LogUnavailable, begun: float) -> None:
-        """Gives up after a try that began past the limit. One that began before it tells nothing of the log of now: the
+        """Gives up after a try that began past the limit. One that began before it shows nothing about the log as it is now: the
         process may have been stopped in between."""
         if not self.reason:
             self._since = begun
@@ -158,7 +158,7 @@ class PatientLog:
         await self.inner.close()
 
     async def patiently(self, call: Callable[[], Awaitable[T]]) -> T:
-        """A call of somebody who uses the log without patience, with it. Raises LogTimedOut."""
+        """A call of a user of the log that has no patience of its own, with it. Raises LogTimedOut."""
         return await self._write(call)
 
     # topics

@@ -1,5 +1,5 @@
-"""The page that Prometheus reads: text exposition format 0.0.4. One rule: one block a metric, whoever measured it; samples
-have the labels of whoever measured before their own. Pure.
+"""The page that Prometheus reads: text exposition format 0.0.4. One rule: one block a metric, from all that measured it; samples
+have the labels of the process that measured before their own. Pure.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One rule: what a task has handed to a commit is in no other commit until the outcome of that one is known, and a task is
 handed over, or stopped in order, only when nothing of it is under way and nothing is left to commit. Pure: the record
-loop tells it what happens, and performs its effects. At most one commit of a worker is under way.
+loop sends it events, and performs its effects. At most one commit of a worker is under way.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Share(StrEnum):
     """What of a task is in commits."""
 
     CLEAN = "clean"  # everything that was completed is in the log
-    MOVED = "moved"  # something was completed since
+    MOVED = "moved"  # records were completed since
     TAKEN = "taken"  # in the commit under way
-    TAKEN_AND_MOVED = "taken and moved"  # and something was completed since
+    TAKEN_AND_MOVED = "taken and moved"  # and records were completed since
 
 
 # (state, what happened) -> state; None: the task does not run here (any more). What is not listed changes nothing.
@@ -107,7 +107,7 @@ class CommitDue:
 
 @dataclass(frozen=True, slots=True)
 class CommitEnded:
-    """The outcome is known, or known to be unknown: these tasks are through; the others of it are lost, told apart."""
+    """The outcome is known, or known to be unknown: these tasks are through; the others of it are lost, and named separately."""
 
     through: frozenset[TaskId]
 
@@ -260,5 +260,5 @@ class CommitMachine:
         return found.work is not Work.PROCESSING and not found.in_calls and found.share is Share.CLEAN
 
     def _are_waited_for(self, moved: Iterable[TaskId]) -> bool:
-        """Whether somebody waits for the end of one of these tasks, and nothing but its commit is missing."""
+        """Whether the end of one of these tasks is waited for, and only its commit is missing."""
         return any(self._tasks[t].work is not Work.PROCESSING and not self._tasks[t].in_calls for t in moved)

@@ -45,7 +45,7 @@ class Halt(msgspec.Struct, frozen=True):
 
     @property
     def is_due(self) -> bool:
-        """Whether it was no record: something of a table came due."""
+        """Whether it was no record, but a timer, a window or a join of a table that came due."""
         return self.offset < 0
 
 

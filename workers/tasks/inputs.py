@@ -1,4 +1,4 @@
-"""The inputs of a worker's active tasks, seen from the log: what is not processed yet, and what nobody needs any more.
+"""The inputs of a worker's active tasks, seen from the log: what is not processed yet, and what is no longer needed.
 
 One rule: what is committed counts, and nothing else. Asked by the session and by the worker's upkeep.
 """

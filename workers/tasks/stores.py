@@ -86,7 +86,7 @@ class StoreOpener:
         return self._past.id
 
     async def open(self, task: TaskId, read: OnRead | None = None) -> dict[str, Opened]:
-        """All tables of a task. The caller holds the task's lock. `read` hears, in the thread that reads a snapshot, of
+        """All tables of a task. The caller holds the task's lock. `read` is called, in the thread that reads a snapshot, with
         every piece: its bytes, and as if at which position the task stood now. Raises BaseMissing, with nothing left
         behind."""
         tables = self._prepared.subtopology(task).tables

@@ -1,7 +1,7 @@
 """One task as a worker holds it: its stores, its role, its place in inputs and changelogs.
 
 One rule: everything that may block (opening, closing) happens in this task's own queue, in order, so a slow task holds
-up no other. The worker owns the readers; this module tells it what to read.
+up no other. The worker owns the readers; this module decides what they read.
 """
 
 from __future__ import annotations
@@ -390,7 +390,7 @@ class TaskRun:
         self.last_ms = now_ms
 
     def has_moved(self, *, with_gaps: bool) -> bool:
-        """Whether there is something to commit: completed records, or positions after gaps."""
+        """Whether a commit has content: completed records, or positions after gaps."""
         if self.process is None:
             return False
         if self.process.has_completed or self.commits_again:

@@ -1,4 +1,4 @@
-"""What a worker counts of its commits, and how its tasks are when somebody looks. One rule: it reads, and changes nothing
+"""What a worker counts of its commits, and how its tasks are when a page is made. One rule: it reads, and changes nothing
 but measures.
 """
 

@@ -1,4 +1,4 @@
-"""Global tables of a worker: topics that are read whole, from their beginning, whoever owns which task.
+"""Global tables of a worker: topics that are read whole, from their beginning, independent of which tasks the worker owns.
 
 One rule: no task of the worker begins before what the topics held at its start has been read. After that they change
 between any two calls. They are kept in memory, and nothing of them is committed.

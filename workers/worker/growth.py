@@ -28,7 +28,7 @@ async def run(worker: GrowthPort) -> None:
         await asyncio.sleep(pause)
         try:
             found = await worker.log.topics(list(worker.prepared.topics))
-        except StateError as error:  # those who read and write it say so louder
+        except StateError as error:  # the loops that read and write it report it
             log.debug("topics: %s", error)
             continue
         for line in sorted(set(ignored(worker.prepared, found)) - warned):

@@ -41,7 +41,7 @@ class Heads:
         try:
             ends = await self._log.ends(empty)
         except UnknownTopic:
-            return True  # the reader says so, and the worker obeys it
+            return True  # the reader decides it, and the worker obeys
         if run.process is process and all(_read_to(run, partition) >= ends[partition] for partition in empty):
             return True
         self._waiting.add(run)

@@ -1,4 +1,4 @@
-"""A worker's stores, offered to its instance: keys are looked up for whoever queries the instance; and what it measures,
+"""A worker's stores, offered to its instance: keys are looked up for the clients that query the instance; and what it measures,
 where the instance serves metrics.
 
 One rule: only the instance that started the worker looks into its stores; what a client may read is checked at the
@@ -25,7 +25,7 @@ PAGE_PAIRS, PAGE_BYTES = 1_000, 1 << 20
 
 
 async def run(worker: StoresPort) -> None:
-    """Until cancelled. Without the instance's listener nobody queries, and the worker goes on."""
+    """Until cancelled. Without the instance's listener there are no queries, and the worker goes on."""
     if not worker.spec.address:
         await asyncio.Event().wait()
     while True:
@@ -63,7 +63,7 @@ async def _offer(worker: StoresPort, connection: Connection) -> None:
 async def _report(worker: StoresPort, connection: Connection) -> None:
     """Send what the worker has measured, every second: the instance has it when it is read, whatever this worker does then."""
     while True:
-        with contextlib.suppress(ConnectionEnded):  # whoever receives finds out, and ends this
+        with contextlib.suppress(ConnectionEnded):  # the task that receives raises it, and ends this one
             connection.send(messages.Measured(worker.measured()))
         await asyncio.sleep(REPORT_S)
 

@@ -37,7 +37,7 @@ FETCH_BYTES, FETCH_BYTES_MIN = 256 << 10, 16 << 10
 BUFFER_BYTES, BUFFER_BYTES_ALL = 1 << 20, 64 << 20  # of fetched records that wait: of a partition, and of the worker
 ROUNDS = 20  # a turn of N calls at once takes so many times N records at most
 IDLE_MS, QUIET_MS = 20, 500  # where nothing can be processed; where besides nothing is to be committed or called
-LOOKS = 3  # heartbeats in which somebody looks at a sync call that lasts, at least
+LOOKS = 3  # heartbeats within which a sync call that lasts is looked at, at least
 CALL_END_S = 5.0  # how long an orderly stop waits for async calls before it undoes them
 
 
@@ -59,7 +59,7 @@ class RecordLoop:
         self._commit_s = worker.spec.instance.commit_ms / 1000
         self._next_commit = 0.0
         self._stopped = asyncio.Event()
-        self.quiet = False  # nothing but a record is something to do; whoever has something else says so here
+        self.quiet = False  # only a record gives work; a part that has other work clears it
         self._turn_under_way: Turn | None = None
         self._turns: dict[TaskRun, Turn] = {}  # of async tasks
         self._careful: TaskRun | None = None  # the one whose careful calls began last
@@ -116,7 +116,7 @@ class RecordLoop:
             await asyncio.sleep(0)
 
     def _is_quiet(self) -> bool:
-        """Whether nothing but a record, or a task that comes or goes, is something to do."""
+        """Whether only a record, or a task that comes or goes, gives work."""
         if self._calls or self._commit is not None or self._paused or self.unreadable.notices() or self.rests.notices():
             return False
         return not any(
@@ -141,7 +141,7 @@ class RecordLoop:
             run.process.nudge()
 
     def _may_call(self, run: TaskRun) -> bool:
-        """Whether something waits, and its call may begin. A run that was given up may have a successor by now."""
+        """Whether a record waits, and its call may begin. A run that was given up may have a successor by now."""
         waits = run.process is not None and len(run.merger) > 0 and not self._heads.waits(run)
         return waits and self.machine.processes(run.id) and not self.rests.rests(run)
 
@@ -151,7 +151,7 @@ class RecordLoop:
             calls.cancel()
 
     async def _fetch(self) -> bool:
-        """Read what there is for the tasks that have little left; wait where nothing can be processed. Whether something can."""
+        """Read what there is for the tasks that have little left; wait where nothing can be processed. Returns whether a record can."""
         if self.quiet:
             return await self._read(FETCH_BYTES, QUIET_MS)
         ready = any(self._may_call(run) for run in self.active())
@@ -190,7 +190,7 @@ class RecordLoop:
 
     def _records_are_gone(self, error: PositionOutOfRange) -> None:
         """What a task has yet to read was removed: by its next owner, who has processed it while this process stood still,
-        or by retention. It costs the task alone; whoever begins it goes by `start_positions`."""
+        or by retention. It costs the task alone; the next start of the task goes by `start_positions`."""
         partition = Partition(*error.partition)
         run = self._runs.get(partition)
         if run is None:
@@ -225,7 +225,7 @@ class RecordLoop:
         self._event(cm.CommitDue())
 
     async def _process(self, run: TaskRun) -> None:
-        """One turn, where something waits. Turns of one record follow each other for as long as a turn lasts: after each
+        """One turn, where a record waits. Turns of one record follow each other for as long as a turn lasts: after each
         round the loop waits for the commit under way, and a careful worker would process one record a commit."""
         clock = self._worker.surroundings.clock
         until = clock() + TURN_S

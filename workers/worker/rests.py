@@ -1,8 +1,8 @@
-"""Tasks that call nobody for a while: a call is made again later, or waits for something outside.
+"""Tasks that make no call for a while: a call is made again later, or waits for a client outside.
 
 One rule: nothing of a task that rests is under way, so it is released and stopped at once; its record is not processed.
 An operator sees which processor waits, at which record and with which error, and reads of its beginning and its end in
-the log. The record loop asks before each turn, and tells what a turn has left.
+the log. The record loop asks before each turn, and reports what a turn has left.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Session:
         )
         self._contact = Contact(worker.surroundings.clock)
         self._credentials = worker.surroundings.credentials(spec.instance)
-        self._refused = ""  # the last reason, which is said once
+        self._refused = ""  # the last reason, which is logged once
 
     def _tasks(self) -> tuple[TaskRange, ...]:
         worker = self._worker
@@ -68,7 +68,7 @@ class Session:
 
     def guarantee(self) -> tuple[Guarantee, MayWrite]:
         """How the next commit is made. One at least once that nothing would fence takes a transaction instead where no
-        coordinator is known to have heard this worker lately: so nothing has to stop, and a fence stops it."""
+        coordinator is known to have received a heartbeat of this worker lately: so nothing has to stop, and a fence stops it."""
         log_, wanted = self._worker.log, self._worker.prepared.app.guarantee
         if log_.fences(wanted):
             return wanted, always
@@ -79,7 +79,7 @@ class Session:
     # ---- sending
 
     def send_soon(self) -> None:
-        """Something changed: the heartbeat loop sends the whole status at once."""
+        """The status has changed: the heartbeat loop sends all of it at once."""
         self._wanted.set()
 
     def send_now(self) -> None:
@@ -87,7 +87,7 @@ class Session:
             self._uplink.publish(self._worker.status())
 
     async def beat(self) -> None:
-        """A heartbeat every interval, and at once when something changed. It waits for nothing else, not for the log."""
+        """A heartbeat every interval, and at once when the status has changed. It waits for nothing else, not for the log."""
         interval = self._worker.spec.instance.settings.heartbeat_ms / 1000
         while True:
             with contextlib.suppress(TimeoutError):
@@ -218,7 +218,7 @@ class Session:
         uplink.join(self._worker.application, self.join_request, self._worker.status())
 
     def join_again(self) -> None:
-        """There are other tasks now. The same incarnation says so over the same connection, so that nobody takes it for
+        """There are other tasks now. The same incarnation announces it over the same connection, so that it is not taken for
         silent in between, and nothing it runs is touched."""
         self.join_request = replace(self.join_request, tasks=self._tasks())
         if self._uplink is not None:

@@ -1,7 +1,7 @@
 """Partitions whose bytes in the log cannot be read: they are tried again every second, and the others go on.
 
 One rule: a damaged read costs the task that reads it, for as long as it lasts. A read that meets damage may have met it
-on its way, so it is made again; damage that stays is in `status` until somebody restores the log. Used by both loops.
+on its way, so it is made again; damage that stays is in `status` until the log is restored. Used by both loops.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Worker:
     # ---- life
 
     async def run(self) -> int:
-        """Until asked to leave (0), stopped (0), or something fails (raises)."""
+        """Until asked to leave (0), stopped (0), or a part of it fails (raises)."""
         self.scan_disk()
         loops = [
             asyncio.create_task(loop, name=name)
@@ -199,7 +199,7 @@ class Worker:
             run.halt_is_written = True
 
     def crashed(self, error: BaseException) -> None:
-        """Something that must not happen: stop the worker with it."""
+        """An internal error: stop the worker with it."""
         if self.failure is None:
             self.failure = error
         self.stopping.set()

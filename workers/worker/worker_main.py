@@ -67,7 +67,7 @@ async def _run(spec: WorkerSpec, surroundings: Surroundings) -> int:
 
 
 async def _listen(worker: Worker) -> None:
-    """The parent's requests. When the pipe ends, nobody supervises this process any more: it ends at once."""
+    """The parent's requests. When the pipe ends, the instance that supervised this process is gone: it ends at once."""
     reader = await worker.surroundings.requests()
     while line := await reader.readline():
         request = line.strip()

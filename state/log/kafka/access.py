@@ -1,6 +1,6 @@
 """How connections prove who they are, from a file of client settings; and what a broker's refusal means.
 
-One rule: a refusal that no waiting cures (credentials, certificates, a listener of another protocol) is told from a broker
+One rule: a refusal that no waiting cures (credentials, certificates, a listener of another protocol) is distinguished from a broker
 that is away, and names the address, the setting and the file, never a secret. The files are read again when one of them
 has changed, so that passwords, tokens and certificates can be renewed while everything runs.
 """

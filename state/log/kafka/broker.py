@@ -2,7 +2,7 @@
 
 One rule: it is a real broker, and for nothing that must last: one copy of everything, sessions of a second. Jars are
 fetched once into the user's cache folder, through Ivy (it comes with PySpark). Its ports lie below 32768: above, a probe
-of a port that nobody listens on may connect to itself.
+of a port without a listener may connect to itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Records as batches that their topics take: what a broker would refuse is refused here, before anything is sent.
 
-One rule: whoever writes builds first. So a record that is too large, or that a changelog cannot hold, costs no transaction,
+One rule: a writer builds first. So a record that is too large, or that a changelog cannot hold, costs no transaction,
 and the error names the record.
 """
 

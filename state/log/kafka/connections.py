@@ -227,7 +227,7 @@ class Connections:
             raise
 
     async def retried(self, what: str, attempt: Callable[[], Awaitable[T]], *, within_s: float = ANSWER_WITHIN_S) -> T:
-        """The answer of `attempt`, made again while brokers say so or are away. Raises what they refuse for good, LogUnavailable."""
+        """The answer of `attempt`, made again while brokers ask for it or are away. Raises what they refuse for good, LogUnavailable."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within_s
         pause = _PAUSE_S
@@ -245,7 +245,7 @@ class Connections:
                 if self.closed or loop.time() >= deadline:
                     raise LogUnavailable(
                         f"kafka://{self.where}: {what} was not answered for {within_s:.0f} s ({error}): start the "
-                        "broker, or check the network; nothing more was done"
+                        "broker, or check the network; the request was given up"
                     ) from error
                 await asyncio.sleep(_PAUSE_UNREACHABLE_S)
                 await self._look_around()

@@ -1,7 +1,7 @@
 """An application's facts as records of a compacted topic, and the view that reading them gives. Pure.
 
 One rule: a fact is its last record. Partition 0 holds what is written under the lease (the lease itself, owner records,
-fenced transactional ids, the coordinator's metadata), partition 1 what everybody may write; so no other writer's open
+fenced transactional ids, the coordinator's metadata), partition 1 what every process may write; so no other writer's open
 transaction can ever hide the coordinator's records.
 """
 

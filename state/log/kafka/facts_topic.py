@@ -2,7 +2,7 @@
 
 One rule: a decision rests on a settled read: up to the high watermark as it was when the read began, once nothing is open
 below it. A read up to the last stable offset may miss what another process was answered, and once hid a rival's claim.
-The mutex is a transactional id: to initialise it aborts or outwaits whoever had it before, so of two that read, compare
+The mutex is a transactional id: to initialise it aborts or outwaits the process that had it before, so of two that read, compare
 and write, one is refused its write.
 """
 
@@ -140,7 +140,7 @@ class FactsTopic:
     # ------------------------------------------------------------------ writing
 
     async def change(self, decide: Callable[[View], Sequence[NewRecord] | None]) -> bool:
-        """Write what `decide` makes of the facts as they are; None: nothing. Nobody else's change comes between."""
+        """Write what `decide` makes of the facts as they are; None: nothing. No other process's change comes between."""
         async with self._mutex.turn:
             tries = 0
             while True:

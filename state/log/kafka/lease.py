@@ -6,7 +6,7 @@ proof; a candidate may be stopped before any of them:
   1 initialise an id of its own  2 initialise the election's id, a mutex  3 read; another lease than seen: stop
   4 initialise the old holder's id  5 settled read; another term: stop; owner records are final
   6 claim: write the lease as the election's producer  7 write everything by the own id.
-Stopped before 4, nothing has happened; between 4 and 6, nobody acts until the next timeout; after 6, its id can be fenced,
+Stopped before 4, nothing has happened; between 4 and 6, no candidate acts until the next timeout; after 6, its id can be fenced,
 as it was initialised before it was named.
 """
 
@@ -129,7 +129,7 @@ class Leases:
                 topic.view.apply_own(UNDER_LEASE, behind[partition], records)
 
     def given_up(self, lease: Lease, error: StateError) -> LeaseLost:
-        """A holder that cannot write steps down by its own clock; whoever takes the lease next settles what it left."""
+        """A holder that cannot write steps down by its own clock; the next holder of the lease settles what it left."""
         self._held.pop(lease.application, None)
         return LeaseLost(
             f"{lease.holder} gives up the lease of {lease.application} (term {lease.term}), because the log does not "
@@ -141,7 +141,7 @@ class Leases:
         if producer is None or held is None or (held.term, held.holder) != (lease.term, lease.holder):
             found = topic.view.lease() if topic is not None else None
             if found is not None and found.term == lease.term:
-                found = None  # given up here, and taken by nobody yet
+                found = None  # given up here, and not taken yet
             raise LeaseLost(checks.lease_lost(lease, found))
         return producer
 

@@ -1,6 +1,6 @@
 """The log on Apache Kafka: both ports on one cluster, several hosts, nothing of ours to install beside the brokers.
 
-One rule: what Kafka answers early is waited for where somebody decides by it, and what it promises late is promised as
+One rule: what Kafka answers early is waited for where a decision depends on it, and what it promises late is promised as
 such: see `offsets.py` (settled ends), `facts_topic.py` (facts), `lease.py` (the coordinator), `writers.py` (commits).
 The consumer group of the application's name holds its positions, its facts are the topic `<application>-orchestrator`.
 """

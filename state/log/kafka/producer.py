@@ -2,7 +2,7 @@
 
 One rule: a request is sent again, the same to the byte, until it is answered: every one of them is idempotent. Records
 and offsets go one after the other, never at once: the broker's checks of the two collide. A transaction is open only
-within `transact`; `initialise` is what takes the id away from everybody who had it before.
+within `transact`; `initialise` is what takes the id away from every process that had it before.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Codes = Callable[[Any], list[tuple[str, int]]]
 Built = Mapping[Partition, Sequence[Batch]]
 _ALL_REPLICAS = -1
 _PRODUCE_TIMEOUT_MS = 10_000
-_PLAIN_WITHIN_S = 60.0  # outside of a transaction nobody waits for the end of this one
+_PLAIN_WITHIN_S = 60.0  # outside of a transaction the end of this one is not waited for
 _CRC_AT, _ATTRIBUTES_AT, _PRODUCER_AT, _TRANSACTIONAL = 17, 21, 43, 0x10
 _attributes = struct.Struct(">h")
 _producer = struct.Struct(">qhi")
@@ -83,7 +83,7 @@ class Producer:
         self.turn = asyncio.Lock()
 
     async def initialise(self) -> None:
-        """From now on nobody else who had this id can write by it; a transaction of theirs is over when this returns."""
+        """From now on no other process that had this id can write by it; a transaction of theirs is over when this returns."""
         request = InitProducerIdRequest_v0(self._id, int(self._timeout_s * 1000))
         what = f"initialising {self._name}"
         if self._id is None:

@@ -65,8 +65,8 @@ class KafkaReader:
         self._loops: dict[int, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._added: set[Partition] = set()
-        self._changed = asyncio.Event()  # something can be handed out
-        self._wanted = asyncio.Event()  # something may be asked for
+        self._changed = asyncio.Event()  # batches can be handed out
+        self._wanted = asyncio.Event()  # a fetch may be sent
         self._broken: BaseException | None = None
 
     def add(self, partition: Partition, position: int) -> None:

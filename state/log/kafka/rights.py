@@ -1,6 +1,6 @@
 """The rights that Kafka's ACLs give: which ones an application needs, and which one a refusal is about. Pure.
 
-One rule: whoever sends a request that an authorizer may refuse says which rights it takes, and the error names the one that
+One rule: the sender of a request that an authorizer may refuse says which rights it takes, and the error names the one that
 is missing. Read, Write, Delete and Alter allow Describe as well, and AlterConfigs DescribeConfigs, as in Kafka.
 """
 

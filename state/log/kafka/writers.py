@@ -163,7 +163,7 @@ class Writers:
 
 
 def _times_ms(tasks: Sequence[TaskCommit]) -> dict[Partition, int]:
-    """When its positions are committed, where a task says so."""
+    """When its positions are committed, where a task gives the time."""
     return {partition: task.at_ms for task in tasks for partition in task.positions if task.at_ms}
 
 
