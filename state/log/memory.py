@@ -12,11 +12,12 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from state.errors import Fenced, LeaseLost, LogBusy, MetadataChanged, NotOpened, OutcomeUnknown, Refused, TopicMismatch
+from state.errors import Fenced, LogBusy, MetadataChanged, NotOpened, OutcomeUnknown, Refused, TopicMismatch
 from state.log import batches, checks, compaction
 from state.log.base import BASE, stands_on_one
 from state.log.batches import MESSAGE_BYTES_MAX, Batch
-from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
+from state.log.group_store import AppMetadata, Lease
+from state.log.memory_group_store import MemoryGroupStore
 from state.log.memory_parts import Entries, owns
 from state.log.memory_reader import MemoryReader
 from state.log.memory_transaction import OpenTransaction
@@ -41,7 +42,7 @@ Built = Mapping[Partition, Sequence[Batch]]
 TRANSACTION_TIMEOUT_S = 10.0
 
 
-class MemoryLog:
+class MemoryLog(MemoryGroupStore):
     """See `state.log.protocol.GroupLog`. All instances of a simulation share one object; `close` is for symmetry."""
 
     def __init__(
@@ -53,6 +54,7 @@ class MemoryLog:
         delete_retention_ms: int = DELETE_RETENTION_MS,
         max_message_bytes: int = MESSAGE_BYTES_MAX,
     ) -> None:
+        super().__init__()
         self.log_id = log_id
         self.position_lifetime_ms: int | None = None
         self._markers = markers
@@ -63,11 +65,7 @@ class MemoryLog:
         self._parts: dict[Partition, Entries] = {}
         self._positions: dict[str, dict[Partition, int]] = {}
         self._committed_ms: dict[tuple[str, Partition], int] = {}
-        self._owners: dict[str, dict[str, OwnerRecord]] = {}
         self._opened: set[tuple[str, str]] = set()
-        self._fenced: set[tuple[str, str]] = set()
-        self._leases: dict[str, Lease] = {}
-        self._metadata: dict[tuple[str, str], dict[str, bytes]] = {}
         self._waiting, self._made = set[asyncio.Future[None]](), 0
 
     async def close(self) -> None:
@@ -171,9 +169,9 @@ class MemoryLog:
         built = self._build(records)
         if metadata is not None:
             checks.author(metadata.kind, None)
-            if self._kept(metadata.application, metadata.kind).get(metadata.key) != seen:
+            if self.kept(metadata.application, metadata.kind).get(metadata.key) != seen:
                 raise MetadataChanged(checks.metadata_changed(metadata))
-            self._put_metadata(*metadata)
+            self.keep_metadata(*metadata)
         return self._write(built, committed=True)
 
     async def open_writer(self, application: str, transactional_id: str) -> None:
@@ -259,15 +257,21 @@ class MemoryLog:
         for one in metadata:
             checks.author(one.kind, lease)
         built = self._build(records)
-        self._check_lease(lease)
+        self.check_lease(lease)
         kept = self._positions.setdefault(lease.application, {})
         if any(partition in kept for partition in positions):
             return False
         kept.update(positions)
         for one in metadata:
-            self._put_metadata(*one)
+            self.keep_metadata(*one)
         self._write(built, committed=True)
         return True
+
+    async def forget_positions(self, lease: Lease, partitions: Collection[Partition]) -> None:
+        self.check_lease(lease)
+        for partition in partitions:
+            self._positions.get(lease.application, {}).pop(partition, None)
+            self._committed_ms.pop((lease.application, partition), None)
 
     def _build(
         self, records: Mapping[Partition, Sequence[NewRecord]], tasks: Sequence[TaskCommit] | None = None
@@ -300,94 +304,6 @@ class MemoryLog:
     def mark(self, part: Entries, committed: bool) -> None:
         if self._markers:
             part.mark(committed, self.now_ms())
-
-    # ------------------------------------------------------------------ lease and owners
-
-    async def lease(self, application: str) -> Lease | None:
-        return self._leases.get(application)
-
-    async def acquire(self, application: str, holder: str, address: str, seen: Lease | None) -> Lease | None:
-        found = self._leases.get(application)
-        if found != seen:
-            return None
-        made = Lease(application, found.term + 1 if found else 1, holder, address, 0)
-        self._leases[application] = made
-        return made
-
-    async def renew(self, lease: Lease) -> Lease:
-        found = self._check_lease(lease)
-        made = replace(found, beat=found.beat + 1)
-        self._leases[lease.application] = made
-        return made
-
-    def _check_lease(self, lease: Lease) -> Lease:
-        found = self._leases.get(lease.application)
-        if found is None or (found.term, found.holder) != (lease.term, lease.holder):
-            raise LeaseLost(checks.lease_lost(lease, found))
-        return found
-
-    async def owners(self, application: str) -> dict[str, OwnerRecord]:
-        return dict(sorted(self._owners.get(application, {}).items()))
-
-    async def record_owners(self, lease: Lease, records: Sequence[OwnerRecord]) -> None:
-        self._check_lease(lease)
-        self._owners.setdefault(lease.application, {}).update({record.scope: record for record in records})
-
-    async def fence(self, lease: Lease, transactional_ids: Collection[str]) -> dict[str, frozenset[str]]:
-        checks.ids_to_fence(transactional_ids)
-        self._check_lease(lease)
-        owners = self._owners.get(lease.application, {})
-        had: dict[str, frozenset[str]] = {}
-        for fenced in transactional_ids:
-            self._fenced.add((lease.application, fenced))
-            scopes = [scope for scope, record in owners.items() if record.transactional_id == fenced]
-            for scope in scopes:
-                owners[scope] = replace(
-                    owners[scope], epoch=owners[scope].epoch + 1, transactional_id="", term=lease.term
-                )
-            had[fenced] = frozenset(scopes)
-        return had
-
-    # ------------------------------------------------------------------ metadata
-
-    async def metadata(self, application: str, kind: MetadataKind, key: str) -> bytes | None:
-        return self._kept(application, kind).get(key)
-
-    async def metadata_of(self, application: str, kind: MetadataKind) -> dict[str, bytes]:
-        return dict(sorted(self._kept(application, kind).items()))
-
-    async def metadata_of_all(self, kind: MetadataKind, key: str) -> dict[str, bytes]:
-        found = {app: kept[key] for (app, name), kept in self._metadata.items() if name == kind.name and key in kept}
-        return dict(sorted(found.items()))
-
-    async def put_metadata(
-        self, application: str, kind: MetadataKind, key: str, value: bytes | None, *, lease: Lease | None = None
-    ) -> None:
-        checks.author(kind, lease)
-        if lease is not None:
-            self._check_lease(lease)
-        self._put_metadata(application, kind, key, value)
-        self.wake()
-
-    async def replace_metadata(
-        self, application: str, kind: MetadataKind, key: str, seen: bytes | None, value: bytes | None
-    ) -> bool:
-        checks.author(kind, None)
-        if self._kept(application, kind).get(key) != seen:
-            return False
-        self._put_metadata(application, kind, key, value)
-        self.wake()
-        return True
-
-    def _kept(self, application: str, kind: MetadataKind) -> dict[str, bytes]:
-        return self._metadata.get((application, kind.name), {})
-
-    def _put_metadata(self, application: str, kind: MetadataKind, key: str, value: bytes | None) -> None:
-        kept = self._metadata.setdefault((application, kind.name), {})
-        if value is None:
-            kept.pop(key, None)
-        else:
-            kept[key] = value
 
     # ------------------------------------------------------------------ upkeep
 

@@ -259,6 +259,10 @@ class Log(Protocol):
         one transaction, only if the lease's application has no position in any of the partitions; False, and nothing
         written, where it has. Raises LeaseLost, RecordTooLarge, InvalidRecord."""
 
+    async def forget_positions(self, lease: Lease, partitions: Collection[Partition]) -> None:
+        """Remove the application's positions in these partitions: it begins there as if it had never read them. Those
+        without a position are ignored. Raises LeaseLost, StateError where members of another kind are in the group."""
+
     # upkeep
     async def compact(self, topic: str) -> int:
         """Changelogs keep the last record of each key, and tombstones for a while (with a base, `state.log.base`: for

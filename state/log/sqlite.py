@@ -280,6 +280,9 @@ class SqliteLog:
     ) -> bool:
         return await self._write(partial(self._writer.seed_positions, lease, positions, records, metadata))
 
+    async def forget_positions(self, lease: Lease, partitions: Collection[Partition]) -> None:
+        await self._write(partial(self._writer.forget_positions, lease, partitions))
+
     # ------------------------------------------------------------------ lease and owners
 
     async def lease(self, application: str) -> Lease | None:

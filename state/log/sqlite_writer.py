@@ -178,6 +178,13 @@ class Writer:
                 _put_metadata(db, *one)
         return True
 
+    def forget_positions(self, lease: Lease, partitions: Collection[Partition]) -> None:
+        gone = [(lease.application, one.topic, one.number) for one in partitions]
+        with self.transaction() as db:
+            _check_lease(db, lease)
+            for table in ("positions", "commit_times"):
+                db.executemany(f"delete from {table} where application = ? and topic = ? and number = ?", gone)
+
     # ------------------------------------------------------------------ lease and owners
 
     def acquire(self, application: str, holder: str, address: str, seen: Lease | None) -> Lease | None:

@@ -288,6 +288,34 @@ async def test_nothing_is_seeded_without_the_lease(log: GroupLog) -> None:
     assert await log.metadata_of(APP, OPERATION) == {}
 
 
+async def test_positions_are_forgotten_where_they_are_named(log: GroupLog, place: Place) -> None:
+    lease = await owned(log, "0_0")
+    await log.commit(APP, "w-1", [TaskCommit("0_0", 1, {}, {P0: 3, P1: 4}, at_ms=5)])
+    other = await log.acquire("another", "coordinator", "", None)
+    assert other is not None and await log.seed_positions(other, {P0: 7}, {})
+    await log.forget_positions(lease, [P0, P2])
+    assert await log.positions(APP, INPUTS) == {P1: 4}
+    assert await log.committed_ms(APP, INPUTS) == {P1: 5}
+    assert await log.positions("another", INPUTS) == {P0: 7}
+    lease = await log.renew(lease)
+    assert await log.seed_positions(lease, {P0: 1}, {}), "as if it had never been read"
+    assert await (await place.open()).positions(APP, INPUTS) == {P0: 1, P1: 4}
+
+
+async def test_no_position_is_forgotten_without_the_lease(log: GroupLog) -> None:
+    old = await owned(log, "0_0")
+    await log.commit(APP, "w-1", [TaskCommit("0_0", 1, {}, {P0: 3})])
+    assert await log.acquire(APP, "new", "a:2", await log.lease(APP)) is not None
+    with pytest.raises(LeaseLost, match="new"):
+        await log.forget_positions(old, [P0])
+    assert await log.positions(APP, INPUTS) == {P0: 3}
+
+
+async def test_a_group_that_never_committed_has_no_positions_to_forget(log: GroupLog) -> None:
+    await log.forget_positions(await lease_of(log), INPUTS)
+    assert await log.positions(APP, INPUTS) == {}
+
+
 # ---------------------------------------------------------------------- at least once
 
 

@@ -53,6 +53,7 @@ WRITES = (
     "open_writer",
     "commit",
     "seed_positions",
+    "forget_positions",
     "acquire",
     "renew",
     "record_owners",

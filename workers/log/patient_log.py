@@ -238,6 +238,9 @@ class PatientLog:
     ) -> bool:
         return await self._write(lambda: self.inner.seed_positions(lease, positions, records, metadata=metadata))
 
+    async def forget_positions(self, lease: Lease, partitions: Collection[Partition]) -> None:
+        await self._write(lambda: self.inner.forget_positions(lease, partitions))
+
     # upkeep
 
     async def compact(self, topic: str) -> int:

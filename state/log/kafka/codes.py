@@ -34,7 +34,9 @@ UNKNOWN_TOPIC = 3
 TOPIC_EXISTS = 36
 INVALID_TXN_STATE = 48
 NOT_ATTEMPTED = 55
+NON_EMPTY_GROUP = 68
 UNKNOWN_GROUP = 69
+GROUP_SUBSCRIBED = 86
 
 _TABLE: dict[int, tuple[str, Then]] = {
     # The coordinator's own exception where a transaction ends while another initialises its id (4.3.0); it says more
@@ -84,10 +86,12 @@ _TABLE: dict[int, tuple[str, Then]] = {
     59: ("UNKNOWN_PRODUCER_ID", Then.FENCED),
     60: ("REASSIGNMENT_IN_PROGRESS", Then.AGAIN),
     67: ("INVALID_PRODUCER_ID", Then.FENCED),
+    68: ("NON_EMPTY_GROUP", Then.FAIL),
     69: ("GROUP_ID_NOT_FOUND", Then.FAIL),
     74: ("FENCED_LEADER_EPOCH", Then.LEADER),
     75: ("UNKNOWN_LEADER_EPOCH", Then.LEADER),
     78: ("OFFSET_NOT_AVAILABLE", Then.AGAIN),
+    86: ("GROUP_SUBSCRIBED_TO_TOPIC", Then.FAIL),
     87: ("INVALID_RECORD", Then.INVALID),
     88: ("UNSTABLE_OFFSET_COMMIT", Then.AGAIN),
     89: ("THROTTLING_QUOTA_EXCEEDED", Then.AGAIN),

@@ -260,6 +260,13 @@ class KafkaLog:
         await self.leases.write(topic, lease, lambda: kept, built, positions)
         return True
 
+    async def forget_positions(self, lease: Lease, partitions: Collection[Partition]) -> None:
+        """The lease is checked before and after: no request of Kafka removes offsets in a transaction."""
+        topic = await self._facts_of(lease.application)
+        self.leases.check(topic, lease)
+        await self._cluster.offsets.forget(lease.application, partitions)
+        await self.leases.renew(topic, lease) if topic is not None else None
+
     # ------------------------------------------------------------------ lease and owners
 
     async def lease(self, application: str) -> Lease | None:

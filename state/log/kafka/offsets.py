@@ -15,12 +15,12 @@ from aiokafka.protocol.admin import DeleteRecordsRequest_v1
 from aiokafka.protocol.commit import OffsetCommitRequest_v3
 from aiokafka.protocol.offset import OffsetRequest_v3
 
-from state.errors import LogBusy
+from state.errors import LogBusy, StateError
 from state.log import checks
 from state.log.kafka import rights
-from state.log.kafka.codes import NONE, UNKNOWN_TOPIC, KafkaRefused
+from state.log.kafka.codes import GROUP_SUBSCRIBED, NON_EMPTY_GROUP, NONE, UNKNOWN_GROUP, UNKNOWN_TOPIC, KafkaRefused
 from state.log.kafka.connections import GROUP, Connections
-from state.log.kafka.requests import OffsetFetchRequest_v7
+from state.log.kafka.requests import OffsetDeleteRequest_v0, OffsetFetchRequest_v7
 from state.log.kafka.rights import on
 from state.log.kafka.topics import Topics
 from state.log.protocol import MayWrite, Partition, always
@@ -138,6 +138,30 @@ class Offsets:
             }
 
         return await self._connections.retried(f"positions of {group}", ask, within_s=self._settle_within_s)
+
+    async def forget(self, group: str, partitions: Collection[Partition]) -> None:
+        """Remove what the group has committed of these partitions; a group that never committed has none."""
+        if not partitions:
+            return
+        inside = self._topics.names.inside(group)
+        by_topic = self._topics.names.by_topic(dict.fromkeys(partitions, None))
+        listed: Any = [(topic, [number for number, _ in numbers]) for topic, numbers in by_topic.items()]
+        request = OffsetDeleteRequest_v0(inside, listed)
+        what = f"removing positions of {group}"
+
+        async def ask() -> None:
+            answer = await self._connections.coordinated(GROUP, inside, request, "quick")
+            codes = [(topic, code) for topic, numbers in answer.topics for _, code in numbers]
+            for topic, code in [("", answer.error), *codes]:
+                if code in (NON_EMPTY_GROUP, GROUP_SUBSCRIBED):
+                    raise StateError(f"group {inside} has members that read its topics: stop them, and try again")
+                if code not in (NONE, UNKNOWN_GROUP, UNKNOWN_TOPIC):
+                    taken = on(rights.GROUP, rights.DELETE, inside) + on(rights.TOPIC, rights.READ, topic)
+                    refused = KafkaRefused(what, code, None, taken)
+                    self._connections.forget_if_moved(GROUP, inside, refused)
+                    raise refused
+
+        await self._connections.retried(what, ask)
 
     async def commit(
         self,

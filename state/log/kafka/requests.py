@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from aiokafka.protocol.admin import CreateTopicsRequest_v3, CreateTopicsResponse_v3
 from aiokafka.protocol.api import RequestStruct, Response
 from aiokafka.protocol.types import (
+    Array,
     Boolean,
     CompactArray,
     CompactString,
@@ -20,12 +21,14 @@ from aiokafka.protocol.types import (
     Int32,
     Int64,
     Schema,
+    String,
     TaggedFields,
 )
 
 NO_TOPIC_ID = b"\0" * 16
 _TAGS = ("tags", TaggedFields)
 _TEXT = CompactString("utf-8")
+_PLAIN = String("utf-8")
 
 
 class Uuid:
@@ -134,6 +137,27 @@ class OffsetFetchRequest_v7(RequestStruct):  # type: ignore[misc]
         ("topics", _many(("topic", _TEXT), ("partitions", CompactArray(Int32)), _TAGS)),
         ("require_stable", Boolean),
         _TAGS,
+    )
+
+
+class OffsetDeleteResponse_v0(Response):  # type: ignore[misc]
+    API_KEY = 47
+    API_VERSION = 0
+    SCHEMA: ClassVar[Any] = Schema(
+        ("error", Int16),
+        ("throttle", Int32),
+        ("topics", Array(("topic", _PLAIN), ("partitions", Array(("partition", Int32), ("error", Int16))))),
+    )
+
+
+class OffsetDeleteRequest_v0(RequestStruct):  # type: ignore[misc]
+    """Removes a group's committed offsets of the partitions that it names (KIP-496)."""
+
+    API_KEY = 47
+    API_VERSION = 0
+    RESPONSE_TYPE = OffsetDeleteResponse_v0
+    SCHEMA: ClassVar[Any] = Schema(
+        ("group", _PLAIN), ("topics", Array(("topic", _PLAIN), ("partitions", Array(Int32))))
     )
 
 
