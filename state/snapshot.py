@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,9 +20,11 @@ from state.changelog import usable
 from state.errors import SnapshotUnusable
 from state.manifest import ADVICE, FileSum, ScopeManifest, SnapshotManifest, TableManifest, load, load_scope
 from state.store.layout import DATA, OFFSET_KEY, STAMP_KEY, pack_offset, pack_stamp
+from state.store.protocol import TakesFiles
 from state.store.rocksdb import RocksDbStore, explain, options
 
 FILE_BYTES = 256 << 20
+PIECE_BYTES = 1 << 20
 
 
 class Origin(NamedTuple):
@@ -33,6 +35,13 @@ class Origin(NamedTuple):
     topic_id: str
     offset: int
     time_ms: int
+
+
+class Read(NamedTuple):
+    """A piece of a table's files: its bytes, and which share of the table is read now."""
+
+    bytes: int
+    share: float
 
 
 # ------------------------------------------------------------------ writing
@@ -156,33 +165,39 @@ def verify(root: Path, snapshot: str) -> SnapshotManifest:
     return manifest
 
 
-def verify_files(folder: Path, files: Sequence[FileSum], read: Callable[[int, float], None] | None = None) -> None:
+def verify_files(folder: Path, files: Sequence[FileSum]) -> None:
     """Compares the files of a snapshot with their sums. Raises SnapshotUnusable."""
+    for _ in verified(folder, files):
+        continue
+
+
+def verified(folder: Path, files: Sequence[FileSum]) -> Iterator[Read]:
+    """`verify_files` piece by piece: whoever reads may wait between two, or stop. Raises SnapshotUnusable."""
     total, done = max(1, sum(wanted.bytes for wanted in files)), 0
-
-    def piece(size: int) -> None:
-        nonlocal done
-        done += size
-        if read is not None:
-            read(size, min(1.0, done / total))
-
     for wanted in files:
         if Path(wanted.name).is_absolute() or ".." in Path(wanted.name).parts:
             raise SnapshotUnusable(f"{folder} names the file {wanted.name!r}, which lies outside of it: {ADVICE}")
-        found = _sum(folder, folder / wanted.name, piece)
-        if found != wanted:
+        digest, size = hashlib.blake2b(digest_size=32), 0
+        for piece in _pieces(folder / wanted.name):
+            digest.update(piece)
+            size += len(piece)
+            done += len(piece)
+            yield Read(len(piece), min(1.0, done / total))
+        if (size, digest.hexdigest()) != (wanted.bytes, wanted.blake2b):
             raise SnapshotUnusable(f"{folder / wanted.name} does not match its checksum: {ADVICE}")
 
 
-def ingest(
-    store: RocksDbStore, folder: Path, table: TableManifest, read: Callable[[int, float], None] | None = None
-) -> None:
-    """Fill an empty store from a table of the scope at `folder`; its offset is the snapshot's afterwards. `read` is called with
-    every piece that was read, its bytes and which share of the table is read now, and may make the reader wait.
+def ingest(store: TakesFiles, folder: Path, table: TableManifest) -> None:
+    """Fill an empty store from a table of the scope at `folder`; its offset is the snapshot's afterwards.
 
     Raises SnapshotUnusable, before the store is touched, where a file is missing or altered.
     """
-    verify_files(folder, table.files, read)
+    verify_files(folder, table.files)
+    take(store, folder, table)
+
+
+def take(store: TakesFiles, folder: Path, table: TableManifest) -> None:
+    """`ingest` for files that were `verified` just now. Raises SnapshotUnusable."""
     if table.files:
         store.ingest([folder / wanted.name for wanted in table.files])
     elif store.is_empty():
@@ -211,16 +226,19 @@ def read_table(folder: Path, table: TableManifest, scratch: Path) -> Iterator[tu
 # ------------------------------------------------------------------ small things
 
 
-def _sum(folder: Path, path: Path, read: Callable[[int], None] | None = None) -> FileSum:
-    digest = hashlib.blake2b(digest_size=32)
-    size = 0
+def _sum(folder: Path, path: Path) -> FileSum:
+    digest, size = hashlib.blake2b(digest_size=32), 0
+    for piece in _pieces(path):
+        digest.update(piece)
+        size += len(piece)
+    return FileSum(str(path.relative_to(folder)), size, digest.hexdigest())
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    """Raises SnapshotUnusable."""
     try:
         with path.open("rb") as file:
-            while piece := file.read(1 << 20):
-                digest.update(piece)
-                size += len(piece)
-                if read is not None:
-                    read(len(piece))
+            while piece := file.read(PIECE_BYTES):
+                yield piece
     except OSError as error:
         raise SnapshotUnusable(f"{path} cannot be read ({error.strerror}): {ADVICE}") from error
-    return FileSum(str(path.relative_to(folder)), size, digest.hexdigest())

@@ -6,8 +6,9 @@ exactly the changelog position it reflects (facts: WAL off, offset in the same c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 
 class Store(Protocol):
@@ -43,3 +44,17 @@ class Store(Protocol):
     def flush(self) -> None: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class TakesFiles(Store, Protocol):
+    """A store on disk: it takes over the files of a snapshot."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def is_empty(self) -> bool: ...
+
+    def ingest(self, files: Sequence[Path]) -> None:
+        """Takes over sorted files that hold data, offset and stamp (`state.snapshot` writes them); they stay. Only into an
+        empty store. Raises StateError, StoreDamaged."""

@@ -103,8 +103,8 @@ def test_large_tables_become_several_files(tmp_path: Path) -> None:
     table = snapshot.write_table(tmp_path / "0_0", "counts", pairs, ORIGIN, file_bytes=100_000)
     assert len(table.files) > 2
     store = store_in(tmp_path)
-    told: list[tuple[int, float]] = []
-    snapshot.ingest(store, tmp_path / "0_0", table, lambda size, share: told.append((size, share)))
+    told = list(snapshot.verified(tmp_path / "0_0", table.files))
+    snapshot.take(store, tmp_path / "0_0", table)
     assert list(store.range(None, None)) == pairs
     store.close()
     assert sum(size for size, _ in told) == sum(file.bytes for file in table.files)

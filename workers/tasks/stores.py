@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,14 +22,14 @@ from state.history import History
 from state.log import base
 from state.log.base import Base
 from state.log.protocol import GroupLog, Partition
-from state.manifest import SnapshotManifest
-from state.store.protocol import Store
-from state.store.rocksdb import Budget, RocksDbStore
+from state.manifest import SnapshotManifest, TableManifest
+from state.store.protocol import Store, TakesFiles
+from state.store.rocksdb import Budget
 from workers.prepare import Prepared
 from workers.surroundings import REAL, Surroundings
 
 log = logging.getLogger("orchestrator.stores")
-OnRead = Callable[[int, int], None]  # of a piece of a snapshot: its bytes, and the position that they lead to
+OnRead = Callable[[int, int], Awaitable[None]]  # of a piece of a snapshot: its bytes, and the position they lead to
 
 
 @dataclass(slots=True)
@@ -86,9 +86,9 @@ class StoreOpener:
         return self._past.id
 
     async def open(self, task: TaskId, read: OnRead | None = None) -> dict[str, Opened]:
-        """All tables of a task. The caller holds the task's lock. `read` is called, in the thread that reads a snapshot, with
-        every piece: its bytes, and as if at which position the task stood now. Raises BaseMissing, with nothing left
-        behind."""
+        """All tables of a task. The caller holds the task's lock. `read` is called with every piece that is read of a
+        snapshot: its bytes, and the position that the task has reached, as it were; the next one is read when it returns. Raises BaseMissing,
+        with nothing left behind."""
         tables = self._prepared.subtopology(task).tables
         partitions = [self._prepared.changelog(task, table) for table in tables]
         await self.learn(0)
@@ -102,18 +102,41 @@ class StoreOpener:
                 change = _Changelog(
                     task, table, partition, starts[partition], ends[partition], based, info.delete_retention_ms
                 )
-                opened[table] = await asyncio.to_thread(self._open_table, change, _behind(opened, read))
+                opened[table] = await self._open_table(change, _behind(opened, read))
         except BaseException:
             for one in opened.values():
                 one.store.close()
             raise
         return opened
 
-    def _open_table(self, change: _Changelog, read: OnRead | None) -> Opened:
-        task, table, partition = change.task, change.table, change.partition
-        path = self._directory.table(str(task), table)
-        info = self._prepared.topics[partition.topic]
-        stamp = {"log_id": self._log.log_id, "topic_id": info.topic_id, history.STAMP: self._past.id}
+    async def _open_table(self, change: _Changelog, read: OnRead | None) -> Opened:
+        store = await asyncio.to_thread(self._from_disk, change)
+        if store.offset > 0:
+            return Opened(store, change.partition, "disk", store.offset)
+        try:
+            why = await self._from_snapshot(store, change, read)
+            if why and change.base is not None:
+                raise base.missing(
+                    f"{change.task}, table {change.table}: the changelog {change.partition}", change.base, why
+                )
+        except BaseException:
+            await asyncio.to_thread(self._give_back, store, change)
+            raise
+        if not why:
+            return Opened(store, change.partition, "snapshot", store.offset)
+        if change.start > 0:
+            log.warning(
+                "%s, table %s: its changelog %s begins at %d; what was removed before that is missing",
+                *(change.task, change.table, change.partition, change.start),
+            )
+            await asyncio.to_thread(store.write, {}, change.start, is_whole=False)
+        return Opened(store, change.partition, "empty", store.offset)
+
+    def _from_disk(self, change: _Changelog) -> Store:
+        """What lies on disk, or an empty store in place of what may not be trusted."""
+        task, table = str(change.task), change.table
+        path = self._directory.table(task, table)
+        stamp = {"log_id": self._log.log_id, "topic_id": self._topic_id(change), history.STAMP: self._past.id}
         store: Store | None = None
         try:
             store = self._surroundings.open_store(path, stamp, self._budget)
@@ -121,13 +144,13 @@ class StoreOpener:
                 store.offset,
                 store.stamp(),
                 log_id=self._log.log_id,
-                topic_id=info.topic_id,
+                topic_id=self._topic_id(change),
                 start=change.start,
                 end=change.end,
                 delete_retention_ms=change.delete_retention_ms(),
                 now_ms=self._surroundings.wall_ms(),
             )
-            reason = reason or self._past.problem(store.stamp().get(history.STAMP, ""), partition, store.offset)
+            reason = reason or self._past.problem(store.stamp().get(history.STAMP, ""), change.partition, store.offset)
             if reason is None and store.offset:
                 reason = base.needed(store.offset, change.base)
         except StoreDamaged as error:
@@ -136,73 +159,85 @@ class StoreOpener:
             log.warning("%s, table %s: %s; it is wiped and restored", task, table, reason)
             if store is not None:
                 store.close()
-            self._directory.wipe(str(task), table)
+            self._directory.wipe(task, table)
             store = self._surroundings.open_store(path, stamp, self._budget)
         assert store is not None
         store.mark(history.STAMP, self._past.id)
-        if store.offset > 0:
-            return Opened(store, partition, "disk", store.offset)
-        why = "no folder of snapshots is named" if self._snapshots is None else f"it is not in {self._snapshots}"
-        for found in self._candidates(change):
-            problem = self._ingest(store, change, found, read)
+        return store
+
+    def _give_back(self, store: Store, change: _Changelog) -> None:
+        store.close()
+        self._directory.wipe(str(change.task), change.table)
+
+    def _topic_id(self, change: _Changelog) -> str:
+        return self._prepared.topics[change.partition.topic].topic_id
+
+    async def _from_snapshot(self, store: Store, change: _Changelog, read: OnRead | None) -> str:
+        """Fill an empty store from the newest snapshot that may be used; "", or why there is none."""
+        if self._snapshots is None:
+            return "no folder of snapshots is named"
+        why = f"it is not in {self._snapshots}"
+        for found in await asyncio.to_thread(self._candidates, self._snapshots, change):
+            problem = await self._ingest(store, change, self._snapshots, found, read)
             if problem is None:
                 store.mark(history.STAMP, self._past.id)
-                return Opened(store, partition, "snapshot", store.offset)
-            log.warning("%s, table %s: snapshot %s is not used: %s", task, table, found.snapshot, problem)
+                return ""
+            log.warning("%s, table %s: snapshot %s is not used: %s", change.task, change.table, found.snapshot, problem)
             why = problem
-        if change.base is not None:
-            store.close()
-            self._directory.wipe(str(task), table)
-            raise base.missing(f"{task}, table {table}: the changelog {partition}", change.base, why)
-        return Opened(store, partition, "empty", store.offset)
+        return why
 
-    def _candidates(self, change: _Changelog) -> list[SnapshotManifest]:
+    def _candidates(self, root: Path, change: _Changelog) -> list[SnapshotManifest]:
         """The newest snapshot that fits, and the base where that is another."""
-        if self._snapshots is None or not self._snapshots.is_dir():
+        if not root.is_dir():
             return []
         counts: Mapping[str, int] = self._prepared.counts()
         name = "" if change.base is None else change.base.snapshot
-        newest = manifest.newest(self._snapshots, self._prepared.app.id, self._log.log_id, counts, base=name)
+        newest = manifest.newest(root, self._prepared.app.id, self._log.log_id, counts, base=name)
         found = [] if newest is None else [newest]
         if newest is not None and name not in ("", newest.snapshot):
-            found += [one for one in manifest.listing(self._snapshots)[0] if one.snapshot == name]
+            found += [one for one in manifest.listing(root)[0] if one.snapshot == name]
         return [one for one in found if str(change.task) in one.scopes]
 
-    def _ingest(self, store: Store, change: _Changelog, found: SnapshotManifest, read: OnRead | None) -> str | None:
-        """Fill an empty store from a snapshot; what is wrong with it where it cannot be used."""
-        assert self._snapshots is not None
-        if not isinstance(store, RocksDbStore):
+    async def _ingest(
+        self, store: Store, change: _Changelog, root: Path, found: SnapshotManifest, read: OnRead | None
+    ) -> str | None:
+        """Fill an empty store from a snapshot; what is wrong with it where it cannot be used. A thread reads one piece at a
+        time and waits for none: a copy that keeps to its budget holds up no other task of the worker."""
+        if not isinstance(store, TakesFiles):
             return "only a store on disk takes files"
+        folder = root / found.snapshot / str(change.task)
         try:
-            scope = manifest.load_scope(self._snapshots, found, str(change.task))
-            reason = snapshot.problem(
-                scope,
-                change.table,
-                log_id=self._log.log_id,
-                topic_id=self._prepared.topics[change.partition.topic].topic_id,
-                start=change.start,
-                end=change.end,
-                delete_retention_ms=change.delete_retention_ms(),
-                now_ms=self._surroundings.wall_ms(),
-            )
-            described = scope.table(change.table)
-            if reason is None and described is not None:
-                reason = base.needed(described.offset, change.base)
-            if (
-                reason is None and described is not None and not found.base
-            ):  # of a base the log itself says that it fits
-                reason = self._past.problem(found.history, change.partition, described.offset)
-            if reason is None and described is not None:
-                folder, offset = self._snapshots / found.snapshot / str(change.task), described.offset
-
-                def piece(size: int, share: float) -> None:
-                    if read is not None:
-                        read(size, int(offset * share))
-
-                snapshot.ingest(store, folder, described, piece)
+            described = await asyncio.to_thread(self._described, root, change, found)
+            pieces = snapshot.verified(folder, described.files)
+            while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+                if read is not None:
+                    await read(piece.bytes, int(described.offset * piece.share))
+            await asyncio.to_thread(snapshot.take, store, folder, described)
         except SnapshotUnusable as error:
-            reason = str(error)
-        return reason
+            return str(error)
+        return None
+
+    def _described(self, root: Path, change: _Changelog, found: SnapshotManifest) -> TableManifest:
+        """What a snapshot has of the table. Raises SnapshotUnusable where it may not be used for this changelog."""
+        scope = manifest.load_scope(root, found, str(change.task))
+        reason = snapshot.problem(
+            scope,
+            change.table,
+            log_id=self._log.log_id,
+            topic_id=self._topic_id(change),
+            start=change.start,
+            end=change.end,
+            delete_retention_ms=change.delete_retention_ms(),
+            now_ms=self._surroundings.wall_ms(),
+        )
+        described = scope.table(change.table)
+        if described is not None:
+            reason = reason or base.needed(described.offset, change.base)
+            if not found.base:  # of a base the log itself says that it fits
+                reason = reason or self._past.problem(found.history, change.partition, described.offset)
+        if described is None or reason is not None:
+            raise SnapshotUnusable(reason or f"it has no table {change.table}")
+        return described
 
 
 def _behind(opened: Mapping[str, Opened], read: OnRead | None) -> OnRead | None:

@@ -29,7 +29,7 @@ from workers.spec import WorkerSpec
 from workers.surroundings import Surroundings
 from workers.tasks import former_owner, halts
 from workers.tasks.halts import Halt
-from workers.tasks.stores import Opened, StoreOpener
+from workers.tasks.stores import OnRead, Opened, StoreOpener
 
 log = logging.getLogger("orchestrator.task")
 LOCK_RETRY_S = 0.05
@@ -200,18 +200,14 @@ class TaskRun:
         self.restored_from = self.position()
         await self._become()
 
-    async def _reading(self) -> Callable[[int, int], None]:
-        """What a copy reads of a snapshot is progress, and comes out of the restore budget: the thread waits for it."""
-        loop, worker = asyncio.get_running_loop(), self.worker
-        tables = self.subtopology.tables
+    async def _reading(self) -> OnRead:
+        """What a copy reads of a snapshot is progress, and comes out of the restore budget: the next piece waits for it."""
+        worker, tables = self.worker, self.subtopology.tables
         end = sum((await worker.log.ends([worker.prepared.changelog(self.id, table) for table in tables])).values())
 
-        async def report(size: int, position: int) -> None:
+        async def read(size: int, position: int) -> None:
             worker.event(Reading(self.id, position, end))
             await worker.restores.spend(self, size)
-
-        def read(size: int, position: int) -> None:
-            asyncio.run_coroutine_threadsafe(report(size, position), loop).result()
 
         return read
 

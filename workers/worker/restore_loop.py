@@ -12,7 +12,7 @@ import asyncio
 from orchestrator.clocks import monotonic_ms
 from orchestrator.member.events import Progress
 from state.changelog import replay
-from state.errors import LogDamaged, StateError, StoreDamaged
+from state.errors import LogDamaged, PositionOutOfRange, StateError, StoreDamaged
 from state.log.protocol import Partition, Reader
 from workers.tasks.task import TaskRun
 from workers.worker.ports import RestorePort
@@ -63,7 +63,11 @@ class RestoreLoop:
                 one = self._runs[partition].by_changelog.get(partition) if partition in self._runs else None
                 if one is not None:
                     self._reader.add(partition, one.store.offset)
-            fetched = await self._reader.poll(max_bytes_per_partition=size, wait_ms=WAIT_MS)
+            try:
+                fetched = await self._reader.poll(max_bytes_per_partition=size, wait_ms=WAIT_MS)
+            except PositionOutOfRange as error:
+                self._records_are_gone(error)
+                continue
             self._bucket.step(monotonic_ms(), sum(len(p.data) for p in fetched if self._is_copy(p.partition)))
             touched: dict[TaskRun, None] = {}
             for part in fetched:
@@ -95,6 +99,20 @@ class RestoreLoop:
                 await self._read_ends()
             for run in touched:
                 await self._report(run)
+
+    def _records_are_gone(self, error: PositionOutOfRange) -> None:
+        """The changelog begins behind what a store has yet to read: that costs its task, which is restored where the group
+        places it. The store stays for whoever opens it, and says so."""
+        partition = Partition(*error.partition)
+        run = self._runs.get(partition)
+        opened = run.by_changelog.get(partition) if run is not None else None
+        if run is None or opened is None:
+            return  # dropped while the fetch was under way
+        if opened.store.offset >= error.start:
+            raise error  # past the end: of another log
+        for one in list(run.by_changelog):
+            self.drop(one)
+        self._worker.failed(run, error)
 
     async def spend(self, run: TaskRun, read: int) -> None:
         """A copy has read `read` bytes of a snapshot: return when it may go on. What is to run, or to be closed, may."""

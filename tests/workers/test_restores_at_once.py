@@ -1,0 +1,165 @@
+"""Many tasks restore at once in one worker: what one of them waits for, or meets, is its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from orchestrator import App, Record, Table
+from orchestrator.model import Role, TaskId
+from state import manifest, snapshot
+from state.directory import StateDirectory
+from state.log.memory import MemoryLog
+from state.log.protocol import Fetched, NewRecord, Partition
+from state.manifest import ScopeManifest, SnapshotManifest
+from state.snapshot import Origin
+from workers.prepare import Prepared, prepare
+from workers.spec import InstanceSpec, WorkerSpec
+from workers.tasks.stores import StoreOpener
+from workers.tasks.task import TaskRun
+from workers.worker.worker import Worker
+
+DEADLINE_S = 30.0
+COPIES = 40  # more than the threads that an event loop has
+COUNT = 20
+
+
+def app_of(partitions: int) -> App:
+    app = App("restored", partitions=partitions)
+    numbers, last = app.topic("numbers", key=str, value=int), app.table("last", key=str, value=int)
+
+    def keep(number: Record[str, int], last: Table[str, int]) -> None:
+        last[number.key] = number.value
+
+    app.processor(numbers, last)(keep)
+    return app
+
+
+class HeldLog(MemoryLog):
+    """Nothing is read of the partitions in `held`."""
+
+    def __init__(self) -> None:
+        super().__init__(markers=False)
+        self.held: set[Partition] = set()
+
+    def fetch(self, partition: Partition, position: int, max_bytes: int) -> Fetched | None:
+        return None if partition in self.held else super().fetch(partition, position, max_bytes)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110 - what it waits for has no event
+            await asyncio.sleep(0)
+
+
+def changelog(prepared: Prepared, number: int) -> Partition:
+    return prepared.changelog(TaskId(0, number), "last")
+
+
+def write_snapshot(root: Path, log: MemoryLog, prepared: Prepared) -> None:
+    """Of a table of one key, for each task, up to offset 1."""
+    now_ms, sums = time.time_ns() // 1_000_000, {}
+    for task in prepared.tasks():
+        scope, (topic, _) = str(task.id), prepared.changelog(task.id, "last")
+        origin = Origin(log.log_id, topic, prepared.topics[topic].topic_id, 1, now_ms)
+        table = snapshot.write_table(root / "s" / scope, "last", [(b"k", b"7")], origin)
+        sums[scope] = manifest.write_scope(root / "s" / scope, ScopeManifest(scope, log.log_id, now_ms, (table,)))
+    counts = {topic: len(sums)}
+    manifest.publish(root, SnapshotManifest("s", prepared.app.id, log.log_id, now_ms, counts, sums))
+
+
+@asynccontextmanager
+async def restoring(tmp_path: Path, log: MemoryLog, prepared: Prepared, **more: object) -> AsyncIterator[Worker]:
+    instance = InstanceSpec("tests:app", prepared.app.id, "i1", "memory:", str(tmp_path), **more)  # type: ignore[arg-type]
+    worker = Worker(WorkerSpec(instance, 1, "one"), log, prepared, {})
+    restores = asyncio.create_task(worker.restores.run())
+    try:
+        yield worker
+        assert worker.failure is None
+        assert not restores.done(), restores.exception()
+    finally:
+        runs = list(worker.runs.values())
+        for run in runs:
+            run.close()
+        await asyncio.gather(*(run.closed() for run in runs))
+        restores.cancel()
+        await asyncio.gather(restores, return_exceptions=True)
+
+
+def opened(worker: Worker, number: int, role: Role) -> TaskRun:
+    run = worker.runs[TaskId(0, number)] = TaskRun(worker, TaskId(0, number))
+    run.open(role, int(role is Role.ACTIVE))
+    return run
+
+
+async def test_copies_that_wait_for_their_budget_hold_up_no_task(tmp_path: Path) -> None:
+    """Every copy has read of its snapshot what the budget of a day allows; a task that is to run opens."""
+    log = HeldLog()
+    prepared = await prepare(log, app_of(COPIES + 1))
+    for number in range(COPIES + 1):
+        await log.append({changelog(prepared, number): [NewRecord(b"k", b"7", 0)]})
+    write_snapshot(tmp_path / "snapshots", log, prepared)
+    async with restoring(
+        tmp_path, log, prepared, snapshots=str(tmp_path / "snapshots"), restore_rate_limit=1
+    ) as worker:
+        waiting = []
+
+        async def spend(run: TaskRun, read: int) -> None:
+            if run.is_copy():
+                waiting.append(run)
+            await original(run, read)
+
+        original = worker.restores.spend
+        worker.restores.spend = spend  # type: ignore[method-assign]
+        copies = [opened(worker, number, Role.STANDBY) for number in range(COPIES)]
+        await until(lambda: len(waiting) == COPIES)
+        assert not any(run.stores for run in copies), "they wait for their budget"
+        active = opened(worker, COPIES, Role.ACTIVE)
+        await until(lambda: active.process is not None or worker.failure is not None)
+        assert active.stores["last"].source == "snapshot"
+
+
+async def test_a_copy_that_stands_behind_the_start_of_its_changelog_is_given_up_alone(tmp_path: Path) -> None:
+    """What it has yet to read is gone; the others go on, and it is restored where the group places it."""
+    log = HeldLog()
+    prepared = await prepare(log, app_of(2))
+    first, second = changelog(prepared, 0), changelog(prepared, 1)
+    for partition in (first, second):
+        await log.append({partition: [NewRecord(b"%d" % n, b"1", n) for n in range(COUNT)]})
+    async with restoring(tmp_path, log, prepared) as worker:
+        behind, other = opened(worker, 0, Role.STANDBY), opened(worker, 1, Role.STANDBY)
+        await until(lambda: all(run.by_changelog and run.position() == COUNT for run in (behind, other)))
+        log.held.add(first)
+        for partition in (first, second):
+            for n in range(COUNT):
+                await log.append({partition: [NewRecord(b"%d" % n, b"2", n)]})
+        assert await log.trim({first: COUNT + 5}) > 0
+        log.held.clear()
+        await until(lambda: behind.id not in worker.runs)
+        await until(lambda: other.position() == 2 * COUNT)
+        await behind.closed()
+        again = opened(worker, 0, Role.STANDBY)
+        await until(lambda: bool(again.by_changelog) and again.position() == 2 * COUNT)
+        assert again.restored_from == COUNT + 5, "from where the changelog begins"
+
+
+@pytest.mark.parametrize("start", [0, 3])
+async def test_an_empty_store_begins_where_its_changelog_does(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, start: int
+) -> None:
+    log = HeldLog()
+    prepared = await prepare(log, app_of(1))
+    partition = changelog(prepared, 0)
+    for n in range(5):
+        await log.append({partition: [NewRecord(b"%d" % n, b"1", n)]})
+    await log.trim({partition: start})
+    opener = StoreOpener(log, prepared, StateDirectory(tmp_path, "restored", "i1"), "")
+    found = (await opener.open(TaskId(0, 0)))["last"]
+    found.store.close()
+    assert (found.source, found.position) == ("empty", start)
+    assert (f"{partition} begins at {start}" in caplog.text) == (start > 0)
