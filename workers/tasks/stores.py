@@ -87,7 +87,7 @@ class StoreOpener:
 
     async def open(self, task: TaskId, read: OnRead | None = None) -> dict[str, Opened]:
         """All tables of a task. The caller holds the task's lock. `read` is called with every piece that is read of a
-        snapshot: its bytes, and the position that the task has reached, as it were; the next one is read when it returns. Raises BaseMissing,
+        snapshot: its bytes, and the position that they lead to; the next piece is read when it returns. Raises BaseMissing,
         with nothing left behind."""
         tables = self._prepared.subtopology(task).tables
         partitions = [self._prepared.changelog(task, table) for table in tables]
