@@ -43,6 +43,7 @@ class MemoryGroupStore:
         return made
 
     def check_lease(self, lease: Lease) -> Lease:
+        """Returns the lease as it is kept. Raises LeaseLost."""
         found = self._leases.get(lease.application)
         if found is None or (found.term, found.holder) != (lease.term, lease.holder):
             raise LeaseLost(checks.lease_lost(lease, found))
