@@ -21,6 +21,7 @@ from state.log.protocol import GroupLog, Partition, Retention, TopicInfo, TopicS
 from workers.errors import AppRefused
 
 NUMBERING, DESCRIPTION, BEGUN = (MetadataKind(name) for name in ("numbering", "description", "begun"))
+RESET = MetadataKind("reset", under_lease=True)
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,22 @@ class Prepared:
 
 async def prepare(log: GroupLog, app: App) -> Prepared:
     """Create what is missing, keep the numbering and a description for tools. Raises AppRefused, TopicMismatch."""
+    await refuse_half_reset(log, app.id)
     while (topology := await _fitting(log, app)) is None:
         pass
     topics = await log.topics(list(topology.topics))
     prepared = Prepared(app, topology, topics, await _begun(log, app, topology, topics))
     await _described(log, app, topology)
     return prepared
+
+
+async def refuse_half_reset(log: GroupStore, application: str) -> None:
+    """Raises AppRefused where a reset began and did not end: some of what belongs together is gone."""
+    if await log.metadata(application, RESET, "plan") is not None:
+        raise AppRefused(
+            f"'{application}': a reset of it began and did not end; run `orchestrator reset {application}` again, and start "
+            "it then"
+        )
 
 
 async def _fitting(log: GroupLog, app: App) -> Topology | None:

@@ -29,7 +29,6 @@ from pipeline.app import App
 from pipeline.files.shape import Shape
 from pipeline.loading import load
 from pipeline.spark.engine import MEMORY_BYTES, NO_SHAPE, Computed, Engine, Inputs, Say, checked_history, followed
-from pipeline.spark.lease import Held, lease_held
 from pipeline.spark.rows import read_outputs, read_pairs
 from pipeline.spark.session import absolute_log, forget_failure, spark_session, stop
 from state import manifest
@@ -39,6 +38,7 @@ from state.log import base
 from state.log.base import Base
 from state.log.group_store import AppMetadata
 from state.log.protocol import GroupLog, Log, NewRecord, Partition
+from workers.fleet.held_lease import Held, lease_held
 from workers.log.logs import open_log
 from workers.prepare import Prepared, prepare
 
@@ -78,7 +78,7 @@ async def backfill(
         prepared = await prepare(log, app)
         chosen = checked_history(prepared, history)
         await _refuse_used(log, prepared)
-        async with lease_held(log, app.id) as held:
+        async with lease_held(log, app.id, "backfill") as held:
             until = await log.ends(_sources(prepared))  # one moment for the inputs of all subtopologies
             if not chosen:
                 _refuse_empty(app, until, 0)

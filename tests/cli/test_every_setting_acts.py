@@ -22,6 +22,7 @@ EVERY = f"{HERE}test_one_place_and_one_access_for_every_command"
 SCENARIOS = "tests/scenarios/"
 ASKING = ("table", "status", "explain", "query", "scale-up", "scale-down", "drain", "resume", "wait")
 METRICS = "tests/cli/test_metrics.py::"
+RESET = "tests/cli/test_reset.py::"
 TIMES = f"{HERE}test_times_of_the_group"
 LEARNERS = f"{HERE}test_learners_of_a_slow_restore"
 FLEET = f"{HERE}test_a_fleet"
@@ -100,6 +101,9 @@ OTHERS: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {
     **{(name, ASKING): (EVERY, TLS) for name in ("tls-cert", "tls-key", "tls-ca")},
     # The secret of a Kafka log lies there; the three that need no secret take it as part of the place.
     ("state-dir", (*ASKING, "secret")): (KAFKA,),
+    ("log", ("reset",)): (f"{RESET}test_what_another_app_reads_is_not_deleted",),
+    ("kafka-config", ("reset",)): (SECURITY,),
+    ("state-dir", ("reset",)): (f"{RESET}test_state_that_was_named_goes",),
     ("log", ("history",)): ("tests/cli/test_history.py::test_where_the_state_was_found_above",),
     ("state-dir", ("history",)): ("tests/cli/test_history.py::test_a_state_folder_that_was_named",),
     ("state-dir", ("consume", "produce", "topics")): (),

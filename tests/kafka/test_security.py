@@ -200,6 +200,7 @@ def test_commands_take_the_file_and_show_no_secret(tmp_path: Path) -> None:
         assert done.code == 0, (words, done)
     fleet.terminate()
     assert fleet.wait(30) == 0
+    assert console("reset", "bank", "--plan").code == 0
     found.config(tmp_path, **{**values("SASL_SSL PLAIN", found.folder), "sasl_password": "nope"})
     for words in (("run", "bank:app"), ("status", "bank"), ("produce", "bank:app", "payments")):
         done = console(*words)

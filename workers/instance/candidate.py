@@ -21,10 +21,10 @@ from orchestrator.group.events import HandedOver
 from orchestrator.model import Task
 from state import history
 from state.errors import StateError
-from state.log.group_store import Lease, MetadataKind
+from state.log.group_store import Lease
 from state.log.protocol import GroupLog
 from workers.connection.contact import patient
-from workers.instance.ledger import LogLedger
+from workers.instance.ledger import LogLedger, give_back, is_given_back
 from workers.instance.upkeep import LogUpkeep
 from workers.metrics.families import HAND_OVER_GAP, HAND_OVER_PAUSE, HAND_OVERS, IS_COORDINATOR, OF_INSTANCE, TERM
 from workers.metrics.measures import Measures
@@ -35,7 +35,6 @@ from workers.worker.growth import seen_again
 
 log = logging.getLogger("orchestrator.candidate")
 LOOK_S, GIVE_BACK_S = 0.3, 1.0
-LEASE, GIVEN_BACK = MetadataKind("lease", under_lease=True), "given back"
 FIRST_DELAY_MS = 700  # a fresh group waits this long for its members before it deals the tasks
 
 
@@ -70,7 +69,7 @@ class Candidate:
                 lease = await self._log.lease(self._app.id)
                 self._measures.put(TERM, 0 if lease is None else lease.term)
                 seen = None if lease is None else Seen(lease.term, lease.beat)
-                if self._election.look(seen, monotonic_ms()) or await self._is_given_back(lease):
+                if self._election.look(seen, monotonic_ms()) or await is_given_back(self._log, lease):
                     await self._serve(lease, "")
                 elif lease is not None and await is_refused(lease.address):
                     log.info("connections to %s are refused, where %s was the coordinator", lease.address, lease.holder)
@@ -85,18 +84,12 @@ class Candidate:
                 log.exception("an internal error ended the coordinator here; a candidate takes over")
             await asyncio.sleep(LOOK_S)
 
-    async def _is_given_back(self, lease: Lease | None) -> bool:
-        """Whether the holder ended in order: no beat of it will come, and none is waited for."""
-        if lease is None:
-            return False
-        return await self._log.metadata(self._app.id, LEASE, GIVEN_BACK) == str(lease.term).encode()
-
     async def _give_back(self, lease: Lease) -> None:
         """After the coordinator's last write: the log's writes are made one after the other. A log that is away is not
         waited for: neither the end of this process nor its next term is to wait for a word that only saves time."""
         try:
             async with asyncio.timeout(GIVE_BACK_S):
-                await self._log.put_metadata(self._app.id, LEASE, GIVEN_BACK, str(lease.term).encode(), lease=lease)
+                await give_back(self._log, lease)
         except (StateError, TimeoutError) as error:  # the others will notice that the beat stands still
             log.info("the lease of term %d is not given back: %s", lease.term, error)
 

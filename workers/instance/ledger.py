@@ -11,10 +11,23 @@ from collections.abc import Mapping, Sequence
 from orchestrator.coordinator.ledger import NotCoordinator
 from orchestrator.model import Owner, TaskId
 from state.errors import LeaseLost
-from state.log.group_store import Lease, MetadataKind, OwnerRecord
+from state.log.group_store import GroupStore, Lease, MetadataKind, OwnerRecord
 from state.log.protocol import GroupLog
 
 OPERATION, GENERATION = (MetadataKind(name, under_lease=True) for name in ("operation", "generation"))
+LEASE, GIVEN_BACK = MetadataKind("lease", under_lease=True), "given back"
+
+
+async def is_given_back(store: GroupStore, lease: Lease | None) -> bool:
+    """Whether the holder ended in order: no beat of it will come, and none is waited for."""
+    if lease is None:
+        return False
+    return await store.metadata(lease.application, LEASE, GIVEN_BACK) == str(lease.term).encode()
+
+
+async def give_back(store: GroupStore, lease: Lease) -> None:
+    """Note that no further beat of this lease will come; the holder's last write. Raises LeaseLost."""
+    await store.put_metadata(lease.application, LEASE, GIVEN_BACK, str(lease.term).encode(), lease=lease)
 
 
 class LogLedger:

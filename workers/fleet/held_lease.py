@@ -1,0 +1,96 @@
+"""The coordinator's lease, held by a command that must be alone with an application: a backfill, a reset.
+
+One rule: while it is held no instance is given a task; a command that loses it stops before it writes. At the end the lease is
+given back, so that the next coordinator does not wait for a beat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from orchestrator.clocks import monotonic_ms
+from orchestrator.coordinator.election import Election, Seen
+from orchestrator.errors import RefusedBySafety
+from state.errors import LeaseLost, StateError
+from state.log.group_store import GroupStore, Lease
+from workers.instance.ledger import give_back, is_given_back
+
+BEAT_S, GIVE_BACK_S = 0.5, 1.0
+
+
+class Held:
+    """The lease while it is held."""
+
+    def __init__(self, log: GroupStore, lease: Lease) -> None:
+        self._log = log
+        self.lease = lease
+
+    async def beat(self) -> None:
+        """Renew it for ever. Raises LeaseLost."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            await self.check()
+
+    async def check(self) -> None:
+        """Raises LeaseLost, at once, where another process has it. A new holder deals no task for the time of a join."""
+        self.lease = await self._log.renew(self.lease)
+
+    async def give_back(self) -> None:
+        """Note that no further beat will come. What a log refuses now is found out by the beat that stands still."""
+        with contextlib.suppress(StateError, TimeoutError):
+            async with asyncio.timeout(GIVE_BACK_S):
+                await give_back(self._log, self.lease)
+
+
+@asynccontextmanager
+async def lease_held(log: GroupStore, application: str, holder: str) -> AsyncIterator[Held]:
+    """The coordinator's lease, for as long as the block takes; `holder` is the command's name. Raises RefusedBySafety where
+    an instance or another command has it, or takes it meanwhile."""
+    held = Held(log, await _acquired(log, application, holder))
+    beating = asyncio.create_task(held.beat())
+    body = asyncio.current_task()
+    assert body is not None
+    beating.add_done_callback(lambda task: None if task.cancelled() else body.cancel("the lease is lost"))
+    try:
+        yield held
+    except (asyncio.CancelledError, LeaseLost) as error:
+        lost: BaseException | None = error
+        if isinstance(error, asyncio.CancelledError):
+            lost = beating.exception() if beating.done() and not beating.cancelled() else None
+            if lost is None:
+                raise
+            body.uncancel()
+        raise RefusedBySafety(
+            f"an instance of '{application}' took over while {holder} was at work ({lost}); "
+            f"stop it and run {holder} again"
+        ) from None
+    finally:
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
+        await held.give_back()
+
+
+async def _acquired(log: GroupStore, application: str, holder: str) -> Lease:
+    """The lease, once it has stood still as long as a candidate waits, or was given back."""
+    election = Election()
+    first = await log.lease(application)
+    while True:
+        found = await log.lease(application)
+        if found != first:
+            break
+        seen = None if found is None else Seen(found.term, found.beat)
+        if election.look(seen, monotonic_ms()) or await is_given_back(log, found):
+            taken = await log.acquire(application, holder, "", found)
+            if taken is not None:
+                return taken
+            break
+        await asyncio.sleep(0.1)
+    found = await log.lease(application)
+    by = "another process" if found is None else found.holder
+    raise RefusedBySafety(
+        f"'{application}' is running ({by} holds its lease); {holder} needs it stopped: "
+        "stop all its instances, and wait for another backfill or reset to end"
+    )
