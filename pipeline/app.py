@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar, get_args, overload
 
 from pipeline.definitions.declare_join import DeclaresJoins
 from pipeline.definitions.declare_processor import Declares, Name, Wait
+from pipeline.definitions.declare_table_join import DeclaresTableJoins
 from pipeline.definitions.declare_tables import DeclaresTables
 from pipeline.definitions.declare_time import DeclaresTime, Options
 from pipeline.definitions.definition import Declared, Resource, Start, Stored, Topic, checked_name, checked_partitions
@@ -37,6 +38,7 @@ from pipeline.definitions.processor import (
     checked_timeout,
     waits,
 )
+from pipeline.definitions.table_join import TableJoin, checked_table, not_writing
 from pipeline.definitions.timed import checked_timed
 from pipeline.definitions.topic_tables import GlobalTableDef
 from pipeline.definitions.topology import Topology, build
@@ -53,7 +55,7 @@ Guarantee = Literal["exactly-once", "at-least-once"]
 _RUNNER = ("workers.fleet.run_here", "run_app")
 
 
-class App(Declares, DeclaresTables, DeclaresTime, DeclaresJoins):
+class App(Declares, DeclaresTables, DeclaresTime, DeclaresJoins, DeclaresTableJoins):
     """An application: an id, and what is declared on it.
 
     `partitions` is the number of partitions of the topics it creates; the count of a topic that exists wins.
@@ -279,6 +281,22 @@ class App(Declares, DeclaresTables, DeclaresTime, DeclaresJoins):
         made = checked_late(replace(found, sources=tuple(dict.fromkeys(sides)), join=join))
         self._add_stored(join)
         self.processors[found.name] = made
+
+    def _add_table_join(
+        self, function: Callable[..., Any], left: Any, right: Any, others: Sequence[Any], options: Options, *, kind: Any
+    ) -> None:
+        found = self._called(function, others, options, leading=2)
+        what = f"table join {found.name}"
+        sides = [checked_table(self, what, side, self._table_of) for side in (left, right)]
+        join = TableJoin(found.name, sides[0], sides[1], kind)
+        not_writing(found.name, join.sides, found.others)
+        sources = tuple(side.source for side in join.sides if side.source is not None)
+        self.processors[found.name] = replace(found, sources=sources, table_join=join)
+
+    def _table_of(self, topic: Topic[Any, Any]) -> Any:
+        """The table of a topic, which is declared where it is not yet."""
+        known = self.tables.get(topic.name)
+        return known if known is not None and known.source is topic else self.table_of(topic)
 
     def _called(
         self, function: Callable[..., Any], others: Sequence[Any], options: Options, leading: int = 1

@@ -87,7 +87,7 @@ class TaskProcess:
         self._sources = sources_of(app, self._steps, self._tables)
         self._passing = passing_of(self, self._effects, self._on_error, position, self._tables, self._steps, partition)
         self._is_limited = any(source.max_ahead_ms is not None for source in self._sources.values())
-        self.keeps_time = self._passing is not None
+        self.keeps_time = any(app.tables[name].keeps_time for name in subtopology.tables)
         self.keeps_order = self.keeps_time or any(source.tables for source in self._sources.values())
         self._plain = plain_calls(self._steps, self._sources, self._unit, partition, self._on_error)
         self.needs_async = any(step.is_async for step in self._steps)

@@ -31,7 +31,7 @@ def unit_of(app: App, subtopology: Subtopology) -> str:
         for topic in app.processors[name].sources:
             steps.setdefault(topic.topic, []).append(app.processors[name].batch)
     if any(
-        app.tables[name].in_order for name in subtopology.tables
+        app.tables[name].is_ordered for name in subtopology.tables
     ):  # with what comes due in the past, and what its record writes
         return RUN if any(app.processors[name].batch for name in subtopology.processors) else RECORD
     sources = [topic for name in subtopology.processors for topic in app.processors[name].sources]

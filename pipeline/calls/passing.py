@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from pipeline.calls.effects import Effects
 from pipeline.calls.failed_calls import FailedCalls
-from pipeline.calls.steps import Item, Step, TimedStep, place
+from pipeline.calls.steps import DueRecord, Item, Step, TimedStep, place
+from pipeline.calls.table_joins import Changed, TableJoins
 from pipeline.definitions.join import JoinDef
 from pipeline.errors import PipelineError
-from pipeline.records import Headers, OutputRecord, RawRecord, SourceRecord
+from pipeline.records import OutputRecord, RawRecord, SourceRecord
 from pipeline.tables.view import TableView
 from pipeline.time.join_view import LEFT, RIGHT, Entry, JoinView, Pair
 from pipeline.time.position import BEFORE_DUE, Position
@@ -24,6 +25,8 @@ from pipeline.time.tables import DueCall
 from pipeline.time.timed_view import TimedView
 
 MOST_DUE = 10_000  # calls that calls of one stream time may make due, before it is taken for a loop
+
+MOST_CHAINED = 1_000  # changes of joined tables each of which made the next one, before that is taken for a loop
 
 
 class Host(Protocol):
@@ -36,17 +39,6 @@ class Host(Protocol):
 
     async def make(self, step: Step, item: Item) -> None:
         """A call, sync or async. Raises CallAgain, ProcessorFailed."""
-
-
-class DueRecord(NamedTuple):
-    """What is due, where a failed call needs a record. `where` names it for a person."""
-
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-    where: str
 
 
 class TooManyDue(PipelineError):
@@ -73,6 +65,7 @@ class Passing:
         on_error: FailedCalls,
         position: Position,
         views: Sequence[TimedView[Any, Any]],
+        joins: TableJoins,
         all_steps: Sequence[Step],
         task_partition: int,
     ) -> None:
@@ -81,6 +74,7 @@ class Passing:
         self._on_error = on_error
         self._position = position
         self._views = views
+        self._joins = joins
         self._steps: dict[str, list[Step]] = {}
         for step in all_steps:
             timed = step.processor.due or step.processor.join
@@ -156,6 +150,7 @@ class Passing:
     def undone(self) -> None:
         """A unit was undone."""
         self._position.undo()
+        self._joins.undone()
         for view in self._views:
             view.undone()
 
@@ -171,6 +166,8 @@ class Passing:
         assert isinstance(step, TimedStep)
         if step.processor.join is not None:
             await self._join(step, step.processor.join, item)
+        elif step.processor.table_join is not None:
+            await self._row(step, item)
         elif not self.is_late(step, item):
             step.belongs_to(item.record.key)
             await self._host.make(step, item)
@@ -211,8 +208,13 @@ class Passing:
         return _Under(view, due, iter(self._steps.get(view.spec.name, ())), is_chained)
 
     async def _happen(self, under: list[_Under]) -> None:
-        """The calls of what is due, the last first, and after each of them what it made due in the past."""
+        """The calls of what is due, the last first, and after each of them those of the joins whose tables it changed, and
+        of what it made due in the past."""
         while True:
+            changed = self._joins.next_change()
+            if changed is not None:
+                await self._call_joined(changed)
+                continue
             view = self._next(self._position.time_ms)
             if view is not None:
                 under.append(self._begin(view))
@@ -247,7 +249,32 @@ class Passing:
         finally:
             view.call_of(None)
 
-    # joins
+    # joins of tables
+
+    async def _row(self, step: TimedStep, item: Item) -> None:
+        """The call for a record that has changed a table of a topic."""
+        if item.raw.key is None:
+            return
+        made = self._joins.of_record(step, item)
+        if made is not None:
+            step.belongs_to(item.record.key)
+            await self._host.make(step, made)
+            await self._happen([])
+
+    async def _call_joined(self, changed: Changed) -> None:
+        """The call of a join for a change that a call has made."""
+        step, made = changed.step, self._joins.of_change(changed, self._position.time_ms)
+        if made is None:
+            return
+        if changed.depth > MOST_CHAINED:
+            problem = f"more than {MOST_CHAINED:,} changes of tables each made the next one"
+            self._on_error.failed(
+                step, made.topic, made.raw, TooManyDue(f"{problem}; let no join change what it is called for")
+            )
+        else:
+            await self._host.make(step, made)
+
+    # joins of streams
 
     async def _join(self, step: TimedStep, join: JoinDef, item: Item) -> None:
         """The matches of a record, by the other's time, then arrival."""
@@ -299,10 +326,13 @@ def passing_of(
     steps: Sequence[Step],
     task_partition: int,
 ) -> Passing | None:
-    """How time passes in a task, where something of it keeps time."""
+    """How time passes in a task, where something of it keeps time or is joined."""
     views = [table for table in tables.values() if isinstance(table, TimedView)]
     views.sort(key=lambda view: view.order)
-    return Passing(host, effects, on_error, position, views, steps, task_partition) if views else None
+    joins = TableJoins(steps, tables, task_partition)
+    if not views and not joins:
+        return None
+    return Passing(host, effects, on_error, position, views, joins, steps, task_partition)
 
 
 def _pair(side: int, record: Any, other: Any) -> Pair:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -19,8 +19,9 @@ from pipeline.definitions.processor import Processor
 from pipeline.definitions.timed import TimedDef
 from pipeline.definitions.topic_tables import GlobalTableDef
 from pipeline.errors import PipelineError
-from pipeline.records import OutputRecord, RawRecord, Record
+from pipeline.records import Headers, OutputRecord, RawRecord, Record
 from pipeline.sinks import LiveSink, Sent
+from pipeline.tables.observed import ObservedTable
 from pipeline.tables.view import TableView
 from pipeline.time.join_view import JoinView
 from pipeline.time.sliding_view import SlidingView
@@ -39,6 +40,17 @@ class Item(msgspec.Struct, frozen=True, gc=False):
     raw: RawRecord
     topic: str
     stream_ms: int
+
+
+class DueRecord(NamedTuple):
+    """What is due, or has changed, where a failed call needs a record. `where` names it for a person."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    where: str
 
 
 Arrived = tuple[str, RawRecord, Item | None]  # from which topic, as it came, and decoded where it can be read
@@ -246,8 +258,8 @@ class Step:
 
 
 class TimedStep(Step):
-    """A step of a task in which time passes: its windowed tables are at the time of the call, and a join's function takes
-    two records."""
+    """A step of a task in which time passes or tables are joined: its windowed tables are at the time of the call, and a
+    join's function takes two records."""
 
     def __init__(
         self, processor: Processor, policy: ErrorPolicy, *, tables: Mapping[str, TableView[Any, Any]], **rest: Any
@@ -262,7 +274,9 @@ class TimedStep(Step):
             found = tables[processor.join.name]
             assert isinstance(found, JoinView)
             self.join_view = found
+        if processor.join is not None or processor.table_join is not None:
             self.function = _with_a_pair(processor.function)
+        self.observed = [table for table in self.tables if isinstance(table, ObservedTable)]
 
     def belongs_to(self, key: Any) -> None:
         """Whose key the next call has: sliding windows go by the records of a key."""
@@ -272,6 +286,8 @@ class TimedStep(Step):
     def open(self, timestamp_ms: int, stream_ms: int, keys: Collection[bytes | None] = ()) -> Step:
         for view in self.timed:
             view.at_ms = None if self.processor.batch else timestamp_ms
+        for table in self.observed:
+            table.at_ms = timestamp_ms
         return super().open(timestamp_ms, stream_ms, keys)
 
 
@@ -291,7 +307,7 @@ def steps_of(
 ) -> dict[str, Step]:
     """The steps of a task by name, with these tables and outputs. `max_call_s`: where a processor has no timeout."""
     steps: dict[str, Step] = {}
-    is_timed = any(isinstance(table, TimedView) for table in tables.values())
+    is_timed = any(isinstance(table, TimedView) or app.tables[name].is_joined for name, table in tables.items())
     for name in subtopology.processors:
         processor = app.processors[name]
         steps[name] = (TimedStep if is_timed else Step)(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Typ
 from pipeline.errors import CodecError, DefinitionError, DefinitionUsed
 from pipeline.records import Record
 from pipeline.sinks import FakeSink, Sink, checked_headers
+from pipeline.tables.observed import ObservedTable
 from pipeline.tables.table import StoreView, Table, TableSpec, stored_pairs
 from pipeline.tables.view import TableView
 from pipeline.time.durations import duration_ms
@@ -229,10 +230,14 @@ class Stored(Declared[A_co]):
     route: Callable[[Any], Any] | None = None
     local: bool = False
     order = 0
+    is_joined = False  # a join of tables is called for each change of it
     keeps_time: ClassVar[bool] = False  # something of it closes, comes due or is over
-    in_order: ClassVar[bool] = (
-        False  # the calls of a task with it are one at a time, and those of a record count together
-    )
+    in_order: ClassVar[bool] = False  # see is_ordered
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the calls of a task that has it are one at a time, and those of a record count together."""
+        return self.in_order or self.is_joined
 
     @property
     def changelog(self) -> str:
@@ -328,6 +333,12 @@ class KeyedDef(Stored[A_co]):
 
 class TableDef(KeyedDef[Table[K, V]]):
     """A table: a dict of each task."""
+
+    def view(
+        self, store: StoreView, check_owner: Callable[[Any, bytes], None] | None, position: Position, *, announces: bool
+    ) -> TableView[Any, Any]:
+        kind = ObservedTable if self.is_joined else TableView
+        return kind(self.spec, store, check_owner)
 
     def fake(self) -> Table[K, V]:
         """A dict with the default, for a test of a function alone."""

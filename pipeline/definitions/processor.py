@@ -16,6 +16,7 @@ from typing import Any
 from pipeline.definitions.definition import Declared, Owner, Resource, Stored, Topic, aliases
 from pipeline.definitions.error_policy import WAIT, Choice, OnError
 from pipeline.definitions.join import JoinDef
+from pipeline.definitions.table_join import TableJoin
 from pipeline.definitions.timed import SessionDef, TimedDef, TimersDef, WindowedDef
 from pipeline.definitions.topic_tables import GlobalTableDef
 from pipeline.errors import DefinitionError
@@ -28,7 +29,8 @@ MOST_BACKOFF_S = 60.0  # the pause between two tries doubles up to this, or up t
 @dataclass(frozen=True, slots=True, eq=False)
 class Processor:
     """A function, what it reads, and what it is given. A re-key is one too: `function` is its `by`. `due`: it is called
-    for what closes or comes due there, and reads no topic; `join`: it is called with pairs of records of its sources."""
+    for what closes or comes due there, and reads no topic; `join`: it is called with pairs of records of its sources;
+    `table_join`: with pairs of rows of two tables, which topics write (its sources) or other processors."""
 
     name: str
     function: Callable[..., Any]
@@ -44,6 +46,7 @@ class Processor:
     backoff_s: float = 1.0
     due: TimedDef[Any] | None = None
     join: JoinDef | None = None
+    table_join: TableJoin | None = None
 
     @property
     def fits_beside(self) -> bool:
@@ -52,10 +55,11 @@ class Processor:
 
     @property
     def tables(self) -> tuple[Stored[Any], ...]:
-        """What it needs of the task's stores: those it is given, those it is called for, and those of its join."""
+        """What it needs of the task's stores: those it is given, those it is called for, and those that it joins."""
         given = [item for item in self.others if isinstance(item, Stored)]
-        behind = [item for item in (self.due, self.join) if item is not None and item not in given]
-        return (*given, *behind)
+        behind: list[Stored[Any]] = [item for item in (self.due, self.join) if item is not None]
+        behind += self.table_join.sides if self.table_join is not None else ()
+        return (*given, *(item for item in behind if item not in given))
 
     @property
     def globals(self) -> tuple[GlobalTableDef[Any, Any], ...]:
@@ -226,7 +230,7 @@ def checked_concurrency(
                 f"{option} cannot have {table.kind} {table.name!r}: what comes due between its calls comes in order, one "
                 "call at a time; leave concurrency= out"
             )
-        if isinstance(table, GlobalTableDef) or (isinstance(table, Stored) and table.in_order):
+        if isinstance(table, GlobalTableDef) or (isinstance(table, Stored) and table.is_ordered):
             raise DefinitionError(f"{option} cannot have {table.kind} {table.name!r}; leave concurrency= out")
         if isinstance(table, Stored) and (table.route is not None or table.local):
             kind = "route=" if table.route is not None else "local="

@@ -57,7 +57,9 @@ class TopicTableDef(Stored[TopicTable[K, V]]):
     def view(
         self, store: StoreView, check_owner: Callable[[Any, bytes], None] | None, position: Position, *, announces: bool
     ) -> TopicTableView[Any, Any]:
-        return TopicTableView(self.spec, store, self.versions_ms)
+        found: TopicTableView[Any, Any] = TopicTableView(self.spec, store, self.versions_ms)
+        found.is_observed = self.is_joined
+        return found
 
     def pairs(self, store: StoreView) -> Iterator[tuple[Any, Any]]:
         return TopicTableView[Any, Any](self.spec, store, None).range()

@@ -183,6 +183,7 @@ def build(app: Declarations, kept: Mapping[str, Any] | None) -> Topology:
     for piece in pieces:
         _check_time(piece)
         _check_ahead(piece)
+        _check_joined(piece)
     numbers = number([piece.names for piece in pieces], kept)
     if numbers is None:
         raise TopologyRefused(
@@ -212,12 +213,13 @@ def _pieces(app: Declarations) -> list[_Piece]:
         if processor.sources:
             groups.setdefault(root(f"topic {processor.sources[0].topic}"), []).append(processor)
     for processor in app.processors.values():
-        if processor.due is not None:
-            group = groups.get(root(f"table {processor.due.name}"))
+        if not processor.sources:
+            table = processor.due or processor.tables[-1]  # a join's tables come last
+            group = groups.get(root(f"table {table.name}"))
             if group is None:
                 raise TopologyError(
-                    f"app {app.id!r}: nothing that reads a topic writes {processor.due.kind} {processor.due.name!r}, so "
-                    f"{processor.name} would never be called; declare {processor.due.name!r} on a processor"
+                    f"app {app.id!r}: nothing that reads a topic writes {table.kind} {table.name!r}, so "
+                    f"{processor.name} would never be called; declare {table.name!r} on a processor"
                 )
             group.append(processor)
     pieces = [_piece(app, members) for members in groups.values()]
@@ -283,13 +285,24 @@ def _check_ahead(piece: _Piece) -> None:
 
 def _check_time(piece: _Piece) -> None:
     """What comes due comes in one order with all records of its task, so calls of the task are one at a time."""
-    timed = [table for processor in piece.processors for table in processor.tables if table.in_order]
+    timed = [table for processor in piece.processors for table in processor.tables if table.is_ordered]
     for processor in piece.processors if timed else ():
         if processor.concurrency > 1:
             raise DefinitionError(
                 f"{processor.name} has concurrency={processor.concurrency}, but {timed[0].kind} {timed[0].name!r} of the same "
                 "tasks goes by the order of all records, one call after the other; leave concurrency= out, or rekey into other "
                 "tasks"
+            )
+
+
+def _check_joined(piece: _Piece) -> None:
+    """A join is called right after the call that changed its table; a batch has many changes in one call of many times."""
+    for processor in piece.processors:
+        joined = [table for table in processor.tables if table.is_joined and table.source is None]
+        if processor.batch and joined:
+            raise DefinitionError(
+                f"{processor.name} has batch=True, but table {joined[0].name!r} is joined, and the join is called for each "
+                "change at its time; leave batch= out"
             )
 
 

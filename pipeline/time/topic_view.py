@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeVar
 from pipeline.errors import PipelineError
 from pipeline.records import RawRecord
 from pipeline.tables import expiry
+from pipeline.tables.observed import Row, RowChange
 from pipeline.tables.table import StoreView, Table, TableSpec, after_prefix
 from pipeline.tables.view import TableView
 from pipeline.time.timed_view import TIME_BYTES, Prefixed, read_time, time_bytes
@@ -53,6 +54,8 @@ class TopicTableView(TableView[K, V], TopicTable[K, V]):
         super().__init__(inner, store)
         self._keys = spec
         self.versions_ms = versions_ms
+        self.is_observed = False  # the change that each record makes is kept until the next one
+        self.change: RowChange | None = None
 
     def __setitem__(self, key: K, value: V) -> NoReturn:
         raise self._read_only()
@@ -96,8 +99,17 @@ class TopicTableView(TableView[K, V], TopicTable[K, V]):
 
     def take(self, raw: RawRecord, stream_ms: int) -> None:
         """A record has come; it counts with the unit that is open."""
-        if raw.key is not None:
-            self.layers.put(self.entries(raw, stream_ms), raw.timestamp_ms)
+        if raw.key is None:
+            return
+        before = self.row(raw.key) if self.is_observed else None
+        self.layers.put(self.entries(raw, stream_ms), raw.timestamp_ms)
+        if self.is_observed:
+            self.change = RowChange(raw.key, before, self.row(raw.key), raw.timestamp_ms)
+
+    def row(self, key: bytes) -> Row | None:
+        """The row of a key's bytes."""
+        raw = self._stored(LAST + key)
+        return None if raw is None else Row(raw[TIME_BYTES:], expiry.stream_time(raw[:TIME_BYTES]))
 
     def entries(self, raw: RawRecord, stream_ms: int) -> dict[bytes, bytes | None]:
         """What a record of the topic changes."""

@@ -61,6 +61,11 @@ class Play:
             self.topics[name] = self.app.topic(name, key=str, value=int)
         return self.topics[name]
 
+    def table_of(self, name: str) -> Any:
+        if name not in self.stored:
+            self.stored[name] = self.app.table_of(self.topic(name))
+        return self.stored[name]
+
     def note(self, text: str, out: Any, key: Any) -> None:
         """The call goes to a topic as well, for its time."""
         self.calls.append(text)
@@ -131,6 +136,17 @@ class Play:
         self.app.join(self.topic(rest[0]), self.topic(rest[1]), self.out, within=within, kind=kind, **options)(match)
         self.joins[name] = match
 
+    def declare_tables(self, name: str, rest: list[str]) -> None:
+        """`tables pairs left right outer`: a join of two topics as tables."""
+        kind = cast(Literal["outer"], rest[2])
+
+        def match(left: Any, right: Any, out: Any) -> None:
+            self.note(f"{name} {_pair(left, right)}", out, (left or right).key)
+
+        match.__name__ = name
+        left, right = (self.table_of(topic) for topic in rest[:2])
+        self.app.table_join(left, right, self.out, kind=kind)(match)
+
     # commands
 
     def records(self, commands: Commands) -> list[tuple[str, str | None, int, int | None]]:
@@ -170,8 +186,19 @@ class Play:
         return results
 
     def _late(self, driver: Driver) -> dict[str, int]:
-        late = {name: driver.late(table) for name, table in self.stored.items() if table.kind == "table"}
+        late = {
+            name: driver.late(table)
+            for name, table in self.stored.items()
+            if table.kind == "table" and table.keeps_time
+        }
         return {**late, **{name: driver.late(function) for name, function in self.joins.items()}}
+
+
+def _pair(left: Any, right: Any) -> str:
+    if left is not None and left.value is None:
+        return f"{left.key} taken back" + (" (with a second record)" if right is not None else "")
+    one, two = (None if record is None else f"{record.value}@{record.timestamp_ms}" for record in (left, right))
+    return f"{(left or right).key} {one} {two}"
 
 
 def _shown(key: Any, value: Any) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from pipeline.calls.passing import Passing
+from pipeline.definitions.table_join import TableJoin
+from pipeline.tables.observed import Row
 from pipeline.time import join_view, session_view
 from pipeline.time.due_index import DueIndex
 from pipeline.time.join_view import JoinView
@@ -17,10 +19,12 @@ from pipeline.time.session_view import SessionsView
 from pipeline.time.sliding_view import SlidingView
 from pipeline.time.timed_view import time_bytes
 from pipeline.time.timer_view import TimersView
+from pipeline.time.topic_view import TopicTableView
 from pipeline.time.window_view import WindowsView
 from tests.time.scenario import Play, parsed
 
 FILES = sorted(Path(__file__).parent.glob("*.txt"))
+NO_ROW = Row(bytes(8), 0)
 Patch = Callable[[pytest.MonkeyPatch], Any]
 
 
@@ -95,6 +99,11 @@ RULES: dict[str, Patch] = {
     "the left side comes before the right one": of(
         join_view.JoinView, "_place", lambda real: lambda self, index: _sides_swapped(real(self, index))
     ),
+    "a result that is no more is taken back": of(
+        TableJoin, "has_result", lambda real: lambda self, *rows: real(self, *rows) or not any(rows)
+    ),
+    "a table's row without another is no result of an inner join": of(TableJoin, "has_result", always(True)),
+    "a tombstone leaves no row": of(TopicTableView, "row", lambda real: lambda self, key: real(self, key) or NO_ROW),
     "matches come by the other's time": of(
         JoinView, "matches", lambda real: lambda self, *a: list(reversed(real(self, *a)))
     ),

@@ -28,6 +28,7 @@ near = app.table("near", key=str, value=int, default=int, window=Sliding(minutes
 visits = app.table("visits", key=str, value=int, default=int,
                    window=Session(gap=timedelta(minutes=30), merge=lambda earlier, later: earlier + later))
 silent = app.timers("silent", key=str)
+sums = app.table("sums", key=str, value=int, default=int)
 rates = app.global_table(ships)
 counts = app.table_of(beats, versions=timedelta(minutes=5), alias="counts")
 """
@@ -66,6 +67,12 @@ def left(beat: Record[str, int], ship: Record[str, float] | None) -> None: ...
 @app.join(beats, ships, within=timedelta(hours=1), kind="outer")
 def outer(beat: Record[str, int] | None, ship: Record[str, float] | None) -> None: ...
 
+@app.table_join(counts, ships, out)
+def both(beat: Record[str, int], ship: Record[str, float] | None, out: Sink[str, str]) -> None: ...
+
+@app.table_join(sums, counts, kind="outer", on_error="skip")
+def either(beat: Record[str, int] | None, ship: Record[str, int] | None) -> None: ...
+
 @app.processor(beats, rates, counts)
 def price(beat: Record[str, int], ships: TopicTable[str, float], counts: TopicTable[str, int]) -> None:
     one: float = ships["usd"]
@@ -99,6 +106,15 @@ def a(beat: Record[str, int], ship: Record[str, float] | None) -> None: ...""",
     "sides swapped": """
 @app.join(beats, ships, within=timedelta(hours=1))
 def a(ship: Record[str, float], beat: Record[str, int]) -> None: ...""",
+    "None of a join of tables": """
+@app.table_join(counts, ships)
+def a(beat: Record[str, int], ship: Record[str, float]) -> None: ...""",
+    "sides of tables swapped": """
+@app.table_join(counts, ships)
+def a(ship: Record[str, float], beat: Record[str, int] | None) -> None: ...""",
+    "a windowed table in a join of tables": """
+@app.table_join(counts, hourly)
+def a(beat: Record[str, int], other: Record[str, int] | None) -> None: ...""",
     "timers of another key": """
 @app.processor(beats, silent)
 def a(beat: Record[str, int], silent: Timers[int]) -> None: ...""",
