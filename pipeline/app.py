@@ -161,7 +161,7 @@ class App(Declares, DeclaresTables, DeclaresTime, DeclaresJoins, DeclaresTableJo
     @overload
     def resource(self, factory: Callable[[], T], /) -> Resource[T]: ...
     def resource(self, factory: Callable[[], Any], /) -> Resource[Any]:
-        """Declare a function that makes something from outside, once per worker. One that yields it (plain or async)
+        """Declare a function that makes a client, a model or a pool, once per worker. One that yields it (plain or async)
         goes on after the yield when the worker closes; opened in the order of declaration, closed in reverse."""
         resource: Resource[Any] = Resource(self, factory.__name__, factory)
         self._register(self.resources, resource)

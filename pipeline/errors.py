@@ -16,7 +16,7 @@ class PipelineError(Exception):
 
 
 class DefinitionError(PipelineError):
-    """Something is declared wrongly; raised while the user's module is imported."""
+    """A definition is wrong; raised while the user's module is imported."""
 
     exit_code = 2
 

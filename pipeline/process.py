@@ -47,7 +47,7 @@ class TaskProcess:
     a call is to be made again: then give it the records that are `left` once its delay is over.
 
     `partitions` gives the partition count of every topic that is written to. `resources` are those of the worker, by
-    name, and global tables; `max_call_s` is the timeout of async calls that have none of their own; `rests`: False where nobody waits between
+    name, and global tables; `max_call_s` is the timeout of async calls that have none of their own; `rests`: False where the caller does not wait between
     tries: an error that waits ends the run. After an error other than ProcessorFailed of the user's code (a store that cannot be read) drop the object.
     """
 
@@ -65,10 +65,10 @@ class TaskProcess:
     ) -> None:
         self.task = f"{subtopology.number}_{partition}"
         self.partition = partition
-        self.finished = 0  # records of the latest run that are completed; read by whoever watches a long call
+        self.finished = 0  # records of the latest run that are completed; read by the watch of long calls
         self._partitions = partitions
         self.again: CallAgain | None = None
-        self.waiting: Waiting | None = None  # for something outside: what an operator should know
+        self.waiting: Waiting | None = None  # for a client outside: what an operator should know
         position = Position()
         self._tables = tables_of(app, subtopology, partition, stores, position)
         self._stream_time_ms = max((table.stream_ms for table in self._tables.values()), default=-1)

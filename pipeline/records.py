@@ -1,4 +1,4 @@
-"""What goes through a processor: records in, records out. One rule: they are values; nobody changes one.
+"""What goes through a processor: records in, records out. One rule: they are values, and never changed.
 
 `Record` is what a user function sees; `RawRecord` is what the log gives (its own class fits the protocol);
 `OutputRecord` is what a task wants written.

@@ -1,6 +1,6 @@
 """The rules of single calls: which of them count only together, and how a user's function is called and awaited.
 
-One rule: a sync function that returns something to await is an error, never a call that did nothing. Used by
+One rule: a sync function that returns an awaitable is an error, never a call that did nothing. Used by
 `pipeline.process` alone.
 """
 

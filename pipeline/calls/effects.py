@@ -77,7 +77,7 @@ class Effects:
         self._late: dict[str, int] = {}
         self._late_before: dict[str, int] = {}
         self.passing: UnitOfTime | None = None
-        self._due = False  # something due was completed since the last take
+        self._due = False  # a due call was completed since the last take
         self._positions: dict[str, int] = {}
         self._processed: Counter[str] = Counter()
         self.reached: dict[str, int] = {}  # of each topic the offset after the last completed record, collected or not
@@ -131,7 +131,7 @@ class Effects:
         return bool(self._positions) or self._due
 
     def time_passed(self, stream_time_ms: int) -> None:
-        """Time has come to here without a record, or something due has happened."""
+        """Time has come to here without a record, or a due call is completed."""
         self._due = True
         self.stream_time_ms = max(self.stream_time_ms, stream_time_ms)
         if self.passing is not None:

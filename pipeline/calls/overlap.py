@@ -42,7 +42,7 @@ class Calls(Protocol):
         """A record's calls count."""
 
     def waits(self, waiting: Waiting | None) -> None:
-        """A call waits for something outside; None: it waits no more."""
+        """A call waits for a client outside; None: it waits no more."""
 
 
 class _Entry:
@@ -61,7 +61,7 @@ class _Entry:
 
 
 class Overlap:
-    """One run. `goes_on`: whether calls may begin; `rests`: False where nobody waits between
+    """One run. `goes_on`: whether calls may begin; `rests`: False where the caller does not wait between
     tries, and an error that waits ends the run."""
 
     def __init__(

@@ -47,7 +47,7 @@ class TooManyDue(PipelineError):
 
 @dataclass(slots=True)
 class _Under:
-    """Something due whose calls are under way."""
+    """A due timer, window or join record whose calls are under way."""
 
     view: TimedView[Any, Any]
     due: DueCall
@@ -119,7 +119,7 @@ class Passing:
         return not self._host.finished or not self.separates(raw.timestamp_ms)
 
     async def run_parts(self, records: Sequence[tuple[str, RawRecord]], goes_on: Callable[[], bool]) -> None:
-        """Records of batches, cut wherever something happens, closes or expires between them. Raises CallAgain,
+        """Records of batches, cut wherever a timer, a close or an expiry lies between them. Raises CallAgain,
         ProcessorFailed."""
         done = 0
         try:
@@ -140,7 +140,7 @@ class Passing:
         self._position.settle()
 
     def separates(self, timestamp_ms: int) -> bool:
-        """Whether something happens, or closes or expires in a table of a batch, before a time: the batch ends there."""
+        """Whether a timer, a close or an expiry of a table of a batch lies before a time: the batch ends there."""
         return self._next(timestamp_ms) is not None or any(view.changes_before(timestamp_ms) for view in self._cut_by)
 
     def settle(self) -> None:
@@ -326,7 +326,7 @@ def passing_of(
     steps: Sequence[Step],
     task_partition: int,
 ) -> Passing | None:
-    """How time passes in a task, where something of it keeps time or is joined."""
+    """How time passes in a task that has timed tables or joins."""
     views = [table for table in tables.values() if isinstance(table, TimedView)]
     views.sort(key=lambda view: view.order)
     joins = TableJoins(steps, tables, task_partition)

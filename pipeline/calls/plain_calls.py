@@ -21,7 +21,7 @@ FAILURES = (Exception, SystemExit)
 
 
 class Progress(Protocol):
-    """How many records of the run are completed; read by whoever watches a long call."""
+    """How many records of the run are completed; read by the watch of long calls."""
 
     finished: int
 

@@ -1,6 +1,6 @@
 """When a call that raised is made again: `retries=`, `backoff=`, and errors that wait for a client to come back.
 
-One rule: what counts here is nothing but how often the call of a record has failed in this process; nobody waits here.
+One rule: what counts here is nothing but how often the call of a record has failed in this process; waiting is the caller's.
 TaskProcess ends its run with CallAgain and keeps what was completed; who runs it waits, and gives it the record again.
 """
 

@@ -146,7 +146,7 @@ class Step:
             sink.timestamp_ms = timestamp_ms
 
     def batch(self, items: Sequence[Item]) -> list[Record[Any, Any]]:
-        """The records of a batch for the function; a plain list where nobody can tell the difference."""
+        """The records of a batch for the function; a plain list where the function cannot see a difference."""
         records = [item.record for item in items]
         return Batch(records, self.looked_at) if self.sinks else records
 
@@ -244,7 +244,7 @@ class Step:
             sink.closed = True
 
     def send_rekeyed(self, record: Record[Any, Any], raw: RawRecord) -> None:
-        """The call of a re-key: the same record under another key; unless told otherwise the value's bytes go as
+        """The call of a re-key: the same record under another key; without other options the value's bytes go as
         they came, so that fields unknown to this version are not lost."""
         sink = self.rekey
         assert sink is not None

@@ -108,7 +108,7 @@ class Changed(NamedTuple):
 
 
 class TableJoins:
-    """The joins of tables of a task, by step, and the changes of its tables that are to be told to them."""
+    """The joins of tables of a task, by step, and the changes of its tables that they are to be called for."""
 
     def __init__(self, steps: Sequence[Step], tables: Mapping[str, Any], partition: int) -> None:
         self._calls: dict[str, TableJoinCalls] = {}

@@ -1,4 +1,4 @@
-"""What an app declares, as those read it who make something of all of it: the topology, the description.
+"""What an app declares, as the topology and the description read it, which are made from all of it.
 
 One rule: it reads and declares nothing. App is the one implementation; who asks for this knows no more of it.
 """

@@ -1,6 +1,6 @@
 """How a stream join is declared, for type checkers: `@app.join(left, right, *others, within=..., kind=...)`.
 
-One rule: the kind decides which of the two records may be None, and the checker says so (`pipeline.definitions.declare_processor` for the
+One rule: the kind decides which of the two records may be None, and the type checker enforces it (`pipeline.definitions.declare_processor` for the
 rest). The overloads go up to five declared things; more are checked when the module is imported.
 """
 
@@ -32,7 +32,7 @@ _ZERO = timedelta(0)
 
 
 class JoinOptions(Options, total=False):
-    """What may be said of a join's calls."""
+    """Options of a join's calls."""
 
     grace: timedelta
     on_late: OnLate

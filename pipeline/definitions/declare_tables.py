@@ -22,7 +22,7 @@ V = TypeVar("V")
 
 
 class Options(TypedDict, total=False):
-    """What may be said of any table."""
+    """Options of any table."""
 
     default: Callable[[], Any] | None
     route: Callable[[Any], Any] | None
@@ -32,7 +32,7 @@ class Options(TypedDict, total=False):
 
 
 class WindowOptions(Options, total=False):
-    """What may be said of a table of windows."""
+    """Options of a table of windows."""
 
     grace: timedelta
     retain: timedelta | None

@@ -27,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Options(TypedDict, total=False):
-    """What may be said of any function's calls."""
+    """Options of any function's calls."""
 
     alias: Name
     on_error: OnError | None

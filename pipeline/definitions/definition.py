@@ -231,7 +231,7 @@ class Stored(Declared[A_co]):
     local: bool = False
     order = 0
     is_joined = False  # a join of tables is called for each change of it
-    keeps_time: ClassVar[bool] = False  # something of it closes, comes due or is over
+    keeps_time: ClassVar[bool] = False  # its windows close, its timers come due, or its join records are over
     in_order: ClassVar[bool] = False  # see is_ordered
 
     @property
@@ -252,7 +252,7 @@ class Stored(Declared[A_co]):
     def view(
         self, store: StoreView, check_owner: Callable[[Any, bytes], None] | None, position: Position, *, announces: bool
     ) -> TableView[Any, Any]:
-        """The table of a task. `announces`: somebody is called for what closes or comes due."""
+        """The table of a task. `announces`: a function is called for what closes or comes due."""
         return TableView(self.spec, store, check_owner)
 
     def pairs(self, store: StoreView) -> Iterator[tuple[Any, Any]]:
@@ -346,7 +346,7 @@ class TableDef(KeyedDef[Table[K, V]]):
 
 
 class Resource(Declared[A_co]):
-    """Something outside (a client, a model, a pool): made once per worker by `factory`, see `resources`."""
+    """A client, a model or a pool: made once per worker by `factory`, see `resources`."""
 
     kind = "resource"
 

@@ -1,5 +1,5 @@
 """What becomes of a record whose call failed: `on_error`, by the class of the error. One rule: the nearest class that is
-named decides, first on the processor, then on the app; an error that nobody names goes by the rest.
+named decides, first on the processor, then on the app; an error that is named nowhere goes by the rest.
 
     on_error={ConnectionError: "wait", ValueError: letters}
 """

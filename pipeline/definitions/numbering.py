@@ -2,7 +2,7 @@
 
 Pure matching of name sets: a piece keeps the number it has most tables (then topics) in common with. Where a piece was
 split, the part with the state keeps the number; where two were joined, one number rests. Resting numbers keep their
-names, so going back to the older version gives them back; no number is ever given to something new.
+names, so going back to the older version gives them back; no number is ever given to a new name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A processor as declared, and the checks of its declaration. One rule: what is wrong is said at import time.
+"""A processor as declared, and the checks of its declaration. One rule: what is wrong is refused at import time.
 
 `bind` compares the function's parameters with what is declared, in order: the first takes the record (or, with
 `batch=True`, the records) under any name; the others carry the names of the tables, sinks and resources.
@@ -255,7 +255,7 @@ def checked_batch(name: str, batch: Any, others: Sequence[Declared[Any]]) -> boo
 
 
 def awaits(function: Callable[..., Any]) -> bool:
-    """Whether calling it gives something to await."""
+    """Whether calling it gives an awaitable."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 

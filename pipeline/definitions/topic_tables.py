@@ -1,6 +1,6 @@
 """Tables that are a topic: `app.table_of(topic)`, of the task's own partition, and `app.global_table(topic)`, of all.
 
-One rule: processors read them and nobody writes them but by sending to the topic. The records of a table of a topic are
+One rule: processors read them, and they change only by records sent to the topic. The records of a table of a topic are
 records of the task, in their order; those of a global table belong to no task and move no time.
 """
 

@@ -81,7 +81,7 @@ def _value(codec: Codec[Any], raw: msgspec.Raw) -> bytes | None:
         except CodecError:
             if not data.startswith(b'"'):
                 raise
-            data = _text.decode(data).encode()  # JSON that somebody wrote as text: it is what it says
+            data = _text.decode(data).encode()  # a JSON string whose text is JSON: the value is that text
             codec.decode(data)
         return data
     return encoded(codec, msgspec.json.decode(data))

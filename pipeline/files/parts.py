@@ -50,7 +50,7 @@ def files(patterns: Sequence[str]) -> list[str]:
 
 
 def _named(pattern: str) -> list[str]:
-    """Names that begin with a dot are found where the pattern says so, as in a shell."""
+    """Names that begin with a dot are found where the pattern begins with one, as in a shell."""
     return glob.glob(pattern, recursive=True)  # noqa: PTH207 - a pattern may be absolute
 
 

@@ -46,7 +46,7 @@ def opened(name: str) -> IO[bytes]:
 class Tail:
     """The lines of a file that follow a position, with the digest of all that was read up to the last mark.
 
-    Whoever reads marks what it has understood: lines of a row that is not one are not counted as read.
+    The reader marks what it has understood: lines of a row that is not one are not counted as read.
     """
 
     def __init__(self, file: IO[bytes]) -> None:

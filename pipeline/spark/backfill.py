@@ -200,7 +200,7 @@ class Run:
 
     async def _after_own(self, records: Mapping[Partition, Sequence[NewRecord]]) -> dict[Partition, int]:
         """Where live processing goes on: what the app has sent into its own inputs is processed, too. Raises
-        RefusedBySafety where somebody else wrote into those, because one position cannot leave that out."""
+        RefusedBySafety where another producer wrote into those, because one position cannot leave that out."""
         until = self._inputs.until
         own = {p for p in until if p.topic in followed(self._prepared)}
         moved = sorted(p for p, end in (await self._log.ends(sorted(own))).items() if end != until[p])

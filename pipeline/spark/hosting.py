@@ -1,7 +1,7 @@
 """`orchestrator run --on spark`: instances as long-running Spark tasks. Spark gives slots, the coordinator gives tasks.
 
 One rule: one Spark job an instance, so that Spark starts again the one that crashed (a retry of its task) and no other
-notices. An instance is told to stop by a signal to its process, and ends in order; cancelling its job is for one that
+notices. An instance is stopped by a signal to its process, and ends in order; cancelling its job is for one that
 does not. The coordinator lives in an instance, never in the driver.
 """
 
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger("orchestrator.hosting")
-SPARE_SLOTS = 64  # a slot of local[N] is a thread that nobody starts before it is used
+SPARE_SLOTS = 64  # a slot of local[N] is a thread that is not started before it is used
 FAILURES = 4  # crashes of one task before its job fails; the fleet submits it anew then
 LOOK_S = 0.1
 CANCEL_S = 10.0  # a job that Spark has not ended by then: its process is killed all the same
-ALONE_S = 20.0  # Spark's end tells the instances to stop; one that has not by then is killed
+ALONE_S = 20.0  # Spark's end stops the instances; one that runs on after this time is killed
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 STDERR_BYTES = 4_000
-CLOCK_MS = 20  # the kernel tells when a process began in steps of 10 ms
+CLOCK_MS = 20  # the kernel counts the start of a process in steps of 10 ms
 STDERR = "stderr.log"
 
 
@@ -169,7 +169,7 @@ class SparkHandle:
             alone = is_gone(self._session)
             if not alone and self._killing is None:
                 log.warning("%s: %s", self._spec.instance, failure(self._session, error))
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: there is no waiter any more
             self._loop.call_soon_threadsafe(self._finish, int(code), written, alone)
 
     def _finish(self, code: int, written: str, alone: bool) -> None:
@@ -217,7 +217,7 @@ def process_of(journal: Path, since_ms: int) -> int | None:
     """The process of an instance started at `since_ms` or later, if it runs: its journal knows, Spark does not.
 
     Numbers of processes are given again, soon on a busy host: one that began after its line in the journal was written
-    is a stranger, and a signal would end somebody else's work.
+    is another program's, and a signal would end that.
     """
     try:
         lines = journal.read_text().splitlines()
@@ -296,7 +296,7 @@ async def _on_spark(spec: InstanceSpec, count: int, master: str) -> int:
 
     def on_signal(number: int) -> None:
         received.append(number)
-        if beginning is not None:  # until the fleet hears the signals itself
+        if beginning is not None:  # until the fleet handles the signals itself
             beginning.cancel()
 
     for number in SIGNALS:

@@ -55,7 +55,7 @@ def find_java_home() -> Path | None:
 
 
 def java_version(java: str) -> int | None:
-    """The major version that a java binary tells, or None where it does not run."""
+    """Returns the major version that a java binary prints, or None where it does not run."""
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):

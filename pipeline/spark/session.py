@@ -105,7 +105,7 @@ def spark_session(name: str, master: str, *, settings: Mapping[str, str] | None 
 
 
 def _reason(log: Path, error: Exception) -> str:
-    """Why Spark did not start: the last thing that Java said before it ended, or what was raised here."""
+    """Why Spark did not start: the last line that Java wrote before it ended, or what was raised here."""
     lines = _start_log(log).read_text(errors="replace").splitlines()
     reasons = [line.rpartition("Exception: ")[2] for line in lines if "Exception: " in line]
     return reasons[-1].strip() if reasons else type(error).__name__
@@ -191,7 +191,7 @@ def stop(session: Any) -> None:
 
 
 def forget_failure(session: Any) -> None:
-    """The failure was wanted (a cancelled job): nobody will read its log."""
+    """The failure was wanted (a cancelled job): its log is not needed."""
     (_folder(session) / KEEP).unlink(missing_ok=True)
 
 

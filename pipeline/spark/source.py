@@ -43,7 +43,7 @@ class Source(msgspec.Struct, frozen=True):
     archive: str
 
     def folder(self) -> Path:
-        """On an executor: where the source lies. Whoever comes first unpacks it."""
+        """On an executor: where the source lies. The first task that comes unpacks it."""
         from pyspark import SparkFiles
 
         archive = Path(SparkFiles.get(self.archive))

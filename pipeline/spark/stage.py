@@ -165,7 +165,7 @@ class _Running:
                     await self._some(process, rows[at : at + RUN_RECORDS])
 
     def _check(self, batch: pa.RecordBatch) -> None:
-        """Whatever Spark's planner did: rows of another task would be counted where nobody looks for them."""
+        """Whatever Spark's planner did: rows of another task would be counted where they are not looked for."""
         strangers = set(batch.column("pid").to_pylist()) - {self._partition}
         if strangers:
             raise StageFailed(f"task {self._facts.task} was given rows of partition {min(strangers)}; report it")

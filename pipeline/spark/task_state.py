@@ -37,7 +37,9 @@ class TaskState:
         while sum(store.memory_bytes for store in self.stores.values()) > self._limit_bytes:
             table = max(self.stores, key=lambda name: self.stores[name].memory_bytes)
             if self._folder is None:
-                local = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]  # Spark tells its disks to its workers
+                local = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[
+                    0
+                ]  # Spark passes its disks to its workers
                 self._folder = Path(tempfile.mkdtemp(prefix="stream-orchestrator-", dir=local or None))
             self.stores[table].spill(RocksDbStore(self._folder / table, stamp={}, cache=self._budget))
 
@@ -54,7 +56,7 @@ class TaskState:
 
 
 class HistoryStore:
-    """One table: a dict, sorted when somebody asks for a range; once it has spilled, a RocksDB without any offset."""
+    """One table: a dict, sorted when a range is asked for; once it has spilled, a RocksDB without any offset."""
 
     def __init__(self) -> None:
         self._data: dict[bytes, bytes] = {}

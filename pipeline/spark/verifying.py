@@ -165,7 +165,9 @@ def _compare(
         for topic in sorted(name for name in sinks if prepared.topics[name].kind != "repartition"):
             paths = [str(path) for path in computed.outputs(topic)]
             check = _compare_outputs(session, topic, paths, _written(session, inputs, moment, topic))
-            if topic in read:  # what others produced into it cannot be told from what the app wrote twice: it fails too
+            if (
+                topic in read
+            ):  # what others produced into it cannot be distinguished from what the app wrote twice: it fails too
                 check["check"] += " (the app reads it too: records of others count as doubled)"
             checks.append(check)
             say(_line(checks[-1]))

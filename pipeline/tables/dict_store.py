@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 
 class DictStore:
-    """A StoreView over a dict, sorted when somebody asks for a range."""
+    """A StoreView over a dict, sorted when a range is asked for."""
 
     def __init__(self) -> None:
         self.data: dict[bytes, bytes] = {}

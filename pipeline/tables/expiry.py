@@ -1,6 +1,6 @@
 """What an expiring table stores: values behind the time of their last write, and the task's stream time beside them.
 
-One rule: nobody else knows this form; whoever shows, asks or compares stored bytes reads them here.
+One rule: no other module knows this form; what shows, queries or compares stored bytes reads them here.
 """
 
 from __future__ import annotations

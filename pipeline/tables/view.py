@@ -177,7 +177,7 @@ class TableView(Table[K, V]):
 
     @property
     def is_touched(self) -> bool:
-        """Whether the call has anything in its hands that could be a write."""
+        """Whether the call holds a value that it may have changed."""
         return bool(self._live)
 
     def apply(self, changes: dict[bytes, bytes | None], timestamp_ms: int) -> None:
@@ -354,7 +354,7 @@ class TableView(Table[K, V]):
     def _sweep(self, stream_ms: int) -> None:
         """Write tombstones for what has expired, some keys at a time, so that the state does not grow for ever.
 
-        Nobody can see when: an expired key is absent for readers at once.
+        When it is done cannot be seen: an expired key is absent for readers at once.
         """
         seen, expired = 0, []
         last: bytes | None = None

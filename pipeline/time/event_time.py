@@ -60,7 +60,7 @@ class EventTime:
             return raw
         try:
             at_ms = self.of(self._codec.decode(raw.value))
-        except Exception:  # noqa: BLE001 - the user's codec and function may raise anything; it is said when its turn comes
+        except Exception:  # noqa: BLE001 - the user's codec and function may raise anything; it is reported when its turn comes
             return raw
         return SourceRecord(raw.offset, at_ms, raw.key, raw.value, raw.headers)
 

@@ -1,4 +1,4 @@
-"""The records of a join that are not over: one stored table for both sides. Nobody but the join sees it.
+"""The records of a join that are not over: one stored table for both sides, which the join alone sees.
 
 One rule: a record matches while it is not over, is announced once where nothing matched, and is forgotten when the task's
 position has passed its end. Stored: side + key with its length + time + offset -> value and headers, and for the order
@@ -71,7 +71,7 @@ class JoinView(TimedView[bytes, bytes]):
         self.sides = sides
         self.grace_ms = grace_ms
         self.partition = 0  # of the task: where its records are from
-        self._known_entries: dict[bytes, list[Entry]] = {}  # with all of which something is not in the store yet
+        self._known_entries: dict[bytes, list[Entry]] = {}  # of keys with entries that are not in the store yet
         self._waiting: dict[bytes, list[bytes]] = {}  # the same, after an undo
         self._ends = tuple(DueIndex(self.scan, self._is_alone, head, _AFTER[head]) for head in _ENDS)
         self._old = tuple(DueIndex(self.scan, self.is_stored, head, _AFTER[head]) for head in _ENDS)

@@ -57,7 +57,7 @@ class _Met:
 
 
 class SessionsView(TimedView[tuple[int, K], V]):
-    """See the module. `spec` is that of the keys as the user has them; `announces`: somebody is called when one closes."""
+    """See the module. `spec` is that of the keys as the user has them; `announces`: a function is called when one closes."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class SessionsView(TimedView[tuple[int, K], V]):
         self._expires_after_ms = windows.gap_ms + retain_ms
         self._announces = announces
         self._is_direct = False  # what a call holds is not what is stored
-        self._by_key: dict[bytes, list[Bounds]] = {}  # with all of which something is not in the store yet
+        self._by_key: dict[bytes, list[Bounds]] = {}  # of keys with sessions that are not in the store yet
         self._waiting: dict[bytes, list[bytes]] = {}  # the same, after an undo
         self._met: dict[bytes, _Met] = {}
         first = max(0, position.time_ms - self._closes_after_ms)

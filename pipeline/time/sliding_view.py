@@ -59,7 +59,7 @@ class SlidingView(WindowsView[K, V]):
         super().__init__(spec, store, position, order, check_owner, **rest)
         self._is_direct = False  # what a call holds is not what is stored
         self.record_key: Any = None
-        self._by_key: dict[bytes, list[Bounds]] = {}  # with all of which something is not in the store yet
+        self._by_key: dict[bytes, list[Bounds]] = {}  # of keys with windows that are not in the store yet
         self._waiting: dict[bytes, list[bytes]] = {}  # the same, after an undo
         self._kept_ms = max(self.retain_ms, self.grace_ms + self.windows.longest_ms)
         self._plans: dict[tuple[bytes, int], _Plan] = {}

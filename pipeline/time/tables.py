@@ -89,7 +89,7 @@ class ClosedWindow(msgspec.Struct, Generic[K_co, V_co], frozen=True):
 
 
 class DueCall(NamedTuple):
-    """Something that is due: where it stands in the order of what happens, what the function is given (two records of a
+    """A due timer, window or join record: where it stands in the order of what happens, what the function is given (two records of a
     join as a pair), the time that the call has, and key and value as they are stored."""
 
     place: tuple[int, int, bytes]

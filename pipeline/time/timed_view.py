@@ -84,7 +84,7 @@ class TimedView(TableView[K, V]):
         return None
 
     def next_due(self) -> DueCall:
-        """What comes due next, where something does."""
+        """Returns what comes due next; None where nothing does."""
         raise AssertionError(f"nothing of {self.spec.name!r} comes due")
 
     def begin(self, due: DueCall) -> None:
@@ -99,14 +99,14 @@ class TimedView(TableView[K, V]):
         return f"a record of {self.spec.name!r} that nothing matched"
 
     def changes_before(self, timestamp_ms: int) -> bool:
-        """Whether something of it closes or expires before a time: a batch that has it ends there."""
+        """Whether a window of it closes or expires before a time: a batch that has it ends there."""
         return False
 
     def call_of(self, due: DueCall | None) -> None:
         """Whose call this is; None: its call has ended."""
 
     def undone(self) -> None:
-        """Writes that were made since something was settled never were."""
+        """Discards writes that were made since the last settled call."""
         for index in self.indexes():
             index.reset()
 
@@ -115,7 +115,7 @@ class TimedView(TableView[K, V]):
         """What must be read again when writes were undone."""
 
     def forget_expired(self) -> None:
-        """Writes tombstones for what has expired, and nobody can see any more."""
+        """Writes tombstones for what has expired, and can no longer be read."""
 
     def collect(self, stream_ms: int) -> tuple[dict[bytes, bytes | None], int]:
         self.forget_expired()

@@ -40,7 +40,7 @@ class WindowKeys:
 
 
 class WindowsView(TimedView[tuple[int, K], V]):
-    """See the module. `spec` is that of the keys as the user has them; `announces`: somebody is called when one closes."""
+    """See the module. `spec` is that of the keys as the user has them; `announces`: a function is called when one closes."""
 
     def __init__(
         self,

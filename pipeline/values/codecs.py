@@ -105,7 +105,7 @@ class JsonCodec:
     """Whatever msgspec decodes, as JSON. Sets are sorted, so that one value gives one text on every machine.
 
     A value must be of the declared type: checked by class where the type is a class, else by decoding it again
-    (a value that nobody can read back must not reach the log). Fields inside a class are left to the type checker.
+    (a value that cannot be read back must not reach the log). Fields inside a class are left to the type checker.
     """
 
     def __init__(self, type_: Any, *, key: bool = False) -> None:
@@ -113,7 +113,7 @@ class JsonCodec:
         try:
             self.schema: dict[str, Any] = msgspec.json.schema(type_)
             self._decoder = msgspec.json.Decoder(type_)
-        except KeyError as error:  # msgspec tells types apart by their names
+        except KeyError as error:  # msgspec distinguishes types by their names
             raise DefinitionError(f"two types inside {type_name(type_)} are called {error}; rename one") from None
         except (TypeError, RuntimeError) as error:
             reason = str(error).strip().splitlines()[-1]
@@ -229,7 +229,7 @@ def _is_dict(spec: Any) -> bool:
 
 
 def _plain(type_: type) -> bool:
-    """Types whose instances tell nothing of what is inside (list, dict, Any's object): checked by decoding."""
+    """Types whose instances do not show what is inside (list, dict, Any's object): checked by decoding."""
     return type_ in {Any, list, dict, tuple, set, frozenset, object, type(None)} or is_typeddict(type_)
 
 
