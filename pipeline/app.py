@@ -13,6 +13,7 @@ from datetime import timedelta
 from importlib import import_module
 from typing import Any, Literal, TypeVar, get_args, overload
 
+from pipeline.definitions.declare_foreign_key_join import DeclaresForeignKeyJoins
 from pipeline.definitions.declare_join import DeclaresJoins
 from pipeline.definitions.declare_processor import Declares, Name, Wait
 from pipeline.definitions.declare_table_join import DeclaresTableJoins
@@ -21,6 +22,7 @@ from pipeline.definitions.declare_time import DeclaresTime, Options
 from pipeline.definitions.definition import Declared, Resource, Start, Stored, Topic, checked_name, checked_partitions
 from pipeline.definitions.describe import check_schema, describe, with_others
 from pipeline.definitions.error_policy import SKIP, STOP, WAIT, Choice, ErrorPolicy, OnError
+from pipeline.definitions.foreign_key_join import ForeignKeyJoin, ForeignKeySide
 from pipeline.definitions.join import JoinDef, checked_sides
 from pipeline.definitions.processor import (
     Processor,
@@ -55,7 +57,7 @@ Guarantee = Literal["exactly-once", "at-least-once"]
 _RUNNER = ("workers.fleet.run_here", "run_app")
 
 
-class App(Declares, DeclaresTables, DeclaresTime, DeclaresJoins, DeclaresTableJoins):
+class App(Declares, DeclaresTables, DeclaresTime, DeclaresJoins, DeclaresTableJoins, DeclaresForeignKeyJoins):
     """An application: an id, and what is declared on it.
 
     `partitions` is the number of partitions of the topics it creates; the count of a topic that exists wins.
@@ -292,6 +294,32 @@ class App(Declares, DeclaresTables, DeclaresTime, DeclaresJoins, DeclaresTableJo
         not_writing(found.name, join.sides, found.others)
         sources = tuple(side.source for side in join.sides if side.source is not None)
         self.processors[found.name] = replace(found, sources=sources, table_join=join)
+
+    def _add_foreign_key_join(
+        self,
+        function: Callable[..., Any],
+        left: Any,
+        right: Any,
+        others: Sequence[Any],
+        options: Options,
+        *,
+        key: Any,
+        kind: Any,
+    ) -> None:
+        found = self._called(function, others, options, leading=2)
+        what = f"foreign-key join {found.name}"
+        sides = [checked_table(self, what, side, self._table_of) for side in (left, right)]
+        join = ForeignKeyJoin(self, found.name, sides[0], sides[1], key=key, kind=kind)
+        not_writing(found.name, tuple(dict.fromkeys(sides)), found.others)
+        for topic in (join.subscriptions, join.answers):
+            self._register(self.topics, topic)
+        for state in (join.left_state, join.right_state):
+            self._add_stored(state)
+        for is_left, name in ((True, found.name), (False, f"{found.name} subscriptions")):
+            side = ForeignKeySide(join, is_left=is_left)
+            others_ = found.others if is_left else ()
+            made = replace(found, name=name, others=others_, is_async=found.is_async and is_left)
+            self.processors[name] = replace(made, sources=side.reads, foreign_key=side)
 
     def _table_of(self, topic: Topic[Any, Any]) -> Any:
         """The table of a topic, which is declared where it is not yet."""

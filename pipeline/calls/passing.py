@@ -13,8 +13,9 @@ from typing import Any, Protocol
 
 from pipeline.calls.effects import Effects
 from pipeline.calls.failed_calls import FailedCalls
+from pipeline.calls.joined_tables import Changed, TableJoins
 from pipeline.calls.steps import DueRecord, Item, Step, TimedStep, place
-from pipeline.calls.table_joins import Changed, TableJoins
+from pipeline.calls.table_joins import JoinFailed, raw_of
 from pipeline.definitions.join import JoinDef
 from pipeline.errors import PipelineError
 from pipeline.records import OutputRecord, RawRecord, SourceRecord
@@ -166,7 +167,7 @@ class Passing:
         assert isinstance(step, TimedStep)
         if step.processor.join is not None:
             await self._join(step, step.processor.join, item)
-        elif step.processor.table_join is not None:
+        elif step.processor.joins_tables:
             await self._row(step, item)
         elif not self.is_late(step, item):
             step.belongs_to(item.record.key)
@@ -255,7 +256,11 @@ class Passing:
         """The call for a record that has changed a table of a topic."""
         if item.raw.key is None:
             return
-        made = self._joins.of_record(step, item)
+        try:
+            made = self._joins.of_record(step, item)
+        except JoinFailed as error:
+            self._on_error.failed(step, item.topic, item.raw, error.__cause__ or error)
+            return
         if made is not None:
             step.belongs_to(item.record.key)
             await self._host.make(step, made)
@@ -263,7 +268,12 @@ class Passing:
 
     async def _call_joined(self, changed: Changed) -> None:
         """The call of a join for a change that a call has made."""
-        step, made = changed.step, self._joins.of_change(changed, self._position.time_ms)
+        step = changed.step
+        try:
+            made = self._joins.of_change(changed, self._position.time_ms)
+        except JoinFailed as error:
+            self._on_error.failed(step, changed.table, raw_of(*changed[1:3], None), error.__cause__ or error)
+            return
         if made is None:
             return
         if changed.depth > MOST_CHAINED:
@@ -329,7 +339,7 @@ def passing_of(
     """How time passes in a task that has timed tables or joins."""
     views = [table for table in tables.values() if isinstance(table, TimedView)]
     views.sort(key=lambda view: view.order)
-    joins = TableJoins(steps, tables, task_partition)
+    joins = TableJoins(steps, tables, effects, task_partition)
     if not views and not joins:
         return None
     return Passing(host, effects, on_error, position, views, joins, steps, task_partition)

@@ -274,7 +274,7 @@ class TimedStep(Step):
             found = tables[processor.join.name]
             assert isinstance(found, JoinView)
             self.join_view = found
-        if processor.join is not None or processor.table_join is not None:
+        if processor.join is not None or processor.joins_tables:
             self.function = _with_a_pair(processor.function)
         self.observed = [table for table in self.tables if isinstance(table, ObservedTable)]
 

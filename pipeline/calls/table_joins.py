@@ -6,17 +6,18 @@ record has no value, and the second is None. Bound to a step of a task; `passing
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from pipeline.calls.steps import DueRecord, Item, Step
+from pipeline.calls.steps import DueRecord, Item
 from pipeline.definitions.definition import Stored
 from pipeline.definitions.table_join import TableJoin
 from pipeline.records import RawRecord, Record, SourceRecord
-from pipeline.tables.observed import ObservedTable, Row, RowChange
+from pipeline.tables.observed import Row, RowChange
 from pipeline.tables.table import TableSpec
-from pipeline.time.topic_view import TopicTableView
+
+
+class JoinFailed(Exception):
+    """A row cannot be read, or gives no key: the call fails with the cause of this."""
 
 
 class Side(Protocol):
@@ -26,9 +27,10 @@ class Side(Protocol):
 
 
 class Rows:
-    """One side of a join in a task: its rows by the bytes of their keys, and as records."""
+    """One side of a join in a task: its rows by the bytes of their keys (where its `view` is of this task), and as
+    records."""
 
-    def __init__(self, table: Stored[Any], view: Side, partition: int) -> None:
+    def __init__(self, table: Stored[Any], view: Side | None, partition: int) -> None:
         self.table = table
         self._view = view
         self._spec: TableSpec = table.spec
@@ -36,13 +38,18 @@ class Rows:
         self._partition = partition
 
     def at(self, key: bytes) -> Row | None:
+        assert self._view is not None
         return self._view.row(key)
 
     def record(self, key: bytes, row: Row | None, timestamp_ms: int) -> Record[Any, Any]:
-        """A row as a record; without one the record has no value."""
-        value = None if row is None else self._spec.decode_value(row.value)
+        """A row as a record; without one the record has no value. Raises JoinFailed."""
+        try:
+            value = None if row is None else self._spec.decode_value(row.value)
+            decoded = self._spec.key_codec.decode(key)
+        except Exception as error:
+            raise JoinFailed from error
         at_ms = row.timestamp_ms if row is not None and row.timestamp_ms >= 0 else timestamp_ms
-        return Record(self._spec.key_codec.decode(key), value, at_ms, (), self._topic, self._partition)
+        return Record(decoded, value, at_ms, (), self._topic, self._partition)
 
 
 class TableJoinCalls:
@@ -54,7 +61,7 @@ class TableJoinCalls:
 
     def of_change(self, table: str, change: RowChange, item: Item | None, stream_ms: int) -> Item | None:
         """The call for a change of a table; `item`: the record that made it, where one did. None where no result is, or
-        was."""
+        was. Raises JoinFailed."""
         now: list[Row | None] = []
         before: list[Row | None] = []
         for rows in self._rows:
@@ -79,7 +86,7 @@ class TableJoinCalls:
         else:
             gone = item is not None and left.table.name == table and change.after is None
             pair = (item.record if item is not None and gone else left.record(change.key, None, at_ms), None)
-        return Item(pair, _raw(table, change, item, at_ms), table if item is None else item.topic, stream_ms)
+        return Item(pair, raw_of(table, change, item, at_ms), table if item is None else item.topic, stream_ms)
 
 
 def _record(rows: Rows, table: str, change: RowChange, row: Row, item: Item | None) -> Any:
@@ -88,75 +95,12 @@ def _record(rows: Rows, table: str, change: RowChange, row: Row, item: Item | No
     return rows.record(change.key, row, change.timestamp_ms)
 
 
-def _raw(table: str, change: RowChange, item: Item | None, at_ms: int) -> RawRecord:
-    """What a failed call is known by: the record that made the change, or the row."""
+def raw_of(table: str, change: RowChange, item: Item | None, at_ms: int | None = None) -> RawRecord:
+    """What a failed call is known by: the record that made the change, or the row. `at_ms`: the call's time, where it is
+    another than the change's."""
+    at_ms = change.timestamp_ms if at_ms is None else at_ms
     if item is None:
         value = None if change.after is None else change.after.value
         return DueRecord(-1, at_ms, change.key, value, (), f"the row {change.key!r} of table {table!r}")
     raw = item.raw
     return raw if at_ms == raw.timestamp_ms else SourceRecord(raw.offset, at_ms, raw.key, raw.value, raw.headers)
-
-
-class Changed(NamedTuple):
-    """A change that a call made, for a join that it concerns. `depth`: how many changes, each made by a call for the one
-    before it, led here."""
-
-    step: Step
-    table: str
-    change: RowChange
-    depth: int
-
-
-class TableJoins:
-    """The joins of tables of a task, by step, and the changes of its tables that they are to be called for."""
-
-    def __init__(self, steps: Sequence[Step], tables: Mapping[str, Any], partition: int) -> None:
-        self._calls: dict[str, TableJoinCalls] = {}
-        self._observed: dict[str, tuple[ObservedTable[Any, Any], list[Step]]] = {}
-        self._of_topics: dict[str, TopicTableView[Any, Any]] = {}
-        self._waiting: deque[Changed] = deque()
-        self._depth = 0
-        for step in steps:
-            join = step.processor.table_join
-            if join is None:
-                continue
-            left, right = (Rows(side, tables[side.name], partition) for side in (join.left, join.right))
-            self._calls[step.name] = TableJoinCalls(join, (left, right))
-            for side in join.sides:
-                view = tables[side.name]
-                if isinstance(view, ObservedTable):
-                    self._observed.setdefault(side.name, (view, []))[1].append(step)
-                elif side.source is not None:
-                    self._of_topics[side.source.topic] = view
-
-    def __bool__(self) -> bool:
-        return bool(self._calls)
-
-    def of_record(self, step: Step, item: Item) -> Item | None:
-        """The call for a record of a topic that is a side, which is in its table."""
-        view = self._of_topics[item.topic]
-        assert view.change is not None
-        return self._calls[step.name].of_change(view.spec.name, view.change, item, item.stream_ms)
-
-    def of_change(self, changed: Changed, stream_ms: int) -> Item | None:
-        """The call for a change that a call has made."""
-        return self._calls[changed.step.name].of_change(changed.table, changed.change, None, stream_ms)
-
-    def next_change(self) -> Changed | None:
-        """The first change of a table that no join was called for yet."""
-        for name, (view, steps) in self._observed.items():
-            for change in view.changed:
-                self._waiting += [Changed(step, name, change, self._depth + 1) for step in steps]
-            view.changed.clear()
-        if not self._waiting:
-            self._depth = 0
-            return None
-        found = self._waiting.popleft()
-        self._depth = found.depth
-        return found
-
-    def undone(self) -> None:
-        """The calls that made the changes never were."""
-        self._waiting.clear()
-        for view, _ in self._observed.values():
-            view.changed.clear()

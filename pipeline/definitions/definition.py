@@ -121,6 +121,7 @@ class Topic(Declared[Sink[K, V]]):
         max_ahead: timedelta | None = None,
         retention: timedelta | None = None,
         retention_bytes: int | None = None,
+        is_between: bool = False,
     ) -> None:
         super().__init__(app, name, alias)
         what = f"topic {name!r}"
@@ -136,11 +137,14 @@ class Topic(Declared[Sink[K, V]]):
         self.retention_bytes = retention_bytes
         self.event_time = EventTime(name, self.value_codec, timestamp, max_ahead)
         self.rekeyed_from = rekeyed_from
+        self.is_between = (
+            is_between or rekeyed_from is not None
+        )  # of the app's own tasks: a re-key, or a join's messages
 
     @property
     def topic(self) -> str:
         """Its name in the log."""
-        return self.name if self.rekeyed_from is None else f"{self.app.id}-{self.name}-repartition"
+        return f"{self.app.id}-{self.name}-repartition" if self.is_between else self.name
 
     def record(
         self,

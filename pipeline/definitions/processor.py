@@ -15,6 +15,7 @@ from typing import Any
 
 from pipeline.definitions.definition import Declared, Owner, Resource, Stored, Topic, aliases
 from pipeline.definitions.error_policy import WAIT, Choice, OnError
+from pipeline.definitions.foreign_key_join import ForeignKeySide
 from pipeline.definitions.join import JoinDef
 from pipeline.definitions.table_join import TableJoin
 from pipeline.definitions.timed import SessionDef, TimedDef, TimersDef, WindowedDef
@@ -30,7 +31,7 @@ MOST_BACKOFF_S = 60.0  # the pause between two tries doubles up to this, or up t
 class Processor:
     """A function, what it reads, and what it is given. A re-key is one too: `function` is its `by`. `due`: it is called
     for what closes or comes due there, and reads no topic; `join`: it is called with pairs of records of its sources;
-    `table_join`: with pairs of rows of two tables, which topics write (its sources) or other processors."""
+    `table_join`: with pairs of rows of two tables, which topics write (its sources) or other processors; `foreign_key`: as one side of such a join."""
 
     name: str
     function: Callable[..., Any]
@@ -47,6 +48,11 @@ class Processor:
     due: TimedDef[Any] | None = None
     join: JoinDef | None = None
     table_join: TableJoin | None = None
+    foreign_key: ForeignKeySide | None = None
+
+    @property
+    def joins_tables(self) -> bool:
+        return self.table_join is not None or self.foreign_key is not None
 
     @property
     def fits_beside(self) -> bool:
@@ -59,6 +65,7 @@ class Processor:
         given = [item for item in self.others if isinstance(item, Stored)]
         behind: list[Stored[Any]] = [item for item in (self.due, self.join) if item is not None]
         behind += self.table_join.sides if self.table_join is not None else ()
+        behind += self.foreign_key.sides if self.foreign_key is not None else ()
         return (*given, *(item for item in behind if item not in given))
 
     @property
@@ -73,8 +80,10 @@ class Processor:
 
     @property
     def sinks(self) -> tuple[Topic[Any, Any], ...]:
-        """Topics it sends to, its re-key's and those of late records among them."""
+        """Topics it sends to, its re-key's, those of late records and that of a join's messages among them."""
         declared = tuple(item for item in self.others if isinstance(item, Topic))
+        if self.foreign_key is not None:
+            declared = (*declared, self.foreign_key.sends_to)
         return (*declared, *self.late_topics) if self.rekey_to is None else (*declared, self.rekey_to)
 
     @property

@@ -130,7 +130,7 @@ class _Plan:
                 topics[name] = TopicDef(name, partitions, "changelog", written=True)
         written = {name for piece in self.pieces for name in piece.sinks}
         for topic in self.app.topics.values():
-            kind = "plain" if topic.rekeyed_from is None else "repartition"
+            kind = "repartition" if topic.is_between else "plain"
             partitions = counts[topic.topic] or self.app.partitions
             kept = topic.retention_ms, topic.retention_bytes
             topics[topic.topic] = TopicDef(topic.topic, partitions, kind, topic.topic in written, topic.start, *kept)
@@ -142,7 +142,7 @@ class _Plan:
     ) -> int:
         """The one count of a piece. A re-key without a count of its own follows the topics it is read with. Without
         tables topics may differ that are there already: they grow one after the other, and the largest counts."""
-        rekeyed = {topic.topic for topic in self.app.topics.values() if topic.rekeyed_from is not None}
+        rekeyed = {topic.topic for topic in self.app.topics.values() if topic.is_between}
         fixed: dict[str, int] = {}
         for name in piece.sources:
             count = counts[name]

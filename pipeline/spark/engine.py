@@ -26,16 +26,18 @@ from pipeline.spark.rows import COLUMNS, PLACE
 from pipeline.spark.session import failure
 from pipeline.spark.source import Source, ship
 from pipeline.spark.stage import StageJob, TaskFacts, run
+from pipeline.spark.stage_order import messages_of, stages
 from state.log.protocol import Partition
 from workers.prepare import Prepared
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 Say = Callable[[str], None]
 MEMORY_BYTES = 256 << 20
 NO_SHAPE = Shape()
 BEFORE_ALL_MS = -(1 << 63)
+EARLIER = "earlier"  # in the work folder: what earlier stages of subtopologies sent that are computed again
 
 
 class ComputationFailed(OrchestratorError):
@@ -148,10 +150,13 @@ class Engine:
                 folder.mkdir(parents=True, exist_ok=True)
         for sub in self._ordered():
             begun = monotonic_s()
+            if f"subtopology {sub.number}" in computed.seconds:
+                self._clear_stage(sub)
             facts = self._stage(sub)
             computed.tasks.update({one.task: one for one in facts})
             seconds = monotonic_s() - begun
-            computed.seconds[f"subtopology {sub.number}"] = round(seconds, 2)
+            spent = computed.seconds.get(f"subtopology {sub.number}", 0.0)
+            computed.seconds[f"subtopology {sub.number}"] = round(spent + seconds, 2)
             count = sum(one.records_in for one in facts)
             say(f"subtopology {sub.number}: {counted(count, 'record')}, {counted(len(facts), 'task')}, {seconds:.1f} s")
         return computed
@@ -160,30 +165,36 @@ class Engine:
         shutil.rmtree(self._computed.work, ignore_errors=True)
 
     def _ordered(self) -> list[Subtopology]:
-        """Subtopologies after those that write what they read."""
-        app = self._prepared.app
-        computed = {name for name, info in self._prepared.topics.items() if info.kind == "repartition"}
-        if self._inputs.follow:
-            computed |= set(followed(self._prepared))
-        writes = {sub.number: computed.intersection(sub.sinks) for sub in self._prepared.topology.subtopologies}
-        left = list(self._prepared.topology.subtopologies)
-        found: list[Subtopology] = []
-        while left:
-            waiting = set().union(*(writes[sub.number] for sub in left))
-            ready = [sub for sub in left if not waiting & set(sub.sources)]
-            if not ready:
-                names = ", ".join(sorted(waiting & {name for sub in left for name in sub.sources}))
-                raise WrongUse(
-                    f"app '{app.id}': {names} is read by the subtopology that writes it; backfill cannot order that: "
-                    "read it in a processor of its own"
-                )
-            found += ready
-            left = [sub for sub in left if sub not in ready]
-        return found
+        """The stages. Raises WrongUse."""
+        app, prepared = self._prepared.app, self._prepared
+        rekeyed = {name for name, info in prepared.topics.items() if info.kind == "repartition"}
+        followed_ = followed(prepared) if self._inputs.follow else []
+        return stages(app.id, prepared.topology.subtopologies, rekeyed, followed_, messages_of(app))
+
+    def _clear_stage(self, sub: Subtopology) -> None:
+        """What an earlier stage of a subtopology left goes, but for what it sent: that may be read by this one."""
+        kept = self._computed.work / EARLIER / f"{sub.number}"
+        shutil.rmtree(kept, ignore_errors=True)
+        for number in range(sub.partitions):
+            task = self._computed.work / f"{sub.number}_{number}"
+            if (task / "rekeyed").exists():
+                (kept / task.name).mkdir(parents=True)
+                (task / "rekeyed").rename(kept / task.name / "rekeyed")
+            shutil.rmtree(task)
+            if self._snapshot is not None:
+                shutil.rmtree(self._snapshot / task.name, ignore_errors=True)
+
+    def _rekeyed(self, topic: str) -> list[Path]:
+        """What was sent to a topic between subtopologies."""
+        work = self._computed.work
+        for pattern in (f"*/rekeyed/{topic}.parquet", f"{EARLIER}/*/*/rekeyed/{topic}.parquet"):
+            if found := sorted(work.glob(pattern)):
+                return found
+        return []
 
     def _stage(self, sub: Subtopology) -> list[TaskFacts]:
         job = msgspec.json.encode(self._job(sub)).decode()
-        rows = self._rows(sub).repartitionById(sub.partitions, "pid").sortWithinPartitions(*PLACE)
+        rows = self._rows(sub).repartitionById(sub.partitions, "pid").sortWithinPartitions(*self._place())
         try:
             answers = rows.mapInArrow(partial(run, job), "facts string").collect()
         except Exception as error:  # whatever Spark raises: its own text is a page of Java
@@ -196,6 +207,14 @@ class Engine:
         if {one.task for one in facts} != wanted:
             raise OrchestratorError(f"Spark ran {len(facts)} of {len(wanted)} tasks of subtopology {sub.number}")
         return facts
+
+    def _place(self) -> list[Column]:
+        """The order of the rows of a task: at one time the messages of joins come after what they may answer."""
+        from pyspark.sql import functions as F
+
+        messages = list(messages_of(self._prepared.app))
+        order_ms, *rest = (F.col(name) for name in PLACE)
+        return [order_ms, F.col("topic").isin(messages).cast("int"), *rest] if messages else [order_ms, *rest]
 
     def _job(self, sub: Subtopology) -> StageJob:
         inputs, prepared = self._inputs, self._prepared
@@ -244,9 +263,8 @@ class Engine:
             frames.append(self._log_rows(alone))
         frames += [self._one_after_the_other(name) for name in plain if name not in alone]
         for name in sub.sources:
-            paths = [str(path) for path in sorted(self._computed.work.glob(f"*/rekeyed/{name}.parquet"))]
-            if paths:
-                frames.append(self._session.read.schema(COLUMNS).parquet(*paths))
+            if paths := self._rekeyed(name):
+                frames.append(self._session.read.schema(COLUMNS).parquet(*map(str, paths)))
         return reduce(lambda one, other: one.unionByName(other), frames)
 
     def _sent(self, topic: str) -> DataFrame:

@@ -13,7 +13,7 @@ PAGE = ROOT / "docs" / "joins.md"
 
 def test_the_programs_of_the_page_run(tmp_path: Path) -> None:
     programs = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert [name for name, _ in programs] == ["balance.py", "test_balance.py"]
+    assert [name for name, _ in programs] == ["balance.py", "test_balance.py", "enrich.py", "test_enrich.py"]
     for name, text in programs:
         (tmp_path / name).write_text(text)
     ran = subprocess.run(
@@ -23,4 +23,4 @@ def test_the_programs_of_the_page_run(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert ran.returncode == 0 and "1 passed" in ran.stdout, ran.stdout
+    assert ran.returncode == 0 and "2 passed" in ran.stdout, ran.stdout

@@ -50,6 +50,7 @@ class Play:
         self.topics: dict[str, Topic[str, int]] = {}
         self.stored: dict[str, Any] = {}
         self.calls: list[str] = []
+        self.foreign: dict[int, str] = {}  # foreign keys by value
         self.joins: dict[str, Callable[..., None]] = {}
         self.out = self.app.topic("out", key=str, value=str)
         for line in declared:
@@ -147,6 +148,17 @@ class Play:
         left, right = (self.table_of(topic) for topic in rest[:2])
         self.app.table_join(left, right, self.out, kind=kind)(match)
 
+    def declare_foreign(self, name: str, rest: list[str]) -> None:
+        """`foreign pairs orders customers left`: by the foreign key that is in the value (see `records`)."""
+        kind = cast(Literal["left"], rest[2])
+
+        def match(left: Any, right: Any, out: Any) -> None:
+            self.note(f"{name} {_pair(left, right)}", out, left.key)
+
+        match.__name__ = name
+        left, right = (self.table_of(topic) for topic in rest[:2])
+        self.app.foreign_key_join(left, right, self.out, key=lambda value: self.foreign.get(value), kind=kind)(match)
+
     # commands
 
     def records(self, commands: Commands) -> list[tuple[str, str | None, int, int | None]]:
@@ -154,8 +166,16 @@ class Play:
         found = []
         for number, (_, command, _) in enumerate(commands, 1):
             topic, key, at, *value = command.split()
-            found.append((topic, None if key == "-" else key, int(at), None if value == ["nothing"] else number))
+            found.append((topic, None if key == "-" else key, int(at), self.value(number, value)))
         return found
+
+    def value(self, number: int, words: list[str]) -> int | None:
+        """The value of a record, from what stands behind its time: `nothing`, or its foreign key."""
+        if words == ["nothing"]:
+            return None
+        if words:
+            self.foreign[number] = words[0]
+        return number
 
     def run(self, commands: Commands) -> list[tuple[int, str, list[str], list[str]]]:
         """Each command with what is expected of it, and what it brought about."""
@@ -175,7 +195,7 @@ class Play:
                 else:
                     number += 1
                     key = None if words[1] == "-" else words[1]
-                    value = None if words[3:] == ["nothing"] else number
+                    value = self.value(number, words[3:])
                     driver.send(self.topics[words[0]], key, value, timestamp_ms=int(words[2]))
                 times = [record.timestamp_ms for record in driver.records(self.out)[sent:]]
                 calls = [f"{call} @{at}" for call, at in zip(self.calls[before:], times, strict=True)]

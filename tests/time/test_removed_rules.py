@@ -6,10 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from pipeline.calls.foreign_key_joins import LeftSide
 from pipeline.calls.passing import Passing
 from pipeline.definitions.table_join import TableJoin
+from pipeline.tables.grouped import GroupedTable
 from pipeline.tables.observed import Row
 from pipeline.time import join_view, session_view
 from pipeline.time.due_index import DueIndex
@@ -104,6 +107,12 @@ RULES: dict[str, Patch] = {
     ),
     "a table's row without another is no result of an inner join": of(TableJoin, "has_result", always(True)),
     "a tombstone leaves no row": of(TopicTableView, "row", lambda real: lambda self, key: real(self, key) or NO_ROW),
+    "a result is taken back only where there was one": of(
+        LeftSide, "_kept", lambda real: lambda *a: _with_result(real(*a))
+    ),
+    "a right row is answered to all that name it": of(
+        GroupedTable, "members", lambda real: lambda self, group: real(self, group)[:1]
+    ),
     "matches come by the other's time": of(
         JoinView, "matches", lambda real: lambda self, *a: list(reversed(real(self, *a)))
     ),
@@ -145,6 +154,10 @@ def _without_after(plan: Any) -> Any:
 def _not_at_the_edge(view: Any, real: Any, side: int, key: bytes, at_ms: int) -> Any:
     ahead, back = view.sides[side].reach_ms, view.sides[1 - side].reach_ms
     return [one for one in real(view, side, key, at_ms) if at_ms - back < one[0] < at_ms + ahead]
+
+
+def _with_result(row: Any) -> Any:
+    return row and msgspec.structs.replace(row, has_result=True)
 
 
 def _sides_swapped(place: Any) -> Any:

