@@ -52,10 +52,13 @@ SEEDS ?= 300
 simulate: $(READY)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
-# Whole processes: the real shell on a loop of virtual time, with the log, disks and connections in memory.
+# Whole processes: the real shell on a loop of virtual time, with the log, disks and connections in memory. Some more for
+# apps at least once, and for snapshots that are taken, damaged, forged and restored from.
 START ?= 0
 simulate-process: $(READY)
 	$(BIN)/python -m tests.process_simulation --seeds $(SEEDS) --start $(START)
+	$(BIN)/python -m tests.process_simulation --seeds $$(($(SEEDS) / 10 + 1)) --start $(START) --app repeating
+	$(BIN)/python -m tests.process_simulation --seeds $$(($(SEEDS) / 10 + 1)) --start $(START) --app saving
 
 # Benchmarks: ratios to rivals in the same run; tables and plots in docs/.
 bench: bench-assignors bench-group bench-rebalance bench-yardstick bench-stream

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import msgspec
 
-from tests.process_simulation.apps import APPS, AT_LEAST_ONCE
+from tests.process_simulation.apps import ALL
 from tests.process_simulation.known import DEFECTS
 from tests.process_simulation.life import Life
-from tests.process_simulation.plan import KINDS, Plan, draw
+from tests.process_simulation.plan import KINDS, RESTORES, Plan, draw
 from tests.process_simulation.shrink import broken, kind, shrunk
 
 
@@ -34,8 +34,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=300)
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--everything", action="store_true", help="also faults that today's shell does not survive")
-    parser.add_argument("--kinds", default="", help=f"only these faults: {', '.join(KINDS)}")
-    parser.add_argument("--app", default=None, choices=sorted({**APPS, **AT_LEAST_ONCE}))
+    parser.add_argument("--kinds", default="", help=f"only these faults: {', '.join((*KINDS, *RESTORES))}")
+    parser.add_argument("--app", default=None, choices=sorted(ALL))
     parser.add_argument("--plan", type=Path, default=None, help="live the plan of a file")
     parser.add_argument("--defect", default=None, help="live a known defect; `list` names them")
     parser.add_argument("--shrink", action="store_true", help="shrink what breaks")
@@ -88,11 +88,14 @@ def main() -> int:
         for name, defect in DEFECTS.items():
             print(f"{name}: {defect.what}")
         return 0
-    begun, kinds, befell = time.monotonic(), Counter[str](), Counter[str]()
+    begun, kinds, befell, restored = time.monotonic(), Counter[str](), Counter[str](), Counter[str]()
     lives = plans(args)
     for plan in lives:
         error, life = broken(plan)
         befell.update(fault.kind for fault in plan.faults)
+        if life.snapshots is not None:
+            restored.update(life.snapshots.befell)
+            restored["restored from one"] += life.disk.ingested
         if error is not None:
             kinds[kind(error) or ""] += 1
             tell(args, plan, error)
@@ -100,6 +103,8 @@ def main() -> int:
             show(life)
     took = time.monotonic() - begun
     print(f"{len(lives)} lives in {took:.0f} s, {sum(kinds.values())} broken {dict(kinds)}; faults {dict(befell)}")
+    if restored:
+        print(f"snapshots, what was done and not only drawn: {dict(restored)}")
     return 1 if kinds else 0
 
 

@@ -18,6 +18,8 @@ import msgspec
 from orchestrator import App, Record, Sink, Table
 from tests.process_simulation.fates import FATES_OF_LIFE
 
+CLOSES = 4
+
 
 class Payment(msgspec.Struct):
     id: int
@@ -36,6 +38,15 @@ def work(payment: Payment) -> None:
 def settle(payment: Record[str, Payment], balances: Table[str, int], receipts: Sink[str, int]) -> None:
     work(payment.value)
     balances[payment.key] += payment.value.amount
+    receipts.send(payment.key, payment.value.id)
+
+
+def settle_and_close(payment: Record[str, Payment], balances: Table[str, int], receipts: Sink[str, int]) -> None:
+    """A balance that comes to a multiple of four is closed: its key is deleted."""
+    work(payment.value)
+    balances[payment.key] += payment.value.amount
+    if balances[payment.key] % CLOSES == 0:
+        del balances[payment.key]
     receipts.send(payment.key, payment.value.id)
 
 
@@ -120,6 +131,8 @@ retrying = app_of("retrying", reach_at_once, policy=AWAY, retries=2, backoff=0.2
 
 repeating = app_of("repeating", settle, guarantee="at-least-once")
 
+saving = app_of("saving", settle_and_close)
+
 APPS: dict[str, App] = {
     app.id: app
     for app in (
@@ -128,6 +141,8 @@ APPS: dict[str, App] = {
     )
 }
 AT_LEAST_ONCE = {"repeating": repeating}  # lives of their own: other plans draw from APPS as ever
+RESTORING = {"saving": saving}  # lives of their own: they take snapshots, lose disks, and restore
+ALL = {**APPS, **AT_LEAST_ONCE, **RESTORING}
 ASYNC = ("asking", "lettering", "reaching", "overlapping")
 POLICIES = {"skipping": "skip", "lettering": "letters", "sifting": "letters", "overlapping": "letters"}
 
@@ -149,11 +164,15 @@ def expected(
     sent: Sequence[tuple[str, Payment]],
     without: Collection[int] = (),
     again: Mapping[int, int] = MappingProxyType({}),
+    before: Mapping[str, int] = MappingProxyType({}),
 ) -> Expected:
     """`without`: records that no processor has completed, as is right; `again`: how often one was put out once more, which
-    its table counts as often: what was put out and what was written stand in one commit."""
-    sums: Counter[str] = Counter()
+    its table counts as often: what was put out and what was written stand in one commit. `before`: balances that the life
+    began with."""
+    sums: Counter[str] = Counter(before)
     done = [(key, payment) for key, payment in sent if payment.id not in without]
     for key, payment in done:
         sums[payment.shop if application == "shopping" else key] += payment.amount * (1 + again.get(payment.id, 0))
+        if application in RESTORING and sums[key] % CLOSES == 0:
+            del sums[key]
     return Expected(frozenset(payment.id for _, payment in done), {} if application == "forwarding" else dict(sums))

@@ -53,4 +53,13 @@ CAUGHT_BY: dict[str, int] = {
     "a_deposed_coordinator_answers": 598,
     "nobody_looks_at_topics": 33,
     "start_at_what_is_gone": 3,
+    "any_snapshot_is_used": 0,
+    "an_old_snapshot_is_used": 158,
+    "an_old_store_is_used": 60,
+    "a_snapshot_of_any_history_is_used": 0,
+    "files_are_not_compared": 1,
+    "any_base_is_used": 1,
+    "a_base_is_not_known": 0,
+    "deletions_behind_a_base_are_forgotten": 0,
+    "a_base_is_pruned": 155,
 }

@@ -5,16 +5,18 @@ One rule: a table on disk is what was flushed, with its offset, in one piece; a 
 
 from __future__ import annotations
 
+import functools
 import random
-from collections.abc import Callable, Collection, Mapping
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from state.directory import TableOnDisk
 from state.errors import DirectoryLocked, StateError, StoreDamaged
 from state.store.memory import MemoryStore
-from state.store.rocksdb import Peek
+from state.store.rocksdb import Peek, RocksDbStore
 from tests.process_simulation.process import DEAD, Process, ProcessGone, current
 
 
@@ -42,6 +44,7 @@ class Disk:
         self.locks: dict[Path, Process] = {}
         self.notes: dict[Path, bytes] = {}
         self.losing = self.tearing = 0  # so many of the next notes that are read are not there, or by half
+        self.ingested = 0  # tables that were restored from a snapshot
         self.unwritten: set[tuple[str, str]] = set()  # (process, task) whose store could not be read or written
 
     def open_directory(self, root: Path, application: str, instance: str) -> Directory:
@@ -59,6 +62,13 @@ class Disk:
             raise StoreDamaged(f"the store {path} cannot be read: wipe it and restore it from its changelog")
         self.open[path] = process
         return DiskStore(self, path, table, process, clock_ms)
+
+    def lose(self, folder: Path) -> None:
+        """All that lies under it is gone. Its processes are dead."""
+        for path in [path for path in self.tables if path.is_relative_to(folder)]:
+            del self.tables[path]
+        for path in [path for path in self.notes if path.is_relative_to(folder)]:
+            del self.notes[path]
 
     def remove_notes(self, folder: Path) -> None:
         for path in [path for path in self.notes if path.parent == folder]:
@@ -87,6 +97,7 @@ class DiskStore(MemoryStore):
         self._disk = disk
         self._table = table
         self._process = process
+        self._written_stamp = dict(table.stamp)  # what it is marked with is on the disk with the next write
         self._values = dict(table.values)
         self._keys = sorted(self._values)
         self._offset, self._time_ms = table.offset, table.time_ms
@@ -105,13 +116,35 @@ class DiskStore(MemoryStore):
             self._disk.unwritten.add((self._process.name, self.path.parent.name))
             raise StoreDamaged(f"the store {self.path} cannot be written: an error of its disk")
         super().write(changes, offset, is_whole=is_whole)
+        self._written_stamp = dict(self._stamp)
         if self._disk.chance.random() < self._disk.flush_rate:
             self.flush()
+
+    def is_empty(self) -> bool:
+        return self._offset == 0 and not self._values
+
+    def ingest(self, files: Sequence[Path]) -> None:
+        """See `state.store.rocksdb`: all of it is on the disk at once."""
+        self._check_open()
+        if not self.is_empty():
+            raise StateError(f"the store {self.path} is not empty")
+        try:
+            found = read_files(tuple(file.read_bytes() for file in files))
+        except OSError as error:
+            self._disk.unwritten.add((self._process.name, self.path.parent.name))
+            raise StoreDamaged(f"the store {self.path} cannot be read: {error}") from error
+        self._stamp = self._written_stamp = dict(found.stamp)
+        self._offset, self._time_ms = found.offset, found.time_ms
+        self._values = dict(found.pairs)
+        self._keys = sorted(self._values)
+        self._disk.ingested += 1
+        self.flush()
 
     def flush(self) -> None:
         self._check_open()
         table = self._table
         table.values, table.offset, table.time_ms = dict(self._values), self._offset, self._time_ms
+        table.stamp = self._written_stamp
 
     def close(self) -> None:
         if self._closed or self._process.state == DEAD:
@@ -120,6 +153,31 @@ class DiskStore(MemoryStore):
             self.flush()
         self._closed = True
         self._disk.open.pop(self.path, None)
+
+
+class Ingested(NamedTuple):
+    """What files of a snapshot make of an empty store."""
+
+    stamp: Mapping[str, str]
+    offset: int
+    time_ms: int
+    pairs: tuple[tuple[bytes, bytes], ...]
+
+
+@functools.lru_cache(512)
+def read_files(contents: tuple[bytes, ...]) -> Ingested:
+    """Asks a store on a real disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / f"{number:05d}.sst" for number in range(len(contents))]
+        for file, content in zip(files, contents, strict=True):
+            file.write_bytes(content)
+        store = RocksDbStore(Path(folder) / "store", stamp={})
+        try:
+            store.ingest(files)
+            stamp = {name: value for name, value in store.stamp().items() if name != "time_ms"}
+            return Ingested(stamp, store.offset, int(store.stamp()["time_ms"]), tuple(store.range(None, None)))
+        finally:
+            store.close()
 
 
 class NoteFile:

@@ -12,6 +12,7 @@ import contextvars
 import json
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.coordinator import messages
@@ -21,6 +22,7 @@ from orchestrator.errors import OrchestratorError
 from tests.process_simulation.fates import FATES_OF_LIFE
 from tests.process_simulation.plan import Fault
 from tests.process_simulation.process import DEAD, Process
+from tests.process_simulation.snapshots import FORGED, Snapshots
 from workers.fleet.fleet import REQUEST
 from workers.fleet.presence import FLEET
 
@@ -267,6 +269,30 @@ def _client_away(life: Life, fault: Fault) -> None:
     FATES_OF_LIFE.away_until = life.loop.time() + fault.for_ms / 1000
 
 
+def _lose_disk(life: Life, fault: Fault) -> None:
+    """A host is gone: its processes at once, and all that lay on its disk. Another is set up in its place, empty."""
+    there = _instances(life)
+    if there:
+        hit = there[fault.pick % len(there)]
+        for process in (hit, *hit.children):
+            process.signal(signal.SIGKILL)
+        life.disk.lose(Path(life.base.state_dir) / life.plan.application / hit.name)
+
+
+def _compact(life: Life, fault: Fault) -> None:
+    changelog = life.app.tables["balances"].changelog
+    if changelog in life.log._topics:
+        life.loop.create_task(life.log.compact(changelog))
+
+
+def _of_snapshots(act: Callable[[Snapshots, Fault], None]) -> Callable[[Life, Fault], None]:
+    def hit(life: Life, fault: Fault) -> None:
+        if life.snapshots is not None:
+            act(life.snapshots, fault)
+
+    return hit
+
+
 ACTS: dict[str, Callable[[Life, Fault], None]] = {
     "term": _end_in_order(signal.SIGTERM),
     "interrupt": _end_in_order(signal.SIGINT),
@@ -299,4 +325,11 @@ ACTS: dict[str, Callable[[Life, Fault], None]] = {
     "lose-note": _lose_note,
     "tear-note": _tear_note,
     "client-away": _client_away,
+    "lost-disk": _lose_disk,
+    "compact": _compact,
+    "snapshot": _of_snapshots(lambda found, fault: found.take()),
+    "snapshot-cut": _of_snapshots(lambda found, fault: found.take(1 + fault.pick % 40)),
+    "snapshot-damaged": _of_snapshots(lambda found, fault: found.damage(fault.pick)),
+    "prune": _of_snapshots(lambda found, fault: found.prune(1)),
+    **{kind: _of_snapshots(lambda found, fault: found.forge(fault.kind)) for kind in FORGED},
 }

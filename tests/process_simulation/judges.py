@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -120,9 +121,15 @@ def payment_id(value: bytes | None) -> int:
 
 
 def final(
-    log: MemoryLog, application: str, partitions: int, wanted: Expected, repeated: Collection[int] = ()
+    log: MemoryLog,
+    application: str,
+    partitions: int,
+    wanted: Expected,
+    repeated: Collection[int] = (),
+    before: Mapping[str, int] = MappingProxyType({}),
 ) -> str | None:
-    """What is wrong at the end of a life. `partitions`: of the changelogs; `repeated`: what may be there more than once."""
+    """What is wrong at the end of a life. `partitions`: of the changelogs; `repeated`: what may be there more than once;
+    `before`: what the changelogs go on from."""
     found: Counter[int] = Counter()
     for record in _read(log, "receipts", log._topics["receipts"].partitions):
         found[int.from_bytes(record.value, "big", signed=True)] += 1
@@ -133,9 +140,12 @@ def final(
     if not wanted.balances:
         return None
     changelog = f"{application}-balances-changelog"
-    last: dict[str, int] = {}
+    last: dict[str, int] = dict(before)
     for record in _read(log, changelog, partitions):
-        last[record.key.decode()] = int.from_bytes(record.value, "big", signed=True)
+        if record.value is None:
+            last.pop(record.key.decode(), None)
+        else:
+            last[record.key.decode()] = int.from_bytes(record.value, "big", signed=True)
     wrong = sorted(key for key in wanted.balances.keys() | last.keys() if wanted.balances.get(key) != last.get(key))
     if wrong:
         return f"tables: {_some(wrong)} differ from the oracle"
@@ -148,7 +158,8 @@ def stores(disk: Disk, changelog: str, history: Mapping[Partition, Sequence[tupl
         if table.damaged:
             continue
         partition = Partition(changelog, int(path.parent.name.partition("_")[2]))
-        expected = {record.key: record.value for last, record in history.get(partition, ()) if last <= table.offset}
+        last = {record.key: record.value for at, record in history.get(partition, ()) if at <= table.offset}
+        expected = {key: value for key, value in last.items() if value is not None}
         if expected != table.values:
             wrong = sorted(k for k in expected.keys() | table.values.keys() if expected.get(k) != table.values.get(k))
             return f"stores: {path} at {table.offset} differs from {partition} in {_some(wrong)}"

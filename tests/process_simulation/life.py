@@ -11,20 +11,25 @@ import contextlib
 import gc
 import io
 import logging
+import tempfile
 import warnings
 from collections import Counter
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+
+import msgspec
 
 from orchestrator.coordinator.handshake import Credentials
 from orchestrator.coordinator.requests import StatusRequest
 from orchestrator.coordinator.secret import KEY_BYTES, Right, Secret
 from pipeline.values.partitioner import partition_of
 from state.errors import Fenced, LeaseLost
+from state.history import HISTORY, Beginning
 from state.log.memory import MemoryLog
-from state.log.protocol import NewRecord, Partition, TopicSpec
+from state.log.protocol import DELETE_RETENTION_MS, NewRecord, Partition, TopicSpec
 from tests.process_simulation import faults, judges
-from tests.process_simulation.apps import APPS, ASYNC, AT_LEAST_ONCE, Expected, Payment, expected, policy
+from tests.process_simulation.apps import ALL, ASYNC, AT_LEAST_ONCE, RESTORING, Expected, Payment, expected, policy
 from tests.process_simulation.blast import LOG_TIMED_OUT, Blast
 from tests.process_simulation.chance import Order, stream
 from tests.process_simulation.disk import Disk
@@ -33,8 +38,9 @@ from tests.process_simulation.host import start_fleet
 from tests.process_simulation.judges import Broken, Receipts
 from tests.process_simulation.loop import Stuck, VirtualLoop
 from tests.process_simulation.operator import Operator, left_out_by_policy
-from tests.process_simulation.plan import Plan
+from tests.process_simulation.plan import RETENTION_MS, Plan
 from tests.process_simulation.process import DEAD, RUNNING, STOPPED, Process, current
+from tests.process_simulation.snapshots import Snapshots
 from tests.process_simulation.weather import LogClient, Weather
 from workers.instance import upkeep
 from workers.spec import REPORTED, InstanceSpec
@@ -60,9 +66,13 @@ class Life:
         only = None if plan.only is None else dict(plan.only)
         self.loop = VirtualLoop(plan.seed, Order(plan.seed, plan.order_rate, only))
         self.loop.network.delay_max = plan.net_delay
-        self.app = {**APPS, **AT_LEAST_ONCE}[plan.application]
+        self.app = ALL[plan.application]
         self.partitions = self.app.partitions
-        self.log = MemoryLog(clock_ms=lambda: self.wall_ms(""))
+        restores = plan.application in RESTORING
+        self.log = MemoryLog(
+            clock_ms=lambda: self.wall_ms(""),
+            delete_retention_ms=RETENTION_MS if restores else DELETE_RETENTION_MS,
+        )
         self.log._waiting = _Ordered()  # type: ignore[assignment]
         self.weather = Weather(stream(plan.seed, "log"), plan.log_delay)
         self.disk = Disk(stream(plan.seed, "disk"), self.breaks)
@@ -86,6 +96,7 @@ class Life:
         self.quiet = 0.0  # when the last fault of the plan is over
         FATES_OF_LIFE.begin(plan.troubles)
         self.receipts.may_be_left_out |= left_out_by_policy(self)
+        self.snapshots = Snapshots(self, Path(tempfile.mkdtemp(prefix="snapshots"))) if restores else None
         self._ids = stream(plan.seed, "ids")
         self._nonces = stream(plan.seed, "nonces")
         self.base = InstanceSpec(
@@ -101,6 +112,7 @@ class Life:
             on_stop=plan.on_stop,
             log_timeout_ms=plan.log_timeout_ms,
             max_call_ms=plan.max_call_ms,
+            snapshots=str(self.snapshots.root) if self.snapshots is not None else "",
         )
 
     # ---- what processes ask for
@@ -197,6 +209,8 @@ class Life:
                     control.result()
         finally:
             logging.disable(level)
+            if self.snapshots is not None:
+                self.snapshots.remove()
             with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # of what is unwound in the middle
                 self._clear()
@@ -231,6 +245,8 @@ class Life:
 
     async def _control(self) -> None:
         await self.log.create_topic(TopicSpec("payments", self.partitions))
+        if self.snapshots is not None and self.plan.base:
+            await self.snapshots.begin_with_a_base()
         self._produce()
         self.fleet_process, self.fleet = start_fleet(self, self.plan.instances)
         for fault in self.plan.faults:
@@ -254,7 +270,8 @@ class Life:
         await self._stop()
         if self.broken is None:
             wrong = judges.final(
-                self.log, self.plan.application, self.app.partitions, self._expected(), self.receipts.repeated()
+                *(self.log, self.plan.application, self.app.partitions, self._expected(), self.receipts.repeated()),
+                self.before,
             )
             wrong = wrong or self._doubled_without_a_fault() or self._not_left_out() or self.blast.at_the_end()
             if wrong is not None:
@@ -304,7 +321,20 @@ class Life:
     def _expected(self) -> Expected:
         """A record that a policy or an operator may leave out was, where it is not among the outputs."""
         left_out = {n for n in self.receipts.may_be_left_out if not self.receipts.out[n]}
-        return expected(self.plan.application, self.sent, left_out, self.receipts.repeated())
+        return expected(self.plan.application, self.sent, left_out, self.receipts.repeated(), self.before)
+
+    @property
+    def before(self) -> dict[str, int]:
+        """Balances that a backfill has left."""
+        return self.snapshots.before if self.snapshots is not None else {}
+
+    def partition_of(self, key: bytes) -> int:
+        return partition_of(key, self.partitions)
+
+    def beginnings(self) -> list[Beginning]:
+        """The log's history, oldest first."""
+        found = self.log._metadata.get((self.plan.application, HISTORY.name), {})
+        return [msgspec.json.decode(found[key], type=Beginning) for key in sorted(found)]
 
     def _not_left_out(self) -> str | None:
         """Records that must have been left out and were put out, or that a policy for dead letters left out silently."""

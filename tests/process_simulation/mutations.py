@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import shutil
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -22,7 +25,9 @@ from pipeline.calls import call as calls
 from pipeline.calls.overlap import Overlap
 from pipeline.merge import Merger
 from pipeline.process import TaskProcess
+from state import manifest, snapshot
 from state.errors import LeaseLost, LogUnavailable, OutcomeUnknown
+from state.history import History
 from state.log import memory
 from state.log.memory import MemoryLog
 from state.log.protocol import Partition, TaskCommit
@@ -613,6 +618,79 @@ def start_at_what_is_gone(stack: ExitStack) -> None:
     _patch(stack, Worker, "start_positions", positions)
 
 
+# ---- snapshots
+
+
+def any_snapshot_is_used(stack: ExitStack) -> None:
+    """Whether a snapshot is of this changelog, within its bounds and young enough is not asked."""
+    _patch(stack, snapshot, "problem", lambda *args, **facts: None)
+
+
+def an_old_snapshot_is_used(stack: ExitStack) -> None:
+    """A snapshot is used however long ago it was taken: deletions since may be forgotten."""
+    original = snapshot.problem
+
+    def problem(scope: Any, table: str, **facts: Any) -> str | None:
+        return original(scope, table, **{**facts, "delete_retention_ms": 1 << 40})
+
+    _patch(stack, snapshot, "problem", problem)
+
+
+def an_old_store_is_used(stack: ExitStack) -> None:
+    """A store on disk goes on however long ago it held all of its changelog."""
+    original = stores.usable
+
+    def usable(offset: int, stamp: Any, **facts: Any) -> str | None:
+        return original(offset, stamp, **{**facts, "delete_retention_ms": 1 << 40})
+
+    _patch(stack, stores, "usable", usable)
+
+
+def a_snapshot_of_any_history_is_used(stack: ExitStack) -> None:
+    """Histories are not compared."""
+    _patch(stack, History, "problem", lambda self, stamped, partition, offset: None)
+
+
+def files_are_not_compared(stack: ExitStack) -> None:
+    """A store takes the files of a snapshot whatever their sums are."""
+    trusting = SimpleNamespace(**{**vars(snapshot), "verified": lambda folder, files: iter(())})
+    _patch(stack, stores, "snapshot", trusting)
+
+
+def any_base_is_used(stack: ExitStack) -> None:
+    """A base of which the log knows nothing counts as a snapshot like any."""
+    original = manifest.newest
+
+    def newest(root: Path, application: str, log_id: str, counts: Any, *, base: str = "") -> Any:
+        bases = [one.snapshot for one in manifest.listing(root)[0] if one.base and one.application == application]
+        found = [original(root, application, log_id, counts, base=name) for name in (base, *bases)]
+        return max((one for one in found if one is not None), key=lambda one: one.time_ms, default=None)
+
+    _patch(stack, manifest, "newest", newest)
+
+
+def a_base_is_not_known(stack: ExitStack) -> None:
+    """A changelog that goes on from a snapshot is replayed alone."""
+    _patch(stack, stores.base, "of_topic", lambda bases, topic: None)
+
+
+def deletions_behind_a_base_are_forgotten(stack: ExitStack) -> None:
+    """Compaction forgets deletions of entries that stand in the base alone."""
+    _patch(stack, memory, "stands_on_one", lambda values, topic: False)
+
+
+def a_base_is_pruned(stack: ExitStack) -> None:
+    """`snapshot prune` removes what changelogs go on from."""
+
+    def prune(root: Path, keep: int, **more: Any) -> list[str]:
+        removed = [one.snapshot for one in manifest.listing(root)[0][: -keep or None]]
+        for name in removed:
+            shutil.rmtree(root / name)
+        return removed
+
+    _patch(stack, manifest, "prune", prune)
+
+
 MUTATIONS: dict[str, Mutation] = {
     made.__name__: made
     for made in (
@@ -667,11 +745,33 @@ MUTATIONS: dict[str, Mutation] = {
         a_deposed_coordinator_answers,
         nobody_looks_at_topics,
         start_at_what_is_gone,
+        any_snapshot_is_used,
+        an_old_snapshot_is_used,
+        an_old_store_is_used,
+        a_snapshot_of_any_history_is_used,
+        files_are_not_compared,
+        any_base_is_used,
+        a_base_is_not_known,
+        deletions_behind_a_base_are_forgotten,
+        a_base_is_pruned,
     )
+}
+
+OF_SNAPSHOTS: dict[str, tuple[str, ...]] = {
+    "any_snapshot_is_used": ("lost-disk", "snapshot-topic", "snapshot-past-end"),
+    "an_old_snapshot_is_used": ("lost-disk", "snapshot", "compact"),
+    "an_old_store_is_used": ("restart-fleet", "kill", "leave", "join", "compact"),
+    "a_snapshot_of_any_history_is_used": ("lost-disk", "snapshot-history", "snapshot-restored", "kill-coordinator"),
+    "files_are_not_compared": ("lost-disk", "snapshot", "snapshot-damaged"),
+    "any_base_is_used": ("lost-disk", "snapshot-base"),
+    "a_base_is_not_known": ("lost-disk",),
+    "deletions_behind_a_base_are_forgotten": ("lost-disk", "compact"),
+    "a_base_is_pruned": ("lost-disk", "snapshot", "snapshot-damaged", "prune"),
 }
 
 # Where a rule concerns one kind of application, its lives are of that kind.
 APPLICATION = {
+    **dict.fromkeys(OF_SNAPSHOTS, "saving"),
     "a_commit_without_a_fence_knows_no_time": "repeating",
     "a_deposed_coordinator_answers": "repeating",
     "a_release_does_not_wait_for_the_call": "asking",
@@ -684,6 +784,7 @@ APPLICATION = {
 }
 
 DIRECTED: dict[str, tuple[str, ...]] = {
+    **OF_SNAPSHOTS,
     "a_commit_without_a_fence_knows_no_time": ("stop-worker", "stop-instance", "stall", "kill-coordinator"),
     "a_deposed_coordinator_answers": ("stop-worker", "stop-instance", "stall", "kill-coordinator"),
     "gaps_after_a_failed_call": ("raises",),

@@ -6,10 +6,11 @@ One rule: a plan says everything; two lives of one plan are the same life.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from orchestrator.model import Protocol, Settings
-from tests.process_simulation.apps import APPS
+from tests.process_simulation.apps import APPS, RESTORING
 from tests.process_simulation.chance import stream
 from tests.process_simulation.fates import FATES, Trouble
 
@@ -47,6 +48,28 @@ KINDS = {
     "tear-note": (1, 0, 0),  # half of it is
     "client-away": (3, 100, 6_000),  # what processors ask does not answer
 }
+# In lives that restore, beside most of the others: drawn from a stream of their own, so that other lives stay as they are.
+RESTORES = {
+    "snapshot": (14, 0, 0),  # a process takes one
+    "snapshot-cut": (2, 0, 0),  # and is killed meanwhile
+    "snapshot-damaged": (4, 0, 0),  # a file of one is altered, cut off or removed
+    "snapshot-log": (
+        1,
+        0,
+        0,
+    ),  # one of another log appears, the newest of all, with wrong values; so with those that follow
+    "snapshot-app": (1, 0, 0),  # of another application
+    "snapshot-topic": (1, 0, 0),  # of a changelog that was deleted and made again
+    "snapshot-history": (2, 0, 0),  # of a history that the log does not have
+    "snapshot-restored": (2, 0, 0),  # of its history, but beyond where the next term began
+    "snapshot-base": (1, 0, 0),  # a base that the log knows nothing of: of a backfill that did not reach it
+    "snapshot-past-end": (1, 0, 0),  # beyond the end of its changelog
+    "prune": (3, 0, 0),  # `snapshot prune --keep 1`
+    "lost-disk": (10, 0, 0),  # a host is gone, with its processes and its disk
+    "compact": (6, 0, 0),  # of the changelogs, which remember deletions for some seconds
+}
+NOT_RESTORING = ("clock", "retain", "grow")  # snapshots are judged by clocks; the others have lives enough
+RETENTION_MS = 4_000  # of deletions, in these lives
 # What today's shell does not survive: not in a plan unless asked for (see the defects in `known`).
 NOT_YET: tuple[str, ...] = ()
 
@@ -96,6 +119,7 @@ class Plan:
     net_delay: float = 0.002
     faults: tuple[Fault, ...] = ()
     only: tuple[tuple[int, int], ...] | None = None
+    base: bool = False  # the changelogs go on from a snapshot that a backfill left
 
 
 def draw(seed: int, *, everything: bool = False, application: str | None = None, kinds: tuple[str, ...] = ()) -> Plan:
@@ -126,6 +150,8 @@ def draw(seed: int, *, everything: bool = False, application: str | None = None,
         hang_ms=chance.choice((0, 0, 7_000 if everything else 0)),
     )
     fates = tuple(kind for kind in kinds if kind in FATES)
+    if application in RESTORING:
+        plan = _restoring(plan, stream(seed, "restores"), kinds)
     return replace(
         plan,
         troubles=_troubles(stream(seed, "troubles"), records, fates or FATES, always=bool(fates)),
@@ -133,6 +159,19 @@ def draw(seed: int, *, everything: bool = False, application: str | None = None,
         on_stop=chance.choice(("bounce", "bounce", "leave")),
         log_timeout_ms=chance.choice((300_000, 300_000, 300_000, 2_000)),
         max_call_ms=chance.choice((300_000, 1_500)),
+    )
+
+
+def _restoring(plan: Plan, chance: random.Random, kinds: tuple[str, ...]) -> Plan:
+    """A longer life, in which snapshots grow old."""
+    usual = {**RESTORES, **{kind: row for kind, row in KINDS.items() if kind not in NOT_RESTORING + NOT_YET}}
+    allowed = [kind for kind in usual if not kinds or kind in kinds]
+    faults = [_fault(chance, allowed, usual, 16_000) for _ in range(chance.randrange(4, 14))] if allowed else []
+    return replace(
+        plan,
+        produce_ms=chance.choice((2_500, 8_000, 15_000)),
+        faults=tuple(sorted(faults, key=lambda f: f.at_ms)),
+        base=chance.random() < 0.3,
     )
 
 
@@ -159,7 +198,12 @@ def _troubles(chance: random.Random, records: int, fates: tuple[str, ...], *, al
     )
 
 
-def _fault(chance: random.Random, allowed: list[str]) -> Fault:
-    kind = chance.choices(allowed, [KINDS[kind][0] for kind in allowed])[0]
-    _, least, most = KINDS[kind]
-    return Fault(chance.randrange(300, 7_000), kind, chance.randint(least, most), chance.randrange(1_000))
+def _fault(
+    chance: random.Random,
+    allowed: list[str],
+    rows: Mapping[str, tuple[int, int, int]] = KINDS,
+    until_ms: int = 7_000,
+) -> Fault:
+    kind = chance.choices(allowed, [rows[kind][0] for kind in allowed])[0]
+    _, least, most = rows[kind]
+    return Fault(chance.randrange(300, until_ms), kind, chance.randint(least, most), chance.randrange(1_000))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -15,9 +16,11 @@ from tests.process_simulation.find import breaks
 from tests.process_simulation.mutations import MUTATIONS
 from tests.process_simulation.plan import Fault, Plan, draw
 from tests.process_simulation.shrink import broken, shrunk
+from tests.process_simulation.snapshots import FORGED
 
 LIVES, PIECE = 200, 20
 LIVES_AT_LEAST_ONCE = 60
+LIVES_RESTORING = 40
 
 
 @pytest.mark.parametrize("first", range(0, LIVES, PIECE))
@@ -38,6 +41,18 @@ def test_lives_at_least_once_hold() -> None:
             pytest.fail(f"python -m tests.process_simulation --app repeating --start {seed} --seeds 1 --trace: {error}")
         again += len(life.receipts.repeated())
     assert again, "no life of these was cut between the two writes of a commit: nothing was judged"
+
+
+def test_lives_that_restore_hold() -> None:
+    """Tables that are restored from snapshots are their changelogs; what may not be used is not."""
+    befell, restored = Counter[str](), 0
+    for seed in range(LIVES_RESTORING):
+        error, life = broken(draw(seed, application="saving"))
+        if error is not None:
+            pytest.fail(f"python -m tests.process_simulation --app saving --start {seed} --seeds 1 --trace: {error}")
+        befell.update(life.snapshots.befell)
+        restored += life.disk.ingested
+    assert restored and all(befell[kind] for kind in ("taken", "damaged", *FORGED)), f"{restored} restores; {befell}"
 
 
 @pytest.mark.parametrize("name", sorted(MUTATIONS))
