@@ -65,7 +65,6 @@ class Prepared:
 
 async def prepare(log: GroupLog, app: App) -> Prepared:
     """Create what is missing, keep the numbering and a description for tools. Raises AppRefused, TopicMismatch."""
-    await refuse_half_reset(log, app.id)
     while (topology := await _fitting(log, app)) is None:
         pass
     topics = await log.topics(list(topology.topics))

@@ -20,7 +20,6 @@ import pytest
 from orchestrator.errors import RefusedBySafety, WrongUse
 from orchestrator.testing import Driver
 from pipeline.files.shape import shape_of
-from pipeline.spark import lease as lease_module
 from pipeline.spark.backfill import backfill
 from pipeline.spark.engine import ComputationFailed
 from pipeline.spark.history import BadHistory
@@ -32,6 +31,7 @@ from state.log.sqlite import open_sqlite
 from state.store.rocksdb import RocksDbStore
 from tests.spark import loop, outside, sample
 from workers.commands.consume import read_all
+from workers.fleet import held_lease as lease_module
 from workers.prepare import prepare
 
 pytestmark = pytest.mark.spark
