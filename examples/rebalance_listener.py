@@ -3,7 +3,7 @@
 With an assignor that is not sticky, a listener cleans everything up when partitions are revoked, because it cannot hope
 to get any of them back. With a sticky one most come back at once. So, as KIP-54 shows it: commit when partitions are
 revoked, and clean up only when it is known which of them are really gone. What was lost (the group went on without us)
-is another case: it may be somebody else's already, so nothing is committed for it.
+is another case: it may be another member's already, so nothing is committed for it.
 
     python -m examples.rebalance_listener --bootstrap 127.0.0.1:9092 --group g --topic orders
 """

@@ -16,7 +16,7 @@ def monotonic_ms() -> int:
 
 
 def monotonic_s() -> float:
-    """Returns the seconds of a clock that nobody sets."""
+    """Returns the seconds of a clock that is never set."""
     return time.monotonic()
 
 

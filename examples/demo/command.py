@@ -93,7 +93,7 @@ async def _tour(options: Options, show: Show) -> int:
 
 
 def _claim(options: Options, show: Show) -> int:
-    """A clean folder for this run, and for nobody else. Refuses a folder that is not the demo's."""
+    """A clean folder for this run alone. Refuses a folder that is not the demo's."""
     folder = options.folder
     try:
         if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():

@@ -271,7 +271,7 @@ class Tour(Stage):
 
 
 async def _in_thread(work: Callable[[], T]) -> T:
-    """Run in a thread that nobody waits for at the end: Ctrl-C must not wait for a file to be read."""
+    """Run in a thread that is not waited for at the end: Ctrl-C must not wait for a file to be read."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -296,5 +296,5 @@ async def _in_thread(work: Callable[[], T]) -> T:
 
 
 def _deliver(loop: asyncio.AbstractEventLoop, call: Callable[[Any], None], value: object) -> None:
-    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+    with suppress(RuntimeError):  # the loop is closed: there is no waiter any more
         loop.call_soon_threadsafe(call, value)

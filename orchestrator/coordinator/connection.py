@@ -71,7 +71,7 @@ class Connection(asyncio.Protocol):
                 self._cut(data)
             else:
                 self._deliver(data[4:])  # one whole frame, as nearly always
-        except Exception as error:  # noqa: BLE001 - it is raised to whoever receives
+        except Exception as error:  # noqa: BLE001 - it is raised where messages are received
             self._fail(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -138,7 +138,7 @@ class Connection(asyncio.Protocol):
         return b"" if certificate is None else digest(certificate)
 
     def drop(self, failure: Exception) -> None:
-        """End it at once, with what whoever receives will see."""
+        """End it at once; `receive` raises the reason."""
         if self._failure is None:
             self._fail(failure)
         self._buffer.clear()

@@ -115,7 +115,7 @@ async def introduce(connection: Connection, credentials: Credentials, address: s
         what = "ended the connection before it proved anything; it is ending, or of an older release"
         raise ConnectionEnded(f"the instance at {address} {what}") from None
     except (msgspec.MsgspecError, ValueError):
-        raise ConnectionEnded(f"whoever listens at {address} is no instance of this version") from None
+        raise ConnectionEnded(f"the process that listens at {address} is no instance of this version") from None
     if isinstance(reply, Refusal):
         raise ConnectionEnded(reply.reason) if reply.elsewhere else NotTrusted(reply.reason)
     facts = (*_facts(introduction), reply.nonce, connection.binding())

@@ -25,7 +25,7 @@ ASKED_MAX = 64  # requests of one connection that have no answer yet
 
 
 class Service(Protocol):
-    """Somebody who is served behind the listener."""
+    """A service behind the listener."""
 
     requests: Requests
     opened_by: type[Join] | type[Attach]  # the message with which a peer begins a session here

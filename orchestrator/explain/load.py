@@ -140,7 +140,7 @@ class Load:
     # ---- what it waits for
 
     def waits(self, holder: Member) -> Iterator[str]:
-        """Its instance leaves, or carries too much, and nobody learns it yet."""
+        """Its instance leaves, or carries too much, and the task has no learner yet."""
         mine = self.hosts.get(holder.join_request.instance)
         if mine is None:
             return

@@ -70,7 +70,7 @@ def time_left(until_ms: int, now_ms: int) -> str:
 
 
 def is_given_up(group: GroupState, task: TaskId) -> bool:
-    """Whether nobody holds the task, provably: it never had an owner, that was fenced, or its own report says so."""
+    """Whether the task is without an owner, provably: it never had an owner, that was fenced, or its own report says so."""
     owner, holder = group.owners.get(task), holder_of(group, task)
     if owner is None or not owner.writer:
         return True
@@ -115,7 +115,7 @@ class Barrier:
         return found
 
     def deadlines(self, now_ms: int) -> list[str]:
-        """Until when; who does not keep to it is fenced, and holds up nobody any more."""
+        """Until when; a member that does not keep to it is fenced, and holds up the others no more."""
         group, found = self.group, list[str]()
         for member in sorted(self.held, key=natural)[:SHOWN_MAX]:
             tasks = self.held[member]

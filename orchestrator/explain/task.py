@@ -130,12 +130,12 @@ class _About:
             yield f"{wanted} standbys are wanted (standbys), and {others} can hold a copy of {name}"
 
     def _keeper(self) -> Member | None:
-        """Whoever has the task, and keeps it while nothing is planned."""
+        """Returns the member that has the task, and keeps it while nothing is planned."""
         known = self.holder is not None and self.load.view.active.get(self.task) == self.holder.name
         return self.holder if known else None
 
     def _resting(self) -> Member | None:
-        """Its owner, if nobody is to take the task over."""
+        """Returns its owner, if no member is to take the task over."""
         return None if self.changes or self.learner is not None else self._keeper()
 
     def balance(self) -> Iterator[str]:
@@ -282,7 +282,7 @@ class _About:
             return
         reason = why_not_planned(group, self.now_ms, self.called)
         if reason is not None:
-            # Its own owner is one of those that everybody waits for: that is told already.
+            # Its own owner is one of those that the group waits for: that is said already.
             if self.owner is None or self.owner.writer not in absent_transactional_ids(group):
                 yield reason
                 yield from Barrier(group, called=self.called).deadlines(self.now_ms)

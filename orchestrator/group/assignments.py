@@ -97,7 +97,7 @@ def send_assignments(group: GroupState) -> Generator[ch.Decision, None, list[Mem
     """Send the touched members what they should hold now, where that has changed; returns those that may shut down."""
     going: list[Member] = []
     broadcast_inputs = (group.protocol, group.members.somebody_stays(), bool(group.tasks))
-    # Where what concerns every assignment has changed, everybody is looked at.
+    # Where an input of every assignment has changed, every member is looked at.
     members = _recipients(group) if broadcast_inputs == group.broadcast_inputs else list(group.members)
     for member in members:
         if member.session is None or member.fenced:

@@ -55,7 +55,7 @@ class Fenced:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """Somebody who knows says that a member is dead (an operator, a supervisor): do not wait for its session."""
+    """A process that knows it reports that a member is dead (an operator, a supervisor): do not wait for its session."""
 
     member: str
 
@@ -86,7 +86,7 @@ class TargetComputed:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """Whoever was here before this coordinator has had the time to come back."""
+    """Members that were here before this coordinator have had the time to come back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ def fence(group: GroupState, transactional_id: str) -> ch.Decisions:
 
 
 def recorded(group: GroupState, records: tuple[Owner, ...]) -> ch.Decisions:
-    """Owner records are in the log; whoever was given a task and is gone meanwhile is fenced."""
+    """Owner records are in the log; a member that was given a task and is gone meanwhile is fenced."""
     for record in records:
         yield ch.OwnerRecorded(record)
         member = group.members.get(record.member)
@@ -56,7 +56,7 @@ def expire(group: GroupState, member: Member) -> ch.Decisions:
 
 
 def expire_named(group: GroupState, name: str) -> ch.Decisions:
-    """Somebody knows that the member is dead; it may not have come back to this coordinator at all."""
+    """The member is reported dead; it may not have come back to this coordinator at all."""
     member = group.members.get(name)
     if member is not None:
         yield from expire(group, member)

@@ -82,7 +82,7 @@ def _agreed(group: GroupState) -> list[str]:
 
 
 def _unknown_tasks(group: GroupState) -> list[str]:
-    """Nobody is given a task that its version of the app does not have."""
+    """No member is given a task that its version of the app does not have."""
     found: list[str] = []
     for member in group.members:
         if member.sent is None:

@@ -229,7 +229,7 @@ class Members:
         return self._speak[protocol] == len(self.by_name)
 
     def somebody_stays(self) -> bool:
-        """Whether anybody is not leaving."""
+        """Whether any member is not leaving."""
         known = self.by_name.get(self._stays)
         if known is None or known.is_leaving:
             self._stays = next((m.name for m in self.by_name.values() if not m.is_leaving), "")

@@ -1,4 +1,4 @@
-"""Tasks that come while members run, because a topic grew: they are dealt once, not to whoever reports them first.
+"""Tasks that come while members run, because a topic grew: they are dealt once, not to the member that reports them first.
 
 One rule: such a task waits until every member that will have it too has said so, and for no more than three heartbeats:
 who is stalled learns later. What a new version of the app brings comes with its first member, without a wait.
@@ -38,7 +38,7 @@ def only_adds_pending(group: GroupState, before: Member, now: Member) -> bool:
 
 
 def see_tasks(group: GroupState) -> ch.Decisions:
-    """The tasks are those of the versions that are there; when they change, everybody may have to let one go."""
+    """The tasks are those of the versions that are there; when they change, every member may have to let one go."""
     tasks = tasks_of_versions(group.declared, group.members.versions())
     pending = _still_pending(group, tasks) if group.pending_tasks else group.pending_tasks
     if pending:

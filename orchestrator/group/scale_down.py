@@ -1,7 +1,7 @@
 """A scale-down in the group: instances are marked, hand everything over, and are sent their shutdown.
 
 One rule: several run beside each other, and an instance leaves while one of them names it. A mark can be taken back as
-long as its instance has not been sent its shutdown; whoever is stopped by force is fenced. Called by step.py.
+long as its instance has not been sent its shutdown; a member that is stopped by force is fenced. Called by step.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Maps that share their keys with the map before them: what a member of 100 tasks says changes in values, seldom in tasks.
 
 One rule: a SharedKeys is what the dict of its keys and values would be, and costs next to nothing until it is read from
-it. Made by heartbeat_delta.py; everybody else sees a Mapping.
+it. Made by heartbeat_delta.py; every other reader sees a Mapping.
 """
 
 from __future__ import annotations

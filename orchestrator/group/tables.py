@@ -1,7 +1,7 @@
 """Tables from task to what the group knows of it, read from both sides: by task, and by whom an entry names.
 
 One rule: an entry changes only through `table[task] = value`, `del`, `discard` and `become`, so that the other sides
-stay right and whoever an entry names, or named, is known as touched. Kept by step.py; a step looks only at touched
+stay right and every member that an entry names, or named, is known as touched. Kept by step.py; a step looks only at touched
 members, whatever the number of tasks.
 """
 
@@ -84,7 +84,7 @@ class TaskTable(dict[TaskId, V]):
         return self._by.of(name)
 
     def named(self) -> Iterator[str]:
-        """Everybody whom some entry names."""
+        """Returns every member that an entry names."""
         return iter(self._by)
 
     def __setitem__(self, task: TaskId, value: V) -> None:

@@ -1,6 +1,6 @@
 """What goes on while a new coordinator still gathers: tasks whose owner is known to be gone, and that are warm elsewhere.
 
-One rule: whoever is known to be gone is fenced after the same grace under every coordinator, and a copy that is close
+One rule: a member that is known to be gone is fenced after the same grace under every coordinator, and a copy that is close
 goes on at once; everything else waits until all are back (docs/decisions/50). Called by timeouts.py with each Tick.
 """
 
@@ -40,7 +40,7 @@ def _is_worker_of(name: str, instance: str) -> bool:
 
 def take_over(group: GroupState, now_ms: int) -> ch.Decisions:
     """Nothing is assigned while the group gathers, but a task without an owner, of which a member that is
-    here has a close copy, goes there. The eager protocol gives nothing before everybody has given up everything."""
+    here has a close copy, goes there. The eager protocol gives nothing before every member has given up everything."""
     absent = not group.by_transactional_id.keys() <= group.members.transactional_ids()
     if not (group.gathering or absent) or group.fencing or group.paused or group.barrier:
         return

@@ -1,6 +1,6 @@
 """What time alone does to a group: silent members, late releases, stuck learners.
 
-One rule: a connection that ends is not death; whoever is acted upon is fenced first. Called by step.py with each Tick.
+One rule: a connection that ends is not death; a member whose tasks are moved is fenced first. Called by step.py with each Tick.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def ranges(tasks: Iterable[Task]) -> tuple[TaskRange, ...]:
 
 @lru_cache(maxsize=64)
 def expand(version: tuple[TaskRange, ...]) -> Mapping[TaskId, Task]:
-    """The tasks of some ranges, by id. Nobody changes the result: it is shared."""
+    """The tasks of some ranges, by id. The result is shared: callers do not change it."""
     return {
         TaskId(r.subtopology, partition): Task(TaskId(r.subtopology, partition), r.stateful, r.weight)
         for r in version

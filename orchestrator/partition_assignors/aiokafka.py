@@ -1,4 +1,4 @@
-"""The assignors for aiokafka consumers. One rule: a group may mix members in Python and Java, whoever leads.
+"""The assignors for aiokafka consumers. One rule: a group may mix members in Python and Java, with a leader of either.
 
 Hand a class, or several, to `GroupConsumer` (an AIOKafkaConsumer that gives every consumer its own state, the group's
 generation and its instance id):
@@ -117,7 +117,7 @@ class RoundRobinPartitionAssignor(_Adapter, core="roundrobin"):
 
 
 class StickyPartitionAssignor(_Adapter, core="sticky"):
-    """Kafka's `StickyAssignor`: members carry what they held, so whoever leads next goes on from it."""
+    """Kafka's `StickyAssignor`: members carry what they held, so the next leader goes on from it."""
 
     @classmethod
     def _user_data(cls) -> bytes:

@@ -1,7 +1,7 @@
-"""What members may keep of what they report. One rule: a partition is claimed by one member or by nobody.
+"""What members may keep of what they report. One rule: a partition is claimed by one member at most.
 
 Comes after `reading`, before the rules that keep something. Of the members that claim a partition the one with the
-newest generation keeps it: what it reports, an older one has lost; what no newer one claims, nobody was given since
+newest generation keeps it: what it reports, an older one has lost; what no newer one claims, no member was given since
 (Kafka since 3.x). A partition that two members claim in its newest generation stays with neither (KIP-341), and one that
 its last owner does not subscribe to any more is not kept. Void claims are remembered as `released`, because a member
 that reports a partition may still be working on it, which the cooperative protocol must respect.
@@ -31,7 +31,7 @@ class Claims:
     ids: list[list[int]]
     objects: list[Sequence[TopicPartition]]
     released: dict[int, int]  # reported, not kept: the member that reports it, or SEVERAL
-    free: bytearray  # per partition: 1 when nobody keeps it
+    free: bytearray  # per partition: 1 when no member keeps it
 
     def release(self, number: int, member: int) -> None:
         note(self.released, number, member)

@@ -1,7 +1,7 @@
 """The linear path for equal subscriptions (KIP-54 constrained). One rule: floor or ceiling, and not a move too many.
 
-Three passes: everybody keeps what it holds up to its quota; what is over becomes free; the free partitions go, in
-(topic, partition) order, to whoever has the fewest. The ceiling slots go to the first members in id order that hold
+Three passes: every member keeps what it holds up to its quota; what is over becomes free; the free partitions go, in
+(topic, partition) order, to the member with the fewest. The ceiling slots go to the first members in id order that hold
 more than the floor, so that no slot is spent on a member that would have to be given something.
 """
 
@@ -19,7 +19,7 @@ _partition = itemgetter(1)
 
 
 def assign_equal(group: Group, claims: Claims, readers: Sequence[int], *, keep_all: bool = False) -> Plan:
-    """Plan for members that all read the same topics; with `keep_all` nobody gives anything up."""
+    """Plan for members that all read the same topics; with `keep_all` no member gives up a partition."""
     plan = Plan.of(claims)
     if not keep_all:
         _cut(group, claims, plan, readers)

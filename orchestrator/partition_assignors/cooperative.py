@@ -1,7 +1,7 @@
-"""The sticky rule for groups that do not stop (KIP-429). One rule: nobody is given what somebody still reports.
+"""The sticky rule for groups that do not stop (KIP-429). One rule: no member is given what another still reports.
 
 A partition that changes owner is left out of this assignment: its owner sees that it is gone, gives it up and rejoins,
-and the rebalance after that hands it over. In between it is nobody's, never two members'.
+and the rebalance after that hands it over. In between it has no owner, never two.
 """
 
 from __future__ import annotations

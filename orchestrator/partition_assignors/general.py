@@ -1,7 +1,7 @@
 """The path for unequal subscriptions (KIP-54 general). One rule: count per topic first, choose partitions last.
 
 All partitions of a topic can go to the same members, so the search is over how many partitions of each topic each
-member has. Only when the numbers stand, partitions are chosen: everybody keeps what it can of its own. So two members
+member has. Only when the numbers stand, partitions are chosen: every member keeps what it can of its own. So two members
 never swap partitions of one topic, whatever the search did.
 
 Steps: keep what is validly claimed; give the free ones, topics with the fewest readers first, each to the reader with
@@ -27,7 +27,7 @@ _topic = itemgetter(0)
 
 
 def assign_unequal(group: Group, claims: Claims, *, keep_all: bool = False) -> Plan:
-    """Plan for any subscriptions; with `keep_all` nobody gives anything up."""
+    """Plan for any subscriptions; with `keep_all` no member gives up a partition."""
     search = _Search(group, claims)
     search.fill()
     before = search.snapshot()
@@ -103,7 +103,7 @@ class _Search:
     def balance(self, *, surplus_only: bool) -> None:
         """Move partitions from fuller to emptier readers, topic by topic, until a whole pass changes nothing.
 
-        With `surplus_only` just what was given in this assignment moves: that costs nobody anything it had.
+        With `surplus_only` just what was given in this assignment moves: that costs no member a partition it had.
         """
         while self.stale:
             for topic in [topic for topic in self.order if topic in self.stale]:

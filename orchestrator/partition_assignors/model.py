@@ -22,7 +22,7 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What one member tells the group: what it reads, and what it held when it last heard of an assignment."""
+    """What one member reports to the group: what it reads, and what it held at its last assignment."""
 
     topics: frozenset[str] | tuple[str, ...]
     owned: tuple[TopicPartition, ...] = ()

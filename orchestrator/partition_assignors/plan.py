@@ -28,7 +28,7 @@ class Plan:
 
     @staticmethod
     def of(claims: Claims) -> Plan:
-        """Everybody keeps what it may; nothing is given yet."""
+        """Every member keeps what it may; nothing is given yet."""
         members = len(claims.ids)
         return Plan(
             kept=claims.ids,
@@ -55,7 +55,7 @@ class Plan:
         return [len(kept) + len(given) for kept, given in zip(self.kept, self.given, strict=True)]
 
     def withheld(self, member: int) -> list[int]:
-        """What is given to a member while somebody else still reports it."""
+        """What is given to a member while another still reports it."""
         if not self.released:
             return []
         return [number for number in self.given[member] if self.released.get(number, member) != member]

@@ -4,7 +4,7 @@ exactly that, by a least-cost flow, not by hope.
 Partitions with the same readers, the same racks and the same holder are one node of the network, and members of one
 rack that read the same are reached through one pool, so the network has the size of the group, not of its partitions.
 A first assignment without racks says about how many partitions each member gets; the flow may give each one more or
-one less. If it uses that, it is asked again around the new numbers: when one up or down helps nobody, nothing does.
+one less. If it uses that, it is asked again around the new numbers: when one up or down helps no member, nothing does.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Group:
 
     members: list[str]  # by id
     subscriptions: list[Subscription]  # aligned with members
-    topics: list[str]  # subscribed by somebody, known, not empty; by name
+    topics: list[str]  # subscribed by a member, known, not empty; by name
     counts: list[int]  # aligned with topics
     bases: list[int]  # number of the first partition of each topic
     total: int

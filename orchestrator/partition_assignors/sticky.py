@@ -24,7 +24,7 @@ Prefer = Literal["balance", "stickiness", "fair"]
 
 @dataclass(frozen=True, slots=True)
 class StickyAssignor:
-    """`prefer`: "balance" moves what evenness needs; "stickiness" never moves what somebody holds, only new partitions
+    """`prefer`: "balance" moves what evenness needs; "stickiness" never moves what a member holds, only new partitions
     go where they even things out; "fair" starts from nothing, whatever was held."""
 
     prefer: Prefer = "balance"

@@ -58,7 +58,7 @@ def encode_instance(instance_id: str | None) -> bytes:
 
 
 def decode_instance(data: bytes) -> str | None:
-    """The instance id; None when there is none or the bytes are somebody else's. Raises WireError."""
+    """The instance id; None when there is none or the bytes are another program's. Raises WireError."""
     if not data.startswith(_INSTANCE):
         return None
     try:

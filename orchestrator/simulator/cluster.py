@@ -37,7 +37,7 @@ class Cluster:
         self.scheduler.after(delay_ms, call)
 
     def take_lease(self, holder: str) -> LeaseRow:
-        """A new term, whoever had the one before."""
+        """A new term, independent of the holder of the one before."""
         lease = self.ledger.acquire(holder, self.ledger.lease)
         assert lease is not None
         return lease

@@ -1,6 +1,6 @@
 """The ledger of a simulated cluster: the lease, owner records, and scale-downs that run, in memory.
 
-One rule: what a coordinator writes is refused once another holds the lease, and a commit is refused to everybody but the
+One rule: what a coordinator writes is refused once another holds the lease, and a commit is refused to every writer but the
 owner. Coordinators write it (coordinator.py); it is what orchestrator/coordinator/ledger.py asks of a log.
 """
 
@@ -62,7 +62,7 @@ class Ledger:
             self.put(record)
 
     def put(self, record: Owner) -> None:
-        """One owner record, whoever writes it."""
+        """One owner record."""
         self.owners[record.task] = record
 
     def fence(self, term: int, writer: str) -> tuple[TaskId, ...]:

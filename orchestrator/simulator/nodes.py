@@ -20,7 +20,7 @@ class Uplink(Protocol):
     """What a member needs of the network."""
 
     def up(self, node: Node, event: ev.Event, /) -> None:
-        """Whoever coordinates in its session hears the event, in its time."""
+        """The coordinator of its session receives the event, in its time."""
 
     def end(self, node: Node, /) -> None:
         """Its session ends; both sides notice in their time."""

@@ -71,7 +71,7 @@ class Worker(Node):
 
 
 class Round(Cluster):
-    """A group of `instances` and `tasks`; `run` delivers until nothing is left to deliver. `at_rest`: everybody has its
+    """A group of `instances` and `tasks`; `run` delivers until nothing is left to deliver. `at_rest`: every member has its
     share already, as after a first round, without making it."""
 
     def __init__(

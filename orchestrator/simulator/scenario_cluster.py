@@ -187,11 +187,11 @@ class ScenarioCluster(Cluster):
             raise RuntimeError("the group does not come to rest") from error
 
     def to_group(self, event: ev.Event) -> None:
-        """The coordinator hears it at once."""
+        """The coordinator receives it at once."""
         self.coordinator.receive(event)
 
     def _soon(self, event: ev.Event) -> None:
-        """The coordinator hears it behind what is on its way."""
+        """The coordinator receives it behind what is on its way."""
         coordinator = self.coordinator
         self.after(0, lambda: coordinator.receive(event))
 
@@ -207,7 +207,7 @@ class ScenarioCluster(Cluster):
         self.settle()
 
     def ready(self, node: Member, task: TaskId) -> None:
-        """The restore of one copy finishes, and the coordinator hears of it."""
+        """The restore of one copy finishes, and the coordinator receives the report."""
         node.receive(mem.Progress(task, STATE_SIZE, STATE_SIZE))
         node.report()
 
@@ -246,7 +246,7 @@ class ScenarioCluster(Cluster):
         self.settle()
 
     def crash(self, node: Member) -> None:
-        """The process is gone, and everybody knows; its disk stays."""
+        """The process is gone, and the coordinator knows; its disk stays."""
         was_leader, session = self.leader() == node.name, node.session
         node.crash()
         if was_leader:
@@ -306,7 +306,7 @@ class ScenarioCluster(Cluster):
         self.settle()
 
     def restart_coordinator(self, settle: bool = True) -> None:
-        """A new coordinator reads the owner records and hears everybody who can speak."""
+        """A new coordinator reads the owner records and receives a report of every member that can send one."""
         self.coordinator.in_office = False
         self._replace_coordinator()
         if settle:
@@ -323,11 +323,11 @@ class ScenarioCluster(Cluster):
         self._gathered()
 
     def _gathered(self) -> None:
-        """Whoever can come back has: no time passes for that here."""
+        """Every member that can come back has: no time passes for that here."""
         self._soon(ev.Gathered())
 
     def depose_coordinator(self) -> None:
-        """Another one takes the lease, and the old one does not know: it still hears the members, and answers them."""
+        """Another one takes the lease, and the old one does not know: it still receives reports of the members, and answers them."""
         self.coordinator.watch = Refusal(self.announcements)
         self.network.overhear([node for node in self.nodes.values() if node.alive])
         self._replace_coordinator()
@@ -345,7 +345,7 @@ class ScenarioCluster(Cluster):
             self.nudge()
 
     def weigh(self, task: TaskId, weight: int) -> None:
-        """Somebody gives the task another weight."""
+        """An operator gives the task another weight."""
         self.tasks[task] = replace(self.tasks[task], weight=weight)
         self.group.reconsider(declared=self.tasks)
         self.nudge()

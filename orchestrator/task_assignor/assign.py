@@ -3,7 +3,7 @@
 One rule: smooth transition before balance (learner-task seed, version 1.0). The order is active, learner, standby;
 the numbers in the comments are those of the seed. How the group gets there safely is not decided here (group/reconcile.py).
 The eager and cooperative protocols use the same choices, only without a learner in between.
-Every phase is a generator that yields after about a thousand tasks, so that whoever has more to do can do it in between.
+Every phase is a generator that yields after about a thousand tasks, so that its caller can do other work in between.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Changelogs and snapshots as a rehearsal needs them: positions over time, no bytes. One rule: positions count records.
 
 A changelog holds the live records of its task and grows by one for each input record. While the task runs nowhere the
-input waits; whoever starts it works that off at once.
+input waits; its next owner works that off at once.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Changelog:
         return self.base + self.rate * (now_ms - self.since_ms) // 1000
 
     def start(self, now_ms: int) -> None:
-        """Somebody runs the task from now on."""
+        """The task has an owner from now on."""
         if self.live:
             self.base += self.rate * (now_ms - self.stopped_ms) // 1000
         self.since_ms = now_ms
 
     def stop(self, now_ms: int) -> None:
-        """Nobody does."""
+        """The task has no owner from now on."""
         self.base = self.end(now_ms)
         self.since_ms, self.stopped_ms = None, now_ms
 

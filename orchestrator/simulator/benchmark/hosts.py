@@ -48,7 +48,7 @@ class Surroundings(Protocol):
     def is_stateful(self, task: TaskId, /) -> bool: ...
 
     def connect(self, node: Node, /) -> None:
-        """Open a session with whoever coordinates."""
+        """Open a session with the coordinator."""
 
 
 class Host:

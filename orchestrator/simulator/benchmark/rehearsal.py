@@ -85,7 +85,7 @@ class Rehearsal(Cluster):
     # ---- time
 
     def run_until(self, end_ms: int) -> None:
-        """Raises OrchestratorError for more than anybody would wait for."""
+        """Raises OrchestratorError for a scenario that would take too long."""
         try:
             self.scheduler.run_until(end_ms)
         except TooManyEvents:
@@ -206,14 +206,14 @@ class Rehearsal(Cluster):
         return {name for name, host in self.hosts.items() if host.alive and any(w.alive for w in host.workers)}
 
     def configure(self, settings: Settings) -> None:
-        """Other settings from now on, for everybody."""
+        """Other settings from now on, for the whole group."""
         self.settings = settings
         for worker in [w for host in self.hosts.values() for w in host.workers]:
             worker.machine.settings = settings
         self.group.reconsider(settings)
 
     def _leave(self, amount: Amount) -> None:
-        """A scale-down. It waits until there is a coordinator that has received a report of everybody."""
+        """A scale-down. It waits until there is a coordinator that has received a report of every member."""
         present = {m.join_request.instance for m in self.group.members if m.session is not None}
         if not self.coordinator.in_office or not self.present() <= present:
             self.after(TICK_MS, lambda: self._leave(amount))
@@ -230,7 +230,7 @@ class Rehearsal(Cluster):
             self.send_to_group(operation)
 
     def fail_over(self) -> None:
-        """The coordinator dies; another one takes the lease, reads the owner records, and hears everybody."""
+        """The coordinator dies; another one takes the lease, reads the owner records, and receives every member's report."""
         self.coordinator.in_office = False
         kept = self.group.generation
 
@@ -278,7 +278,7 @@ class Rehearsal(Cluster):
         self.after(TICK_MS, self._tick)
 
     def send_to_group(self, event: ev.Event, delay_ms: int | None = None) -> None:
-        """The coordinator hears it, after what a message takes."""
+        """The coordinator receives it, after the time of a message."""
         coordinator = self.coordinator
         delay = self.workload.speeds.message_ms if delay_ms is None else delay_ms
         self.after(delay, lambda: coordinator.receive(event))
