@@ -38,6 +38,7 @@ def load(target: str, folder: Path | None = None) -> App:
         if sys.path[:1] != [str(folder)]:
             sys.path.insert(0, str(folder))
         module = _run(module_name, folder, lambda: import_module(module_name))
+        _refuse_another(module, module_name, folder)
     found = _attribute(module, module_name, attribute)
     if call:
         found = _called(found, f"{module_name}:{attribute}()")
@@ -126,6 +127,17 @@ def _refuse_hiding(folder: Path) -> None:
                     f"{shown} in {folder} hides the package {room!r} of stream-orchestrator; rename it, or name the file "
                     "of the app instead of its module: ./bank.py:app"
                 )
+
+
+def _refuse_another(module: ModuleType, name: str, folder: Path) -> None:
+    """A module of Python's own, or of a library, has the name of a file in the folder. Raises LoadError."""
+    file = folder.joinpath(*name.split(".")).with_suffix(".py")
+    found = getattr(module, "__file__", None)
+    if file.is_file() and (found is None or not Path(found).resolve().is_relative_to(folder)):
+        raise LoadError(
+            f"the name {name!r} is taken by {found or 'a module of Python itself'}, so {file.name} in {folder} is not imported; "
+            f"rename it, or name the file of the app: ./{file.relative_to(folder)}:app"
+        )
 
 
 def _run(name: str, folder: Path, importing: Callable[[], ModuleType]) -> ModuleType:

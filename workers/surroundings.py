@@ -85,7 +85,7 @@ class ChildProcess:
 async def start_worker(spec: WorkerSpec) -> ChildProcess:
     """Starts `python -m workers.worker.worker_main`; the spec is the first line of its standard input."""
     home = str(Path(__file__).resolve().parent.parent)
-    paths = [home, *filter(None, [spec.instance.folder, os.environ.get("PYTHONPATH")])]
+    paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
     process = ChildProcess(
         await asyncio.create_subprocess_exec(
             sys.executable,

@@ -191,7 +191,7 @@ def test_a_module_that_hides_ours_from_the_command_itself(tmp_path: Path, room: 
     assert one_line(done.err) and f"{room}.py hides the package '{room}' of stream-orchestrator" in done.err
 
 
-@pytest.mark.parametrize("room", ["state", "pipeline"])
+@pytest.mark.parametrize("room", ["state", "pipeline", "numbers"])
 def test_a_file_of_that_name_runs(tmp_path: Path, room: str) -> None:
     """Named as a file, in the command, in instances and in workers; `python -m orchestrator` looks elsewhere first."""
     console = Console(tmp_path / "place").bank()

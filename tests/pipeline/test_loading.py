@@ -132,6 +132,13 @@ def test_a_module_that_would_hide_ours_is_told_at_once(folder: Path, name: str) 
     assert f"hides the package '{name}'" in load(folder, "bank:app")
 
 
+def test_a_module_called_as_one_of_pythons_own(folder: Path) -> None:
+    (folder / "numbers.py").write_text(BANK)
+    refused = load(folder, "numbers:app").splitlines()[0]
+    assert refused.startswith("the name 'numbers' is taken by ") and refused.endswith(": ./numbers.py:app"), refused
+    assert load(folder, "./numbers.py:app") == "loaded bank"
+
+
 @pytest.mark.parametrize("name", ["state", "workers", "pipeline"])
 @pytest.mark.parametrize("wanted", ["from orchestrator import App", "from orchestrator.testing import Driver"])
 def test_also_where_python_is_started_directly(folder: Path, name: str, wanted: str) -> None:
