@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -33,8 +33,7 @@ def failed(
 ) -> ProcessorFailed:
     """The error of a processor that stops, to be raised from `error`."""
     shown = f"{type(error).__name__}: {error}".rstrip(": ")
-    due = getattr(raw, "where", None)  # what came due has no place in a topic
-    where = f"{due or f'{topic}-{partition}@{raw.offset}'} in task {task}"
+    where = f"{_shown(raw)[0] or f'{topic}-{partition}@{raw.offset}'} in task {task}"
     if decoding:
         kind: type[ProcessorFailed] = DecodingFailed
         message = f"{processor} cannot read {where}: {error}; correct the type, or {_WAYS.split(', or ')[1]}"
@@ -77,7 +76,8 @@ def without_our_head(error: BaseException) -> TracebackType | None:
 def dead_letter(
     error: BaseException, *, processor: str, task: str, topic: str, partition: int, raw: RawRecord
 ) -> OutputRecord:
-    """The record as it came, and why it is here."""
+    """The record as it came, and why it is here. A call of a timer, a window or a join has no one record: its key, value and
+    time, and what it was, with the bounds of its window or the places and times of its pair."""
     added = {
         "error-topic": topic,
         "error-partition": str(partition),
@@ -88,8 +88,17 @@ def dead_letter(
         "error-message": str(error),
         "error-where": _where(error),
     }
+    name, facts = _shown(raw)
+    added["error-due"] = name
+    added.update((f"error-{name}", str(fact)) for name, fact in facts.items())
     headers = tuple((name, value.encode(errors="backslashreplace")) for name, value in added.items() if value)
     return OutputRecord(raw.key, raw.value, raw.timestamp_ms, (*raw.headers, *headers))
+
+
+def _shown(raw: RawRecord) -> tuple[str, Mapping[str, object]]:
+    """What a call was that has no one record (`pipeline.calls.steps.CallRecord`)."""
+    shown = getattr(raw, "shown", None)
+    return ("", {}) if shown is None else shown()
 
 
 def _where(error: BaseException) -> str:

@@ -8,14 +8,14 @@ where history is ordered by times alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Any, Protocol
 
 import msgspec
 
 from pipeline.calls.effects import Effects
-from pipeline.calls.steps import DueRecord, Item, count_of
+from pipeline.calls.steps import CallRecord, Item, Shown, count_of
 from pipeline.calls.table_joins import JoinFailed, Rows, raw_of
 from pipeline.definitions.definition import Topic
 from pipeline.definitions.foreign_key_join import ForeignKeyJoin
@@ -134,9 +134,15 @@ class LeftSide:
         if answer.right is not None:
             right = self._right.record(answer.foreign_key, Row(answer.right, answer.right_ms), row.timestamp_ms)
         at_ms = max(row.timestamp_ms, answer.right_ms)
-        where = f"the row {left.key!r} of {self._join.left.name!r}, answered by {self._join.right.name!r}"
-        value = None if stored is None else stored.value
-        return self._call(key, left, right, DueRecord(-1, at_ms, key, value, (), where), item.stream_ms)
+        raw = CallRecord(item.raw.offset, at_ms, key, None if stored is None else stored.value, (), self._shown(left))
+        return Item((left, right), raw, item.topic, item.stream_ms)
+
+    def _shown(self, left: Record[Any, Any]) -> Callable[[], Shown]:
+        names = self._join.left.name, self._join.right.name
+        return lambda: (
+            f"the row {left.key!r} of {names[0]!r} that {names[1]!r} answered",
+            {"left-ms": left.timestamp_ms},
+        )
 
     def _foreign_key(self, change: RowChange, item: Item | None) -> bytes | None:
         """Raises JoinFailed."""

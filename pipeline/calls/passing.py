@@ -14,13 +14,13 @@ from typing import Any, Protocol
 from pipeline.calls.effects import Effects
 from pipeline.calls.failed_calls import FailedCalls
 from pipeline.calls.joined_tables import Changed, TableJoins
-from pipeline.calls.steps import DueRecord, Item, Step, TimedStep, place
+from pipeline.calls.steps import CallRecord, Item, Step, TimedStep, place
 from pipeline.calls.table_joins import JoinFailed, raw_of
 from pipeline.definitions.join import JoinDef
 from pipeline.errors import PipelineError
-from pipeline.records import OutputRecord, RawRecord, SourceRecord
+from pipeline.records import OutputRecord, RawRecord
 from pipeline.tables.view import TableView
-from pipeline.time.join_view import LEFT, RIGHT, Entry, JoinView, Pair
+from pipeline.time.join_view import LEFT, RIGHT, Entry, JoinView, Pair, pair_facts
 from pipeline.time.position import BEFORE_DUE, Position
 from pipeline.time.tables import DueCall
 from pipeline.time.timed_view import TimedView
@@ -230,8 +230,9 @@ class Passing:
 
     async def _call_due(self, one: _Under, step: Step) -> None:
         view, due = one.view, one.due
-        where = view.shown_due(due)
-        raw = DueRecord(-1, due.timestamp_ms, due.key, due.value, (), where)
+        raw = CallRecord(
+            -1, due.timestamp_ms, due.key, due.value, (), lambda: (view.shown_due(due), view.due_facts(due))
+        )
         item = Item(due.argument, raw, view.spec.name, self._position.time_ms)
         assert isinstance(step, TimedStep)
         step.belongs_to(None if isinstance(due.argument, tuple) else due.argument.key)
@@ -264,6 +265,7 @@ class Passing:
         if made is not None:
             step.belongs_to(item.record.key)
             await self._host.make(step, made)
+            self._on_error.tries.forget(made.topic, made.raw)
             await self._happen([])
 
     async def _call_joined(self, changed: Changed) -> None:
@@ -283,6 +285,7 @@ class Passing:
             )
         else:
             await self._host.make(step, made)
+            self._on_error.tries.forget(made.topic, made.raw)
 
     # joins of streams
 
@@ -320,9 +323,8 @@ class Passing:
     async def _match(self, step: Step, item: Item, pair: Pair) -> None:
         """One call with a pair, whose time is the later of the two."""
         at_ms = max(record.timestamp_ms for record in pair if record is not None)
-        raw = item.raw
-        if at_ms != raw.timestamp_ms:
-            raw = SourceRecord(raw.offset, at_ms, raw.key, raw.value, raw.headers)
+        came = item.raw
+        raw = CallRecord(came.offset, at_ms, came.key, came.value, came.headers, lambda: ("", pair_facts(pair)))
         await self._host.make(step, Item(pair, raw, item.topic, item.stream_ms))
         await self._happen([])
 

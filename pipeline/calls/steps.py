@@ -42,15 +42,19 @@ class Item(msgspec.Struct, frozen=True, gc=False):
     stream_ms: int
 
 
-class DueRecord(NamedTuple):
-    """What is due, or has changed, where a failed call needs a record. `where` names it for a person."""
+class CallRecord(NamedTuple):
+    """What a failed call of a timer, a window or a join is known by: there is no one record of the log for it. `shown`, asked
+    when the call has failed: what it was for a person, or "" where `offset` says it, and what its dead letter's headers add."""
 
     offset: int
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
     headers: Headers
-    where: str
+    shown: Callable[[], Shown]
+
+
+Shown = tuple[str, Mapping[str, object]]
 
 
 Arrived = tuple[str, RawRecord, Item | None]  # from which topic, as it came, and decoded where it can be read

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from pipeline.calls.steps import DueRecord, Item
+from pipeline.calls.steps import CallRecord, Item
 from pipeline.definitions.definition import Stored
 from pipeline.definitions.table_join import TableJoin
-from pipeline.records import RawRecord, Record, SourceRecord
+from pipeline.records import RawRecord, Record
 from pipeline.tables.observed import Row, RowChange
 from pipeline.tables.table import TableSpec
 
@@ -99,8 +99,10 @@ def raw_of(table: str, change: RowChange, item: Item | None, at_ms: int | None =
     """What a failed call is known by: the record that made the change, or the row. `at_ms`: the call's time, where it is
     another than the change's."""
     at_ms = change.timestamp_ms if at_ms is None else at_ms
-    if item is None:
-        value = None if change.after is None else change.after.value
-        return DueRecord(-1, at_ms, change.key, value, (), f"the row {change.key!r} of table {table!r}")
-    raw = item.raw
-    return raw if at_ms == raw.timestamp_ms else SourceRecord(raw.offset, at_ms, raw.key, raw.value, raw.headers)
+    if item is not None:
+        raw = item.raw
+        return CallRecord(raw.offset, at_ms, raw.key, raw.value, raw.headers, lambda: ("", {}))
+    value = None if change.after is None else change.after.value
+    return CallRecord(
+        -1, at_ms, change.key, value, (), lambda: (f"the row {change.key!r} of table {table!r}", {"table": table})
+    )

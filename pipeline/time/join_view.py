@@ -8,6 +8,7 @@ in which they end side's index + end + key + offset -> whether it has matched.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +52,16 @@ class Side:
     value_codec: Codec[Any]
     reach_ms: int
     announced_alone: bool
+
+
+def pair_facts(pair: Pair) -> dict[str, object]:
+    """The places and times of a pair's records, for a dead letter."""
+    found: dict[str, object] = {}
+    for side, record in zip(("left", "right"), pair, strict=True):
+        if record is not None:
+            found[side] = f"{record.topic}-{record.partition}@{record.offset}"
+            found[f"{side}-ms"] = record.timestamp_ms
+    return found
 
 
 class JoinView(TimedView[bytes, bytes]):
@@ -123,9 +134,7 @@ class JoinView(TimedView[bytes, bytes]):
 
     def record(self, side: int, key: bytes, entry: Entry) -> Record[Any, Any]:
         """A record that is kept, decoded."""
-        raw = self._stored(_head(side, key) + time_bytes(entry[0]) + time_bytes(entry[1]))
-        assert raw is not None
-        kept, of = msgspec.msgpack.decode(raw, type=_Kept), self.sides[side]
+        kept, of = self._kept_of(side, key, entry), self.sides[side]
         return Record(
             of.key_codec.decode(key),
             of.value_codec.decode(kept.value),
@@ -135,6 +144,11 @@ class JoinView(TimedView[bytes, bytes]):
             self.partition,
             entry[1],
         )
+
+    def _kept_of(self, side: int, key: bytes, entry: Entry) -> _Kept:
+        raw = self._stored(_head(side, key) + time_bytes(entry[0]) + time_bytes(entry[1]))
+        assert raw is not None
+        return msgspec.msgpack.decode(raw, type=_Kept)
 
     def _entries(self, head: bytes) -> list[Entry]:
         found = self._known_entries.get(head)
@@ -176,7 +190,10 @@ class JoinView(TimedView[bytes, bytes]):
         entry = (place[0] - self.sides[side].reach_ms - self.grace_ms, offset)
         record = self.record(side, key, entry)
         pair: Pair = (record, None) if side == LEFT else (None, record)
-        return DueCall(place, pair, record.timestamp_ms, key, None)
+        return DueCall(place, pair, record.timestamp_ms, key, self._kept_of(side, key, entry).value)
+
+    def due_facts(self, due: DueCall) -> Mapping[str, object]:
+        return pair_facts(due.argument)
 
     def begin(self, due: DueCall) -> None:
         """Notes that it is announced: never again, whatever else lies at its place."""

@@ -7,7 +7,7 @@ how far time has come, an index by time (`DueIndex`) says what is next, and both
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from pipeline.errors import PipelineError
@@ -16,7 +16,7 @@ from pipeline.tables.table import StoreView, TableSpec, after_prefix
 from pipeline.tables.view import TableView
 from pipeline.time.due_index import DueIndex
 from pipeline.time.position import Place, Position, stored
-from pipeline.time.tables import DueCall
+from pipeline.time.tables import ClosedWindow, DueCall
 from pipeline.values.codecs import Codec
 
 K = TypeVar("K")
@@ -97,6 +97,11 @@ class TimedView(TableView[K, V]):
     def shown_due(self, due: DueCall) -> str:
         """What comes due, for a person."""
         return f"a record of {self.spec.name!r} that nothing matched"
+
+    def due_facts(self, due: DueCall) -> Mapping[str, object]:
+        """What a dead letter says of it beside key, value and time: the bounds of a window, the times of a join's records."""
+        argument = due.argument
+        return {"start-ms": argument.start_ms, "end-ms": argument.end_ms} if isinstance(argument, ClosedWindow) else {}
 
     def changes_before(self, timestamp_ms: int) -> bool:
         """Whether a window of it closes or expires before a time: a batch that has it ends there."""

@@ -214,7 +214,7 @@ def test_a_call_that_stops_names_the_row() -> None:
     shop.body = body
     with Driver(shop.app) as d:
         d.send(shop.customers_topic, "ann", "A")
-        with pytest.raises(ProcessorFailed, match="the row 'o1' of 'orders', answered by 'customers' in task"):
+        with pytest.raises(ProcessorFailed, match="the row 'o1' of 'orders' that 'customers' answered in task"):
             d.send(shop.orders_topic, "o1", ("ann", 1))
 
 
