@@ -12,6 +12,7 @@ from typing import Any
 
 from pipeline.definitions.declarations import Declarations
 from pipeline.definitions.definition import TableDef
+from pipeline.definitions.timed import WindowedDef
 from pipeline.definitions.topology import Topology
 from pipeline.errors import SchemaRefused
 from pipeline.values.codecs import Codec, JsonCodec, codec_name
@@ -49,6 +50,7 @@ def describe(app: Declarations, topology: Topology) -> dict[str, Any]:
                 "expire_ms": table.spec.expire_ms,
                 "schema": _schema(table.value_codec),
                 **({} if type(table) is TableDef else {"form": table.described()}),
+                **({"grace_ms": table.grace_ms} if isinstance(table, WindowedDef) else {}),
             }
             for name, table in sorted(app.tables.items())
             if name in by_table

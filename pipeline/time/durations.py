@@ -4,7 +4,7 @@ where it is declared."""
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pipeline.errors import DefinitionError
@@ -18,6 +18,7 @@ _UNITS = {
     "d": timedelta(days=1),
 }
 _TEXT = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LAST_MS = (1 << 63) - 1  # a time takes 8 bytes in stores and in Kafka
 
 
@@ -49,3 +50,14 @@ def checked_time(what: str, given: Any) -> int:
     if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= LAST_MS:
         raise DefinitionError(f"{what}: {given!r} is no time; give whole milliseconds since 1970, 0 or later")
     return given
+
+
+def time_of_text(text: str) -> int:
+    """A time as typed: milliseconds since 1970, or a date and time, in UTC where no offset is given. Raises ValueError."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("it is neither milliseconds since 1970 nor a time such as 2026-01-31T12:00Z") from None
+    return (found.replace(tzinfo=found.tzinfo or UTC) - _EPOCH) // _MS

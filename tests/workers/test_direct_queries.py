@@ -24,7 +24,7 @@ from state.log.memory import MemoryLog
 from state.log.protocol import Partition
 from state.store.memory import MemoryStore
 from tests.attacks.place import credentials, join_request
-from workers.commands.query import ask_where_it_is
+from workers.commands.query_place import ask_where_it_is
 from workers.fleet.client import Client
 from workers.instance.instance_stores import InstanceStores
 from workers.worker.offered_stores import look_up

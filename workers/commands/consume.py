@@ -10,6 +10,7 @@ from orchestrator.cli.arguments import Parser
 from orchestrator.cli.settings import PLACE
 from orchestrator.errors import WrongUse
 from pipeline.tables import expiry
+from pipeline.time.stored_form import StoredForm
 from pipeline.values.json_values import shown
 from state.log.batches import decode
 from state.log.protocol import Log, Partition, Reader, StoredRecord, TopicInfo
@@ -69,32 +70,44 @@ def _add_new(reader: Reader, partitions: list[Partition], info: TopicInfo | None
 
 
 def codecs_of(topic: str, facts: dict[str, Any]) -> dict[str, Any]:
-    """How to read a topic: as declared; a changelog as its table, and where that keeps time as the bytes that it stores."""
+    """How to read a topic: as declared; a changelog as its table, and what a join keeps for itself as the bytes that it
+    stores."""
     found = facts["topics"].get(topic)
     for table in facts["tables"].values():
         if table["changelog_topic"] == topic:
-            found = {**table, "key_codec": "bytes", "value_codec": "bytes"} if "form" in table else table
+            form = StoredForm(table)
+            found = {**table, "value_codec": form.value_codec, "stored": form}
+            if not form.is_readable:
+                found = {**table, "key_codec": "bytes", "value_codec": "bytes"}
     return found or {"key_codec": "bytes", "value_codec": "bytes"}
 
 
 def is_internal(record: StoredRecord, codecs: dict[str, Any]) -> bool:
-    """Whether a record of a changelog is none of the table's entries: the stream time of one that expires, or the marker
-    of a snapshot that it goes on from."""
+    """Whether a record of a changelog is none of the table's rows: the stream time of one that expires, an index or an older
+    version of one that keeps time, or the marker of a snapshot that it goes on from."""
     if "changelog_topic" not in codecs:
         return False
     if record.offset == 0 and record.key == b"" and record.value is None:
         return True
     has_time = codecs.get("expire_ms") is not None or "form" in codecs
-    return has_time and record.key == expiry.STREAM_TIME_KEY
+    if has_time and record.key == expiry.STREAM_TIME_KEY:
+        return True
+    return "stored" in codecs and codecs["stored"].row(record.key or b"", record.value) is None
 
 
 def line(partition: Partition, record: StoredRecord, codecs: dict[str, Any]) -> dict[str, Any]:
-    """A record as a JSON object; `produce` reads what this prints."""
-    value = record.value
+    """A record as a JSON object; `produce` reads what this prints. One of a table of windows has the bounds of its window."""
+    key, value = record.key, record.value
     if value is not None and codecs.get("expire_ms") is not None:
         value = expiry.value_of(value)
+    bounds: dict[str, int | None] = {}
+    if "stored" in codecs and (row := codecs["stored"].row(key or b"", value)) is not None:
+        key, value = row.key, row.value
+        if codecs["stored"].is_windowed:
+            bounds = {"start_ms": row.start_ms, "end_ms": row.end_ms}
     return {
-        "key": shown(codecs["key_codec"], record.key),
+        "key": shown(codecs["key_codec"], key),
+        **bounds,
         "value": shown(codecs["value_codec"], value),
         "timestamp_ms": record.timestamp_ms,
         "headers": {name: value.decode(errors="replace") for name, value in record.headers},

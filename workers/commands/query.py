@@ -12,19 +12,23 @@ import msgspec
 from orchestrator.cli.arguments import Parser
 from orchestrator.cli.settings import ACCESS, PLACE
 from orchestrator.clocks import monotonic_s
-from orchestrator.coordinator.requests import LocateRequest, ScanRequest, StoreRequest
+from orchestrator.coordinator.requests import StoreRequest
 from orchestrator.errors import NotThere, OrchestratorError, WrongUse
 from pipeline.errors import CodecError
 from pipeline.tables import expiry
 from pipeline.tables.expiry import STREAM_TIME_KEY
-from pipeline.time import topic_view
+from pipeline.time.durations import time_of_text
+from pipeline.time.stored_form import StoredForm
 from pipeline.values.json_values import from_text, shown
 from pipeline.values.partitioner import partition_of
 from state.log.protocol import Log, Partition
+from workers.commands.query_place import POLL_S, ask_where_it_is
+from workers.commands.query_windows import Range, checked_range, windows
 from workers.commands.show import show_json
-from workers.fleet.client import FIND_S, Client, client_of, description
+from workers.fleet.client import Client, client_of, description
 
-FRESH_S, POLL_S = 2.0, 0.05
+FRESH_S = 2.0
+NEWEST = Range()
 
 
 def run(argv: list[str]) -> int:
@@ -33,12 +37,18 @@ def run(argv: list[str]) -> int:
     parser.add_argument("app", metavar="APP")
     parser.add_argument("table", metavar="TABLE")
     parser.add_argument("key", metavar="KEY", help="as typed for str keys, as JSON for others")
+    when = "milliseconds since 1970, or 2026-01-31T12:00Z"
+    parser.add_argument("--at", metavar="TIME", help=f"of windows: those that a time lies in ({when})")
+    parser.add_argument("--from", dest="first", metavar="TIME", help="of windows: those that begin then or later")
+    parser.add_argument("--until", metavar="TIME", help="of windows: those that begin before")
     parser.add_argument("--json", action="store_true")
     parser.settings(*PLACE, *ACCESS)
     args = parser.parse_args(argv)
     facts = asyncio.run(_query(args))
     if args.json:
         show_json(facts)
+    elif "windows" in facts:
+        print("".join(f"{json.dumps(window)}\n" for window in facts["windows"]), end="")
     elif facts["found"]:
         print(json.dumps(facts["value"]))
     if not facts["found"]:
@@ -56,21 +66,31 @@ def run(argv: list[str]) -> int:
 async def _query(args: Any) -> dict[str, Any]:
     async with client_of(args) as (application, log, client):
         described = await description(log, application)
-        return await query(client, described, args.table, args.key, log)
+        wanted = Range(*(_time(option, getattr(args, option)) for option in ("at", "first", "until")))
+        return await query(client, described, args.table, args.key, log, wanted)
 
 
-async def query(client: Client, described: dict[str, Any], table: str, key: str, log: Log) -> dict[str, Any]:
-    """The JSON shape of cli.md. A table with a route of its own is looked for in every task. Raises WrongUse."""
+def _time(option: str, text: str | None) -> int | None:
+    try:
+        return None if text is None else time_of_text(text)
+    except ValueError as error:
+        raise WrongUse(f"--{'from' if option == 'first' else option} {text}: {error}") from None
+
+
+async def query(
+    client: Client, described: dict[str, Any], table: str, key: str, log: Log, wanted: Range = NEWEST
+) -> dict[str, Any]:
+    """The JSON shape of cli.md; of windows also `windows`, and the newest one's value as `value`. A table with a route of its
+    own is looked for in every task. Raises WrongUse."""
     facts = described["tables"].get(table)
     if facts is None:
         known = ", ".join(sorted(described["tables"])) or "none"
         raise WrongUse(f"'{described['id']}' has no table '{table}'; it has {known}")
+    form = StoredForm(facts)
+    if not form.is_readable:
+        raise WrongUse(f"'{table}' holds what a join keeps for itself ({form.kind}); query the tables that it joins")
+    wanted = checked_range(form, table, wanted)
     try:
-        if facts.get("form", {"kind": "topic"})["kind"] != "topic":
-            kind = facts["form"]["kind"]
-            raise WrongUse(
-                f"'{table}' keeps time ({kind}), and query reads plain tables; read it in a processor with at()"
-            )
         data = from_text(facts["key_codec"], key)
     except CodecError as error:
         raise WrongUse(str(error)) from None
@@ -79,20 +99,28 @@ async def query(client: Client, described: dict[str, Any], table: str, key: str,
     deadline = monotonic_s() + FRESH_S
     await fresh(log, described, number, partitions, deadline)
     answer: dict[str, Any] = {}
-    value: bytes | None = None
+    value: Any = None
+    found: list[dict[str, Any]] = []
     for partition in partitions:
-        is_topic = "form" in facts
-        request = StoreRequest(f"{number}_{partition}", table, topic_view.LAST + data if is_topic else data)
-        answer = await ask_where_it_is(client, request)
-        value = await _live(client, facts.get("expire_ms"), request, answer["value"])
-        if is_topic and value is not None:
-            value = expiry.value_of(value)
-        if value is not None:
+        task = f"{number}_{partition}"
+        if form.is_windowed:
+            found, answer = await windows(client, form, task, table, data, wanted)
+            value = found[-1]["value"] if found else None
+        else:
+            entry = data if form.kind == "table" else form.of_key(data)
+            request = StoreRequest(task, table, entry)
+            answer = await ask_where_it_is(client, request)
+            raw = await _live(client, facts.get("expire_ms"), request, answer["value"])
+            row = None if raw is None else form.row(entry, raw)
+            found = [] if row is None else [{}]
+            value = None if row is None else shown(form.value_codec, row.value)
+        if found:
             break
     return {
         "key": shown(facts["key_codec"], data),
-        "value": shown(facts["value_codec"], value),
-        "found": value is not None,
+        "value": value,
+        "found": bool(found),
+        **({"windows": found} if form.is_windowed else {}),
         "task": answer["task"],
         "instance": answer["instance"],
         "role": answer["role"],
@@ -110,27 +138,6 @@ async def fresh(log: Log, described: dict[str, Any], number: int, partitions: It
         positions = await log.positions(described["id"], inputs)
         if all(positions.get(p, starts[p]) >= ends[p] for p in inputs):
             return
-        await asyncio.sleep(POLL_S)
-
-
-async def ask_where_it_is(client: Client, request: StoreRequest | ScanRequest) -> dict[str, Any]:
-    """Ask the coordinator where the task is, and the instance that it names. Between two owners there is no instance to ask for
-    a moment, one that has handed the task over is not asked again, and one that is still restoring does not know yet.
-    Raises WrongUse."""
-    deadline = monotonic_s() + FIND_S
-    while True:
-        try:
-            place = await client.ask(LocateRequest(request.task))
-            asked = msgspec.structs.replace(request, member=place["member"])
-            found: dict[str, Any] = await client.ask_instance(place["address"], asked)
-            if not found["restore_lag"] or monotonic_s() > deadline:
-                return found
-        except WrongUse as error:  # a new coordinator learns the other versions of the app one by one
-            if monotonic_s() > deadline:
-                raise WrongUse(f"no version of the app that runs has table '{request.table}': {error}") from None
-        except OrchestratorError as error:
-            if error.exit_code != 1 or monotonic_s() > deadline:
-                raise
         await asyncio.sleep(POLL_S)
 
 

@@ -19,12 +19,13 @@ from orchestrator.errors import RefusedBySafety, WrongUse
 from orchestrator.names import counted
 from orchestrator.setting import whole_number
 from pipeline.errors import CodecError
+from pipeline.time.stored_form import StoredForm, StoredRow
 from pipeline.values.json_values import from_text
 from state.log.protocol import GroupLog
 from workers.commands.query import FRESH_S, fresh
 from workers.commands.run import state_dir
 from workers.commands.table_file import target
-from workers.commands.table_pairs import Pair, Wanted, of_disk, of_group
+from workers.commands.table_pairs import Wanted, of_disk, of_group
 from workers.fleet.client import Client, client_of, description
 from workers.fleet.presence import is_looked_after
 
@@ -64,25 +65,26 @@ async def _run(args: Any) -> tuple[int, bool]:
         if facts is None:
             known = ", ".join(sorted(described["tables"])) or "none"
             raise WrongUse(f"'{application}' has no table '{args.table}'; it has {known}")
-        if "form" in facts:
+        form = StoredForm(facts)
+        if not form.is_readable:
             raise WrongUse(
-                f"'{args.table}' is no plain table ({facts['form']['kind']}), and has another form on disk; read it in a "
-                "processor, or give its results to a plain table"
+                f"'{args.table}' holds what a join keeps for itself ({form.kind}); scan the tables that it joins"
             )
         wanted = _wanted(args, facts)
         count = 0
-        with target(args.out, facts["key_codec"], facts["value_codec"]) as into:
-            async for key, value in await _pairs(args, log, client, described, wanted):
+        codecs = facts["key_codec"], form.value_codec
+        with target(args.out, *codecs, has_bounds=form.is_windowed) as into:
+            async for row in await _rows(args, log, client, described, wanted):
                 if count == args.limit:
                     return count, True
-                into.add(key, value)
+                into.add(row)
                 count += 1
         return count, False
 
 
-async def _pairs(
+async def _rows(
     args: Any, log: GroupLog, client: Client, described: dict[str, Any], wanted: Wanted
-) -> AsyncIterator[Pair]:
+) -> AsyncIterator[StoredRow]:
     """From the group; from disk where none runs. Raises RefusedBySafety where there is neither."""
     facts = described["tables"][args.table]
     try:
@@ -102,8 +104,8 @@ async def _pairs(
     def warn(text: str) -> None:
         print(f"warning: {text}", file=sys.stderr)
 
-    pairs: AsyncIterator[Pair] = await of_disk(log, state, facts, wanted, warn)
-    return pairs
+    rows: AsyncIterator[StoredRow] = await of_disk(log, state, facts, wanted, warn)
+    return rows
 
 
 def _wanted(args: Any, facts: dict[str, Any]) -> Wanted:
@@ -124,7 +126,7 @@ def _wanted(args: Any, facts: dict[str, Any]) -> Wanted:
     if stop is not None and start >= stop:
         raise WrongUse("--until is not after --from in the order of their bytes; nothing lies between them")
     tasks = tuple(f"{facts['subtopology']}_{number}" for number in range(facts["partitions"]))
-    return Wanted(tasks, args.table, start, stop, facts.get("expire_ms"))
+    return Wanted(tasks, args.table, start, stop, facts.get("expire_ms"), StoredForm(facts))
 
 
 def _after(prefix: bytes) -> bytes | None:

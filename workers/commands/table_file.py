@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from orchestrator.errors import OrchestratorError, WrongUse
+from pipeline.time.stored_form import StoredRow
 from pipeline.values.json_values import shown
 
 ENDINGS = (".jsonl", ".ndjson", ".parquet")
@@ -22,36 +23,40 @@ ROWS = 10_000  # of a row group
 class Target(Protocol):
     """Takes pairs; the end of a `with` block keeps or discards what was written."""
 
-    def add(self, key: bytes, value: bytes) -> None: ...
+    def add(self, row: StoredRow) -> None: ...
     def __enter__(self) -> Target: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
 
-def target(out: str | None, key_codec: str, value_codec: str) -> Target:
-    """What `--out` names. Raises WrongUse."""
+def target(out: str | None, key_codec: str, value_codec: str, *, has_bounds: bool = False) -> Target:
+    """What `--out` names; `has_bounds`: rows have the bounds of a window. Raises WrongUse."""
     if out is None:
-        return Lines(key_codec, value_codec)
+        return Lines(key_codec, value_codec, has_bounds=has_bounds)
     path = Path(out)
     if path.suffix not in ENDINGS:
         raise WrongUse(f"--out {out}: the name says how it is written; let it end with {', '.join(ENDINGS)}")
     if not path.parent.is_dir():
         raise WrongUse(f"--out {out}: there is no folder {path.parent}; make it first")
-    return Parquet(path, key_codec, value_codec) if path.suffix == ".parquet" else Lines(key_codec, value_codec, path)
+    if path.suffix == ".parquet":
+        return Parquet(path, key_codec, value_codec, has_bounds=has_bounds)
+    return Lines(key_codec, value_codec, path, has_bounds=has_bounds)
 
 
 class Lines:
     """A JSON object a line, as `produce` reads it."""
 
-    def __init__(self, key_codec: str, value_codec: str, path: Path | None = None) -> None:
+    def __init__(self, key_codec: str, value_codec: str, path: Path | None = None, *, has_bounds: bool) -> None:
         self._codecs = key_codec, value_codec
+        self._has_bounds = has_bounds
         self._path = path
         self._file = sys.stdout if path is None else _opened(path)
 
-    def add(self, key: bytes, value: bytes) -> None:
-        row = {"key": shown(self._codecs[0], key), "value": shown(self._codecs[1], value)}
-        self._file.write(json.dumps(row) + "\n")
+    def add(self, row: StoredRow) -> None:
+        bounds = {"start_ms": row.start_ms, "end_ms": row.end_ms} if self._has_bounds else {}
+        found = {"key": shown(self._codecs[0], row.key), **bounds, "value": shown(self._codecs[1], row.value)}
+        self._file.write(json.dumps(found) + "\n")
 
     def __enter__(self) -> Lines:
         return self
@@ -67,9 +72,10 @@ class Lines:
 
 
 class Parquet:
-    """The columns `key` and `value`: text, whole numbers and numbers as such, bytes as they are, all else as JSON text."""
+    """The columns `key` and `value`: text, whole numbers and numbers as such, bytes as they are, all else as JSON text; of
+    windows also `start_ms` and `end_ms`."""
 
-    def __init__(self, path: Path, key_codec: str, value_codec: str) -> None:
+    def __init__(self, path: Path, key_codec: str, value_codec: str, *, has_bounds: bool) -> None:
         try:
             import pyarrow as pa
             import pyarrow.parquet as pq
@@ -81,17 +87,24 @@ class Parquet:
         kinds = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bytes": pa.binary()}
         kinds["custom"] = pa.binary()
         self._pa = pa
+        self._bounds = ("start_ms", "end_ms") if has_bounds else ()
         self._schema = pa.schema(
-            [("key", kinds.get(key_codec, pa.string())), ("value", kinds.get(value_codec, pa.string()))]
+            [
+                ("key", kinds.get(key_codec, pa.string())),
+                ("value", kinds.get(value_codec, pa.string())),
+                *((name, pa.int64()) for name in self._bounds),
+            ]
         )
         self._codecs = key_codec, value_codec
         self._path = path
         self._writer = pq.ParquetWriter(_part(path), self._schema)
-        self._rows: tuple[list[Any], list[Any]] = [], []
+        self._rows: list[list[Any]] = [[] for _ in self._schema]
 
-    def add(self, key: bytes, value: bytes) -> None:
-        for cells, codec, data in zip(self._rows, self._codecs, (key, value), strict=True):
-            cells.append(_cell(codec, data))
+    def add(self, row: StoredRow) -> None:
+        found = [_cell(codec, data or b"") for codec, data in zip(self._codecs, (row.key, row.value), strict=True)]
+        found += [getattr(row, name) for name in self._bounds]
+        for cells, cell in zip(self._rows, found, strict=True):
+            cells.append(cell)
         if len(self._rows[0]) >= ROWS:
             self._flush()
 

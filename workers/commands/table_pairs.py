@@ -16,44 +16,50 @@ from orchestrator.errors import OrchestratorError, RefusedBySafety
 from orchestrator.names import counted, natural
 from pipeline.tables import expiry
 from pipeline.tables.expiry import STREAM_TIME_KEY
+from pipeline.time.stored_form import StoredForm, StoredRow
 from state.directory import StateDirectory
 from state.log.protocol import Log, Partition
 from state.store.rocksdb import pairs_on_disk
-from workers.commands.query import ask_where_it_is
+from workers.commands.query_place import ask_where_it_is
 from workers.fleet.client import Client
 
-Pair = tuple[bytes, bytes]
 PAGE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which pairs: of `tasks`, with start <= key < stop (None: to the last one)."""
+    """Which rows: of `tasks`, with start <= key < stop (None: to the last one)."""
 
     tasks: tuple[str, ...]
     table: str
     start: bytes
     stop: bytes | None
     expire_ms: int | None
+    form: StoredForm
+
+    @property
+    def entries(self) -> tuple[bytes, bytes | None]:
+        """The entries of the stores among which they lie."""
+        return self.form.bounds(self.start, self.stop)
 
 
-async def of_group(client: Client, wanted: Wanted) -> AsyncIterator[Pair]:
+async def of_group(client: Client, wanted: Wanted) -> AsyncIterator[StoredRow]:
     """From the instances that run the tasks. Raises RefusedBySafety where no group runs."""
     for task in wanted.tasks:
         time = expiry.BEFORE_ALL_MS
         if wanted.expire_ms is not None:
             kept = await ask_where_it_is(client, StoreRequest(task, wanted.table, STREAM_TIME_KEY))
             time = expiry.stream_time(kept["value"])
-        start, more = wanted.start, True
+        (start, stop), more = wanted.entries, True
         while more:
-            request = ScanRequest(task, wanted.table, start, wanted.stop, PAGE)
+            request = ScanRequest(task, wanted.table, start, stop, PAGE)
             page = await ask_where_it_is(client, request)
             if page["restore_lag"]:
                 raise OrchestratorError(f"{task} is being restored, {page['restore_lag']} records behind; try again")
             for key, value in page["pairs"]:
                 found = _live(wanted, time, key, value)
                 if found is not None:
-                    yield key, found
+                    yield found
             more = page["more"]
             if page["pairs"]:
                 start = page["pairs"][-1][0] + b"\0"
@@ -89,20 +95,25 @@ async def of_disk(log: Log, state: Path, facts: dict[str, Any], wanted: Wanted, 
     return _read(places, wanted)
 
 
-async def _read(places: list[tuple[StateDirectory, str, Path]], wanted: Wanted) -> AsyncIterator[Pair]:
+async def _read(places: list[tuple[StateDirectory, str, Path]], wanted: Wanted) -> AsyncIterator[StoredRow]:
     for directory, task, path in places:
         with directory.lock(task):
             time = expiry.BEFORE_ALL_MS
             if wanted.expire_ms is not None:
                 kept = dict(pairs_on_disk(path, STREAM_TIME_KEY, STREAM_TIME_KEY + b"\0"))
                 time = expiry.stream_time(kept.get(STREAM_TIME_KEY))
-            for key, value in pairs_on_disk(path, wanted.start, wanted.stop):
+            for key, value in pairs_on_disk(path, *wanted.entries):
                 found = _live(wanted, time, key, value)
                 if found is not None:
-                    yield key, found
+                    yield found
 
 
-def _live(wanted: Wanted, stream_ms: int, key: bytes, value: bytes) -> bytes | None:
-    if wanted.expire_ms is None:
-        return value
-    return None if key == STREAM_TIME_KEY else expiry.live_value(value, wanted.expire_ms, stream_ms)
+def _live(wanted: Wanted, stream_ms: int, key: bytes, value: bytes) -> StoredRow | None:
+    """The row of an entry, if it is one of those that are wanted and has not expired."""
+    live: bytes | None = value
+    if wanted.expire_ms is not None:
+        live = None if key == STREAM_TIME_KEY else expiry.live_value(value, wanted.expire_ms, stream_ms)
+    row = None if live is None else wanted.form.row(key, live)
+    if row is None or row.key < wanted.start or (wanted.stop is not None and row.key >= wanted.stop):
+        return None
+    return row
