@@ -20,6 +20,7 @@ from orchestrator.group.members import Member, is_released
 from orchestrator.group.phases import absent_transactional_ids
 from orchestrator.group.state import GroupState, Move
 from orchestrator.group.takeovers import is_known_gone
+from orchestrator.group.timeouts import replaced_after_ms
 from orchestrator.model import TaskId
 
 
@@ -223,11 +224,14 @@ class _About:
     def _waited_for(self, holder: Member) -> str:
         settings, silent = self.group.settings, show_duration(holder.silent_for(self.now_ms))
         patience, setting, why = settings.session_timeout_ms, "session_timeout", "it may come back"
-        sooner = settings.disconnect_grace_ms < patience and holder.session is None
+        grace = replaced_after_ms(self.group, holder)
         if holder.status.bounce:
             why = "it announced a bounce"
-        elif sooner and can_go_on_elsewhere(self.group, holder.join_request.writer, holder.join_request.instance):
-            patience, setting = settings.disconnect_grace_ms, "disconnect_grace"
+        elif grace < patience and can_go_on_elsewhere(
+            self.group, holder.join_request.writer, holder.join_request.instance
+        ):
+            patience = grace
+            setting = "disconnect_grace" if grace == settings.disconnect_grace_ms else "three heartbeats"
         left = self._left(self._silent_since(holder) + patience)
         return f"{self.name} is kept for {holder.name}, which has been silent for {silent}, for another {left} ({setting}): {why}"
 

@@ -39,26 +39,34 @@ def pause_before(group: GroupState, now_ms: int) -> int:
 def _watch_members(group: GroupState, now_ms: int) -> ch.Decisions:
     settings = group.settings
     learning = set(group.learners.named())
-    soon = min(settings.session_timeout_ms, settings.disconnect_grace_ms)
     for member in list(group.members):
         # Nearly all reported lately and learn nothing, and this is asked of thousands several times a second.
         since = member.last_report_ms if member.silent_ms is None else member.silent_ms
-        patience = soon if member.session is None else settings.session_timeout_ms
-        if 0 <= now_ms - since < patience and member.name not in learning:
+        patience = replaced_after_ms(group, member)
+        if 0 <= now_ms - since < min(patience, settings.session_timeout_ms) and member.name not in learning:
             continue
         silent = member.silent_for(now_ms)
         if silent >= settings.session_timeout_ms:
             yield from fencing.expire(group, member)
             continue
-        if silent >= settings.disconnect_grace_ms and _replaceable(group, member):
+        if silent >= patience and _replaceable(group, member):
             yield ev.Announced(f"{member.name} fenced")
             yield from fencing.fence(group, member.join_request.writer)
         yield from _give_up_learners(group, member, now_ms)
 
 
+def replaced_after_ms(group: GroupState, member: Member) -> int:
+    """How long a silent member is waited for where a task of it has a warm copy elsewhere: the grace of a connection that
+    ended. A process that stands still keeps its connection: three heartbeats that do not come are as good."""
+    settings = group.settings
+    if member.session is None:
+        return settings.disconnect_grace_ms
+    return max(settings.disconnect_grace_ms, settings.three_heartbeats_ms)
+
+
 def _replaceable(group: GroupState, member: Member) -> bool:
-    """Its connection ended without a bounce announced, and a task of it has a warm copy elsewhere."""
-    if member.session is not None or member.fenced or member.status.bounce:
+    """It announced no bounce, and a task of it has a warm copy elsewhere."""
+    if member.fenced or member.status.bounce:
         return False
     return can_go_on_elsewhere(group, member.join_request.writer, member.join_request.instance)
 

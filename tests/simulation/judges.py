@@ -197,8 +197,15 @@ class Judges(Watch):
             return
         ended = (coordinator.term, writer) in self.ended
         least = settings.disconnect_grace_ms if ended else settings.session_timeout_ms
+        if not ended and self._goes_on_elsewhere(group, worker.instance, writer):
+            least = max(settings.disconnect_grace_ms, 3 * settings.heartbeat_ms)
         if world.now_ms - heard < least - SLACK_MS:
             raise Broken(f"{worker.name} was fenced {world.now_ms - heard} ms after it was heard")
+
+    def _goes_on_elsewhere(self, group: Group, instance: str, writer: str) -> bool:
+        """Whether a task of a writer has no state, or a close copy on another instance."""
+        owned = [task for task, owner in group.owners.items() if owner.writer == writer and task in group.tasks]
+        return any(not group.tasks[task].stateful or self._warm(group, task) - {instance} for task in owned)
 
     @staticmethod
     def _has_released(group: Group, owner: Owner) -> bool:
