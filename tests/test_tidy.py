@@ -91,6 +91,7 @@ MAY_USE = {
     "orchestrator/__main__.py": {"sys"},  # the exit code
     "orchestrator/testing.py": {"importlib"},  # names what it re-exports as text
     "pipeline/calls/call.py": {"asyncio"},  # awaits user code
+    "pipeline/calls/timeouts.py": {"asyncio"},  # ends calls of user code
     "pipeline/driver.py": {"asyncio"},  # awaits user code
     "pipeline/calls/overlap.py": {"asyncio"},  # awaits user code
     "pipeline/app.py": {"importlib", "sys"},  # the module that declares an app; who runs one is named as text

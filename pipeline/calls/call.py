@@ -13,13 +13,13 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from pipeline.calls.steps import Item, Step
+from pipeline.calls.timeouts import Countdown
 from pipeline.errors import DefinitionError, PipelineError
 
 if TYPE_CHECKING:
     from pipeline.app import App
     from pipeline.definitions.topology import Subtopology
 
-SLICES, SLICE_S = 8, 1.0  # a timeout counts down in so many slices at least, of so many seconds at most
 CALL, RECORD, RUN = "call", "record", "run"  # what counts together: a call, the calls of a record, or of a whole run
 
 
@@ -67,7 +67,7 @@ async def in_time(step: Step, argument: Any) -> None:
         return
     try:
         async with asyncio.timeout(None) as limit:
-            watch = _Countdown(limit, step.timeout_s)
+            watch = Countdown(limit, step.timeout_s, step.ticks)
             try:
                 await _rest(call, waits_for)
             finally:
@@ -94,28 +94,6 @@ def _rest(call: CoroutineType[Any, Any, Any], waits_for: Any) -> Generator[Any, 
                 waits_for = call.send(answer)
     except StopIteration:
         return
-
-
-class _Countdown:
-    """Ends a call after `seconds` in which this process ran. It counts down in slices, each when its timer fires: of the
-    time for which the process stands still (SIGSTOP, a paused container) at most one slice counts."""
-
-    def __init__(self, limit: asyncio.Timeout, seconds: float) -> None:
-        self._limit = limit
-        self._left = seconds
-        self._slice = min(SLICE_S, seconds / SLICES)
-        self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(self._slice, self._tick)
-
-    def _tick(self) -> None:
-        self._left -= self._slice
-        if self._left > 0:
-            self._timer = self._loop.call_later(min(self._slice, self._left), self._tick)
-        else:
-            self._limit.reschedule(self._loop.time())
-
-    def end(self) -> None:
-        self._timer.cancel()
 
 
 def newest(items: Sequence[Item]) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from pipeline.calls.batch import Batch
+from pipeline.calls.timeouts import Ticks
 from pipeline.definitions.definition import Resource, Stored, Topic
 from pipeline.definitions.error_policy import ErrorPolicy
 from pipeline.definitions.processor import Processor
@@ -80,6 +81,7 @@ class Step:
         self.policy = policy
         self.is_async = processor.is_async
         self.timeout_s = processor.timeout_s
+        self.ticks = Ticks()
         self.retries = processor.retries
         self.backoff_s = processor.backoff_s
         self.tables: list[TableView[Any, Any]] = []

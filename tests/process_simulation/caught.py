@@ -19,7 +19,7 @@ CAUGHT_BY: dict[str, int] = {
     "no_lock_on_a_folder": 0,
     "begin_at_the_start": 2,
     "begin_at_the_end": 0,
-    "trust_any_store": 2,
+    "trust_any_store": 8,
     "orderly_stop_kills": 0,
     "a_stopped_worker_lives_on": 15,
     "an_orphan_lives_on": 0,

@@ -26,7 +26,7 @@ from pipeline.calls.overlap import Overlap
 from pipeline.merge import Merger
 from pipeline.process import TaskProcess
 from state import manifest, snapshot
-from state.errors import LeaseLost, LogUnavailable, OutcomeUnknown
+from state.errors import LeaseLost, LogUnavailable, OutcomeUnknown, StoreDamaged
 from state.history import History
 from state.log import memory
 from state.log.memory import MemoryLog
@@ -200,9 +200,9 @@ def offset_apart_from_the_data(stack: ExitStack) -> None:
     """A store's offset is written in a batch of its own, before the data."""
     original = DiskStore.write
 
-    def write(self: DiskStore, changes: Mapping[bytes, bytes | None], offset: int) -> None:
-        original(self, {}, offset)
-        original(self, changes, offset)
+    def write(self: DiskStore, changes: Mapping[bytes, bytes | None], offset: int, **how: Any) -> None:
+        original(self, {}, offset, **how)
+        original(self, changes, offset, **how)
 
     _patch(stack, DiskStore, "write", write)
 
@@ -272,16 +272,18 @@ def begin_at_the_end(stack: ExitStack) -> None:
 def trust_any_store(stack: ExitStack) -> None:
     """A store that cannot be read is taken for an empty one at its place."""
 
-    def open_table(self: Any, change: Any, read: Any) -> Any:
+    def from_disk(self: Any, change: Any) -> Any:
         path = self._directory.table(str(change.task), change.table)
-        info = self._prepared.topics[change.partition.topic]
-        store = self._surroundings.open_store(
-            path, {"log_id": self._log.log_id, "topic_id": info.topic_id}, self._budget
-        )
-        store.write({}, change.end)
-        return stores.Opened(store, change.partition, "disk", store.offset)
+        stamp = {"log_id": self._log.log_id, "topic_id": self._topic_id(change)}
+        try:
+            store = self._surroundings.open_store(path, stamp, self._budget)
+        except StoreDamaged:
+            self._directory.wipe(str(change.task), change.table)
+            store = self._surroundings.open_store(path, stamp, self._budget)
+            store.write({}, change.end)
+        return store
 
-    _patch(stack, stores.StoreOpener, "_open_table", open_table)
+    _patch(stack, stores.StoreOpener, "_from_disk", from_disk)
 
 
 # ---- ends
@@ -537,13 +539,13 @@ def a_pause_counts_as_a_call(stack: ExitStack) -> None:
     """The timeout of an async call counts the time for which its process stood still."""
 
     class Deadline:
-        def __init__(self, limit: asyncio.Timeout, seconds: float) -> None:
+        def __init__(self, limit: asyncio.Timeout, seconds: float, ticks: object) -> None:
             limit.reschedule(asyncio.get_running_loop().time() + seconds)
 
         def end(self) -> None:
             """Nothing."""
 
-    _patch(stack, calls, "_Countdown", Deadline)
+    _patch(stack, calls, "Countdown", Deadline)
 
 
 def never_careful(stack: ExitStack) -> None:
@@ -587,7 +589,7 @@ def nobody_keeps_the_connection_alive(stack: ExitStack) -> None:
 def patience_has_no_end(stack: ExitStack) -> None:
     """A log that is away is waited for, whatever --log-timeout says."""
 
-    def away(self: Patience, error: Exception) -> None:
+    def away(self: Patience, error: Exception, begun: float) -> None:
         self.reason = str(error)
 
     _patch(stack, Patience, "_away", away)
@@ -787,6 +789,8 @@ DIRECTED: dict[str, tuple[str, ...]] = {
     **OF_SNAPSHOTS,
     "a_commit_without_a_fence_knows_no_time": ("stop-worker", "stop-instance", "stall", "kill-coordinator"),
     "a_deposed_coordinator_answers": ("stop-worker", "stop-instance", "stall", "kill-coordinator"),
+    "never_take_the_lease": ("kill-coordinator",),
+    "trust_any_store": ("damaged-store", "kill", "leave"),
     "gaps_after_a_failed_call": ("raises",),
     "a_release_does_not_wait_for_the_call": ("leave", "join"),
     "halted_before_the_commit": ("raises",),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator import App, Record
-from pipeline.calls.call import SLICE_S
+from pipeline.calls.timeouts import SLICE_S
 from pipeline.errors import ProcessorFailed
 from pipeline.process import TaskProcess
 from pipeline.records import SourceRecord
