@@ -6,6 +6,7 @@ lies beside it comes last: so it may be called as one of our rooms is. Importing
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
@@ -20,6 +21,7 @@ from pipeline.errors import LoadError
 from pipeline.failures import user_frames
 
 ROOMS = ("orchestrator", "pipeline", "state", "workers")
+TERMINATED = 128 + signal.SIGTERM  # the exit code of a command that was told to end, here while it imported the app
 _HOME = Path(__file__).resolve().parent.parent
 
 
@@ -150,6 +152,8 @@ def _run(name: str, folder: Path, importing: Callable[[], ModuleType]) -> Module
             f"there is no module {name!r} in {folder} or where Python looks{_close(name, _modules_in(folder))}"
         ) from None
     except SystemExit as error:
+        if error.code == TERMINATED:
+            raise
         raise LoadError(
             f'{name} ends the program when it is imported; put what runs below if __name__ == "__main__":'
         ) from error
