@@ -26,6 +26,7 @@ from state.log.protocol import NewRecord, Partition
 from workers.calls.blame import CallNote, Caution
 from workers.prepare import prepare
 from workers.spec import InstanceSpec, WorkerSpec
+from workers.worker.record_loop import BUFFER_BYTES, FETCH_BYTES
 from workers.worker.worker import Worker
 
 DEADLINE_S = 30.0
@@ -198,6 +199,36 @@ async def test_a_slow_processor_keeps_commits_and_the_other_task_going(tmp_path:
         await until("a commit of both tasks", both)
         assert len(seen) < 32, "a turn is bounded in time: the first commit does not wait for hundreds of records"
     await judge(log)
+
+
+async def test_what_waits_for_a_call_is_bounded_in_bytes(tmp_path: Path) -> None:
+    """Records of half a kilobyte, two megabytes in all, behind a call that lasts."""
+    go, many = asyncio.Event(), 4_000
+
+    async def hanging(record: Record[str, int], sums: Any, out: Any) -> None:
+        await go.wait()
+        count(record, sums, out)
+
+    log = HeldLog()
+    async with running(tmp_path, hanging, records=0, log=log) as (worker, _, _life):
+        for first in range(0, many, 50):
+            rows = [NewRecord(b"%0500d" % n, (2 * n).to_bytes(8, "big"), n) for n in range(first, first + 50)]
+            await log.append({Partition("in", 0): rows})
+        await until("a task", lambda: worker.runs[TASKS[0]].process is not None)
+        merger = worker.runs[TASKS[0]].merger
+        await until("enough to wait", lambda: merger.size_bytes("in", 0) > BUFFER_BYTES)
+        for _ in range(2_000):  # rounds of the loop, in which it would read on
+            await asyncio.sleep(0)
+        batch = 50 * 600  # a fetch ends with a whole one
+        assert merger.size_bytes("in", 0) <= BUFFER_BYTES + FETCH_BYTES + batch
+        go.set()
+        await until("all records", lambda: _first_is_done(log))
+    assert (await judge(log))[0] == many
+
+
+async def _first_is_done(log: MemoryLog) -> bool:
+    partition = Partition("in", 0)
+    return (await committed(log)).get(0, 0) == (await log.ends([partition]))[partition]
 
 
 async def test_a_careful_worker_processes_more_than_a_record_a_commit(tmp_path: Path) -> None:
