@@ -88,7 +88,7 @@ class Listener:
         self._binding = b""
         self._ids = itertools.count(1)
         self._strangers: dict[Connection, int] = {}  # sweeps, the oldest first
-        self._serving: set[asyncio.Task[None]] = set()
+        self._serving: dict[asyncio.Task[None], None] = {}  # in the order in which they came
         self._lines = 0
         self._server: asyncio.Server | None = None
         self._sweeping: asyncio.Task[None] | None = None
@@ -145,8 +145,8 @@ class Listener:
             del self._strangers[oldest]
             oldest.drop(ConnectionEnded("it made way for others that had proven nothing yet"))
         task = asyncio.get_running_loop().create_task(self._serve(connection))
-        self._serving.add(task)
-        task.add_done_callback(self._serving.discard)
+        self._serving[task] = None
+        task.add_done_callback(self._serving.pop)
 
     async def _serve(self, connection: Connection) -> None:
         try:

@@ -66,7 +66,7 @@ class MemoryLog(MemoryGroupStore):
         self._positions: dict[str, dict[Partition, int]] = {}
         self._committed_ms: dict[tuple[str, Partition], int] = {}
         self._opened: set[tuple[str, str]] = set()
-        self._waiting, self._made = set[asyncio.Future[None]](), 0
+        self._waiting, self._made = dict[asyncio.Future[None], None](), 0  # in the order of their waits
 
     async def close(self) -> None:
         """Nothing to let go of."""
@@ -145,13 +145,13 @@ class MemoryLog(MemoryGroupStore):
         """Return at the next change, or at the deadline of the loop's clock."""
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
-        self._waiting.add(woken)
+        self._waiting[woken] = None
         timer = loop.call_at(deadline, _finish, woken)
         try:
             await woken
         finally:
             timer.cancel()
-            self._waiting.discard(woken)
+            self._waiting.pop(woken, None)
 
     def wake(self) -> None:
         for woken in list(self._waiting):

@@ -90,7 +90,7 @@ class Worker:
         self.stopping = asyncio.Event()
         self._term = 0
         self.halting = asyncio.Lock()  # writes of halts: one that is over is not taken for the next one
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: dict[asyncio.Task[None], None] = {}  # in order
 
     # ---- life
 
@@ -296,8 +296,8 @@ class Worker:
     def _soon(self, work: Coroutine[Any, Any, None]) -> None:
         """Do it beside the loops; the worker does not end before it has ended."""
         task = asyncio.get_running_loop().create_task(work)
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._closing[task] = None
+        task.add_done_callback(self._closing.pop)
 
     async def _closed(self, run: TaskRun) -> None:
         await run.closed()
