@@ -24,6 +24,7 @@ from pipeline.definitions.describe import check_schema, describe, with_others
 from pipeline.definitions.error_policy import SKIP, STOP, WAIT, Choice, ErrorPolicy, OnError
 from pipeline.definitions.foreign_key_join import ForeignKeyJoin, ForeignKeySide
 from pipeline.definitions.join import JoinDef, checked_sides
+from pipeline.definitions.late import checked_late
 from pipeline.definitions.processor import (
     Processor,
     awaits,
@@ -32,7 +33,6 @@ from pipeline.definitions.processor import (
     checked_backoff,
     checked_batch,
     checked_concurrency,
-    checked_late,
     checked_on_error,
     checked_others,
     checked_retries,

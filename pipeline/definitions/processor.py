@@ -121,17 +121,6 @@ def checked_others(app: Owner, others: Sequence[Any]) -> tuple[Declared[Any], ..
     return tuple(others)
 
 
-def checked_late(made: Processor) -> Processor:
-    """The processor, whose late records do not come back to it. Raises DefinitionError."""
-    for topic in made.late_topics:
-        if topic in made.sources:
-            raise DefinitionError(
-                f"{made.name}: on_late= sends late records to {topic.name!r}, which it reads: each would come back, late, for "
-                "ever; give them a topic of their own"
-            )
-    return made
-
-
 def checked_app(app: Owner, item: Declared[Any]) -> None:
     """Definitions are of one app: their codecs, names and changelogs are. Raises DefinitionError."""
     if item.app is not app:

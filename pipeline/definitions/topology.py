@@ -14,6 +14,7 @@ from typing import Any
 
 from pipeline.definitions.declarations import Declarations
 from pipeline.definitions.definition import Topic
+from pipeline.definitions.late import check_circles
 from pipeline.definitions.numbering import Numbered, number
 from pipeline.definitions.processor import Processor
 from pipeline.errors import DefinitionError, TopologyError, TopologyRefused
@@ -179,6 +180,7 @@ def build(app: Declarations, kept: Mapping[str, Any] | None) -> Topology:
         raise TopologyError(f"app {app.id!r} has no processors; declare one with @app.processor(...)")
     _check_names(app)
     _check_concurrency(app)
+    check_circles(app.id, app.processors)
     pieces = tuple(_pieces(app))
     for piece in pieces:
         _check_time(piece)

@@ -197,3 +197,53 @@ def test_late_records_do_not_come_back_to_who_reads_them() -> None:
 
         @app.join(beats, others, within=timedelta(hours=1), on_late=others)
         def match(beat: Any, other: Any) -> None: ...
+
+
+def test_late_records_go_to_a_topic_of_their_types() -> None:
+    app = App("x")
+    beats = app.topic("beats", key=str, value=int)
+    for key, value, message in (
+        (int, int, "its keys differ: str there, int here"),
+        (str, str, "its values differ: int there, str here"),
+    ):
+        late = app.topic(f"late-{key.__name__}-{value.__name__}", key=key, value=value)
+        counts = app.table(
+            f"c-{key.__name__}-{value.__name__}", key=str, value=int, window=Tumbling(hours=1), on_late=late
+        )
+        with pytest.raises(
+            DefinitionError, match=f"sends records of 'beats' to '{late.name}' as they came, and {message}"
+        ):
+            app.processor(beats, counts, alias={counts: "counts"})(lambda beat, counts: None)
+    raw = app.topic("raw", key=bytes, value=bytes)
+    counts = app.table("counts", key=str, value=int, window=Tumbling(hours=1), on_late=raw)
+    app.processor(beats, counts)(lambda beat, counts: None)
+    with pytest.raises(DefinitionError, match="values differ"):
+        app.join(beats, beats, within=HOUR, on_late=app.topic("words", key=str, value=str))(lambda beat, other: None)
+
+
+def test_late_values_of_the_same_kind_must_be_readable() -> None:
+    app = App("x")
+    pairs, lists = app.topic("pairs", key=str, value=dict[str, int]), app.topic("lists", key=str, value=dict[str, str])
+    counts = app.table("counts", key=str, value=int, window=Tumbling(hours=1), on_late=lists)
+    with pytest.raises(DefinitionError, match="its values differ"):
+        app.processor(pairs, counts)(lambda pair, counts: None)
+
+
+@pytest.mark.parametrize("is_rekeyed", [False, True])
+def test_late_records_do_not_go_in_a_circle(is_rekeyed: bool) -> None:
+    app = App("x")
+    one, other = app.topic("one", key=str, value=int), app.topic("other", key=str, value=int)
+    read = other.rekey("again", key=str, by=lambda record: record.key) if is_rekeyed else other
+    to_other = app.table("to-other", key=str, value=int, window=Tumbling(hours=1), on_late=other)
+    to_one = app.table("to-one", key=str, value=int, window=Tumbling(hours=1), on_late=one)
+
+    @app.processor(one, to_other)
+    def first(record: Any, to_other: Any) -> None: ...
+
+    @app.processor(read, to_one)
+    def second(record: Any, to_one: Any) -> None: ...
+
+    with pytest.raises(
+        DefinitionError, match=r"late records of 'one' come back to it by on_late= of first, .*second, late"
+    ):
+        app.topology()
