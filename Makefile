@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-kafka test-long check kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream simulate simulate-process clean
+.PHONY: setup demo test test-kafka test-long check kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time simulate simulate-process clean
 
 setup: $(READY)
 
@@ -61,7 +61,7 @@ simulate-process: $(READY)
 	$(BIN)/python -m tests.process_simulation --seeds $$(($(SEEDS) / 10 + 1)) --start $(START) --app saving
 
 # Benchmarks: ratios to rivals in the same run; tables and plots in docs/.
-bench: bench-assignors bench-group bench-rebalance bench-yardstick bench-stream
+bench: bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time
 
 bench-assignors: $(READY)
 	$(BIN)/python -m benchmarks.assignors
@@ -72,6 +72,10 @@ bench-group: $(READY)
 # What a record costs a worker, beside a bare loop over the same bytes.
 bench-stream: $(READY)
 	$(BIN)/python -m benchmarks.stream
+
+# Windows, sessions and joins of streams, beside a plain count.
+bench-time: $(READY)
+	$(BIN)/python -m benchmarks.time
 
 # One workload under every protocol, in virtual time, with a timeline of tasks by instance.
 bench-rebalance: $(READY)

@@ -94,9 +94,9 @@ async def _rate(log_path: Path, form: str, fleet: subprocess.Popen[bytes]) -> fl
             await asyncio.sleep(0.02)
             done = sum((await log.positions(form, inputs)).values())
             if done and begun is None:
-                begun = done, cpu_s(_worker_of(fleet.pid))
+                begun = done, cpu_s(worker_of(fleet.pid))
             if done == end and begun is not None and await _are_done(log, form, others):
-                return (end - begun[0]) / (cpu_s(_worker_of(fleet.pid)) - begun[1])
+                return (end - begun[0]) / (cpu_s(worker_of(fleet.pid)) - begun[1])
     finally:
         await log.close()
     raise SystemExit(f"the worker of {form} has not processed its input in {WAIT_S:g} s")
@@ -109,7 +109,7 @@ async def _are_done(log: SqliteLog, form: str, partitions: list[Partition]) -> b
     return all(positions.get(partition, 0) >= end for partition, end in ends.items())
 
 
-def _worker_of(fleet: int) -> int:
+def worker_of(fleet: int) -> int:
     for instance in _children(fleet):
         for worker in _children(instance):
             return worker

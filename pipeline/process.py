@@ -28,6 +28,7 @@ from pipeline.calls.retries import CallAgain, Waiting
 from pipeline.calls.steps import Arrived, Item, Step, count_of, steps_of
 from pipeline.calls.task_sources import sources_of
 from pipeline.calls.task_tables import routed, tables_of
+from pipeline.calls.window_calls import window_calls
 from pipeline.errors import PipelineError, ProcessorFailed
 from pipeline.records import TICK, RawRecord, Record
 from pipeline.tables.table import StoreView
@@ -90,6 +91,7 @@ class TaskProcess:
         self.keeps_time = any(app.tables[name].keeps_time for name in subtopology.tables)
         self.keeps_order = self.keeps_time or any(source.tables for source in self._sources.values())
         self._plain = plain_calls(self._steps, self._sources, self._unit, partition, self._on_error)
+        self._windowed = window_calls(self._steps, self._sources, self._tables, self._passing)
         self.needs_async = any(step.is_async for step in self._steps)
         self.most_at_once = max((step.processor.concurrency for step in self._steps), default=1)
         self._at_once: AtOnce | None = None
@@ -135,14 +137,15 @@ class TaskProcess:
         if self.needs_async:
             names = ", ".join(step.name for step in self._steps if step.is_async)
             raise PipelineError(f"task {self.task} has async processors ({names}); use run_async")
-        if self._batch_steps or self._unit != CALL:
+        windowed = self._windowed if all(topic != TICK for topic, _ in records) else None
+        if windowed is None and (self._batch_steps or self._unit != CALL):
             return without_waiting(self.run_async(records, clock, until))
         effects = self._effects
         self._stream_time_ms = effects.stream_time_ms
         self.finished = 0
         try:
-            if self._plain is not None:
-                self._stream_time_ms = self._plain.run(self, records, clock, until, self._stream_time_ms)
+            if fast := windowed or self._plain:
+                self._stream_time_ms = fast.run(self, records, clock, until, self._stream_time_ms)
             else:
                 self._run_sync(records, clock, until)
         except BaseException as error:
@@ -301,8 +304,6 @@ class TaskProcess:
     def mark_applied(self) -> None:
         """The stores have what the oldest take that was not settled gave."""
         self._effects.mark_applied()
-
-    # time
 
     async def advance(self, timestamp_ms: int, goes_on: Callable[[], bool] = lambda: True) -> bool:
         """Time has come to here without a record: what is due before happens, for as long as `goes_on`; whether all of it

@@ -71,9 +71,9 @@ class Passing:
         task_partition: int,
     ) -> None:
         self._host = host
-        self._effects = effects
-        self._on_error = on_error
-        self._position = position
+        self.effects = effects
+        self.on_error = on_error
+        self.position = position
         self._views = views
         self._joins = joins
         self._steps: dict[str, list[Step]] = {}
@@ -81,7 +81,7 @@ class Passing:
             timed = step.processor.due or step.processor.join
             if timed is not None:
                 self._steps.setdefault(timed.name, []).append(step)
-        self._partition = task_partition
+        self.partition = task_partition
         self._made_due = 0
         self._has_batches = any(step.processor.batch for step in all_steps)
         batches = [step for step in all_steps if isinstance(step, TimedStep) and step.processor.batch]
@@ -96,21 +96,29 @@ class Passing:
     async def pass_to(self, timestamp_ms: int, goes_on: Callable[[], bool]) -> bool:
         """Everything due before a time happens, each thing in a unit of its own, for as long as `goes_on`; whether all of
         it has. Raises CallAgain, ProcessorFailed, with what ended well before kept."""
-        if timestamp_ms > self._position.target_ms:
-            self._position.target_ms = timestamp_ms
+        if timestamp_ms > self.position.target_ms:
+            self.position.target_ms = timestamp_ms
             self._made_due = 0
         while (view := self._next(timestamp_ms)) is not None:
-            self._effects.begin()
+            self.effects.begin()
             try:
                 await self._happen([self._begin(view)])
             except BaseException:
-                self._effects.undo()
+                self.effects.undo()
                 raise
-            self._effects.end()
-            self._effects.time_passed(self._position.time_ms)
+            self.effects.end()
+            self.effects.time_passed(self.position.time_ms)
             if not goes_on():
                 return self._next(timestamp_ms) is None
         return True
+
+    def has_due(self, timestamp_ms: int) -> bool:
+        """Whether something is due before a time."""
+        return self._next(timestamp_ms) is not None
+
+    @property
+    def joins_tables(self) -> bool:
+        return bool(self._joins)
 
     async def has_come(self, raw: RawRecord, goes_on: Callable[[], bool]) -> bool:
         """Whether a record is next. Where records wait for their batch, what is due before it waits, too. Raises CallAgain,
@@ -137,8 +145,8 @@ class Passing:
 
     def stand_at(self, timestamp_ms: int) -> None:
         """Time has come to here, without a record."""
-        self._position.reach((timestamp_ms, BEFORE_DUE, b""))
-        self._position.settle()
+        self.position.reach((timestamp_ms, BEFORE_DUE, b""))
+        self.position.settle()
 
     def separates(self, timestamp_ms: int) -> bool:
         """Whether a timer, a close or an expiry of a table of a batch lies before a time: the batch ends there."""
@@ -146,11 +154,11 @@ class Passing:
 
     def settle(self) -> None:
         """A unit has ended well."""
-        self._position.settle()
+        self.position.settle()
 
     def undone(self) -> None:
         """A unit was undone."""
-        self._position.undo()
+        self.position.undo()
         self._joins.undone()
         for view in self._views:
             view.undone()
@@ -159,8 +167,8 @@ class Passing:
 
     def reach(self, raw: RawRecord) -> int:
         """The record is next; returns the stream time with it."""
-        self._position.reach((raw.timestamp_ms, BEFORE_DUE, b""))
-        return self._position.time_ms
+        self.position.reach((raw.timestamp_ms, BEFORE_DUE, b""))
+        return self.position.time_ms
 
     async def call(self, step: Step, item: Item) -> None:
         """The calls of one step for a record, and what they make due in the past."""
@@ -179,15 +187,15 @@ class Passing:
         assert isinstance(step, TimedStep)
         late = [view for view in step.timed if view.is_late(item.record.key, item.raw.timestamp_ms)]
         for view in late:
-            self._effects.late_one(view.spec.name)
+            self.effects.late_one(view.spec.name)
         for topic in dict.fromkeys(topic for view in late if (topic := step.late_topics[view.spec.name])):
             self._leave(topic, item.raw)
         return bool(late)
 
     def _leave(self, topic: str, raw: RawRecord) -> None:
-        target = place(raw, topic, self._effects.partitions, self._partition)
+        target = place(raw, topic, self.effects.partitions, self.partition)
         output = OutputRecord(raw.key, raw.value, raw.timestamp_ms, raw.headers)
-        self._effects.outputs.setdefault(target, []).append(output)
+        self.effects.outputs.setdefault(target, []).append(output)
 
     # what is due
 
@@ -204,7 +212,7 @@ class Passing:
         due = view.next_due()
         is_chained = view.is_chained(due)
         self._made_due += is_chained
-        self._position.reach(due.place)
+        self.position.reach(due.place)
         view.begin(due)
         return _Under(view, due, iter(self._steps.get(view.spec.name, ())), is_chained)
 
@@ -216,7 +224,7 @@ class Passing:
             if changed is not None:
                 await self._call_joined(changed)
                 continue
-            view = self._next(self._position.time_ms)
+            view = self._next(self.position.time_ms)
             if view is not None:
                 under.append(self._begin(view))
             elif not under:
@@ -233,21 +241,21 @@ class Passing:
         raw = CallRecord(
             -1, due.timestamp_ms, due.key, due.value, (), lambda: (view.shown_due(due), view.due_facts(due))
         )
-        item = Item(due.argument, raw, view.spec.name, self._position.time_ms)
+        item = Item(due.argument, raw, view.spec.name, self.position.time_ms)
         assert isinstance(step, TimedStep)
         step.belongs_to(None if isinstance(due.argument, tuple) else due.argument.key)
         view.call_of(due)
         try:
             if one.is_chained and self._made_due > MOST_DUE:
                 problem = (
-                    f"more than {MOST_DUE:,} calls were made due by calls at stream time {self._position.target_ms}"
+                    f"more than {MOST_DUE:,} calls were made due by calls at stream time {self.position.target_ms}"
                 )
-                self._on_error.failed(
+                self.on_error.failed(
                     step, item.topic, raw, TooManyDue(f"{problem}; set a timer to a time that is yet to come")
                 )
             else:
                 await self._host.make(step, item)
-            self._on_error.tries.forget(item.topic, raw)
+            self.on_error.tries.forget(item.topic, raw)
         finally:
             view.call_of(None)
 
@@ -260,32 +268,32 @@ class Passing:
         try:
             made = self._joins.of_record(step, item)
         except JoinFailed as error:
-            self._on_error.failed(step, item.topic, item.raw, error.__cause__ or error)
+            self.on_error.failed(step, item.topic, item.raw, error.__cause__ or error)
             return
         if made is not None:
             step.belongs_to(item.record.key)
             await self._host.make(step, made)
-            self._on_error.tries.forget(made.topic, made.raw)
+            self.on_error.tries.forget(made.topic, made.raw)
             await self._happen([])
 
     async def _call_joined(self, changed: Changed) -> None:
         """The call of a join for a change that a call has made."""
         step = changed.step
         try:
-            made = self._joins.of_change(changed, self._position.time_ms)
+            made = self._joins.of_change(changed, self.position.time_ms)
         except JoinFailed as error:
-            self._on_error.failed(step, changed.table, raw_of(*changed[1:3], None), error.__cause__ or error)
+            self.on_error.failed(step, changed.table, raw_of(*changed[1:3], None), error.__cause__ or error)
             return
         if made is None:
             return
         if changed.depth > MOST_CHAINED:
             problem = f"more than {MOST_CHAINED:,} changes of tables each made the next one"
-            self._on_error.failed(
+            self.on_error.failed(
                 step, made.topic, made.raw, TooManyDue(f"{problem}; let no join change what it is called for")
             )
         else:
             await self._host.make(step, made)
-            self._on_error.tries.forget(made.topic, made.raw)
+            self.on_error.tries.forget(made.topic, made.raw)
 
     # joins of streams
 
@@ -303,7 +311,7 @@ class Passing:
             return
         open_sides = [side for side in sides if not view.is_over(side, raw.timestamp_ms)]
         if not open_sides:
-            self._effects.late_one(view.spec.name)
+            self.effects.late_one(view.spec.name)
             topic = step.late_topics[view.spec.name]
             if topic is not None:
                 self._leave(topic, raw)

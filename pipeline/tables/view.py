@@ -29,7 +29,7 @@ V = TypeVar("V")
 _MISSING: Final[Any] = object()
 _DELETED: Final[Any] = object()
 # Values that cannot change in place; everything else is encoded again at the end of the call.
-_IMMUTABLE = frozenset({int, float, str, bytes, bool, type(None), datetime, date, time, timedelta, Decimal})
+IMMUTABLE = frozenset({int, float, str, bytes, bool, type(None), datetime, date, time, timedelta, Decimal})
 _OWNED_KEYS = 10_000
 _SWEPT_PER_COMMIT = 500
 
@@ -91,7 +91,7 @@ class TableView(Table[K, V]):
 
     def __setitem__(self, key: K, value: V) -> None:
         k = self._last_bytes if key is self._last_key and self._is_direct and not self.closed else self._key(key)
-        encoded = self._encoded(value) if type(value) in _IMMUTABLE else None
+        encoded = self._encoded(value) if type(value) in IMMUTABLE else None
         if self._check_owner is not None and k not in self.record_keys:
             self._own(key, k)
         if self._iterating and not self._present(k):
@@ -219,7 +219,7 @@ class TableView(Table[K, V]):
         if key is self._last_key:  # a function mostly uses one key several times
             return self._last_bytes
         k = self.spec.encode_key(key)
-        if type(key) in _IMMUTABLE:
+        if type(key) in IMMUTABLE:
             self._last_key, self._last_bytes = key, k
         return k
 
@@ -267,7 +267,7 @@ class TableView(Table[K, V]):
         if self.spec.default is None:
             raise KeyError(key)
         value = self.spec.default()
-        if type(value) not in _IMMUTABLE:
+        if type(value) not in IMMUTABLE:
             self._defaults[k] = (key, self.spec.encode_value(value))
             self._live[k] = value
         return cast(V, value)
@@ -277,7 +277,7 @@ class TableView(Table[K, V]):
             value = self._decode(data)
         except CodecError:
             value = self.spec.decode_value(data)
-        if type(value) not in _IMMUTABLE:
+        if type(value) not in IMMUTABLE:
             self._live[k] = value
         return cast(V, value)
 

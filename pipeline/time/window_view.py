@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from pipeline.errors import CodecError, PipelineError, WindowClosed
 from pipeline.tables.table import StoreView, TableSpec, after_prefix
+from pipeline.tables.view import IMMUTABLE
 from pipeline.time.due_index import DueIndex
 from pipeline.time.durations import LAST_MS
 from pipeline.time.position import Place, Position
@@ -24,6 +25,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 _WINDOW, _AFTER_WINDOWS = b"w", b"x"
 _HEAD = 1 + TIME_BYTES
+_MET = 1_000  # windows whose ends and keys are kept at hand
 
 
 class WindowKeys:
@@ -66,22 +68,58 @@ class WindowsView(TimedView[tuple[int, K], V]):
         start = _WINDOW + time_bytes(first)
         self._closing = DueIndex(self.scan, self._is_open_entry, start, _AFTER_WINDOWS)
         self._old = DueIndex(self.scan, self.is_stored, _WINDOW, _AFTER_WINDOWS)
+        self._ends_ms: dict[int, int] = {}  # by start: the first milliseconds after windows that were met lately
+        self._heads: dict[int, bytes] = {}  # by start: what their keys begin with
+        self._user_key: Any = None
+        self._user_bytes = b""
+
+    def _key(self, pair: tuple[int, K]) -> bytes:
+        start_ms, key = pair
+        if self.closed:
+            return super()._key(pair)  # which raises
+        if key is not self._user_key or type(key) not in IMMUTABLE:
+            data = self.spec.encode_key(pair)
+            self._user_key, self._user_bytes = key, data[_HEAD:]
+            return data
+        head = self._heads.get(start_ms)
+        if head is None:
+            if len(self._heads) > _MET:
+                self._heads.clear()
+            head = self._heads[start_ms] = _WINDOW + time_bytes(start_ms)
+        return head + self._user_bytes
+
+    def _own(self, pair: tuple[int, K], k: bytes) -> None:
+        """A key belongs to the task in all windows or in none."""
+        data = k[_HEAD:]
+        if self._check_owner is not None and data not in self.record_keys and data not in self._owned:
+            self._check_owner(pair, k)
+            self._owned[data] = None
 
     def indexes(self) -> tuple[DueIndex, ...]:
         return self._closing, self._old
 
     # open, closed, forgotten
 
+    def end_of(self, start_ms: int) -> int:
+        """The first millisecond after the window that begins there."""
+        end_ms = self._ends_ms.get(start_ms)
+        if end_ms is None:
+            if len(self._ends_ms) > _MET:
+                self._ends_ms.clear()
+            end_ms = self._ends_ms[start_ms] = self.windows.end_of(start_ms)
+        return end_ms
+
     def is_open(self, start_ms: int) -> bool:
-        at_ms = self.windows.end_of(start_ms) - 1 + self.grace_ms
+        at_ms = self.end_of(start_ms) - 1 + self.grace_ms
         return start_ms >= 0 and not self.position.has_passed(at_ms, self.order)
 
     def is_forgotten(self, start_ms: int) -> bool:
-        at_ms = self.windows.end_of(start_ms) - 1 + self.retain_ms
+        at_ms = self.end_of(start_ms) - 1 + self.retain_ms
         return start_ms < 0 or self.position.has_passed(at_ms, self.order)
 
     def is_late(self, key: Any, timestamp_ms: int) -> bool:
-        return not any(self.is_open(start) for start in self.windows.starts(timestamp_ms))
+        # The last one that a time lies in closes last.
+        return not self.is_open(self.windows.starts(timestamp_ms)[-1])
 
     def window(self, start_ms: int) -> Window:
         return Window(start_ms, self.windows.end_of(start_ms))
@@ -105,8 +143,10 @@ class WindowsView(TimedView[tuple[int, K], V]):
 
     def changes(self) -> dict[bytes, bytes | None]:
         result = super().changes()
-        for key in result:
-            self.refuse_closed(read_time(key))
+        for start_ms in {
+            read_time(key) for key in result if key not in self._set
+        }:  # those were checked when they were set
+            self.refuse_closed(start_ms)
         return result
 
     def apply(self, changes: dict[bytes, bytes | None], timestamp_ms: int) -> None:
@@ -195,9 +235,10 @@ def checked_at(view: TimedView[Any, Any], timestamp_ms: Any) -> int:
 class OneWindow(WindowTable[K, V]):
     """One window as a dict."""
 
-    def __init__(self, view: WindowsView[K, V], start_ms: int) -> None:
+    def __init__(self, view: WindowsView[K, V], start_ms: int, open_at: Place | None = None) -> None:
         self._view = view
         self._start_ms = start_ms
+        self._open_at = open_at  # the position at which it was seen to be open; while it is that one, it is
 
     @property
     def start_ms(self) -> int:
@@ -209,7 +250,7 @@ class OneWindow(WindowTable[K, V]):
 
     def __getitem__(self, key: K) -> V:
         start_ms = self.start_ms
-        if self._view.is_forgotten(start_ms):
+        if self._open_at is not self._view.position.reached and self._view.is_forgotten(start_ms):
             default = self._view.spec.default
             if default is None:
                 raise KeyError(key)
@@ -217,8 +258,10 @@ class OneWindow(WindowTable[K, V]):
         return self._view[start_ms, key]
 
     def __setitem__(self, key: K, value: V) -> None:
-        start_ms = self.start_ms
-        self._view.refuse_closed(start_ms)
+        start_ms, reached = self.start_ms, self._view.position.reached
+        if self._open_at is not reached:
+            self._view.refuse_closed(start_ms)
+            self._open_at = reached
         self._view[start_ms, key] = value
 
     def __delitem__(self, key: K) -> None:
@@ -277,10 +320,15 @@ class AtTime(OneWindow[K, V], TumblingTable[K, V]):
 
     def __init__(self, view: WindowsView[K, V]) -> None:
         super().__init__(view, 0)
+        self._for_ms: int | None = None  # the time that the window is of
 
     @property
     def start_ms(self) -> int:
-        return self._view.windows.starts(self._view.time_of_call())[0]
+        at_ms = self._view.time_of_call()
+        if at_ms != self._for_ms:
+            self._for_ms, self._open_at = at_ms, None
+            self._start_ms = self._view.windows.starts(at_ms)[0]
+        return self._start_ms
 
     def at(self, timestamp_ms: int) -> WindowTable[K, V]:
         windows = self._view.windows
@@ -302,8 +350,10 @@ class AtTimes(HoppingTable[K, V]):
             return
         for start_ms in view.windows.starts(view.time_of_call() if at_ms is None else at_ms):
             is_elsewhere = at_ms is not None and view.at_ms is not None  # a batch is at the time of each of its records
-            if is_elsewhere or view.is_open(start_ms):
+            if is_elsewhere:
                 yield OneWindow(view, start_ms)
+            elif view.is_open(start_ms):
+                yield OneWindow(view, start_ms, view.position.reached)
 
     def at(self, timestamp_ms: int) -> HoppingTable[K, V]:
         return AtTimes(self._view, checked_at(self._view, timestamp_ms))

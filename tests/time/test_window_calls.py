@@ -1,0 +1,83 @@
+"""The calls of windows without a coroutine for each give what those of any task give."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pipeline.process
+from orchestrator import App, Hopping, ProcessorFailed, Session, Sliding, Tumbling
+from orchestrator.testing import Driver
+
+MS = timedelta(milliseconds=1)
+WINDOWS = {
+    "tumbling": Tumbling(10 * MS),
+    "hopping": Hopping(10 * MS, every=4 * MS),
+    "sliding": Sliding(6 * MS),
+    "session": Session(gap=5 * MS, merge=lambda one, other: one + other),
+}
+beats = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 60), st.integers(0, 12)), max_size=25)
+
+
+def played(records: Any, window: Any, cuts: set[int], *, closes: bool, stops: bool) -> tuple[Any, ...]:
+    """All that an app does with the records: what is sent, kept, late, and where it stops."""
+    app = App("windows")
+    topic, out = app.topic("beats", key=str, value=int), app.topic("out", key=str, value=str)
+    late, dead = app.topic("late", key=str, value=int), app.topic("dead", key=str, value=int)
+    sums = app.table("sums", key=str, value=int, default=int, window=window, grace=3 * MS, retain=20 * MS, on_late=late)
+    counts = app.table("counts", key=str, value=int, default=int, expire=40 * MS)
+
+    @app.processor(topic, sums, counts, out, on_error={KeyError: dead, ValueError: "stop" if stops else "skip"})
+    def beat(beat: Any, sums: Any, counts: Any, out: Any) -> None:
+        counts[beat.key] += 1
+        for one in sums if isinstance(window, Hopping | Sliding) else [sums]:
+            one[beat.key] += beat.value
+        out.send(beat.key, f"{beat.value} {counts[beat.key]}")
+        if beat.value > 10:
+            raise (KeyError if beat.value == 11 else ValueError)(beat.value)
+
+    if closes:
+
+        @app.when_closed(sums, out)
+        def close(window: Any, out: Any) -> None:
+            out.send(window.key, f"{window.start_ms}-{window.end_ms} {window.value}")
+
+    stopped: list[str] = []
+    parts: list[list[Any]] = [[]]
+    for number, record in enumerate(records):
+        if number in cuts:
+            parts.append([])
+        parts[-1].append(record)
+    with Driver(app) as d:
+        for part in parts:
+            try:
+                with d.together():
+                    for key, at, value in part:
+                        d.send(topic, key, value, timestamp_ms=at)
+            except ProcessorFailed as error:
+                stopped.append(str(error))
+                break
+        tables = [dict(store.data) for stores in d._stores.values() for store in stores.values()]
+        sent = [(r.key, r.value, r.timestamp_ms, r.headers) for name in (out, late, dead) for r in d.records(name)]
+        return sent, tables, d.late(sums), stopped, d.table(sums), d.table(counts)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    records=beats,
+    window=st.sampled_from(sorted(WINDOWS)),
+    cuts=st.sets(st.integers(0, 25)),
+    closes=st.booleans(),
+    stops=st.booleans(),
+)
+def test_they_give_what_the_calls_of_any_task_give(
+    records: Any, window: str, cuts: set[int], closes: bool, stops: bool
+) -> None:
+    fast = played(records, WINDOWS[window], cuts, closes=closes, stops=stops)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline.process, "window_calls", lambda *arguments: None)
+        assert fast == played(records, WINDOWS[window], cuts, closes=closes, stops=stops)
