@@ -17,6 +17,8 @@ import msgspec
 from pipeline.app import App
 from pipeline.definitions.error_policy import STOP
 from pipeline.errors import CallLost, ProcessorFailed
+from state import private
+from state.errors import DirectoryUnusable
 from state.log.protocol import Partition
 
 CAREFUL_RECORDS = 1_000  # of each task, after a crash
@@ -72,7 +74,18 @@ class CallNote:
         self._path = path
 
     def write(self, blame: Blame) -> None:
-        self._path.write_bytes(msgspec.json.encode(blame))
+        """Raises DirectoryUnusable."""
+        data = msgspec.json.encode(blame)
+        try:
+            try:
+                self._path.write_bytes(data)
+            except FileNotFoundError:  # the folder was removed while the worker ran
+                private.make_folder(self._path.parent)
+                self._path.write_bytes(data)
+        except OSError as error:
+            raise DirectoryUnusable(
+                f"the note of a call {self._path} cannot be written ({error.strerror}): check the state folder and its disk"
+            ) from error
 
     def clear(self) -> None:
         self._path.unlink(missing_ok=True)
