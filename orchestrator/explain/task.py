@@ -14,13 +14,12 @@ from orchestrator.explain.load import Load
 from orchestrator.explain.planning import Barrier, is_given_up, some, time_left
 from orchestrator.explain.planning import why_not_planned as why_not_planned
 from orchestrator.group import partition_growth
-from orchestrator.group.assignor_view import can_go_on_elsewhere
 from orchestrator.group.convergence import holder_of
 from orchestrator.group.members import Member, is_released
 from orchestrator.group.phases import absent_transactional_ids
 from orchestrator.group.state import GroupState, Move
 from orchestrator.group.takeovers import is_known_gone
-from orchestrator.group.timeouts import replaced_after_ms
+from orchestrator.group.timeouts import replaceable, replaced_after_ms
 from orchestrator.model import TaskId
 
 
@@ -227,9 +226,7 @@ class _About:
         grace = replaced_after_ms(self.group, holder)
         if holder.status.bounce:
             why = "it announced a bounce"
-        elif grace < patience and can_go_on_elsewhere(
-            self.group, holder.join_request.writer, holder.join_request.instance
-        ):
+        elif grace < patience and replaceable(self.group, holder):
             patience = grace
             setting = "disconnect_grace" if grace == settings.disconnect_grace_ms else "three heartbeats"
         left = self._left(self._silent_since(holder) + patience)

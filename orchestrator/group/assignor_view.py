@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Mapping
 
-from orchestrator.group.members import is_released
+from orchestrator.group.members import Member, is_released
 from orchestrator.group.state import GroupState
 from orchestrator.group.topology_versions import expand
 from orchestrator.model import Copy, Role, TaskId, TaskRange
@@ -211,13 +211,35 @@ def can_go_on_elsewhere(group: GroupState, transactional_id: str, instance: str)
         for other in group.members.reporting(task):
             if other.join_request.instance == instance or other.session is None or other.is_leaving:
                 continue
-            copy = other.status.copies.get(task)
-            if copy is not None and (copy.ready or (copy.lag <= lag_max and knows_end(copy))):
+            if _is_close(other, task, lag_max):
                 return True
             position = other.status.disk.get(task)
             if position is not None and disk_lag(group, task, position) <= lag_max:
                 return True
     return False
+
+
+def has_warm_standby(group: GroupState, transactional_id: str, instance: str) -> bool:
+    """Whether a task that a worker of `instance` owns has a caught-up standby on another instance that can be reached."""
+    lag_max = group.settings.acceptable_recovery_lag
+    standbys = (
+        (task, group.members.get(name))
+        for task in group.by_transactional_id.of(transactional_id)
+        for name in group.standbys.get(task, ())
+    )
+    return any(
+        other is not None
+        and other.join_request.instance != instance
+        and other.session is not None
+        and not other.is_leaving
+        and _is_close(other, task, lag_max)
+        for task, other in standbys
+    )
+
+
+def _is_close(member: Member, task: TaskId, lag_max: int) -> bool:
+    copy = member.status.copies.get(task)
+    return copy is not None and (copy.ready or (copy.lag <= lag_max and knows_end(copy)))
 
 
 def _is_other_there(group: GroupState, instance: str, task: TaskId) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from orchestrator.group import changes as ch
 from orchestrator.group import events as ev
 from orchestrator.group import fencing, takeovers
-from orchestrator.group.assignor_view import can_go_on_elsewhere
+from orchestrator.group.assignor_view import can_go_on_elsewhere, has_warm_standby
 from orchestrator.group.convergence import holder_of
 from orchestrator.group.members import Member, is_released
 from orchestrator.group.state import GroupState
@@ -49,26 +49,28 @@ def _watch_members(group: GroupState, now_ms: int) -> ch.Decisions:
         if silent >= settings.session_timeout_ms:
             yield from fencing.expire(group, member)
             continue
-        if silent >= patience and _replaceable(group, member):
+        if silent >= patience and replaceable(group, member):
             yield ev.Announced(f"{member.name} fenced")
             yield from fencing.fence(group, member.join_request.writer)
         yield from _give_up_learners(group, member, now_ms)
 
 
 def replaced_after_ms(group: GroupState, member: Member) -> int:
-    """How long a silent member is waited for where a task of it has a warm copy elsewhere: the grace of a connection that
-    ended. A process that stands still keeps its connection: three heartbeats that do not come are as good."""
+    """How long a silent member that is `replaceable` is waited for: the grace of a connection that ended. A process that stands
+    still keeps its connection: three heartbeats that do not come are as good."""
     settings = group.settings
     if member.session is None:
         return settings.disconnect_grace_ms
     return max(settings.disconnect_grace_ms, settings.three_heartbeats_ms)
 
 
-def _replaceable(group: GroupState, member: Member) -> bool:
-    """It announced no bounce, and a task of it has a warm copy elsewhere."""
+def replaceable(group: GroupState, member: Member) -> bool:
+    """It announced no bounce, and a task of it could go on elsewhere at once. While its connection stands that takes a standby:
+    a learner has its own time, the release timeout."""
     if member.fenced or member.status.bounce:
         return False
-    return can_go_on_elsewhere(group, member.join_request.writer, member.join_request.instance)
+    goes_on = can_go_on_elsewhere if member.session is None else has_warm_standby
+    return goes_on(group, member.join_request.writer, member.join_request.instance)
 
 
 def _watch_releases(group: GroupState, now_ms: int) -> ch.Decisions:

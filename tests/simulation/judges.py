@@ -203,9 +203,17 @@ class Judges(Watch):
             raise Broken(f"{worker.name} was fenced {world.now_ms - heard} ms after it was heard")
 
     def _goes_on_elsewhere(self, group: Group, instance: str, writer: str) -> bool:
-        """Whether a task of a writer has no state, or a close copy on another instance."""
-        owned = [task for task, owner in group.owners.items() if owner.writer == writer and task in group.tasks]
-        return any(not group.tasks[task].stateful or self._warm(group, task) - {instance} for task in owned)
+        """Whether a task of a writer has a close standby on another instance."""
+        standbys = [
+            (task, group.members.get(name))
+            for task, owner in group.owners.items()
+            if owner.writer == writer
+            for name in group.standbys.get(task, ())
+        ]
+        return any(
+            m is not None and m.join_request.instance != instance and self._is_close(group, m, task)
+            for task, m in standbys
+        )
 
     @staticmethod
     def _has_released(group: Group, owner: Owner) -> bool:
