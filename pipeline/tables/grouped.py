@@ -6,7 +6,6 @@ the foreign key, the members are the rows that have it.
 
 from __future__ import annotations
 
-from pipeline.errors import PipelineError
 from pipeline.tables.table import StoreView, TableSpec, after_prefix
 from pipeline.tables.view import TableView
 
@@ -28,12 +27,9 @@ class GroupedTable(TableView[bytes, bytes]):
         self.layers.put({key: value}, timestamp_ms)
 
     def members(self, group: bytes) -> list[tuple[bytes, bytes]]:
-        """The members of a group with their values, in order. Raises PipelineError."""
+        """The members of a group with their values, in order."""
         head = _head(group)
-        try:
-            found: dict[bytes, bytes | None] = dict(self._store.range(head, after_prefix(head)))
-        except Exception as error:
-            raise PipelineError(f"the store of table {self.spec.name!r} cannot be read: {error}") from error
+        found: dict[bytes, bytes | None] = dict(self._store.range(head, after_prefix(head)))
         for key in self._fresh.get(head, ()):
             if key in self._known:
                 found[key] = self._known[key]
