@@ -120,10 +120,6 @@ class StateDirectory:
                 found[folder.name] = TableOnDisk(folder, None, str(error))
         return found
 
-    def on_disk(self) -> dict[str, dict[str, TableOnDisk]]:
-        """`tables` of every task."""
-        return {task: self.tables(task) for task in self.tasks()}
-
     def _folders(self) -> list[Path]:
         with _clear(self.path):
             return sorted(path for path in self.path.iterdir() if path.is_dir() and not path.name.startswith("."))

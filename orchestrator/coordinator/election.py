@@ -27,6 +27,11 @@ class Election:
         self._seen: Seen | None = None
         self._since_ms: int | None = None
 
+    def has_moved(self, seen: Seen | None) -> bool:
+        """Whether a beat of the same term has come since the last look: its holder was there a moment ago."""
+        before = self._seen
+        return before is not None and seen is not None and before.term == seen.term and before.beat != seen.beat
+
     def look(self, seen: Seen | None, now_ms: int) -> bool:
         """Whether to try to take the lease now, having seen it as `seen`."""
         if seen is None:

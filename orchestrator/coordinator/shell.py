@@ -7,6 +7,7 @@ and their results are the next events. It ends as soon as its lease is lost.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,10 +28,11 @@ from orchestrator.errors import ProtocolError
 from orchestrator.group import events as ev
 from orchestrator.group import invariants
 from orchestrator.group.step import Group
+from orchestrator.group.timeouts import is_calm
 from orchestrator.model import EXACTLY_ONCE, Settings, Task, TaskId
 
 log = logging.getLogger("orchestrator.coordinator")
-TICK_S = 0.1
+TICK_S, CALM_S = 0.1, 0.5  # between two ticks: while something waits for time to pass, and while nothing does
 RENEW_S = 1.0
 HAND_OVERS_KEPT, OUTCOMES_KEPT = 10_000, 100
 HEARTBEATS = (messages.StatusDelta, messages.FullStatus)  # a tuple: a union would be made with each of them
@@ -81,6 +83,7 @@ class Coordinator:
         self._writes: asyncio.Queue[ev.RecordOwners | ev.Fence | ev.OperationEnded] = asyncio.Queue()
         self._refusals: asyncio.Queue[NotCoordinator] = asyncio.Queue()  # of writes outside of the loops
         self._agreed = asyncio.Event()
+        self._event_came = asyncio.Event()  # more than a heartbeat or a tick has come
         self._targets: asyncio.Queue[ev.ComputeTarget] = asyncio.Queue()
         self.assignor_process = AssignorProcess()
         self._behind: Services | None = None
@@ -172,6 +175,8 @@ class Coordinator:
 
     def event(self, event: ev.Event) -> None:
         """Give the core an event and perform what it wants. Never waits."""
+        if not isinstance(event, ev.Heartbeat | ev.Tick):
+            self._event_came.set()
         before = self.group.generation
         for effect in self.group.step(event, monotonic_ms()):
             self._perform(effect)
@@ -249,7 +254,13 @@ class Coordinator:
         while True:
             self.event(ev.Tick())
             self.rates.look(self.group, monotonic_ms())
-            await asyncio.sleep(TICK_S)
+            if not is_calm(self.group, monotonic_ms()):
+                await asyncio.sleep(TICK_S)
+                continue
+            self._event_came.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CALM_S):
+                    await self._event_came.wait()
 
     async def _write(self) -> None:
         """Owner records, fences and operations, in the order the core asked for them."""

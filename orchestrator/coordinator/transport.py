@@ -13,6 +13,8 @@ from orchestrator.coordinator.connection import Connection, ConnectionEnded
 from orchestrator.coordinator.handshake import Credentials, NotTrusted, introduce
 from orchestrator.coordinator.tls import SCHEME, client_context
 
+HOLD_S = 3.0  # less than a listener gives to those who have proven nothing
+
 
 async def connect(address: str, credentials: Credentials, *, timeout_s: float = 5) -> Connection:
     """Connect to `host:port`, or `tls://host:port`, and prove who both ends are. Raises ConnectionEnded where no instance of
@@ -45,18 +47,59 @@ def _give_up(connection: Connection | None) -> None:
         connection.drop(ConnectionEnded("it was given up"))
 
 
-async def is_refused(address: str, *, timeout_s: float = 1) -> bool:
-    """Whether this host reports that no process listens at the address any more. A silence may be anything,
-    and so may the refusal of another host, or of what stands between."""
-    host, _, port = address.removeprefix("tls://").rpartition(":")
-    if host not in ("localhost", "127.0.0.1", "::1"):
+class ListenerWatch:
+    """Whether a process still listens at an address, asked again and again. A connection is held in silence meanwhile: as long
+    as it lasts, so does the process, and nobody has to connect."""
+
+    def __init__(self) -> None:
+        self._held: _Held | None = None
+
+    async def is_refused(self, address: str, *, timeout_s: float = 1) -> bool:
+        """Whether this host reports that no process listens at the address any more. A silence may be anything,
+        and so may the refusal of another host, or of what stands between."""
+        host, _, port = address.removeprefix(SCHEME).rpartition(":")
+        if host not in ("localhost", "127.0.0.1", "::1"):
+            return False
+        loop = asyncio.get_running_loop()
+        if self._held is not None and self._held.lasts(address, loop.time()):
+            return False
+        self.close()
+        held = _Held(address, loop.time())
+        try:
+            async with asyncio.timeout(timeout_s):
+                await loop.create_connection(lambda: held, host, int(port))
+        except ConnectionRefusedError:
+            return True
+        except (TimeoutError, OSError, ValueError):
+            return False
+        self._held = held
         return False
-    try:
-        async with asyncio.timeout(timeout_s):
-            transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, host, int(port))
-    except ConnectionRefusedError:
-        return True
-    except (TimeoutError, OSError, ValueError):
-        return False
-    transport.abort()
-    return False
+
+    def close(self) -> None:
+        if self._held is not None:
+            self._held.abort()
+            self._held = None
+
+
+class _Held(asyncio.Protocol):
+    """A connection over which nothing is said."""
+
+    def __init__(self, address: str, began: float) -> None:
+        self._address = address
+        self._began = began
+        self._transport: asyncio.BaseTransport | None = None
+        self._is_lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+
+    def lasts(self, address: str, now: float) -> bool:
+        """A listener ends connections of those who prove nothing, and says so; they end before."""
+        return address == self._address and not self._is_lost and now - self._began < HOLD_S
+
+    def abort(self) -> None:
+        if isinstance(self._transport, asyncio.Transport):
+            self._transport.abort()

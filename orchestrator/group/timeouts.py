@@ -11,7 +11,7 @@ from orchestrator.group import fencing, takeovers
 from orchestrator.group.assignor_view import can_go_on_elsewhere, has_warm_standby
 from orchestrator.group.convergence import holder_of
 from orchestrator.group.members import Member, is_released
-from orchestrator.group.state import GroupState
+from orchestrator.group.state import GroupState, Phase
 from orchestrator.model import TaskId
 
 
@@ -27,6 +27,15 @@ def watch(group: GroupState, now_ms: int) -> ch.Decisions:
     forget = [p for p, since in group.given_up.items() if now_ms - since >= 5 * group.settings.learner_timeout_ms]
     for task, instance in forget:
         yield ch.GivenUpForgotten(task, instance)
+
+
+def is_calm(group: GroupState, now_ms: int) -> bool:
+    """Whether nothing becomes due before the next heartbeats: all members report, and nothing is under way."""
+    under_way = group.moves or group.learners or group.retiring or group.operations or group.fencing or group.given_up
+    if under_way or group.gathering or group.phase is not Phase.STABLE:
+        return False
+    late_ms = group.settings.heartbeat_ms * 3 // 2
+    return all(member.session is not None and member.silent_for(now_ms) < late_ms for member in group.members)
 
 
 def pause_before(group: GroupState, now_ms: int) -> int:

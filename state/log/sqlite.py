@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from state.clocks import wall_ms
-from state.errors import Fenced, LogUnusable, NotOpened
+from state.errors import Fenced, NotOpened
 from state.log import checks, compaction, sqlite_reader
 from state.log.base import BASE, stands_on_one
 from state.log.batches import MESSAGE_BYTES_MAX
-from state.log.file_watch import open_watch
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
 from state.log.protocol import (
     DELETE_RETENTION_MS,
@@ -37,6 +36,7 @@ from state.log.protocol import (
     TopicSpec,
     always,
 )
+from state.log.sqlite_changes import Changes
 from state.log.sqlite_file import Synchronous, connect, explain, prepare
 from state.log.sqlite_reader import SqliteReader
 from state.log.sqlite_upkeep import Upkeep
@@ -44,9 +44,8 @@ from state.log.sqlite_writer import FileIdentity, Writer, find_part, is_fenced, 
 
 T = TypeVar("T")
 
-_WAIT_S, _WAIT_MAX_S = 0.002, 0.020
-_WATCHED_MAX_S = 0.5  # where the kernel reports writes
 _SHRINK_PAGES = 256
+_ANSWERS_MAX = 64
 
 
 async def open_sqlite(
@@ -102,42 +101,48 @@ class SqliteLog:
         self._identity = identity
         self._writer = writer
         self._upkeep = Upkeep(writer, identity.path)
-        self._reading, self._watching = connections
+        self._reading, watching = connections
+        self._changes = Changes(watching, identity)
+        self._answers: dict[Hashable, object] = {}  # to what was asked of this version of the log
+        self._answers_of = -1
         self._opened: set[tuple[str, str]] = set()  # transactional ids of this process
         self._write_thread = ThreadPoolExecutor(1, "log-write")
         self._read_thread = ThreadPoolExecutor(1, "log-read")
         self._delete_retention_ms = delete_retention_ms
-        self._waiting: set[asyncio.Future[bool]] = set()
-        self._version = 0
-        self._hinted = False
-        self._watch = open_watch(Path(f"{identity.path}-wal"), self._hint)
-        self._closed = False
 
     async def close(self) -> None:
-        if self._closed:
+        if self._changes.is_closed:
             return
-        self._closed = True
-        self.wake()
-        if self._watch is not None:
-            self._watch.close()
+        self._changes.close()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._write_thread, self._writer.close)
         await loop.run_in_executor(self._read_thread, self._reading.close)
-        self._watching.close()
         self._write_thread.shutdown(wait=False)
         self._read_thread.shutdown(wait=False)
 
     # ------------------------------------------------------------------ threads and waiting
 
     async def _write(self, work: Callable[[], T]) -> T:
-        self._check_open()
+        self._changes.check_open()
         result = await asyncio.get_running_loop().run_in_executor(self._write_thread, work)
-        self.wake()
+        self._changes.wake()
         return result
 
     async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        self._check_open()
+        self._changes.check_open()
         return await asyncio.get_running_loop().run_in_executor(self._read_thread, self._guarded, work)
+
+    async def _kept(self, question: Hashable, work: Callable[[sqlite3.Connection], T]) -> T:
+        """The answer of `work`, which is asked again only after a change of the log: there are those who look now and then."""
+        version = self._changes.version()
+        if version != self._answers_of or len(self._answers) >= _ANSWERS_MAX:
+            self._answers, self._answers_of = {}, version
+        answers = self._answers
+        if question in answers and version >= 0:
+            return cast(T, answers[question])
+        answer = await self.read(work)
+        answers[question] = answer  # of this version, or of a later one, which is another by then
+        return answer
 
     def _guarded(self, work: Callable[[sqlite3.Connection], T]) -> T:
         self._identity.check()
@@ -145,57 +150,6 @@ class SqliteLog:
             return work(self._reading)
         except sqlite3.Error as error:
             raise explain(error, self.path) from error
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise LogUnusable(f"the log {self.path} was closed by this process: open it again")
-
-    def version(self) -> int:
-        """Changes whenever any process commits. Busy (another process recovers the file) counts as a change."""
-        self._check_open()
-        self._identity.check()
-        try:
-            self._version = self._watching.execute("pragma data_version").fetchone()[0]
-        except sqlite3.OperationalError as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY:
-                raise explain(error, self.path) from error
-            return -1
-        return self._version
-
-    async def changed(self, version: int, deadline: float) -> None:
-        loop = asyncio.get_running_loop()
-        pause = _WAIT_S
-        while (left := deadline - loop.time()) > 0:
-            woken: asyncio.Future[bool] = loop.create_future()
-            self._waiting.add(woken)
-            if self._watch is not None:
-                self._watch.arm()
-            timer = loop.call_later(min(pause, left), _finish, woken, False)
-            try:
-                called = await woken
-            finally:
-                timer.cancel()
-                self._waiting.discard(woken)
-                if self._watch is not None and not self._waiting:
-                    self._watch.disarm()
-            if self.version() != version or called:
-                return
-            # A hint comes a moment before its commit can be seen, so it is looked for soon after, then ever more rarely.
-            pause = (
-                _WAIT_S if self._hinted else min(pause * 1.1, _WAIT_MAX_S if self._watch is None else _WATCHED_MAX_S)
-            )
-            self._hinted = False
-
-    def _hint(self) -> None:
-        """The file was written, by this process or another."""
-        self._hinted = True
-        for woken in self._waiting:
-            _finish(woken, False)
-
-    def wake(self) -> None:
-        """Have waiting readers look again now: this process wrote, or a reader got another partition."""
-        for woken in self._waiting:
-            _finish(woken, True)
 
     def fail_before_commit(self, point: Callable[[], None] | None) -> None:
         """A failpoint for tests and the demo: called (in the writing thread) when the next commits have written all
@@ -214,7 +168,7 @@ class SqliteLog:
         await self._write(partial(self._writer.delete_topic, name))
 
     async def topics(self, names: Collection[str]) -> dict[str, TopicInfo]:
-        return await self.read(lambda db: sqlite_reader.topics(db, names))
+        return dict(await self._kept(("topics", *names), lambda db: sqlite_reader.topics(db, names)))
 
     async def ends(self, partitions: Collection[Partition], *, settled: bool = False) -> dict[Partition, int]:
         """Always settled: a transaction is in the file whole, or not at all."""
@@ -227,7 +181,7 @@ class SqliteLog:
         return await self.read(lambda db: sqlite_reader.starts(db, partitions))
 
     def reader(self) -> Reader:
-        return SqliteReader(self)
+        return SqliteReader(self.read, self._changes)
 
     # ------------------------------------------------------------------ writing
 
@@ -286,7 +240,7 @@ class SqliteLog:
     # ------------------------------------------------------------------ lease and owners
 
     async def lease(self, application: str) -> Lease | None:
-        return await self.read(lambda db: read_lease(db, application))
+        return await self._kept(("lease", application), lambda db: read_lease(db, application))
 
     async def acquire(self, application: str, holder: str, address: str, seen: Lease | None) -> Lease | None:
         return await self._write(partial(self._writer.acquire, application, holder, address, seen))
@@ -306,10 +260,16 @@ class SqliteLog:
     # ------------------------------------------------------------------ metadata
 
     async def metadata(self, application: str, kind: MetadataKind, key: str) -> bytes | None:
-        return await self.read(lambda db: read_metadata(db, application, kind, key))
+        return await self._kept(
+            ("metadata", application, kind.name, key), lambda db: read_metadata(db, application, kind, key)
+        )
 
     async def metadata_of(self, application: str, kind: MetadataKind) -> dict[str, bytes]:
-        return await self.read(lambda db: sqlite_reader.metadata_of(db, application, kind))
+        return dict(
+            await self._kept(
+                ("metadata", application, kind.name), lambda db: sqlite_reader.metadata_of(db, application, kind)
+            )
+        )
 
     async def metadata_of_all(self, kind: MetadataKind, key: str) -> dict[str, bytes]:
         return await self.read(lambda db: sqlite_reader.metadata_of_all(db, kind, key))
@@ -391,8 +351,3 @@ class SqliteLog:
     async def expired(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         now_ms = wall_ms()
         return await self.read(lambda db: sqlite_reader.expired(db, partitions, now_ms))
-
-
-def _finish(future: asyncio.Future[bool], result: bool) -> None:
-    if not future.done():
-        future.set_result(result)

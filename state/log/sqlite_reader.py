@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from state.log import checks
 from state.log.compaction import Pass, Row
 from state.log.group_store import MetadataKind, OwnerRecord
 from state.log.protocol import FOR_EVER, Fetched, Partition, TopicInfo
-from state.log.sqlite_writer import find_part, find_topic, read_positions
+from state.log.sqlite_changes import Changes
+from state.log.sqlite_writer import PartRow, find_part, find_topic, read_positions
 
 T = TypeVar("T")
 
+_NEW_MAX = 1_000  # batches since the last look of which it is asked where they lie
+_FEW = 16  # partitions that are asked for one by one
 _ROWS_MAX = 1_000
 _ROWS_BYTES_MAX = 2 << 20
 
@@ -32,20 +35,6 @@ def snapshot(db: sqlite3.Connection) -> Iterator[None]:
     finally:
         if db.in_transaction:
             db.execute("rollback")
-
-
-def fetch(db: sqlite3.Connection, wanted: Sequence[tuple[Partition, int]], max_bytes: int) -> list[Fetched]:
-    """What there is from each position on, at most about `max_bytes` of each partition and at least one batch.
-    Raises PositionOutOfRange."""
-    found: list[Fetched] = []
-    with snapshot(db):
-        for partition, position in wanted:
-            part, start, end = find_part(db, partition)
-            if not start <= position <= end:
-                raise checks.out_of_range(partition, position, start, end)
-            if position < end:
-                found.append(_fetch_one(db, partition, part, position, end, max_bytes))
-    return found
 
 
 _FETCH = (
@@ -68,13 +57,26 @@ def _fetch_one(
 
 
 def ends(db: sqlite3.Connection, partitions: Collection[Partition]) -> dict[Partition, int]:
-    with snapshot(db):
-        return {partition: find_part(db, partition).end for partition in partitions}
+    return {partition: part.end for partition, part in _parts(db, partitions).items()}
 
 
 def starts(db: sqlite3.Connection, partitions: Collection[Partition]) -> dict[Partition, int]:
+    return {partition: part.start for partition, part in _parts(db, partitions).items()}
+
+
+def _parts(db: sqlite3.Connection, partitions: Collection[Partition]) -> dict[Partition, PartRow]:
+    """One query a topic where there are many. Raises UnknownTopic."""
     with snapshot(db):
-        return {partition: find_part(db, partition).start for partition in partitions}
+        if len(partitions) <= _FEW:
+            return {partition: find_part(db, partition) for partition in partitions}
+        found: dict[str, dict[int, PartRow]] = {}
+        for topic in {partition.topic for partition in partitions}:
+            rows = db.execute("select number, id, start, next from parts where topic = ?", (topic,))
+            found[topic] = {number: PartRow(*row) for number, *row in rows}
+        return {
+            partition: found[partition.topic].get(partition.number) or find_part(db, partition)
+            for partition in partitions
+        }
 
 
 def topics(db: sqlite3.Connection, names: Collection[str]) -> dict[str, TopicInfo]:
@@ -163,60 +165,140 @@ def rows(db: sqlite3.Connection, part: int, from_base: int) -> list[Row]:
     return found
 
 
-class Source(Protocol):
-    """What a reader needs of its log."""
+class Read(Protocol):
+    """Runs `work` in the reading thread of a log."""
 
-    async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` in the reading thread."""
+    async def __call__(self, work: Callable[[sqlite3.Connection], T]) -> T: ...
 
-    def version(self) -> int:
-        """Another number after every change of the log by any process."""
 
-    def changed(self, version: int, deadline: float) -> Awaitable[None]:
-        """Return when the version is another one, when `wake` was called, or at the deadline."""
+class Last(NamedTuple):
+    """How far a log's tables had come: the last numbers that batches and partitions were given, and how many of these there are."""
 
-    def wake(self) -> None: ...
+    batch: int
+    part: int
+    parts: int
+
+
+def last_of(db: sqlite3.Connection) -> Last:
+    given = dict(db.execute("select name, seq from sqlite_sequence").fetchall())
+    count = db.execute("select count(*) from parts").fetchone()[0]
+    return Last(given.get("batches", 0), given.get("parts", 0), count)
+
+
+def written(db: sqlite3.Connection, before: Last, now: Last) -> set[int] | None:
+    """The numbers of the partitions in which something was written in between; None where any may have changed: there were
+    too many batches to look at, one of them is gone again, or topics were made or deleted."""
+    if before.part != now.part or before.parts != now.parts or now.batch - before.batch > _NEW_MAX:
+        return None
+    if before.batch == now.batch:
+        return set()
+    query = "select part, count(*) from batches where id > ? and id <= ? group by part"
+    found = dict(db.execute(query, (before.batch, now.batch)).fetchall())
+    return set(found) if sum(found.values()) == now.batch - before.batch else None
+
+
+class _Look(NamedTuple):
+    """What one look at the log has found."""
+
+    fetched: list[Fetched]
+    ends: dict[Partition, int]  # of the partitions that were looked at
+    numbers: dict[int, Partition]  # of those that were looked at
+    written: list[Partition] | None  # where something is new; None: anywhere
+    last: Last
 
 
 class SqliteReader:
-    """See `state.log.protocol.Reader`."""
+    """See `state.log.protocol.Reader`. It looks at those partitions alone in which something was written since they were read
+    to their ends: of hundreds that are followed, few have anything."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, read: Read, changes: Changes) -> None:
+        self._read = read
+        self._changes = changes
         self._positions: dict[Partition, int] = {}
+        self._unread: set[Partition] = set()  # those that may have something
+        self._numbers: dict[int, Partition] = {}
+        self._last: Last | None = None
         self._added = 0
         self._nothing_at = (-1, -1)  # version of the log and number of additions where nothing was to be had
 
     def add(self, partition: Partition, position: int) -> None:
         self._positions[partition] = position
+        self._unread.add(partition)
         self._added += 1
-        self._source.wake()
+        self._changes.wake()
 
     def drop(self, partition: Partition) -> None:
         self._positions.pop(partition, None)
+        self._unread.discard(partition)
 
     async def poll(self, *, max_bytes_per_partition: int = 1 << 20, wait_ms: int = 0) -> list[Fetched]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
         while True:
-            version, added = self._source.version(), self._added
+            version, added = self._changes.version(), self._added
             if (version, added) == self._nothing_at:
                 if loop.time() >= deadline:
                     return []
-                await self._source.changed(version, deadline)
+                await self._changes.changed(version, deadline)
                 continue
-            wanted = list(self._positions.items())
-            got = await self._source.read(lambda db, wanted=wanted: fetch(db, wanted, max_bytes_per_partition))  # type: ignore[misc]
-            # While the thread read, a partition may have been dropped, or added again elsewhere.
-            taken = [one for one in got if self._positions.get(one.partition) == one.position]
-            for one in taken:
-                self._positions[one.partition] = one.next_position
-            if not got and version >= 0:
+            taken = await self._fetch(max_bytes_per_partition)
+            if not self._unread and version >= 0:
                 self._nothing_at = (version, added)
             if taken or loop.time() >= deadline:
                 return taken
             if added == self._added:  # a partition added while the thread read woke no waiter: look again at once
-                await self._source.changed(version, deadline)
+                await self._changes.changed(version, deadline)
+
+    async def _fetch(self, max_bytes: int) -> list[Fetched]:
+        """What there is, without waiting for more."""
+        last, positions, unread, numbers = self._last, dict(self._positions), set(self._unread), self._numbers
+        found = await self._read(lambda db: _look(db, last, positions, unread, numbers, max_bytes))
+        self._last = found.last
+        self._numbers.update(found.numbers)
+        if found.written is None:
+            self._unread.update(self._positions)
+        else:
+            self._unread.update(one for one in found.written if one in self._positions)
+        # While the thread read, a partition may have been dropped, or added again elsewhere.
+        taken = [one for one in found.fetched if self._positions.get(one.partition) == one.position]
+        for one in taken:
+            self._positions[one.partition] = one.next_position
+        for partition, end in found.ends.items():
+            if self._positions.get(partition) == end:
+                self._unread.discard(partition)
+        return taken
 
     async def close(self) -> None:
         self._positions.clear()
+        self._unread.clear()
+
+
+def _look(
+    db: sqlite3.Connection,
+    before: Last | None,
+    positions: Mapping[Partition, int],
+    unread: Collection[Partition],
+    numbers: Mapping[int, Partition],
+    max_bytes: int,
+) -> _Look:
+    """Fetch of all that is unread, and of all in which something was written since `before`. Raises PositionOutOfRange."""
+    with snapshot(db):
+        now = last_of(db)
+        found = None if before is None else written(db, before, now)
+        names = None if found is None else [numbers[one] for one in found if one in numbers]
+        wanted = positions.keys() if names is None else {*unread, *names}
+        look = _Look([], {}, {}, names, now)
+        for partition in positions:  # in the order in which they were added
+            if partition in wanted:
+                _look_at(db, partition, positions[partition], max_bytes, look)
+    return look
+
+
+def _look_at(db: sqlite3.Connection, partition: Partition, position: int, max_bytes: int, look: _Look) -> None:
+    part, start, end = find_part(db, partition)
+    look.numbers[part] = partition
+    if not start <= position <= end:
+        raise checks.out_of_range(partition, position, start, end)
+    look.ends[partition] = end
+    if position < end:
+        look.fetched.append(_fetch_one(db, partition, part, position, end, max_bytes))

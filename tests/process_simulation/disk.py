@@ -260,9 +260,6 @@ class Directory:
                 found[path.name] = TableOnDisk(path, Peek(table.offset, stamp, 0), None)
         return found
 
-    def on_disk(self) -> dict[str, dict[str, TableOnDisk]]:
-        return {task: self.tables(task) for task in self.tasks()}
-
     def wipe(self, task: str, table: str | None = None) -> None:
         for path in self._disk.tasks_of(self.path).get(task, []):
             if table is None or path.name == table:

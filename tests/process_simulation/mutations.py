@@ -21,6 +21,7 @@ from orchestrator.coordinator import shell
 from orchestrator.coordinator.election import Election
 from orchestrator.coordinator.ledger import NotCoordinator
 from orchestrator.coordinator.shell import Coordinator
+from orchestrator.coordinator.transport import ListenerWatch
 from pipeline.calls import call as calls
 from pipeline.calls.overlap import Overlap
 from pipeline.merge import Merger
@@ -39,7 +40,7 @@ from workers.calls.call_watch import CallWatch
 from workers.connection.contact import Contact
 from workers.connection.uplink import LoopUplink
 from workers.fleet.fleet import LEAVE_S, Fleet
-from workers.instance import candidate, instance
+from workers.instance import instance
 from workers.instance.instance import Instance
 from workers.instance.ledger import LogLedger
 from workers.log import patient_log
@@ -386,11 +387,11 @@ def take_the_lease_at_once(stack: ExitStack) -> None:
 def never_take_the_lease(stack: ExitStack) -> None:
     """A lease whose beat stands still, or whose port refuses, is left to its holder."""
 
-    async def is_refused(address: str) -> bool:
+    async def is_refused(self: ListenerWatch, address: str) -> bool:
         return False
 
     _patch(stack, Election, "look", lambda self, seen, now_ms: seen is None)
-    _patch(stack, candidate, "is_refused", is_refused)
+    _patch(stack, ListenerWatch, "is_refused", is_refused)
 
 
 def connect_once(stack: ExitStack) -> None:
@@ -576,11 +577,7 @@ def nobody_watches_calls(stack: ExitStack) -> None:
 
 def nobody_keeps_the_connection_alive(stack: ExitStack) -> None:
     """Heartbeats wait for user code."""
-
-    async def sleep(self: LoopUplink) -> None:
-        await asyncio.Event().wait()
-
-    _patch(stack, LoopUplink, "_keep_alive", sleep)
+    _patch(stack, LoopUplink, "_keep_alive", lambda self: None)
 
 
 # ---- the log, and topics

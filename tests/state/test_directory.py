@@ -79,7 +79,7 @@ def test_what_is_on_disk_is_found_without_disturbing_who_has_it_open(directory: 
     store = RocksDbStore(directory.table("1_0", "counts"), stamp=STAMP)
     store.write({b"unflushed": b"x"}, 10)
     assert directory.tasks() == ["0_3", "1_0"]
-    found = directory.on_disk()
+    found = {task: directory.tables(task) for task in directory.tasks()}
     offsets = {
         (task, table): one.peek.offset for task, tables in found.items() for table, one in tables.items() if one.peek
     }
@@ -95,7 +95,7 @@ def test_a_damaged_table_is_a_finding_not_a_failure(directory: StateDirectory) -
     fill(directory, "0_3", "counts", 42)
     fill(directory, "0_4", "counts", 43)
     (directory.table("0_3", "counts") / "CURRENT").write_text("nonsense")
-    found = directory.on_disk()
+    found = {task: directory.tables(task) for task in directory.tasks()}
     assert found["0_3"]["counts"].peek is None
     assert "restore" in (found["0_3"]["counts"].problem or "")
     assert found["0_4"]["counts"].peek is not None

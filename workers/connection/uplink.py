@@ -22,6 +22,7 @@ from orchestrator.model import JoinRequest, MemberStatus
 from workers.connection.contact import Contact
 
 T = TypeVar("T")
+QUIET = 1.5  # heartbeats
 Watch = Callable[[], str]  # what is to be known of a call that lasts; "" where none does
 
 
@@ -65,13 +66,13 @@ class LoopUplink:
         self._watch = watch
         self._encoder: DeltaEncoder | None = None
         self._status = MemberStatus()
-        self._sent_at = 0.0
-        self._alive = asyncio.get_running_loop().create_task(self._keep_alive(), name="keep alive")
+        self._is_closed = False
+        self._quiet: asyncio.TimerHandle | None = None  # runs out where nothing is sent
 
     def join(self, application: str, request: JoinRequest, status: MemberStatus) -> None:
         self._encoder = DeltaEncoder(status)
         self._status = status
-        self._sent_at = asyncio.get_running_loop().time()
+        self._sent()
         self._connection.send(messages.Join(messages.VERSION, application, request, status))
 
     def understands_changes(self, changes: bool) -> None:
@@ -81,7 +82,7 @@ class LoopUplink:
     def publish(self, status: MemberStatus) -> None:
         if self._encoder is not None:
             self._status = status
-            self._sent_at = asyncio.get_running_loop().time()
+            self._sent()
             self._contact.sent()
             self._connection.send(self._encoder.say(status))
 
@@ -93,19 +94,24 @@ class LoopUplink:
         return message
 
     async def close(self) -> None:
-        self._alive.cancel()
+        self._is_closed = True
+        if self._quiet is not None:
+            self._quiet.cancel()
         await self._connection.close()
 
-    async def _keep_alive(self) -> None:
+    def _sent(self) -> None:
+        if self._quiet is not None:
+            self._quiet.cancel()
+        if not self._is_closed:
+            wait_s = self._heartbeat_s * QUIET
+            self._quiet = asyncio.get_running_loop().call_later(wait_s, self._keep_alive)
+
+    def _keep_alive(self) -> None:
         """Send the last status again where nothing was published for a heartbeat and a half: the worker is in a call."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(self._heartbeat_s / 2)
-            if loop.time() - self._sent_at >= self._heartbeat_s * 1.5:
-                notice = "\n".join(filter(None, (self._status.notice, self._watch())))
-                status = self._status
-                self.publish(replace(status, notice=notice))
-                self._status = status
+        status = self._status
+        notice = "\n".join(filter(None, (status.notice, self._watch())))
+        self.publish(replace(status, notice=notice))
+        self._status = status
 
 
 class LoopLine:

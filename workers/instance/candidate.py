@@ -16,7 +16,7 @@ from orchestrator.coordinator.admin import HANDLERS
 from orchestrator.coordinator.election import Election, Seen
 from orchestrator.coordinator.services import Services
 from orchestrator.coordinator.shell import Coordinator
-from orchestrator.coordinator.transport import is_refused
+from orchestrator.coordinator.transport import ListenerWatch
 from orchestrator.group.events import HandedOver
 from orchestrator.model import Task
 from state import history
@@ -58,11 +58,18 @@ class Candidate:
         self._services = services
         self._surroundings = surroundings
         self._election = Election()
+        self._listener = ListenerWatch()  # of the coordinator
         self._note = note  # writes a line into the journal of the instance
         self._measures = measures or Measures(OF_INSTANCE)
 
     async def run(self) -> None:
         """Until cancelled."""
+        try:
+            await self._look_for_ever()
+        finally:
+            self._listener.close()
+
+    async def _look_for_ever(self) -> None:
         reported = ""
         while True:
             try:
@@ -71,7 +78,7 @@ class Candidate:
                 seen = None if lease is None else Seen(lease.term, lease.beat)
                 if self._election.look(seen, monotonic_ms()) or await is_given_back(self._log, lease):
                     await self._serve(lease, "")
-                elif lease is not None and await is_refused(lease.address):
+                elif lease is not None and await self._listener.is_refused(lease.address):
                     log.info("connections to %s are refused, where %s was the coordinator", lease.address, lease.holder)
                     # This very instance is not gone: its own last term ended, and its workers come back.
                     await self._serve(lease, "" if lease.holder == self._spec.instance else lease.holder)

@@ -1,25 +1,64 @@
 """The inputs of a worker's active tasks, seen from the log: what is not processed yet, and what is no longer needed.
 
-One rule: what is committed counts, and nothing else. Asked by the session and by the worker's upkeep.
+One rule: what is committed counts, and nothing else. Asked by tasks that begin, by what measures them and by the worker's upkeep.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from orchestrator.errors import OrchestratorError
+from orchestrator.model import TaskId
 from state.errors import UnknownTopic
-from state.log.protocol import Log, TopicInfo
+from state.log.protocol import Log, Partition, TopicInfo
+from workers.prepare import Prepared
 from workers.tasks.task import TaskRun
 
 
-async def lags(log: Log, active: Sequence[TaskRun]) -> dict[str, int]:
-    """Records not yet processed, by task."""
-    partitions = [p for run in active for p in run.inputs]
+async def ends(log: Log, active: Sequence[TaskRun]) -> dict[Partition, int]:
+    """Where the inputs end; nothing where one of them was deleted."""
     try:
-        ends = await log.ends(partitions)
+        return await log.ends([p for run in active for p in run.inputs])
     except UnknownTopic:
         return {}
-    return {run.scope: sum(max(0, ends[p] - run.committed.get(p, 0)) for p in run.inputs) for run in active}
+
+
+def lags(ends: Mapping[Partition, int], active: Sequence[TaskRun]) -> dict[str, int]:
+    """Records not yet processed, by task; those of which that is known."""
+    return {
+        run.scope: sum(max(0, ends[p] - run.committed.get(p, 0)) for p in run.inputs)
+        for run in active
+        if all(p in ends for p in run.inputs)
+    }
+
+
+async def start_positions(
+    log: Log, application: str, prepared: Prepared, task: TaskId, partitions: Sequence[Partition]
+) -> dict[Partition, int]:
+    """Where these inputs of a task go on: what is committed, else what the topic says of its start.
+    Raises OrchestratorError."""
+    committed = await log.positions(application, partitions)
+    positions: dict[Partition, int] = {}
+    missing = [p for p in partitions if p not in committed]
+    starts = await log.starts(partitions)
+    ends = await log.ends(missing) if missing else {}
+    for partition in partitions:
+        start = prepared.topology.topics[partition.topic].start
+        position = committed.get(partition)
+        gone = position is not None and position < starts[partition]
+        if position is not None and not gone:
+            positions[partition] = position
+        elif start == "fail" and (gone or starts[partition] > 0):
+            problem = f"the committed position {position} is gone" if gone else "no position is committed"
+            raise OrchestratorError(
+                f"{task}: {problem} in {partition}, which begins at {starts[partition]}; "
+                'give the topic start="beginning" or start="end"'
+            )
+        elif start == "end" and partition.number < prepared.begun[partition.topic]:
+            positions[partition] = ends.get(partition, starts[partition])
+        else:
+            positions[partition] = starts[partition]
+    return positions
 
 
 async def trim(log: Log, topics: Mapping[str, TopicInfo], active: Iterable[TaskRun]) -> None:

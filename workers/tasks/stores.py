@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -248,16 +248,20 @@ def _behind(opened: Mapping[str, Opened], read: OnRead | None) -> OnRead | None:
     return lambda size, position: read(size, base + position)
 
 
-def disk_positions(directory: StateDirectory, prepared: Prepared, log_id: str) -> dict[TaskId, int]:
-    """State that lies on disk whole: task -> sum of its tables' positions. Other processes are not disturbed."""
+def disk_positions(
+    directory: StateDirectory, names: Iterable[str], prepared: Prepared, log_id: str
+) -> dict[TaskId, int]:
+    """State of the named tasks that lies on disk whole: task -> sum of its tables' positions. Other processes are not
+    disturbed."""
     found: dict[TaskId, int] = {}
-    for name, tables in directory.on_disk().items():
+    for name in names:
         try:
             task = TaskId.parse(name)
             wanted = prepared.subtopology(task).tables
         except (ValueError, PipelineError) as error:  # a folder of another version of the app
             log.info("%s on disk is of no use: %s", name, error)
             continue
+        tables = directory.tables(name)
         peeks = [tables[table].peek for table in wanted if table in tables]
         if len(peeks) == len(wanted) and all(p is not None and p.stamp.get("log_id") == log_id for p in peeks):
             found[task] = sum(p.offset for p in peeks if p is not None)

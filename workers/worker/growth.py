@@ -6,7 +6,6 @@ the log: what is sent goes to the new partitions, and the tasks that read them a
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,7 +24,7 @@ async def run(worker: GrowthPort) -> None:
     pause = min(LOOK_MAX_S, worker.spec.instance.settings.heartbeat_ms / 1000)
     warned: set[str] = set()
     while True:
-        await asyncio.sleep(pause)
+        await worker.pulse.next(pause)
         try:
             found = await worker.log.topics(list(worker.prepared.topics))
         except StateError as error:  # the loops that read and write it report it

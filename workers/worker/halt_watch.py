@@ -5,8 +5,6 @@ One rule: a halt goes from the log only after every skip that it names is commit
 
 from __future__ import annotations
 
-import asyncio
-
 from state.log.protocol import Partition
 from workers.tasks import halts
 from workers.tasks.halts import Halt
@@ -18,7 +16,7 @@ async def run(worker: HaltPort) -> None:
     """Look once a heartbeat at the tasks that are halted here, until cancelled."""
     pause = worker.spec.instance.settings.heartbeat_ms / 1000
     while True:
-        await asyncio.sleep(pause)
+        await worker.pulse.next(pause)
         held = [(run, run.halt) for run in worker.runs.values() if run.halt is not None and run.halt_is_written]
         if not held:
             continue

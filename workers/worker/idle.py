@@ -25,6 +25,11 @@ class Idle:
         self._seen: WeakKeyDictionary[TaskRun, list[int | None]] = WeakKeyDictionary()  # where its inputs were read to
         self._next: WeakKeyDictionary[TaskRun, float] = WeakKeyDictionary()
 
+    @property
+    def follows(self) -> bool:
+        """Whether the time of any task follows the clock."""
+        return self._idle_s is not None
+
     def tick(self, runs: Iterable[TaskRun]) -> bool:
         """Gives a tick to each task that is quiet; whether there is one."""
         if self._idle_s is None:

@@ -21,6 +21,7 @@ from workers.metrics.measures import Measures, Samples
 from workers.prepare import Prepared
 from workers.tasks.commit import Taken
 from workers.tasks.task import Port, TaskRun
+from workers.worker.pulse import Pulse
 
 
 class WorkerPort(Port, Protocol):
@@ -31,6 +32,9 @@ class WorkerPort(Port, Protocol):
     @property
     def runs(self) -> dict[TaskId, TaskRun]:
         """The tasks that are held."""
+
+    @property
+    def pulse(self) -> Pulse: ...
 
 
 class RecordPort(WorkerPort, Protocol):
@@ -97,6 +101,10 @@ class SessionPort(WorkerPort, Protocol):
 
     @property
     def prepared(self) -> Prepared: ...
+
+    @property
+    def commits(self) -> int:
+        """How many parts of tasks the log has taken so far."""
 
     def status(self) -> MemberStatus: ...
     def log_waits(self) -> str:

@@ -103,7 +103,7 @@ class RecordLoop:
     async def run(self) -> None:
         """Until `stop` has come to its end."""
         while not self._stopped.is_set():
-            ticks = self._idle.tick(self.active())
+            ticks = self._idle.follows and self._idle.tick(self.active())
             if not await self._fetch() and not ticks and (self.quiet or self._is_quiet()):
                 self.quiet = True
                 continue

@@ -39,12 +39,14 @@ class RestoreLoop:
         self._paused: set[Partition] = set()
         self.unreadable = Unreadable(worker.surroundings.clock)
         self._round = 0
+        self._begun = asyncio.Event()  # there is something to follow
 
     def add(self, run: TaskRun, partition: Partition, position: int) -> None:
         self._runs[partition] = run
         self._paused.discard(partition)
         self.unreadable.forget(partition)
         self._reader.add(partition, position)
+        self._begun.set()
 
     def drop(self, partition: Partition) -> None:
         if self._runs.pop(partition, None) is not None:
@@ -56,8 +58,8 @@ class RestoreLoop:
         loop = asyncio.get_running_loop()
         while True:
             if not self._runs:
-                await asyncio.sleep(WAIT_MS / 1000)
-                continue
+                self._begun.clear()
+                await self._begun.wait()
             size = self._choose()
             for partition, _ in self.unreadable.due():
                 one = self._runs[partition].by_changelog.get(partition) if partition in self._runs else None

@@ -18,14 +18,13 @@ from orchestrator.coordinator.connection import ConnectionEnded
 from orchestrator.coordinator.handshake import NotTrusted
 from orchestrator.errors import ProtocolError, WrongUse
 from orchestrator.group.topology_versions import ranges
-from orchestrator.member.events import Assigned, Measured, Noticed, Progress, SessionOpened, WriterLost
-from orchestrator.model import JoinRequest, TaskFacts, TaskRange
+from orchestrator.member.events import Assigned, Noticed, SessionOpened, WriterLost
+from orchestrator.model import JoinRequest, TaskRange
 from orchestrator.weights import with_given
 from state.errors import Fenced, StateError
 from state.log.protocol import EXACTLY_ONCE, Guarantee, MayWrite, always
 from workers.connection.contact import Contact
 from workers.connection.uplink import Line, Uplink
-from workers.tasks import inputs
 from workers.worker.ports import SessionPort
 
 log = logging.getLogger("orchestrator.session")
@@ -91,34 +90,13 @@ class Session:
         interval = self._worker.spec.instance.settings.heartbeat_ms / 1000
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(interval):  # wait_for swallows a cancellation that comes with the event
+                async with asyncio.timeout(
+                    self._worker.pulse.left_s(interval)
+                ):  # wait_for swallows a cancellation that comes with the event
                     await self._wanted.wait()
             self._worker.event(Noticed(self._worker.notice(), bool(self._worker.log_waits())))
             self._wanted.clear()
             self.send_now()
-
-    async def measure(self) -> None:
-        """Look every interval at what the active tasks do; the heartbeats carry it."""
-        interval = self._worker.spec.instance.settings.heartbeat_ms / 1000
-        while True:
-            await asyncio.sleep(interval)
-            await self._measure()
-
-    async def _measure(self) -> None:
-        """Positions of running tasks, for those who compare copies with them."""
-        worker = self._worker
-        lags = await inputs.lags(worker.log, worker.active())
-        for run in worker.active():
-            position = run.position()
-            worker.event(Progress(run.id, position, position))
-        worker.event(
-            Measured(
-                {
-                    run.id: TaskFacts(lags.get(run.scope, 0), run.state_bytes(), run.records, run.pause_ms)
-                    for run in worker.active()
-                }
-            )
-        )
 
     # ---- the connection
 
@@ -177,7 +155,7 @@ class Session:
     async def _look_for_another(self, term: int, uplink: Uplink) -> None:
         """A coordinator that hangs keeps its connections: nothing but the lease says that there is another by now."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await self._worker.pulse.next(LOOK_S)
             try:
                 lease = await self._worker.log.lease(self._worker.application)
             except StateError as error:

@@ -14,7 +14,6 @@ from typing import Any
 from weakref import WeakSet
 
 from orchestrator.clocks import monotonic_ms
-from orchestrator.errors import OrchestratorError
 from orchestrator.member import events as mem
 from orchestrator.member.machine import MemberMachine
 from orchestrator.model import MemberStatus, Role, TaskId
@@ -39,6 +38,8 @@ from workers.tasks.task import TaskRun
 from workers.worker import counted, growth, halt_watch, offered_stores
 from workers.worker.failpoint import Failpoint
 from workers.worker.global_tables import GlobalTables
+from workers.worker.measuring import Measuring
+from workers.worker.pulse import Pulse
 from workers.worker.record_loop import RecordLoop
 from workers.worker.restore_loop import RestoreLoop
 from workers.worker.session import Session
@@ -69,7 +70,10 @@ class Worker:
         self.directory = surroundings.open_directory(Path(instance.state_dir), self.application, instance.instance)
         self.opener = StoreOpener(log_, prepared, self.directory, instance.snapshots, surroundings)
         self.machine = MemberMachine(instance.settings)
+        self.pulse = Pulse()
+        self.commits = 0  # of tasks, so far
         self.session = Session(self)
+        self.measuring = Measuring(self)
         self.journal = surroundings.open_journal(
             self.directory.path / "journal.jsonl",
             {"instance": instance.instance, "incarnation": spec.incarnation},
@@ -96,13 +100,13 @@ class Worker:
 
     async def run(self) -> int:
         """Until asked to leave (0), stopped (0), or a part of it fails (raises)."""
-        self.scan_disk()
+        await self._scan_disk()
         loops = [
             asyncio.create_task(loop, name=name)
             for name, loop in (
                 ("session", self.session.run()),
                 ("heartbeat", self.session.beat()),
-                ("measure", self.session.measure()),
+                ("measuring", self.measuring.run()),
                 *([("global tables", self.globals.run())] if self.globals.stores else []),
                 ("restores", self.restores.run()),
                 ("upkeep", self._upkeep()),
@@ -302,12 +306,16 @@ class Worker:
     async def _closed(self, run: TaskRun) -> None:
         await run.closed()
         if not self.stopping.is_set():
-            self.scan_disk()
+            await self._scan_disk(run.id)
 
-    def scan_disk(self) -> None:
-        """Tell the group what state lies here unused."""
-        found = disk_positions(self.directory, self.prepared, self.log.log_id)
-        self.event(mem.DiskSeen(found))
+    async def _scan_disk(self, one: TaskId | None = None) -> None:
+        """Tell the group what state lies here unused: all of it, or what has become of one task's. A look opens the store,
+        beside the loop; what is held is known better."""
+        held = set(self.machine.held)
+        names = [str(one)] if one is not None else sorted(set(self.directory.tasks()) - set(map(str, held)))
+        found = await asyncio.to_thread(disk_positions, self.directory, names, self.prepared, self.log.log_id)
+        kept = {t: p for t, p in self.machine.disk.items() if (t in held if one is None else t != one)}
+        self.event(mem.DiskSeen({**kept, **found}))
 
     # ---- asked by its parts (ports.py)
 
@@ -355,31 +363,9 @@ class Worker:
         if prepared.tasks() != before.tasks():
             self.session.join_again()
 
-    async def start_positions(self, run: TaskRun, inputs: Sequence[Partition]) -> dict[Partition, int]:
-        """Where these inputs of a task go on: what is committed, else what the topic says of its start.
-        Raises OrchestratorError."""
-        committed = await self.log.positions(self.application, inputs)
-        positions: dict[Partition, int] = {}
-        missing = [p for p in inputs if p not in committed]
-        starts = await self.log.starts(inputs)
-        ends = await self.log.ends(missing) if missing else {}
-        for partition in inputs:
-            start = self.prepared.topology.topics[partition.topic].start
-            position = committed.get(partition)
-            gone = position is not None and position < starts[partition]
-            if position is not None and not gone:
-                positions[partition] = position
-            elif start == "fail" and (gone or starts[partition] > 0):
-                problem = f"the committed position {position} is gone" if gone else "no position is committed"
-                raise OrchestratorError(
-                    f"{run.id}: {problem} in {partition}, which begins at {starts[partition]}; "
-                    'give the topic start="beginning" or start="end"'
-                )
-            elif start == "end" and partition.number < self.prepared.begun[partition.topic]:
-                positions[partition] = ends.get(partition, starts[partition])
-            else:
-                positions[partition] = starts[partition]
-        return positions
+    async def start_positions(self, run: TaskRun, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """Where these inputs of a task go on. Raises OrchestratorError."""
+        return await inputs.start_positions(self.log, self.application, self.prepared, run.id, partitions)
 
     # ---- what the log refuses
 
@@ -394,6 +380,7 @@ class Worker:
         """A task's commit is through: time it, and report the first one of this epoch."""
         now = self.surroundings.wall_ms()
         run = taken.run
+        self.commits += 1
         self.caution.committed(taken.part.positions)
         if taken.changes.records_in:
             run.processed(now, taken.changes.records_in)
@@ -416,5 +403,5 @@ class Worker:
             await asyncio.to_thread(
                 self.directory.clean, keep, delay_ms=CLEAN_UP_DELAY_MS, now_ms=self.surroundings.wall_ms()
             )
-            self.scan_disk()
+            await self._scan_disk()
             await inputs.trim(self.log, self.prepared.topics, self.active())

@@ -1,0 +1,52 @@
+"""What the processes of a fleet have used so far, as the kernel counts it. One rule: read from /proc alone (Linux)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Process(NamedTuple):
+    """`kind`: "run" (the fleet), "instance" or "worker"."""
+
+    pid: int
+    kind: str
+
+
+class Usage(NamedTuple):
+    """CPU seconds, and how often one of its threads was woken (voluntary context switches), of a process so far."""
+
+    cpu_s: float
+    wakes: int
+
+
+def family(fleet: int) -> list[Process]:
+    """All processes of a fleet, itself first."""
+    found, instances = [Process(fleet, "run")], children(fleet)
+    found += [Process(pid, "instance") for pid in instances]
+    return found + [Process(pid, "worker") for instance in instances for pid in children(instance)]
+
+
+def children(pid: int) -> list[int]:
+    return [
+        int(child)
+        for thread in Path(f"/proc/{pid}/task").iterdir()
+        for child in (thread / "children").read_text().split()
+    ]
+
+
+def cpu_s(pid: int) -> float:
+    """User and system time of a process; ticks are counted, so it is good to some hundredths of a second."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def usage(pid: int) -> Usage:
+    wakes = 0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        status = (thread / "status").read_text()
+        wakes += int(status.rpartition("nonvoluntary_ctxt_switches")[0].rpartition("voluntary_ctxt_switches:")[2])
+    return Usage(cpu_s(pid), wakes)

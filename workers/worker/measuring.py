@@ -1,0 +1,66 @@
+"""What the active tasks of a worker do, looked at every heartbeat; the heartbeats carry it.
+
+One rule: what is as it was costs nothing: a task at rest is not asked for its size, and nobody is told of it again.
+"""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+from orchestrator.member.events import Measured, Progress
+from orchestrator.model import TaskFacts, TaskId
+from workers.tasks import inputs
+from workers.tasks.task import TaskRun
+from workers.worker.ports import SessionPort
+
+SIZE_EVERY = 60  # heartbeats after which also the size of a task at rest is looked at: its store is compacted beside it
+
+
+class Measuring:
+    """See the module text."""
+
+    def __init__(self, worker: SessionPort) -> None:
+        self._worker = worker
+        self._reported: WeakKeyDictionary[TaskRun, tuple[int, int]] = WeakKeyDictionary()  # epoch and position
+        self._sizes: WeakKeyDictionary[TaskRun, tuple[int, int, int]] = (
+            WeakKeyDictionary()
+        )  # at position, in round, bytes
+        self._round = 0
+        self._last: object = None  # who was active, what was committed, and where the inputs ended, at the last look
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        period_s = self._worker.spec.instance.settings.heartbeat_ms / 1000
+        while True:
+            await self._worker.pulse.next(period_s)
+            await self.look()
+
+    async def look(self) -> None:
+        """Positions of running tasks, for those who compare copies with them, and what else the group may know of them."""
+        worker = self._worker
+        self._round += 1
+        seen = [(run, run.epoch) for run in worker.active()], worker.commits
+        ends = await inputs.ends(worker.log, worker.active())
+        is_weighed = worker.spec.instance.settings.weights != "given"  # by rates, which fall where nothing happens
+        if (seen, ends) == self._last and self._round % SIZE_EVERY and not is_weighed:
+            return  # nothing was written, and nothing committed
+        self._last = seen, ends
+        lags = inputs.lags(ends, worker.active())
+        found: dict[TaskRun, int] = {}
+        for run in worker.active():
+            found[run] = position = run.position()
+            if self._reported.get(run) != (run.epoch, position):
+                self._reported[run] = run.epoch, position
+                worker.event(Progress(run.id, position, position))
+        facts: dict[TaskId, tuple[int, int, int, int]] = {
+            run.id: TaskFacts(lags.get(run.scope, 0), self._size(run, position), run.records, run.pause_ms)
+            for run, position in found.items()
+            if run.process is not None
+        }
+        worker.event(Measured(facts))
+
+    def _size(self, run: TaskRun, position: int) -> int:
+        known = self._sizes.get(run)
+        if known is None or known[0] != position or self._round - known[1] >= SIZE_EVERY:
+            known = self._sizes[run] = position, self._round, run.state_bytes()
+        return known[2]
