@@ -205,7 +205,7 @@ class Step:
             table = tables[0]
             if table.fault is not None:
                 raise table.fault
-            if table.is_touched:
+            if table.is_touched and not table.keep_one(stream_ms):
                 table.apply(table.changes(), stream_ms)
         elif tables:
             self._keep_several(stream_ms)

@@ -66,6 +66,7 @@ class TableView(Table[K, V]):
         self._last_bytes = b""
         self._forever = spec.expire_ms is None
         self._is_direct = self._forever  # what is stored is the value, and what is known of it is all there is to ask
+        self._is_plain = self._is_direct and type(self) is TableView  # besides, no other kind has ways of its own
         self._version = 0
         self._iterating = 0
         self._sweep_from: bytes | None = None
@@ -85,7 +86,7 @@ class TableView(Table[K, V]):
         if value is _MISSING:
             data = self._known.get(k, _MISSING) if self._is_direct else _MISSING
             if data is _MISSING:
-                data = self._current(k)
+                data = self._read(k) if self._is_plain else self._current(k)
             return self._default(key, k) if data is None else self._hand_out(k, data)
         return self._default(key, k) if value is _DELETED else cast(V, value)
 
@@ -186,6 +187,22 @@ class TableView(Table[K, V]):
             self.layers.put(changes, timestamp_ms)
         self.forget()
 
+    def keep_one(self, timestamp_ms: int) -> bool:
+        """Whether the call has only set one key to a value that cannot change in place, as most calls do: then it counts, as
+        with `changes` and `apply`."""
+        if len(self._live) != 1 or not self._is_plain:
+            return False
+        (k,) = self._live
+        data = self._set.get(k)
+        if data is None:
+            return False
+        stored = self._known.get(k, _MISSING)
+        if data != (self._stored(k) if stored is _MISSING else stored):
+            self.layers.put_one(k, data, timestamp_ms)
+        self._live.clear()
+        self._set.clear()
+        return True
+
     def forget(self) -> None:
         """The next call begins with nothing in its hands."""
         if self._live:
@@ -239,14 +256,15 @@ class TableView(Table[K, V]):
 
     def _stored(self, k: bytes) -> bytes | None:
         raw = self._known.get(k, _MISSING)
-        if raw is not _MISSING:
-            return cast("bytes | None", raw)
+        return self._read(k) if raw is _MISSING else cast("bytes | None", raw)
+
+    def _read(self, k: bytes) -> bytes | None:
+        """Of a key that is not known."""
         try:
-            raw = self._store.get(k)
+            raw = self._known[k] = self._store.get(k)
         except Exception as error:
             self.fault = error
             raise
-        self._known[k] = raw
         return raw
 
     def _current(self, k: bytes) -> bytes | None:

@@ -36,6 +36,14 @@ class WriteLayers:
         self.known.update(changes)
         self.write_timestamp_ms = max(self.write_timestamp_ms, timestamp_ms)
 
+    def put_one(self, k: bytes, data: bytes, timestamp_ms: int) -> None:
+        """The same for one key."""
+        if self._undo is not None and k not in self._undo:
+            self._undo[k] = self._pending.get(k, _MISSING)
+        self._pending[k] = self.known[k] = data
+        if timestamp_ms > self.write_timestamp_ms:
+            self.write_timestamp_ms = timestamp_ms
+
     def remember(self, k: bytes, raw: bytes | None) -> None:
         """A write of no call: the table's own."""
         self._pending[k] = self.known[k] = raw

@@ -68,6 +68,9 @@ def options(budget: Budget | None = None) -> Options:
     chosen.set_write_buffer_size(8 << 20)
     chosen.set_max_write_buffer_number(4)
     chosen.set_arena_block_size(64 << 10)
+    # A key that is nowhere, as each new one, is not searched for in what is not flushed: a third of the time, for 40 KiB a store.
+    chosen.set_memtable_whole_key_filtering(True)
+    chosen.set_memtable_prefix_bloom_ratio(0.005)
     chosen.set_target_file_size_base(16 << 20)
     chosen.set_level_zero_slowdown_writes_trigger(40)
     chosen.set_level_zero_stop_writes_trigger(80)
@@ -151,7 +154,12 @@ class RocksDbStore:
     # ------------------------------------------------------------------ reading
 
     def get(self, key: bytes) -> bytes | None:
-        return self._get(DATA + key)
+        """As the port says; not through `_get`, as it is called for each new key. Raises StateError."""
+        try:
+            found: bytes | None = self._db.get(DATA + key)
+        except Exception as error:
+            raise explain(error, self.path) from error
+        return found
 
     def _get(self, key: bytes) -> bytes | None:
         try:
