@@ -1,0 +1,43 @@
+"""Whether a record costs a worker more than it did: `make bench-guard`, in about a minute.
+
+One rule: a ratio to the bare loop of the same run is compared with the one that is written here, and never a time with a time.
+A ratio that is better by a fifth is to be written here, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+
+from benchmarks.stream import HOT_KEYS, Input, measure
+
+# The share of the bare loop's rate that a form has, as measured with the change that set it.
+EXPECTED = {("hot", "record"): 0.56, ("hot", "batch"): 0.62, ("unique", "record"): 0.33, ("unique", "batch"): 0.33}
+FALL = 0.20
+
+
+def verdicts(rates: dict[tuple[str, str], list[float]]) -> list[tuple[str, bool]]:
+    """A line for each form, and whether it holds."""
+    found: list[tuple[str, bool]] = []
+    for (name, form), expected in EXPECTED.items():
+        ratio = statistics.median(rates[name, form]) / statistics.median(rates[name, "bare"])
+        holds = ratio >= expected * (1 - FALL)
+        what = "holds" if holds else f"fell by more than {FALL:.0%}"
+        found.append((f"{name:8} {form:8} {ratio:.2f} of the bare loop, expected {expected:.2f}: {what}", holds))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Whether a record costs more than it did, in about a minute.")
+    parser.add_argument("--records", type=int, default=150_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    inputs = [Input("hot", args.records, HOT_KEYS), Input("unique", args.records, args.records)]
+    found = verdicts(measure(inputs, ["record", "batch"], args.rounds))
+    print("\n".join(line for line, _ in found))
+    return 0 if all(holds for _, holds in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
