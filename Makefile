@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-kafka test-long check kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-guard bench-idle simulate simulate-process clean
+.PHONY: setup demo test test-kafka test-long check kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time bench-guard bench-idle simulate simulate-process clean
 
 setup: $(READY)
 
@@ -61,7 +61,7 @@ simulate-process: $(READY)
 	$(BIN)/python -m tests.process_simulation --seeds $$(($(SEEDS) / 10 + 1)) --start $(START) --app saving
 
 # Benchmarks: ratios to rivals in the same run; tables and plots in docs/.
-bench: bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-idle
+bench: bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time bench-idle
 
 bench-assignors: $(READY)
 	$(BIN)/python -m benchmarks.assignors
@@ -73,7 +73,11 @@ bench-group: $(READY)
 bench-stream: $(READY)
 	$(BIN)/python -m benchmarks.stream
 
-# Whether that fell by a fifth, in about a minute.
+# Windows, sessions and joins of streams, beside a plain count.
+bench-time: $(READY)
+	$(BIN)/python -m benchmarks.time
+
+# Whether a record costs a fifth more than it did, in about a minute.
 bench-guard: $(READY)
 	$(BIN)/python -m benchmarks.guard
 
