@@ -176,7 +176,7 @@ class LogClient:
                 result, error = None, raised
             if name == "commit" and error is None:
                 self._judge.committed(process, args[2], result)
-            elif error is not None:
+            elif error is not None and not lost:  # an answer that is lost tells its process nothing
                 self._judge.answered(process, name, _who(name, args, more), error)
             if name == "commit" and (error is not None or lost):
                 self._judge.not_committed(process, args[2], error)
