@@ -9,7 +9,7 @@ CAUGHT_BY: dict[str, int] = {
     "try_an_unknown_outcome_again": 3,
     "go_on_after_an_unknown_outcome": 3,
     "positions_of_refused_parts": 3,
-    "stores_before_the_log": 1,
+    "stores_before_the_log": 3,
     "a_failed_store_goes_on": 8,
     "a_busy_log_is_not_waited_for": 1,
     "an_unknown_outcome_is_waited_for": 3,

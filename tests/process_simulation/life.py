@@ -468,6 +468,10 @@ class Life:
                 self.breaks(f"restart: {name} ended with {process.code} and was not started again")
 
     async def _stop(self) -> None:
+        self.stopping = True
+        await asyncio.sleep(
+            LOOK_S
+        )  # a signal that is on its way ends its workers before, at once if it is a second one
         workers = [p for p in self.processes if "." in p.name and p.state == RUNNING and not p.parent_is_dead]
         self.stop_fleet()
         deadline = self.loop.time() + STOP_S
