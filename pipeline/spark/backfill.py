@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger("orchestrator.backfill")
-CANCEL_S = 0.2
+CANCEL_S, GONE_S = 0.2, 5.0
 NOTHING: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
@@ -147,7 +147,8 @@ class Run:
         finally:
             engine.remove()
             if not self._keep:
-                shutil.rmtree(self._snapshot, ignore_errors=True)
+                _remove(work)
+                _remove(self._snapshot)
         return self._facts(computed)
 
     async def _hand_over(self, computed: Computed) -> None:
@@ -380,6 +381,13 @@ async def in_thread(session: SparkSession, function: Any, *args: Any) -> Any:
 
 
 # ---------------------------------------------------------------- after
+
+
+def _remove(folder: Path) -> None:
+    """Tasks of a cancelled job may write for a moment after its end: removed until it is gone, for a while at most."""
+    until = monotonic_s() + GONE_S
+    while folder.exists() and monotonic_s() < until:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _keep_outputs(computed: Computed, snapshot: Path) -> None:

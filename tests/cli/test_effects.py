@@ -84,7 +84,7 @@ def test_times_of_the_group(console: Console) -> None:
     [task, *_] = tasks_of(console, "b")
     worker = second.pids()[-1]
     second.signal(signal.SIGSTOP, worker)
-    waits(console, task, "session_timeout", "13m")
+    waits(console, task, "disconnect_grace", "11m")  # its connection stands, and a standby is warm
     second.signal(signal.SIGKILL, *second.pids())
     second.run.wait()
     waits(console, task, "disconnect_grace", "11m")
@@ -104,6 +104,21 @@ def test_times_of_the_group(console: Console) -> None:
         waits(console, own, "rejoin_grace", "10m")
     finally:
         first.signal(signal.SIGCONT, *halted)
+
+
+def test_a_member_that_stands_still_without_a_standby(console: Console) -> None:
+    words = (*SOON, "--session-timeout", "13m")
+    Instance(console, "a", *words)
+    stable(console, 1)
+    second = Instance(console, "b", *words)
+    stable(console, 2)
+    [task, *_] = tasks_of(console, "b")
+    worker = second.pids()[-1]
+    second.signal(signal.SIGSTOP, worker)
+    try:
+        waits(console, task, "session_timeout", "13m")
+    finally:
+        second.signal(signal.SIGCONT, worker)
 
 
 def test_a_new_group_waits_for_others(console: Console) -> None:

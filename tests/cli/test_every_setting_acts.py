@@ -53,7 +53,7 @@ RUN: dict[str, tuple[str, ...]] = {
     "weights": (f"{SCENARIOS}weights_by_rate.txt", f"{SCENARIOS}weights_by_bytes.txt"),
     "balancing-factor": (f"{HERE}test_a_balance_that_is_good_enough", f"{SCENARIOS}balancing_factor_two.txt"),
     "heartbeat": (f"{HERE}test_a_heartbeat_a_minute",),
-    "session-timeout": (TIMES,),
+    "session-timeout": (f"{HERE}test_a_member_that_stands_still_without_a_standby",),
     "disconnect-grace": (TIMES,),
     "rejoin-grace": (TIMES,),
     "release-timeout": (TIMES,),
