@@ -21,7 +21,7 @@ from pipeline.errors import LoadError
 from pipeline.failures import user_frames
 
 ROOMS = ("orchestrator", "pipeline", "state", "workers")
-TERMINATED = 128 + signal.SIGTERM  # the exit code of a command that was told to end, here while it imported the app
+TERMINATED = 128 + signal.SIGTERM  # the exit code of a command that SIGTERM ended while it imported the app
 _HOME = Path(__file__).resolve().parent.parent
 
 

@@ -1,7 +1,7 @@
 """The joins of tables of one task: which call follows from which change of a table, or message of another task.
 
-One rule: a change that a call made is told to the joins of its table once, in order, right after that call; one that a record
-of a topic made with that record. `passing` makes the calls.
+One rule: the joins of a table are called once for each change that a call made, in order, right after that call; for a change
+that a record of a topic made, with that record. `passing` makes the calls.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Changed(NamedTuple):
 
 
 class TableJoins:
-    """The joins of tables of a task, by step, and the changes of its tables that are to be told to them."""
+    """The joins of tables of a task, by step, and the changes of its tables that they have yet to be called for."""
 
     def __init__(self, steps: Sequence[Step], tables: Mapping[str, Any], effects: Effects, partition: int) -> None:
         self._calls: dict[str, Calls] = {}

@@ -40,11 +40,11 @@ def breaks(name: str, seed: int) -> str | None:
     """What the seed says of the mutation, or None where it notices nothing."""
     with ExitStack() as stack:
         MUTATIONS[name](stack)
-        told, life = broken(plan(name, seed))
+        problem, life = broken(plan(name, seed))
     clumsy = [error for error in life.loop.unforeseen if isinstance(error, CLUMSY)]
     if clumsy:  # what it patches has changed: it removes no rule any more
         raise RuntimeError(f"the mutation {name} breaks what it patches: {clumsy[0]!r}") from clumsy[0]
-    return told
+    return problem
 
 
 def like(kept: Plan, limit: int) -> Iterator[Plan]:
@@ -63,10 +63,10 @@ def find_mended(name: str, limit: int) -> bool:
     for candidate in like(msgspec.json.decode(path.read_bytes(), type=Plan), limit):
         with ExitStack() as stack:
             OF_MENDED[name](stack)
-            told = broken(candidate)[0]
-        if told is not None and broken(candidate)[0] is None:
+            problem = broken(candidate)[0]
+        if problem is not None and broken(candidate)[0] is None:
             path.write_bytes(msgspec.json.encode(candidate))
-            print(f"{name}: {told[:130]}", flush=True)
+            print(f"{name}: {problem[:130]}", flush=True)
             return True
     print(f"{name}: nothing was found in {limit} lives", flush=True)
     return False
@@ -87,10 +87,10 @@ def main() -> int:
     for name in filter(None, args.only.split(",")) if args.only else MUTATIONS:
         seeds = [CAUGHT_BY[name]] if name in CAUGHT_BY else []
         for seed in [*seeds, *range(args.limit)]:
-            told = breaks(name, seed)
-            if told is not None and broken(plan(name, seed))[0] is None:
+            problem = breaks(name, seed)
+            if problem is not None and broken(plan(name, seed))[0] is None:
                 found[name] = seed
-                print(f"{name}: seed {seed}: {told[:130]}", flush=True)
+                print(f"{name}: seed {seed}: {problem[:130]}", flush=True)
                 break
         else:
             found.pop(name, None)
