@@ -109,7 +109,7 @@ async def _answers_everywhere(log: SqliteLog) -> None:
 async def rest(instances: int, seconds: float) -> Rest:
     with tempfile.TemporaryDirectory() as root:
         async with fleet(Path(root), instances) as (pid, log):
-            await log.close()  # whoever reads it wakes nobody, and is not to be counted either
+            await log.close()  # the benchmark's own reader is not to be counted
             await asyncio.sleep(SETTLE_S)
             before, began = {one.pid: usage(one.pid) for one in family(pid)}, time.monotonic()
             await asyncio.sleep(seconds)

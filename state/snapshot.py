@@ -172,7 +172,7 @@ def verify_files(folder: Path, files: Sequence[FileSum]) -> None:
 
 
 def verified(folder: Path, files: Sequence[FileSum]) -> Iterator[Read]:
-    """`verify_files` piece by piece: whoever reads may wait between two, or stop. Raises SnapshotUnusable."""
+    """`verify_files` piece by piece: the caller may wait between two, or stop. Raises SnapshotUnusable."""
     total, done = max(1, sum(wanted.bytes for wanted in files)), 0
     for wanted in files:
         if Path(wanted.name).is_absolute() or ".." in Path(wanted.name).parts:

@@ -32,7 +32,7 @@ from orchestrator.group.timeouts import is_calm
 from orchestrator.model import EXACTLY_ONCE, Settings, Task, TaskId
 
 log = logging.getLogger("orchestrator.coordinator")
-TICK_S, CALM_S = 0.1, 0.5  # between two ticks: while something waits for time to pass, and while nothing does
+TICK_S, CALM_S = 0.1, 0.5  # between two ticks: while a timeout or a move is pending, and at rest
 RENEW_S = 1.0
 HAND_OVERS_KEPT, OUTCOMES_KEPT = 10_000, 100
 HEARTBEATS = (messages.StatusDelta, messages.FullStatus)  # a tuple: a union would be made with each of them

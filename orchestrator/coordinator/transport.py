@@ -13,7 +13,7 @@ from orchestrator.coordinator.connection import Connection, ConnectionEnded
 from orchestrator.coordinator.handshake import Credentials, NotTrusted, introduce
 from orchestrator.coordinator.tls import SCHEME, client_context
 
-HOLD_S = 3.0  # less than a listener gives to those who have proven nothing
+HOLD_S = 3.0  # less than a listener gives to peers that have proven nothing
 
 
 async def connect(address: str, credentials: Credentials, *, timeout_s: float = 5) -> Connection:
@@ -49,7 +49,7 @@ def _give_up(connection: Connection | None) -> None:
 
 class ListenerWatch:
     """Whether a process still listens at an address, asked again and again. A connection is held in silence meanwhile: as long
-    as it lasts, so does the process, and nobody has to connect."""
+    as it lasts, so does the process, and no new connection is needed."""
 
     def __init__(self) -> None:
         self._held: _Held | None = None
@@ -97,7 +97,7 @@ class _Held(asyncio.Protocol):
         self._is_lost = True
 
     def lasts(self, address: str, now: float) -> bool:
-        """A listener ends connections of those who prove nothing, and says so; they end before."""
+        """A listener ends connections of peers that prove nothing, and logs it; these end before."""
         return address == self._address and not self._is_lost and now - self._began < HOLD_S
 
     def abort(self) -> None:

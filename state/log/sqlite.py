@@ -133,7 +133,7 @@ class SqliteLog:
         return await asyncio.get_running_loop().run_in_executor(self._read_thread, self._guarded, work)
 
     async def _kept(self, question: Hashable, work: Callable[[sqlite3.Connection], T]) -> T:
-        """The answer of `work`, which is asked again only after a change of the log: there are those who look now and then."""
+        """The answer of `work`, which runs again only after a change of the log: candidates and workers ask the same again and again."""
         version = self._changes.version()
         if version != self._answers_of or len(self._answers) >= _ANSWERS_MAX:
             self._answers, self._answers_of = {}, version

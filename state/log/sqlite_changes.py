@@ -20,7 +20,7 @@ from state.log.sqlite_writer import FileIdentity
 
 _LOOK_MIN_S = 0.0005
 _LOOK_MAX_S = 0.020
-_WATCHED_MAX_S = 0.5  # where the kernel tells of writes
+_WATCHED_MAX_S = 0.5  # where the kernel reports writes
 
 
 class Changes:

@@ -186,7 +186,7 @@ def last_of(db: sqlite3.Connection) -> Last:
 
 
 def written(db: sqlite3.Connection, before: Last, now: Last) -> set[int] | None:
-    """The numbers of the partitions in which something was written in between; None where any may have changed: there were
+    """Returns the numbers of the partitions that were written to in between; None where any may have changed: there were
     too many batches to look at, one of them is gone again, or topics were made or deleted."""
     if before.part != now.part or before.parts != now.parts or now.batch - before.batch > _NEW_MAX:
         return None
@@ -203,19 +203,19 @@ class _Look(NamedTuple):
     fetched: list[Fetched]
     ends: dict[Partition, int]  # of the partitions that were looked at
     numbers: dict[int, Partition]  # of those that were looked at
-    written: list[Partition] | None  # where something is new; None: anywhere
+    written: list[Partition] | None  # partitions with new batches; None: any may have some
     last: Last
 
 
 class SqliteReader:
-    """See `state.log.protocol.Reader`. It looks at those partitions alone in which something was written since they were read
-    to their ends: of hundreds that are followed, few have anything."""
+    """See `state.log.protocol.Reader`. It looks only at partitions that were written to since they were read
+    to their ends: of hundreds that are followed, few have new batches."""
 
     def __init__(self, read: Read, changes: Changes) -> None:
         self._read = read
         self._changes = changes
         self._positions: dict[Partition, int] = {}
-        self._unread: set[Partition] = set()  # those that may have something
+        self._unread: set[Partition] = set()  # those that may have new batches
         self._numbers: dict[int, Partition] = {}
         self._last: Last | None = None
         self._added = 0
@@ -281,7 +281,7 @@ def _look(
     numbers: Mapping[int, Partition],
     max_bytes: int,
 ) -> _Look:
-    """Fetch of all that is unread, and of all in which something was written since `before`. Raises PositionOutOfRange."""
+    """Fetch of all that is unread, and of all that was written to since `before`. Raises PositionOutOfRange."""
     with snapshot(db):
         now = last_of(db)
         found = None if before is None else written(db, before, now)

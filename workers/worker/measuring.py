@@ -1,6 +1,6 @@
 """What the active tasks of a worker do, looked at every heartbeat; the heartbeats carry it.
 
-One rule: what is as it was costs nothing: a task at rest is not asked for its size, and nobody is told of it again.
+One rule: what is as it was costs nothing: the size of a task at rest is not measured, and its facts are not sent again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Measuring:
             await self.look()
 
     async def look(self) -> None:
-        """Positions of running tasks, for those who compare copies with them, and what else the group may know of them."""
+        """Positions of running tasks, with which the group compares copies, and the other facts of them."""
         worker = self._worker
         self._round += 1
         seen = [(run, run.epoch) for run in worker.active()], worker.commits

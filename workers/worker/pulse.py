@@ -1,6 +1,6 @@
 """The beat of a worker: what is done every so often is done at one moment, so that a process at rest wakes once for all.
 
-One rule: it says when and never what; whoever waits for it is due at least as often as its own period says.
+One rule: it gives the time and does no work; each waiter is woken at least once in its own period.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 
 
 class Pulse:
-    """Begins with whoever asks first."""
+    """Begins with the first call."""
 
     def __init__(self) -> None:
         self._began: float | None = None

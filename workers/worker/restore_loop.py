@@ -39,7 +39,7 @@ class RestoreLoop:
         self._paused: set[Partition] = set()
         self.unreadable = Unreadable(worker.surroundings.clock)
         self._round = 0
-        self._begun = asyncio.Event()  # there is something to follow
+        self._begun = asyncio.Event()  # there is a copy to follow
 
     def add(self, run: TaskRun, partition: Partition, position: int) -> None:
         self._runs[partition] = run
@@ -104,7 +104,7 @@ class RestoreLoop:
 
     def _records_are_gone(self, error: PositionOutOfRange) -> None:
         """The changelog begins behind what a store has yet to read: that costs its task, which is restored where the group
-        places it. The store stays for whoever opens it, and says so."""
+        places it. The store stays for the next open, with a line in the log."""
         partition = Partition(*error.partition)
         run = self._runs.get(partition)
         opened = run.by_changelog.get(partition) if run is not None else None
