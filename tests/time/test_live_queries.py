@@ -69,7 +69,10 @@ def test_windows_are_shown(console: Console) -> None:
     assert rows(console, "query", "beats", "hourly", "ann", "--from", "0") == [first, newest]
     assert rows(console, "query", "beats", "hourly", "ann", "--until", "1970-01-01T03:00Z") == [first]
     assert rows(console, "query", "beats", "hourly", "ann", "--at", f"{HOUR - 1}") == [first]
-    assert console.here("query", "beats", "hourly", "ann", "--at", f"{HOUR}").code == 5
+    outside = console.here("query", "beats", "hourly", "ann", "--at", f"{HOUR}")
+    assert outside.code == 5 and "has no such window of key ann" in outside.err, outside
+    empty = console.here("query", "beats", "hourly", "ann", "--from", "5", "--until", "5")
+    assert empty.code == 2 and "--until is not after --from" in empty.err, empty
     answer = console.here("query", "beats", "hourly", "ann", "--json").json
     assert (answer["found"], answer["value"], answer["windows"]) == (True, 16, [newest])
     several = rows(console, "query", "beats", "rolling", "ann", "--at", "0")

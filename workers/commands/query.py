@@ -59,7 +59,8 @@ def run(argv: list[str]) -> int:
                 f"{facts['task']} is being restored, {facts['restore_lag']} records behind, and has no {args.key} yet; "
                 "try again"
             )
-        raise NotThere(f"table '{args.table}' has no key {args.key}; it is read from {facts['task']}")
+        what = "no such window of key" if any((args.at, args.first, args.until)) else "no key"
+        raise NotThere(f"table '{args.table}' has {what} {args.key}; it is read from {facts['task']}")
     return 0
 
 

@@ -39,7 +39,9 @@ class Range:
         if self.at_ms is not None:
             return form.holds(row, self.at_ms)
         start_ms = row.start_ms or 0
-        return start_ms >= (self.first_ms or 0) and (self.until_ms is None or start_ms < self.until_ms)
+        return (self.first_ms is None or start_ms >= self.first_ms) and (
+            self.until_ms is None or start_ms < self.until_ms
+        )
 
 
 def checked_range(form: StoredForm, table: str, wanted: Range) -> Range:
@@ -48,6 +50,8 @@ def checked_range(form: StoredForm, table: str, wanted: Range) -> Range:
         raise WrongUse(f"'{table}' has no windows; leave --at, --from and --until out")
     if wanted.at_ms is not None and (wanted.first_ms is not None or wanted.until_ms is not None):
         raise WrongUse("--at is one time, --from and --until are a range; give one of them")
+    if wanted.first_ms is not None and wanted.until_ms is not None and wanted.until_ms <= wanted.first_ms:
+        raise WrongUse("--until is not after --from; no window begins between them")
     return wanted
 
 
