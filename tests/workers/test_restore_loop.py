@@ -108,6 +108,38 @@ async def test_a_task_that_is_to_run_restores_before_copies(tmp_path: Path) -> N
             await run.closed()
 
 
+async def test_a_copy_that_comes_while_the_budget_is_used_up_waits_too(tmp_path: Path) -> None:
+    """Two copies of 2 MB and 20 kB/s: the second, opened while the first has used up the budget, reads no more of it than
+    its share. Once it is to run here, it waits for the budget no longer."""
+    log = MemoryLog(markers=False)
+    prepared = await prepare(log, pair)
+    first, second = TaskId(0, 0), TaskId(0, 1)
+    for task in (first, second):
+        for begin in range(0, 4_000, 10):
+            records = [NewRecord(b"%0500d" % n, b"1", n) for n in range(begin, begin + 10)]
+            await log.append({prepared.changelog(task, "kept"): records})
+    instance = InstanceSpec("tests:app", pair.id, "i1", "memory:", str(tmp_path), restore_rate_limit=20_000)
+    worker = Worker(WorkerSpec(instance, 1, "one"), log, prepared, {})
+    runs = {task: TaskRun(worker, task) for task in (first, second)}
+    restores = asyncio.create_task(worker.restores.run())
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            for task, run in runs.items():
+                run.open(Role.STANDBY, 0)
+                await until(lambda run=run: bool(run.stores) and run.position() > 0)
+                assert runs[task].position() < 400, "a tenth of it, many times its share"
+            runs[second].become(Role.ACTIVE, 1)
+            await until(lambda: runs[second].process is not None or worker.failure is not None)
+        assert worker.failure is None
+        assert runs[first].position() < 4_000, "a copy keeps to the budget"
+    finally:
+        restores.cancel()
+        await asyncio.gather(restores, return_exceptions=True)
+        for run in runs.values():
+            run.close()
+            await run.closed()
+
+
 async def test_what_a_copy_reads_of_a_snapshot_comes_out_of_the_budget(tmp_path: Path) -> None:
     """A copy waits for what it has read; what is to run, or to be closed, does not."""
     log = MemoryLog(markers=False)

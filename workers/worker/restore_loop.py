@@ -42,10 +42,14 @@ class RestoreLoop:
         self._begun = asyncio.Event()  # there is a copy to follow
 
     def add(self, run: TaskRun, partition: Partition, position: int) -> None:
+        """A copy within a budget begins paused: `_choose` says when and how much, also while a poll without a bound waits."""
         self._runs[partition] = run
         self._paused.discard(partition)
         self.unreadable.forget(partition)
-        self._reader.add(partition, position)
+        if self._bucket.rate and run.is_copy():
+            self._paused.add(partition)
+        else:
+            self._reader.add(partition, position)
         self._begun.set()
 
     def drop(self, partition: Partition) -> None:
@@ -134,20 +138,21 @@ class RestoreLoop:
         allowed = self._bucket.step(monotonic_ms())
         copies = [p for p in self._runs if self._is_copy(p)]
         urgent = len(copies) < len(self._runs)
-        if allowed == 0 or (urgent and self._round % COPIES_EVERY):
-            for partition in copies:
-                if partition not in self._paused:
-                    self._paused.add(partition)
-                    self._reader.drop(partition)
+        wait = allowed == 0 or bool(urgent and self._round % COPIES_EVERY)
+        self._pause(copies if wait else [])
+        if wait or allowed is None:
             return FETCH_BYTES
-        for partition in sorted(self._paused):
+        return min(FETCH_BYTES, max(FETCH_BYTES_MIN, allowed // max(1, len(copies))))
+
+    def _pause(self, partitions: list[Partition]) -> None:
+        """These and no others wait: a copy that is to run now goes on, however little of the budget is left."""
+        before, self._paused = self._paused, set(partitions)
+        for partition in sorted(self._paused - before):
+            self._reader.drop(partition)
+        for partition in sorted(before - self._paused):
             opened = self._runs[partition].by_changelog.get(partition)
             if opened is not None:
                 self._reader.add(partition, opened.store.offset)
-        self._paused.clear()
-        if allowed is None:
-            return FETCH_BYTES
-        return min(FETCH_BYTES, max(FETCH_BYTES_MIN, allowed // max(1, len(copies))))
 
     async def _read_ends(self) -> None:
         partitions = list(self._runs)
