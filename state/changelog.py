@@ -15,6 +15,7 @@ from state.log.batches import last_values
 from state.log.protocol import Fetched
 from state.store.protocol import Store
 
+LEADER_EPOCH = "leader_epoch"  # in a store's stamp: of the leader that wrote the last of it, where there are elections
 CHUNK = 2_000  # changes per store write: about 4 ms during which nothing else in the process runs
 
 
@@ -31,6 +32,8 @@ def chunks(store: Store, fetched: Fetched, *, chunk: int = CHUNK) -> Iterator[in
             f"{fetched.position}: read its changelog from {store.offset} on"
         )
     changes = last_values(fetched.data, fetched.position) if fetched.data else {}
+    if fetched.epoch >= 0:
+        store.mark(LEADER_EPOCH, str(fetched.epoch))
     yield 0
     if len(changes) <= chunk:
         store.write(changes, fetched.next_position, is_whole=False)

@@ -99,13 +99,12 @@ async def _check_positions(log: GroupLog, app: App, there: Mapping[str, TopicInf
             continue
         before = {Partition(name, number) for number in json.loads(seen)}
         positions = await log.positions(app.id, before)
-        ends = await log.ends(positions, settled=True)
-        past = {one for one, position in positions.items() if position > ends[one]}
-        if past:
+        for one, end in sorted((await log.lost(app.id, positions)).items()):
             raise AppRefused(
-                f"'{app.id}': topic {name} lost records: {_named(past)} ends before the committed position; what is written "
-                "next would be taken for what was read; set the positions of the consumer group to its end "
-                "(kafka-consumer-groups --reset-offsets --to-latest), or go on under another id"
+                f"'{app.id}': topic {name} lost records: of {one}, which was processed up to {positions[one]}, the log has kept "
+                f"what is before {end}; what was written since would be taken for what was read, and tables and outputs count what "
+                f"is lost; to go on from there, set the position of the consumer group (kafka-consumer-groups --reset-offsets "
+                f"--to-offset {end}); to compute everything anew, `orchestrator reset {app.id}`"
             )
         gone = before - positions.keys()
         if gone:

@@ -77,6 +77,14 @@ def out_of_range(partition: Partition, position: int, start: int, end: int) -> P
     return PositionOutOfRange(text, partition, start, end)
 
 
+def lost(partition: Partition, position: int, start: int, end: int) -> PositionOutOfRange:
+    text = (
+        f"position {position} of {partition} lies behind {end}, where the records end that the log has kept of those "
+        "before it: a replica that lagged became the leader, or a broker was restored"
+    )
+    return PositionOutOfRange(text, partition, start, end)
+
+
 def too_large(partition: Partition, index: int, size: int, limit: int) -> RecordTooLarge:
     text = (
         f"a record of {size} bytes is too large for {partition}, which takes {limit}: "

@@ -65,6 +65,7 @@ class MemoryLog(MemoryGroupStore):
         self._parts: dict[Partition, Entries] = {}
         self._positions: dict[str, dict[Partition, int]] = {}
         self._committed_ms: dict[tuple[str, Partition], int] = {}
+        self._epochs: dict[tuple[str, Partition], int] = {}  # under which positions were committed
         self._opened: set[tuple[str, str]] = set()
         self._waiting, self._made = dict[asyncio.Future[None], None](), 0  # in the order of their waits
 
@@ -126,6 +127,12 @@ class MemoryLog(MemoryGroupStore):
     async def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         return {partition: self.part(partition).start for partition in partitions}
 
+    def epoch(self, partition: Partition) -> int:
+        return len(self.part(partition).elections) if self._markers else -1
+
+    async def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
+        return {one: self.part(one).epoch_end(epoch) for one, epoch in epochs.items()} if self._markers else {}
+
     def reader(self) -> Reader:
         return MemoryReader(self)
 
@@ -137,9 +144,20 @@ class MemoryLog(MemoryGroupStore):
 
     # ------------------------------------------------------------------ reading
 
-    def fetch(self, partition: Partition, position: int, max_bytes: int) -> Fetched | None:
-        """What a reader gets from `position` on; None where there is nothing yet."""
-        return self.part(partition).fetch(partition, position, max_bytes)
+    def fetch(self, partition: Partition, position: int, max_bytes: int, epoch: int = -1) -> Fetched | None:
+        """What a reader gets from `position` on; None where there is nothing yet. It has read what was before under
+        `epoch`. Raises PositionOutOfRange."""
+        part = self.part(partition)
+        if epoch >= 0 and (end := part.epoch_end(epoch)) < position:
+            raise checks.lost(partition, position, part.start, end)
+        found = part.fetch(partition, position, max_bytes)
+        known = found is not None and self._markers
+        return found._replace(epoch=part.epoch_at(found.next_position)) if known and found is not None else found
+
+    def elect(self, partition: Partition, end: int) -> None:
+        """As brokers do where the leader is away: a replica leads on, and what lies behind `end` it does not have."""
+        self.part(partition).elect(end)
+        self.wake()
 
     async def changed(self, deadline: float) -> None:
         """Return at the next change, or at the deadline of the loop's clock."""
@@ -232,6 +250,7 @@ class MemoryLog(MemoryGroupStore):
             raise OutcomeUnknown(checks.not_sent())
         for task in tasks:
             self._positions.setdefault(application, {}).update(task.positions)
+            self._epochs |= {(application, partition): self.epoch(partition) for partition in task.positions}
             if task.at_ms:
                 self._committed_ms |= {(application, partition): task.at_ms for partition in task.positions}
 
@@ -242,6 +261,12 @@ class MemoryLog(MemoryGroupStore):
     async def positions(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         kept = self._positions.get(application, {})
         return {partition: kept[partition] for partition in partitions if partition in kept}
+
+    async def lost(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        kept = await self.positions(application, partitions)
+        ends = await self.written(kept)
+        ends |= await self.epoch_ends({one: self._epochs.get((application, one), 0) for one in kept})
+        return {one: ends[one] for one, position in kept.items() if ends[one] < position}
 
     async def committed_ms(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         return {one: at_ms for one in partitions if (at_ms := self._committed_ms.get((application, one)))}

@@ -19,13 +19,15 @@ from state.log.protocol import Fetched, Partition, Retention, TaskCommit
 
 @dataclass(slots=True)
 class Entries:
-    """See the module text. `open` holds the first offset of each transaction that is not finished."""
+    """See the module text. `open` holds the first offset of each transaction that is not finished; `elections` where each
+    epoch of a leader ended, the one under way left out."""
 
     rows: list[Row] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
     start: int = 0
     end: int = 0
     open: list[int] = field(default_factory=list)
+    elections: list[int] = field(default_factory=list)
 
     @property
     def readable_end(self) -> int:
@@ -49,6 +51,24 @@ class Entries:
             if size >= max_bytes:
                 return Fetched(partition, position, b"".join(pieces), row.next)
         return Fetched(partition, position, b"".join(pieces), end)
+
+    # ------------------------------------------------------------------ elections
+
+    def epoch_end(self, epoch: int) -> int:
+        """Where the records of this epoch and those before end; 0 for one that has not come."""
+        return min([*self.elections[epoch:], self.end]) if epoch <= len(self.elections) else 0
+
+    def epoch_at(self, position: int) -> int:
+        """The epoch of the last record before `position`."""
+        ends = [self.epoch_end(epoch) for epoch in range(len(self.elections))]
+        return bisect_right(ends, position - 1)
+
+    def elect(self, end: int) -> None:
+        """A replica that has the records up to `end` becomes the leader."""
+        self.rows = [row for row in self.rows if row.next <= end]
+        self.open = [first for first in self.open if first < end]
+        self.end = min(self.end, end)
+        self.elections.append(self.end)
 
     # ------------------------------------------------------------------ writing
 

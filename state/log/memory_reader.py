@@ -14,7 +14,7 @@ from state.log.protocol import Fetched, Partition
 class Source(Protocol):
     """What it needs of a log."""
 
-    def fetch(self, partition: Partition, position: int, max_bytes: int) -> Fetched | None: ...
+    def fetch(self, partition: Partition, position: int, max_bytes: int, epoch: int = -1) -> Fetched | None: ...
 
     async def changed(self, deadline: float) -> None: ...
 
@@ -27,10 +27,16 @@ class MemoryReader:
     def __init__(self, log: Source) -> None:
         self._log = log
         self._positions: dict[Partition, int] = {}
+        self._read: dict[Partition, tuple[int, int]] = {}  # where the last fetch ended, and in which epoch
 
     def add(self, partition: Partition, position: int) -> None:
         self._positions[partition] = position
         self._log.wake()
+
+    def _epoch(self, partition: Partition, position: int) -> int:
+        """Under which it has read what comes before `position`; -1: not known."""
+        at, epoch = self._read.get(partition, (-1, -1))
+        return epoch if at == position else -1
 
     def drop(self, partition: Partition) -> None:
         self._positions.pop(partition, None)
@@ -43,10 +49,16 @@ class MemoryReader:
             taken = [
                 got
                 for partition, position in self._positions.items()
-                if (got := self._log.fetch(partition, position, max_bytes_per_partition)) is not None
+                if (
+                    got := self._log.fetch(
+                        partition, position, max_bytes_per_partition, self._epoch(partition, position)
+                    )
+                )
+                is not None
             ]
             for one in taken:
                 self._positions[one.partition] = one.next_position
+                self._read[one.partition] = one.next_position, one.epoch
             if taken or loop.time() >= deadline:
                 return taken
             await self._log.changed(deadline)

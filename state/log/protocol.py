@@ -58,13 +58,15 @@ class Fetched(NamedTuple):
     """Bytes of one partition: whole v2 batches, committed data only.
 
     `data` may begin before `position` (a batch is never cut); decode with `state.log.batches.decode(data, position)`.
-    `next_position` is where to read on; it can lie beyond the last record (offsets are not dense).
+    `next_position` is where to read on; it can lie beyond the last record (offsets are not dense). `epoch` is of the leader
+    that wrote the last of it (see `Log.epoch`).
     """
 
     partition: Partition
     position: int
     data: bytes
     next_position: int
+    epoch: int = -1
 
 
 class Retention(NamedTuple):
@@ -134,7 +136,8 @@ class Reader(Protocol):
         """What is there now for the added partitions, in the order they were added; positions move past it.
 
         With nothing there, waits up to `wait_ms` for anything to arrive. Raises UnknownTopic for a deleted topic, and
-        PositionOutOfRange for a position past the end or before the start (its records are gone: begin at `starts`).
+        PositionOutOfRange for a position past the end or before the start (its records are gone: begin at `starts`), and
+        where the log has lost records that this reader has read, however much was written since.
         """
 
     async def close(self) -> None: ...
@@ -185,6 +188,14 @@ class Log(Protocol):
 
     async def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The first position that can still be read."""
+
+    def epoch(self, partition: Partition) -> int:
+        """The epoch under which this partition is written, as last known: brokers elect a leader, and each election begins
+        an epoch (KIP-101). -1 where nothing is elected: a log in one file loses records only with all of it (`state.history`)."""
+
+    async def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Where the records of these epochs, and of those before, end in the log as it is now: who has read or written
+        beyond that under its epoch has what the log has lost. Nothing where there are no epochs."""
 
     def reader(self) -> Reader: ...
 
@@ -242,6 +253,10 @@ class Log(Protocol):
     async def positions(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         """Where these inputs of the application have been read up to; those without a position are left out. A commit
         that is answered counts (Kafka: stable offsets, of named partitions only)."""
+
+    async def lost(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Those of these inputs of which the log has lost records before the application's position, and where what it has
+        kept of them ends: an election gave the partition to a replica that lagged, or a broker was restored."""
 
     async def committed_ms(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         """When the positions of these inputs were committed, by the clock of the process that did it (`TaskCommit.at_ms`); those of

@@ -180,6 +180,12 @@ class SqliteLog:
     async def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self.read(lambda db: sqlite_reader.starts(db, partitions))
 
+    def epoch(self, partition: Partition) -> int:
+        return -1  # nothing is elected
+
+    async def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
+        return {}
+
     def reader(self) -> Reader:
         return SqliteReader(self.read, self._changes)
 
@@ -220,6 +226,10 @@ class SqliteLog:
 
     async def positions(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self.read(lambda db: sqlite_reader.positions(db, application, partitions))
+
+    async def lost(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Positions stand in the file with the records: where it is an older copy, both are."""
+        return {}
 
     async def committed_ms(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self.read(lambda db: sqlite_reader.committed_ms(db, application, partitions))

@@ -104,11 +104,11 @@ def keyed(**values: str | None) -> list[NewRecord]:
     return [NewRecord(key.encode(), None if value is None else value.encode(), 1_000) for key, value in values.items()]
 
 
-async def until(what: str, there: Callable[[], Awaitable[bool]]) -> None:
+async def until(what: str, there: Callable[[], Awaitable[bool]], within_s: float = DEADLINE_S) -> None:
     """Wait for a condition."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + within_s
     while not await there():
-        assert time.monotonic() < deadline, f"{what}: not within {DEADLINE_S:.0f} s"
+        assert time.monotonic() < deadline, f"{what}: not within {within_s:.0f} s"
         await asyncio.sleep(0.01)
 
 

@@ -345,7 +345,7 @@ async def test_guarantees_may_follow_each_other(log: GroupLog) -> None:
     last = 0
     for number in range(6):
         guarantee = AT_LEAST_ONCE if number % 3 else EXACTLY_ONCE
-        task = TaskCommit("0_0", 1, {C0: records(str(number))}, {P0: number + 1})
+        task = TaskCommit("0_0", 1, {C0: records(str(number), key=f"k{number}")}, {P0: number + 1})
         behind = await log.commit(APP, "w-1", [task], guarantee=guarantee)
         assert behind[C0] > last
         last = behind[C0]

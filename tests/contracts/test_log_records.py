@@ -11,7 +11,21 @@ from state.errors import InvalidRecord, MetadataChanged, PositionOutOfRange, Rec
 from state.log.batches import decode
 from state.log.group_store import AppMetadata, MetadataKind
 from state.log.protocol import GroupLog, NewRecord, Partition
-from tests.contracts.logs import APP, C0, MAX_MESSAGE_BYTES, P0, P1, P2, arrived, keyed, read_all, records, values
+from tests.contracts.logs import (
+    APP,
+    C0,
+    MAX_MESSAGE_BYTES,
+    P0,
+    P1,
+    P2,
+    arrived,
+    keyed,
+    lease_of,
+    read_all,
+    records,
+    until,
+    values,
+)
 
 PROGRESS = MetadataKind("producer")
 
@@ -231,3 +245,26 @@ async def test_a_wait_in_vain_ends_with_nothing(log: GroupLog) -> None:
     before = time.monotonic()
     assert await reader.poll(wait_ms=50) == []
     assert time.monotonic() - before >= 0.045
+
+
+async def test_without_an_election_nothing_is_lost(log: GroupLog) -> None:
+    """Epochs are the log's own; what was written lies within the one under way."""
+    await log.append({P0: records("a", "b"), P1: records("x")})
+    ends = await log.ends([P0, P1], settled=True)
+    epochs = {one: epoch for one in (P0, P1) if (epoch := log.epoch(one)) >= 0}
+    for one, end in (await log.epoch_ends(epochs)).items():
+        assert end == ends[one]
+    reader = log.reader()
+    reader.add(P0, 0)
+    read: list[int] = []
+
+    async def some() -> bool:
+        read.extend(part.epoch for part in await reader.poll(wait_ms=100))
+        return bool(read)
+
+    await until("the records", some)
+    assert set(read) == {epochs.get(P0, -1)}
+    await reader.close()
+    assert await log.lost(APP, [P0, P1]) == {}
+    assert await log.seed_positions(await lease_of(log), {P0: 2, P1: 0}, {})
+    assert await log.lost(APP, [P0, P1]) == {}

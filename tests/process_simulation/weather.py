@@ -39,6 +39,8 @@ READS = (
     "starts",
     "positions",
     "committed_ms",
+    "lost",
+    "epoch_ends",
     "lease",
     "owners",
     "metadata",
@@ -145,6 +147,9 @@ class LogClient:
         if name in WRITES:
             return lambda *args, **more: self._call(name, args, more, writes=True)
         raise AttributeError(name)
+
+    def epoch(self, partition: Partition) -> int:
+        return self._shared.epoch(partition)
 
     def fences(self, guarantee: Guarantee) -> bool:
         return self._shared.fences(guarantee)

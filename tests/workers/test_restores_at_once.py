@@ -47,8 +47,8 @@ class HeldLog(MemoryLog):
         super().__init__(markers=False)
         self.held: set[Partition] = set()
 
-    def fetch(self, partition: Partition, position: int, max_bytes: int) -> Fetched | None:
-        return None if partition in self.held else super().fetch(partition, position, max_bytes)
+    def fetch(self, partition: Partition, position: int, max_bytes: int, epoch: int = -1) -> Fetched | None:
+        return None if partition in self.held else super().fetch(partition, position, max_bytes, epoch)
 
 
 async def until(condition: Callable[[], bool]) -> None:

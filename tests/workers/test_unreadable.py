@@ -31,8 +31,8 @@ class RottenLog(HeldLog):
 
     rotten = True
 
-    def fetch(self, partition: Partition, position: int, max_bytes: int) -> Fetched | None:
-        found = super().fetch(partition, position, max_bytes)
+    def fetch(self, partition: Partition, position: int, max_bytes: int, epoch: int = -1) -> Fetched | None:
+        found = super().fetch(partition, position, max_bytes, epoch)
         if found is None or partition != PARTITION or not self.rotten or len(found.data) < 100:
             return found
         return found._replace(data=found.data[:90] + bytes([found.data[90] ^ 1]) + found.data[91:])

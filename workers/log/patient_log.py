@@ -184,6 +184,12 @@ class PatientLog:
     async def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self._read(lambda: self.inner.starts(partitions))
 
+    def epoch(self, partition: Partition) -> int:
+        return self.inner.epoch(partition)
+
+    async def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
+        return await self._read(lambda: self.inner.epoch_ends(epochs))
+
     def reader(self) -> PatientReader:
         return PatientReader(self.inner.reader(), self._read)
 
@@ -224,6 +230,9 @@ class PatientLog:
 
     async def positions(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self._read(lambda: self.inner.positions(application, partitions))
+
+    async def lost(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return await self._read(lambda: self.inner.lost(application, partitions))
 
     async def committed_ms(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self._read(lambda: self.inner.committed_ms(application, partitions))

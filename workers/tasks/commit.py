@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from pipeline.process import Changes, TaskProcess
+from state.changelog import LEADER_EPOCH
 from state.errors import Fenced, NotOpened, OutcomeUnknown, Refused, StateError
 from state.log.protocol import EXACTLY_ONCE, Guarantee, Log, MayWrite, NewRecord, Partition, TaskCommit, always
 from workers.tasks.task import TaskRun
@@ -116,6 +117,8 @@ def _apply(taken: Taken, ends: dict[Partition, int]) -> bool:
     try:
         for table, writes in taken.changes.writes.items():
             opened = run.stores[table]
+            if (epoch := run.worker.log.epoch(opened.partition)) >= 0:
+                opened.store.mark(LEADER_EPOCH, str(epoch))
             opened.store.write(writes, ends[opened.partition])
     except StateError as error:
         log.error("%s: %s; it is restored from the log", run.id, error)

@@ -5,6 +5,7 @@ One rule: what is committed counts, and nothing else. Asked by tasks that begin,
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
 from orchestrator.errors import OrchestratorError
@@ -37,7 +38,12 @@ async def start_positions(
 ) -> dict[Partition, int]:
     """Where these inputs of a task go on: what is committed, else what the topic says of its start.
     Raises OrchestratorError."""
-    committed = await log.positions(application, partitions)
+    committed, lost = await asyncio.gather(log.positions(application, partitions), log.lost(application, partitions))
+    for partition, end in sorted(lost.items()):
+        raise OrchestratorError(
+            f"{task}: {partition} lost records: it was processed up to {committed.get(partition)}, and the log has kept what is "
+            f"before {end}; a start of {application} says how to go on"
+        )
     positions: dict[Partition, int] = {}
     missing = [p for p in partitions if p not in committed]
     starts = await log.starts(partitions)

@@ -15,7 +15,7 @@ from pathlib import Path
 from orchestrator.model import TaskId
 from pipeline.errors import PipelineError
 from state import history, manifest, snapshot
-from state.changelog import usable
+from state.changelog import LEADER_EPOCH, usable
 from state.directory import StateDirectory
 from state.errors import SnapshotUnusable, StoreDamaged
 from state.history import History
@@ -111,6 +111,8 @@ class StoreOpener:
 
     async def _open_table(self, change: _Changelog, read: OnRead | None) -> Opened:
         store = await asyncio.to_thread(self._from_disk, change)
+        if (reason := await self._cut_off(store, change)) is not None:
+            store = await asyncio.to_thread(self._anew, store, change, reason)
         if store.offset > 0:
             return Opened(store, change.partition, "disk", store.offset)
         try:
@@ -134,12 +136,10 @@ class StoreOpener:
 
     def _from_disk(self, change: _Changelog) -> Store:
         """What lies on disk, or an empty store in place of what may not be trusted."""
-        task, table = str(change.task), change.table
-        path = self._directory.table(task, table)
-        stamp = {"log_id": self._log.log_id, "topic_id": self._topic_id(change), history.STAMP: self._past.id}
+        path = self._directory.table(str(change.task), change.table)
         store: Store | None = None
         try:
-            store = self._surroundings.open_store(path, stamp, self._budget)
+            store = self._surroundings.open_store(path, self._stamp(change), self._budget)
             reason = usable(
                 store.offset,
                 store.stamp(),
@@ -156,14 +156,39 @@ class StoreOpener:
         except StoreDamaged as error:
             reason = str(error)
         if reason is not None:
-            log.warning("%s, table %s: %s; it is wiped and restored", task, table, reason)
-            if store is not None:
-                store.close()
-            self._directory.wipe(task, table)
-            store = self._surroundings.open_store(path, stamp, self._budget)
+            return self._anew(store, change, reason)
         assert store is not None
         store.mark(history.STAMP, self._past.id)
         return store
+
+    def _anew(self, store: Store | None, change: _Changelog, reason: str) -> Store:
+        """An empty store in place of this one."""
+        task, table = str(change.task), change.table
+        log.warning("%s, table %s: %s; it is wiped and restored", task, table, reason)
+        if store is not None:
+            store.close()
+        self._directory.wipe(task, table)
+        made = self._surroundings.open_store(self._directory.table(task, table), self._stamp(change), self._budget)
+        made.mark(history.STAMP, self._past.id)
+        return made
+
+    def _stamp(self, change: _Changelog) -> dict[str, str]:
+        return {"log_id": self._log.log_id, "topic_id": self._topic_id(change), history.STAMP: self._past.id}
+
+    async def _cut_off(self, store: Store, change: _Changelog) -> str | None:
+        """Why this store has what its changelog has lost in an election, however long it is again by now. Closes the store
+        where that cannot be asked."""
+        epoch = store.stamp().get(LEADER_EPOCH)
+        if epoch is None or not store.offset:
+            return None
+        try:
+            end = (await self._log.epoch_ends({change.partition: int(epoch)})).get(change.partition, store.offset)
+        except BaseException:
+            await asyncio.to_thread(store.close)
+            raise
+        if store.offset <= end:
+            return None
+        return f"it stands at {store.offset}, and its changelog has kept {end} of what was written before: {change.partition} lost records"
 
     def _give_back(self, store: Store, change: _Changelog) -> None:
         store.close()

@@ -196,7 +196,7 @@ class RecordLoop:
         if run is None:
             return  # dropped while the fetch was under way
         if run.committed.get(partition, 0) >= error.start:
-            raise error  # past the end: of another log
+            raise error  # past the end, or behind what the log has lost: its next start says what to do
         self._worker.failed(run, error)
 
     def _hold_back(self, most: int) -> None:

@@ -107,15 +107,13 @@ class RestoreLoop:
                 await self._report(run)
 
     def _records_are_gone(self, error: PositionOutOfRange) -> None:
-        """The changelog begins behind what a store has yet to read: that costs its task, which is restored where the group
-        places it. The store stays for the next open, with a line in the log."""
+        """The changelog begins behind what a store has yet to read, or has lost what the store has: that costs its task, which is
+        restored where the group places it. The store stays for the next open, which judges it, with a line in the log."""
         partition = Partition(*error.partition)
         run = self._runs.get(partition)
         opened = run.by_changelog.get(partition) if run is not None else None
         if run is None or opened is None:
             return  # dropped while the fetch was under way
-        if opened.store.offset >= error.start:
-            raise error  # past the end: of another log
         for one in list(run.by_changelog):
             self.drop(one)
         self._worker.failed(run, error)

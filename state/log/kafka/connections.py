@@ -65,6 +65,8 @@ class Connections:
         self._nodes: dict[int, tuple[str, int]] = {}
         self._open: dict[tuple[int, str], Connection] = {}
         self._opening: dict[tuple[int, str], asyncio.Lock] = {}
+        self._had: set[tuple[int, str]] = set()
+        self.made_anew = 0  # connections that had ended
         self._coordinators: dict[tuple[int, str], int] = {}
         self.cluster_id = ""
         self.closed = False
@@ -127,6 +129,7 @@ class Connections:
         """Close the connections of one purpose: of a reader that ends."""
         for key in [key for key in self._open if key[1] == purpose]:
             self._open.pop(key).close()
+            self._had.discard(key)
 
     async def _connect(self, host: str, port: int) -> Connection:
         """Raises AccessRefused where the broker does not let this client in, and what says that it is away."""
@@ -154,7 +157,10 @@ class Connections:
                     raise Unreachable(f"no broker {node} is known")
                 address = self._nodes[node]
                 try:
+                    was_open = key in self._had
                     self._open[key] = found = await self._connect(*address)
+                    self._had.add(key)
+                    self.made_anew += was_open
                 except AccessRefused as error:
                     if address not in self._let_in:
                         raise

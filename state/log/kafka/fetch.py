@@ -24,7 +24,7 @@ _READ_COMMITTED = 1
 _NO_SESSION = (0, -1)
 _MAX_BYTES = 64 << 20
 
-_LENGTH_AT, _ATTRIBUTES_AT, _PRODUCER_AT, _RECORDS_AT = 8, 21, 43, 61
+_LENGTH_AT, _EPOCH_AT, _ATTRIBUTES_AT, _PRODUCER_AT, _RECORDS_AT = 8, 12, 21, 43, 61
 _CONTROL, _TRANSACTIONAL = 0x20, 0x10
 _qi = struct.Struct(">qi")
 _hi = struct.Struct(">hi")
@@ -107,10 +107,11 @@ class FetchRequest:
 
 class Run(NamedTuple):
     """Neighbouring batches with committed records, as they came; reading goes on at `next`. No data: nothing but
-    markers and aborted records up to there."""
+    markers and aborted records up to there. `epoch`: of the leader that wrote the last of them."""
 
     data: bytes
     next: int
+    epoch: int = -1
 
 
 def committed(given: Given, position: int) -> list[Run]:
@@ -118,18 +119,19 @@ def committed(given: Given, position: int) -> list[Run]:
     data = given.data
     runs: list[Run] = []
     first = -1  # where the run under way begins
-    at, reached = 0, position
+    at, reached, epoch = 0, position, -1
     for start, stop, last, keep in _judged(given, position):
         if keep and first < 0:
             first = start
         elif not keep and first >= 0:
-            runs.append(Run(data[first:start], reached))
+            runs.append(Run(data[first:start], reached, epoch))
             first = -1
         at, reached = stop, max(reached, last + 1)
+        (epoch,) = _int32.unpack_from(data, start + _EPOCH_AT)
     if first >= 0:
-        runs.append(Run(data if (first, at) == (0, len(data)) else data[first:at], reached))
+        runs.append(Run(data if (first, at) == (0, len(data)) else data[first:at], reached, epoch))
     elif reached > (runs[-1].next if runs else position):
-        runs.append(Run(b"", reached))
+        runs.append(Run(b"", reached, epoch))
     return runs
 
 
@@ -168,13 +170,14 @@ def first_bytes(data: bytes) -> int:
 
 def cut(run: Run, max_bytes: int) -> tuple[Run, Run | None]:
     """The first batches of a run, at least one and about `max_bytes`, and the rest of it."""
-    data, at, reached = run.data, 0, run.next
+    data, at, reached, epoch = run.data, 0, run.next, run.epoch
     while at < len(data):
         base, length = _qi.unpack_from(data, at)
+        (epoch,) = _int32.unpack_from(data, at + _EPOCH_AT)
         _, delta = _hi.unpack_from(data, at + _ATTRIBUTES_AT)
         at, reached = at + 12 + length, base + delta + 1
         if at >= max_bytes:
             break
     if at >= len(data):
         return run, None
-    return Run(data[:at], reached), Run(data[at:], run.next)
+    return Run(data[:at], reached, epoch), Run(data[at:], run.next, run.epoch)

@@ -166,6 +166,12 @@ class KafkaLog:
     async def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self._cluster.offsets.starts(partitions)
 
+    def epoch(self, partition: Partition) -> int:
+        return self._cluster.topics.known_epoch(partition)
+
+    async def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
+        return await self._cluster.offsets.epoch_ends(epochs)
+
     def reader(self) -> Reader:
         return self._cluster.reader()
 
@@ -237,6 +243,9 @@ class KafkaLog:
 
     async def positions(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self._cluster.offsets.committed(application, partitions)
+
+    async def lost(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return await self._cluster.offsets.lost(application, partitions)
 
     async def committed_ms(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self._cluster.offsets.committed_ms(application, partitions)

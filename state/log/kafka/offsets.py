@@ -12,15 +12,27 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from aiokafka.protocol.admin import DeleteRecordsRequest_v1
-from aiokafka.protocol.commit import OffsetCommitRequest_v3
 from aiokafka.protocol.offset import OffsetRequest_v3
 
 from state.errors import LogBusy, StateError
 from state.log import checks
 from state.log.kafka import rights
-from state.log.kafka.codes import GROUP_SUBSCRIBED, NON_EMPTY_GROUP, NONE, UNKNOWN_GROUP, UNKNOWN_TOPIC, KafkaRefused
+from state.log.kafka.codes import (
+    GROUP_SUBSCRIBED,
+    NON_EMPTY_GROUP,
+    NONE,
+    UNKNOWN_GROUP,
+    UNKNOWN_LEADER_EPOCH,
+    UNKNOWN_TOPIC,
+    KafkaRefused,
+)
 from state.log.kafka.connections import GROUP, Connections
-from state.log.kafka.requests import OffsetDeleteRequest_v0, OffsetFetchRequest_v7
+from state.log.kafka.requests import (
+    OffsetCommitRequest_v7,
+    OffsetDeleteRequest_v0,
+    OffsetFetchRequest_v7,
+    OffsetForLeaderEpochRequest_v3,
+)
 from state.log.kafka.rights import on
 from state.log.kafka.topics import Topics
 from state.log.protocol import MayWrite, Partition, always
@@ -28,7 +40,7 @@ from state.log.protocol import MayWrite, Partition, always
 _LATEST, _EARLIEST = -1, -2
 _ALL, _COMMITTED = 0, 1  # isolation levels
 _TRIM_TIMEOUT_MS = 10_000
-_NO_GENERATION, _BROKERS_RETENTION = -1, -1
+_NO_GENERATION = -1
 _PAUSE_S, _PAUSE_MAX_S = 0.001, 0.010
 
 
@@ -69,6 +81,30 @@ class Offsets:
                 pause = min(pause * 1.2, _PAUSE_MAX_S)
         return ends
 
+    async def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
+        """See `state.log.protocol.Log.epoch_ends`; 0 where the brokers have not come to that epoch: they were restored."""
+
+        async def ask(node: int, listed: list[Partition]) -> dict[Partition, tuple[int, int]]:
+            by_topic = self._topics.names.by_topic({partition: epochs[partition] for partition in listed})
+            wanted: Any = [(topic, [(number, -1, epoch) for number, epoch in one]) for topic, one in by_topic.items()]
+            answer = await self._connections.send(node, OffsetForLeaderEpochRequest_v3(-1, wanted), "quick")
+            if any(end < 0 for _, numbers in answer.topics for *_, end in numbers):
+                await self._topics.refresh({one.topic for one in listed})
+            return {
+                (partition := Partition(self._topics.names.outside(topic), number)): (
+                    code or self._unknown(partition, epochs[partition], end),
+                    max(0, end),
+                )
+                for topic, numbers in answer.topics
+                for code, number, _, end in numbers
+            }
+
+        return await self._topics.led("epochs", epochs, ask, rights.DESCRIBE)
+
+    def _unknown(self, partition: Partition, epoch: int, end: int) -> int:
+        """The code for an epoch that its leader does not know though the cluster has come to it: ask again."""
+        return UNKNOWN_LEADER_EPOCH if end < 0 and epoch <= self._topics.known_epoch(partition) else NONE
+
     async def _listed(
         self, partitions: Collection[Partition], at: int, isolation: int, purpose: str
     ) -> dict[Partition, int]:
@@ -105,15 +141,25 @@ class Offsets:
 
     async def committed(self, group: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         """What the group has committed of these partitions, settled; those without an offset are left out."""
-        return {one: offset for one, (offset, _) in (await self._kept(group, partitions)).items()}
+        return {one: offset for one, (offset, _, _) in (await self._kept(group, partitions)).items()}
+
+    async def lost(self, group: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Those whose committed offset lies behind what the partition has kept of it, and where that ends. What was
+        committed without an epoch (by another tool) is compared with the end alone."""
+        kept = await self._kept(group, partitions)
+        known = {one: epoch for one, (_, epoch, _) in kept.items() if epoch >= 0}
+        ends, kept_of = await asyncio.gather(self.watermarks(kept), self.epoch_ends(known))
+        for one, end in kept_of.items():
+            ends[one] = min(ends[one], end)
+        return {one: ends[one] for one, (offset, _, _) in kept.items() if ends[one] < offset}
 
     async def committed_ms(self, group: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The times that were committed beside them; what another tool wrote there is none."""
         kept = await self._kept(group, partitions)
-        return {one: int(text) for one, (_, text) in kept.items() if text.isascii() and text.isdecimal()}
+        return {one: int(text) for one, (_, _, text) in kept.items() if text.isascii() and text.isdecimal()}
 
-    async def _kept(self, group: str, partitions: Collection[Partition]) -> dict[Partition, tuple[int, str]]:
-        """Offset and metadata of each."""
+    async def _kept(self, group: str, partitions: Collection[Partition]) -> dict[Partition, tuple[int, int, str]]:
+        """Offset, leader epoch and metadata of each."""
         if not partitions:
             return {}
         inside = self._topics.names.inside(group)
@@ -121,7 +167,7 @@ class Offsets:
         listed: Any = [(topic, [number for number, _ in numbers], {}) for topic, numbers in by_topic.items()]
         request = OffsetFetchRequest_v7(inside, listed, True, {})
 
-        async def ask() -> dict[Partition, tuple[int, str]]:
+        async def ask() -> dict[Partition, tuple[int, int, str]]:
             answer = await self._connections.coordinated(GROUP, inside, request, "quick")
             codes = [(topic, one[4]) for topic, numbers, _ in answer.topics for one in numbers]
             for topic, code in [("", answer.error), *codes]:
@@ -131,7 +177,7 @@ class Offsets:
                     self._connections.forget_if_moved(GROUP, inside, refused)
                     raise refused
             return {
-                Partition(self._topics.names.outside(topic), one[0]): (one[1], one[3] or "")
+                Partition(self._topics.names.outside(topic), one[0]): (one[1], one[2], one[3] or "")
                 for topic, numbers, _ in answer.topics
                 for one in numbers
                 if one[1] >= 0
@@ -173,12 +219,12 @@ class Offsets:
         """Put positions into the group, which has no members, outside of a transaction; `times_ms` beside them. Raises
         TooLate."""
         inside = self._topics.names.inside(group)
-        placed = {one: (position, str(times_ms.get(one, ""))) for one, position in positions.items()}
+        placed = self._topics.placed(positions, times_ms)
         listed: Any = [
-            (topic, [(number, position, at_ms) for number, (position, at_ms) in numbers])
+            (topic, [(number, *what) for number, what in numbers])
             for topic, numbers in self._topics.names.by_topic(placed).items()
         ]
-        request = OffsetCommitRequest_v3(inside, _NO_GENERATION, "", _BROKERS_RETENTION, listed)
+        request = OffsetCommitRequest_v7(inside, _NO_GENERATION, "", None, listed)
         what = f"committing positions of {group}"
 
         async def ask() -> None:

@@ -177,9 +177,9 @@ class Producer:
         self, group: str, positions: Mapping[Partition, int], times_ms: Mapping[Partition, int]
     ) -> None:
         inside = self._topics.names.inside(group)
-        placed = {one: (position, str(times_ms.get(one, ""))) for one, position in positions.items()}
+        placed = self._topics.placed(positions, times_ms)
         topics: Any = [
-            (topic, [(number, position, -1, at_ms, {}) for number, (position, at_ms) in numbers], {})
+            (topic, [(number, *what, {}) for number, what in numbers], {})
             for topic, numbers in self._topics.names.by_topic(placed).items()
         ]
         request = TxnOffsetCommitRequest_v3(self._id, inside, self._producer, self._epoch, -1, "", None, topics, {})

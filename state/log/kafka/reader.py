@@ -38,6 +38,8 @@ class _Place:
 
     position: int
     fetched: int
+    epoch: int = -1  # of the leader that wrote the last of what was given to callers
+    fetched_epoch: int = -1
     runs: deque[Run] = field(default_factory=deque)
     buffered: int = 0
     asking: bool = False
@@ -65,19 +67,24 @@ class KafkaReader:
         self._loops: dict[int, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._added: set[Partition] = set()
+        self._left: dict[Partition, tuple[int, int]] = {}  # where what was dropped stood, and in which epoch
         self._changed = asyncio.Event()  # batches can be handed out
         self._wanted = asyncio.Event()  # a fetch may be sent
         self._broken: BaseException | None = None
 
     def add(self, partition: Partition, position: int) -> None:
-        self._places.pop(partition, None)
-        self._places[partition] = _Place(position, position)
+        self.drop(partition)
+        at, epoch = self._left.pop(partition, (-1, -1))
+        known = epoch if at == position else -1  # held back meanwhile
+        self._places[partition] = _Place(position, position, known, known)
         if not self._added:
             self._begin(self._ask_for_added())
         self._added.add(partition)
 
     def drop(self, partition: Partition) -> None:
-        self._places.pop(partition, None)
+        place = self._places.pop(partition, None)
+        if place is not None:
+            self._left[partition] = (place.position, place.epoch)
 
     async def close(self) -> None:
         self._places.clear()
@@ -246,10 +253,30 @@ class KafkaReader:
         place.readable = given.stable_end
         runs = committed(given, place.fetched)
         place.needs = 0 if runs else first_bytes(given.data)
-        for run in runs:
-            place.runs.append(run)
-            place.buffered += len(run.data)
-            place.fetched = run.next
+        if runs and 0 <= place.fetched_epoch < runs[-1].epoch:
+            place.asking = True  # not asked for meanwhile
+            self._begin(self._elected(partition, place, runs))
+        else:
+            _keep(place, runs)
+
+    async def _elected(self, partition: Partition, place: _Place, runs: Sequence[Run]) -> None:
+        """Another leader has written these: what was read before must be in its log, too (KIP-320)."""
+        try:
+            end = (await self._offsets.epoch_ends({partition: place.fetched_epoch}))[partition]
+            start = (await self._offsets.starts([partition]))[partition] if end < place.fetched else 0
+        except StateError as error:
+            self._fail(partition, error)
+            return
+        finally:
+            place.asking = False
+            self._wanted.set()
+        if self._places.get(partition) is not place:
+            return
+        if end < place.fetched:
+            self._fail(partition, checks.lost(partition, place.fetched, start, end))
+        else:
+            _keep(place, runs)
+            self._changed.set()
 
     def _refused(self, partition: Partition, place: _Place, refused: KafkaRefused) -> None:
         if refused.then is Then.POSITION:
@@ -285,6 +312,13 @@ class KafkaReader:
         self._changed.set()
 
 
+def _keep(place: _Place, runs: Sequence[Run]) -> None:
+    for run in runs:
+        place.runs.append(run)
+        place.buffered += len(run.data)
+        place.fetched, place.fetched_epoch = run.next, run.epoch
+
+
 def _hand_out(partition: Partition, place: _Place, max_bytes: int) -> Fetched:
     """Whole batches up to about `max_bytes`, at least one."""
     pieces: list[bytes] = []
@@ -295,6 +329,7 @@ def _hand_out(partition: Partition, place: _Place, max_bytes: int) -> Fetched:
             place.runs.appendleft(rest)
         pieces.append(run.data)
         size += len(run.data)
-        place.position = run.next
+        place.position, place.epoch = run.next, run.epoch
     place.buffered -= size
-    return Fetched(partition, position, pieces[0] if len(pieces) == 1 else b"".join(pieces), place.position)
+    data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return Fetched(partition, position, data, place.position, place.epoch)

@@ -255,6 +255,72 @@ class TxnOffsetCommitRequest_v3(RequestStruct):  # type: ignore[misc]
     )
 
 
+class OffsetForLeaderEpochResponse_v3(Response):  # type: ignore[misc]
+    API_KEY = 23
+    API_VERSION = 3
+    SCHEMA: ClassVar[Any] = Schema(
+        ("throttle", Int32),
+        (
+            "topics",
+            Array(
+                ("topic", _PLAIN),
+                ("partitions", Array(("error", Int16), ("partition", Int32), ("epoch", Int32), ("end", Int64))),
+            ),
+        ),
+    )
+
+
+class OffsetForLeaderEpochRequest_v3(RequestStruct):  # type: ignore[misc]
+    """Where the records end that the leader of an epoch wrote (KIP-101, KIP-320)."""
+
+    API_KEY = 23
+    API_VERSION = 3
+    RESPONSE_TYPE = OffsetForLeaderEpochResponse_v3
+    SCHEMA: ClassVar[Any] = Schema(
+        ("replica", Int32),
+        (
+            "topics",
+            Array(
+                ("topic", _PLAIN),
+                ("partitions", Array(("partition", Int32), ("current_epoch", Int32), ("epoch", Int32))),
+            ),
+        ),
+    )
+
+
+class OffsetCommitResponse_v7(Response):  # type: ignore[misc]
+    API_KEY = 8
+    API_VERSION = 7
+    SCHEMA: ClassVar[Any] = Schema(
+        ("throttle", Int32),
+        ("topics", Array(("topic", _PLAIN), ("partitions", Array(("partition", Int32), ("error", Int16))))),
+    )
+
+
+class OffsetCommitRequest_v7(RequestStruct):  # type: ignore[misc]
+    """Version 7 carries the leader epoch beside an offset, and leaves its retention to the brokers."""
+
+    API_KEY = 8
+    API_VERSION = 7
+    RESPONSE_TYPE = OffsetCommitResponse_v7
+    SCHEMA: ClassVar[Any] = Schema(
+        ("group", _PLAIN),
+        ("generation", Int32),
+        ("member", _PLAIN),
+        ("instance", _PLAIN),
+        (
+            "topics",
+            Array(
+                ("topic", _PLAIN),
+                (
+                    "partitions",
+                    Array(("partition", Int32), ("offset", Int64), ("leader_epoch", Int32), ("metadata", _PLAIN)),
+                ),
+            ),
+        ),
+    )
+
+
 def metadata(names: list[str] | None) -> MetadataRequest_v12:
     """Of the named topics; of all, where it is None."""
     topics: Any = None if names is None else [(NO_TOPIC_ID, name, {}) for name in names]

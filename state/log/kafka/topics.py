@@ -58,10 +58,13 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the partitions of a topic are: the leader of each, -1 where there is none at the moment."""
+    """Where the partitions of a topic are: the leader of each, -1 where there is none at the moment, and its epoch, which
+    grows with each election. `as_of`: the connections that had been made anew by then."""
 
     topic_id: bytes
     leaders: tuple[int, ...]
+    epochs: tuple[int, ...]
+    as_of: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +151,10 @@ class Topics:
             name = self.names.outside(topic[1])
             if topic[0] != NONE and not topic[4]:
                 check(f"metadata of {name}", topic[0], None, on(rights.TOPIC, rights.DESCRIBE, topic[1]))
-            numbered = {partition[1]: partition[2] for partition in topic[4]}
-            found[name] = Layout(topic[2], tuple(numbered.get(number, -1) for number in range(len(numbered))))
+            numbered = {partition[1]: (partition[2], partition[3]) for partition in topic[4]}
+            placed = [numbered.get(number, (-1, -1)) for number in range(len(numbered))]
+            leaders, epochs = tuple(leader for leader, _ in placed), tuple(epoch for _, epoch in placed)
+            found[name] = Layout(topic[2], leaders, epochs, self._connections.made_anew)
         return found
 
     async def listed(self) -> list[str]:
@@ -160,11 +165,15 @@ class Topics:
 
     async def require(self, partitions: Collection[Partition]) -> None:
         """Raises UnknownTopic for a partition that is not there."""
-        strange = {one.topic for one in partitions if self.known_leader(one) is None or one.topic in self._stale}
+        strange = {one.topic for one in partitions if self.known_leader(one) is None or self._is_old(one.topic)}
         if strange:
             await self.refresh(strange)
         for partition in partitions:
             self.check(partition)
+
+    def _is_old(self, topic: str) -> bool:
+        """A broker that was connected to anew may have started anew, and leads under another epoch then."""
+        return topic in self._stale or self._layouts[topic].as_of != self._connections.made_anew
 
     def check(self, partition: Partition) -> None:
         """Raises UnknownTopic by what is last known of the topic."""
@@ -177,9 +186,22 @@ class Topics:
         layout = self._layouts.get(partition.topic)
         return layout.leaders[partition.number] if layout and 0 <= partition.number < len(layout.leaders) else None
 
+    def known_epoch(self, partition: Partition) -> int:
+        """The epoch of the partition's leader, as last known; -1: not known."""
+        layout = self._layouts.get(partition.topic)
+        return layout.epochs[partition.number] if layout and 0 <= partition.number < len(layout.epochs) else -1
+
     def known_id(self, topic: str) -> bytes:
         """The topic's id, as last known."""
         return self._layouts[topic].topic_id
+
+    def placed(
+        self, positions: Mapping[Partition, int], times_ms: Mapping[Partition, int]
+    ) -> dict[Partition, tuple[int, int, str]]:
+        """Positions with what is committed beside them: the epoch of the partition's leader, and a time."""
+        return {
+            one: (position, self.known_epoch(one), str(times_ms.get(one, ""))) for one, position in positions.items()
+        }
 
     def forget(self, topics: Collection[str]) -> None:
         """What is known of these is old: a broker is asked before anything else is."""

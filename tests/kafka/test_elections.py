@@ -1,0 +1,136 @@
+"""A broker that lagged is elected, and the records that it never had are lost (`unclean.leader.election.enable`). On real
+brokers: a store, a reader that follows and a committed position notice, though the partition is longer again than they had read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.model import TaskId
+from state.changelog import LEADER_EPOCH, apply
+from state.directory import StateDirectory
+from state.errors import PositionOutOfRange
+from state.log.kafka.broker import Broker
+from state.log.kafka.log import KafkaLog
+from state.log.kafka.requests import CreateTopicsRequest_v4
+from state.log.protocol import NewRecord, Partition, Reader
+from tests import brokers
+from tests.contracts import logs
+from tests.kafka.place import Place
+from tests.kafka.test_three_brokers import prepared as three_brokers
+from tests.workers.test_restores_at_once import app_of
+from workers.prepare import prepare
+from workers.tasks.stores import Opened, StoreOpener
+
+pytestmark = [pytest.mark.kafka, pytest.mark.processes]
+TASK, CHANGES = TaskId(0, 0), Partition("restored-last-changelog", 0)
+SETTINGS = {"cleanup.policy": "compact", "min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
+DEADLINE_S = 90.0  # brokers that start on a busy machine
+
+
+async def until(what: str, there: Callable[[], Awaitable[bool]]) -> None:
+    await logs.until(what, there, DEADLINE_S)
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[list[Broker]]:
+    brokers.shared()  # skips the test where none can be had
+    made = three_brokers(tmp_path)
+    try:
+        yield made
+    finally:
+        for one in made:
+            one.stop(kill=True)
+
+
+def inside(log: KafkaLog) -> str:
+    return log._cluster.topics.names.inside(CHANGES.topic)
+
+
+async def created(log: KafkaLog) -> None:
+    """The changelog with two replicas, so that the third broker keeps the controllers' majority."""
+    request = CreateTopicsRequest_v4([(inside(log), -1, -1, [(0, [1, 2])], list(SETTINGS.items()))], 10_000, False)
+    answer = await log._cluster.connections.ask_any(request)
+    assert answer.topic_errors[0][1] == 0, answer
+
+
+async def leader(log: KafkaLog) -> tuple[int, list[int]]:
+    """Who leads, and who is in sync."""
+    connections = log._cluster.connections
+    answer = await connections.retried("metadata", lambda: connections.metadata([inside(log)]))
+    partition = answer.topics[0][4][0]
+    return partition[2], sorted(partition[5])
+
+
+async def write(log: KafkaLog, keys: range, value: bytes) -> int:
+    for n in keys:
+        await log.append({CHANGES: [NewRecord(b"%d" % n, value, n)]})
+    return (await log.ends([CHANGES], settled=True))[CHANGES]
+
+
+async def follow(reader: Reader, found: Opened, end: int) -> None:
+    async def level() -> bool:
+        for part in await reader.poll(wait_ms=100):
+            apply(found.store, part)
+        return found.store.offset >= end
+
+    await until("the store to be level", level)
+
+
+async def test_what_an_election_loses_is_noticed(
+    three: list[Broker], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second, third = three
+    await asyncio.gather(*(asyncio.to_thread(one.launch) for one in three))
+    place = Place("", third.port)
+    log = await place.open()
+    try:
+        await created(log)
+        prepared = await prepare(log, app_of(1))
+        assert prepared.changelog(TASK, "last") == CHANGES
+        opener = StoreOpener(log, prepared, StateDirectory(tmp_path, "restored", "i1"), "")
+        await write(log, range(10), b"before")
+
+        async def is_led(by: int, in_sync: list[int]) -> bool:
+            return await leader(log) == (by, in_sync)
+
+        await until("two replicas in sync", lambda: is_led(1, [1, 2]))
+        await asyncio.to_thread(second.stop, kill=True)
+        await until("one replica in sync", lambda: is_led(1, [1]))
+        end = await write(log, range(10, 20), b"lost")
+        found, reader = (await opener.open(TASK))["last"], log.reader()
+        reader.add(CHANGES, 0)
+        await follow(reader, found, end)
+        assert int(found.store.stamp()[LEADER_EPOCH]) == log.epoch(CHANGES)
+        found.store.close()
+        await log._cluster.offsets.commit("restored", {CHANGES: end}, {})
+        assert await log.lost("restored", [CHANGES]) == {}
+
+        await asyncio.to_thread(first.stop, kill=True)
+        await asyncio.to_thread(second.launch)
+        await until("the replica that lagged to lead", lambda: is_led(2, [2]))
+        await asyncio.to_thread(first.launch)
+        assert await write(log, range(100, 130), b"after") > end
+        assert await log.lost("restored", [CHANGES]) == {CHANGES: 10}
+
+        async def is_refused() -> bool:
+            try:
+                await reader.poll(wait_ms=100)
+            except PositionOutOfRange as error:
+                assert error.end == 10
+                return True
+            return False
+
+        await until("the reader to notice", is_refused)
+        await reader.close()
+        with caplog.at_level(logging.WARNING):
+            again = (await opener.open(TASK))["last"]
+        again.store.close()
+        assert (again.source, again.position) == ("empty", 0)
+        assert f"it stands at {end}, and its changelog has kept 10" in caplog.text
+    finally:
+        await place.close()

@@ -1,0 +1,117 @@
+"""Brokers elect leaders, and one that lagged has lost records. Who has them finds out, however long the log is again by then:
+a store and a copy are restored, and an application whose input it is does not go on as if nothing had happened."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import OrchestratorError
+from orchestrator.model import Role, TaskId
+from state.changelog import LEADER_EPOCH, apply
+from state.directory import StateDirectory
+from state.errors import PositionOutOfRange
+from state.log.memory import MemoryLog
+from state.log.protocol import NewRecord, Partition, TaskCommit
+from tests.workers.test_restores_at_once import app_of, changelog, opened, restoring, until
+from workers.prepare import prepare
+from workers.tasks.inputs import start_positions
+from workers.tasks.stores import Opened, StoreOpener
+
+TASK = TaskId(0, 0)
+
+
+async def write(log: MemoryLog, partition: Partition, value: bytes, keys: range) -> int:
+    """A record and a marker each; where the partition ends then."""
+    for n in keys:
+        await log.append({partition: [NewRecord(b"%d" % n, value, n)]})
+    return (await log.ends([partition]))[partition]
+
+
+async def follow(log: MemoryLog, found: Opened) -> None:
+    """Bring the store up to its changelog."""
+    reader = log.reader()
+    reader.add(found.partition, found.store.offset)
+    for part in await reader.poll():
+        apply(found.store, part)
+
+
+@pytest.mark.parametrize("lost", [0, 6], ids=["all", "less"])
+async def test_a_store_on_disk_is_compared_with_what_the_leader_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: int
+) -> None:
+    log = MemoryLog()
+    prepared = await prepare(log, app_of(1))
+    partition = changelog(prepared, 0)
+    opener = StoreOpener(log, prepared, StateDirectory(tmp_path, "restored", "i1"), "")
+    end = await write(log, partition, b"before", range(10))
+    found = (await opener.open(TASK))["last"]
+    await follow(log, found)
+    assert (found.store.offset, found.store.stamp()[LEADER_EPOCH]) == (end, "0")
+    found.store.close()
+
+    log.elect(partition, end - lost)
+    await write(log, partition, b"after", range(20, 40))
+    with caplog.at_level(logging.WARNING):
+        again = (await opener.open(TASK))["last"]
+    assert (again.source, again.position) == (("empty", 0) if lost else ("disk", end))
+    assert (f"has kept {end - lost}" in caplog.text) == bool(lost)
+    await follow(log, again)
+    assert again.store.stamp()[LEADER_EPOCH] == "1"
+    assert (again.store.get(b"9") is None) == bool(lost)
+    again.store.close()
+
+
+async def test_a_copy_that_follows_is_restored_and_the_others_go_on(tmp_path: Path) -> None:
+    log = MemoryLog()
+    prepared = await prepare(log, app_of(2))
+    first, second = changelog(prepared, 0), changelog(prepared, 1)
+    end = await write(log, first, b"1", range(20))
+    assert await write(log, second, b"1", range(20)) == end
+    async with restoring(tmp_path, log, prepared) as worker:
+        cut, other = opened(worker, 0, Role.STANDBY), opened(worker, 1, Role.STANDBY)
+        await until(lambda: all(run.by_changelog and run.position() == end for run in (cut, other)))
+        log.elect(first, end - 10)
+        log.elect(second, end)
+        ends = [await write(log, partition, b"2", range(100, 130)) for partition in (first, second)]
+        await until(lambda: cut.id not in worker.runs)
+        await until(lambda: other.position() == ends[1])
+        await cut.closed()
+        again = opened(worker, 0, Role.STANDBY)
+        await until(lambda: bool(again.by_changelog) and again.position() == ends[0])
+        assert again.stores["last"].store.get(b"17") is None, "what the log has lost"
+        assert again.stores["last"].store.get(b"129") == b"2"
+
+
+async def test_a_reader_notices_before_it_gives_what_follows() -> None:
+    log = MemoryLog()
+    partition = changelog(await prepare(log, app_of(1)), 0)
+    end = await write(log, partition, b"1", range(10))
+    reader = log.reader()
+    reader.add(partition, 0)
+    assert (await reader.poll())[0].next_position == end
+    reader.drop(partition)
+    log.elect(partition, end - 2)
+    await write(log, partition, b"2", range(5))
+    reader.add(partition, end)
+    with pytest.raises(PositionOutOfRange, match=f"behind {end - 2}, where the records end that the log has kept"):
+        await reader.poll()
+
+
+@pytest.mark.parametrize("lost", [0, 8])
+async def test_an_input_that_has_lost_what_was_processed_stops_its_task(lost: int) -> None:
+    log, app = MemoryLog(), app_of(1)
+    prepared = await prepare(log, app)
+    numbers = Partition("numbers", 0)
+    end = await write(log, numbers, b"1", range(10))
+    log.put_positions(app.id, [TaskCommit("0_0", 1, {}, {numbers: end})])
+    log.elect(numbers, end - lost)
+    await write(log, numbers, b"1", range(10))
+    going_on = start_positions(log, app.id, prepared, TASK, [numbers])
+    if not lost:
+        assert await going_on == {numbers: end}
+    else:
+        with pytest.raises(OrchestratorError, match=f"up to {end}, and the log has kept what is before {end - lost};"):
+            await going_on
