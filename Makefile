@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-kafka test-long check kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time bench-guard bench-idle simulate simulate-process clean
+.PHONY: setup demo test test-kafka chaos test-long check kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time bench-guard bench-idle simulate simulate-process clean
 
 setup: $(READY)
 
@@ -28,6 +28,13 @@ ROUNDS ?= 5
 KAFKA ?= 4.3.0
 test-kafka: $(READY)
 	ROUNDS=$(ROUNDS) KAFKA=$(KAFKA) $(BIN)/python -m pytest -m kafka
+
+# Instances on real brokers while processes, connections and brokers fail, drawn from SEED; ids are judged at the end of
+# each life. `make test-kafka` runs a short form.
+EVENTS ?= 300
+SEED ?= 1
+chaos: $(READY)
+	$(BIN)/python -m tests.chaos --events $(EVENTS) --seed $(SEED) --kafka $(KAFKA)
 
 # What earns no place in every run: the tour with plain processes, an oracle judged by faults, and the like.
 test-long: $(READY)
