@@ -21,7 +21,7 @@ from state.log.protocol import GroupLog, Partition, Retention, TopicInfo, TopicS
 from workers.errors import AppRefused
 
 NUMBERING, DESCRIPTION, BEGUN = (MetadataKind(name) for name in ("numbering", "description", "begun"))
-RESET = MetadataKind("reset", under_lease=True)
+RESET, COPY = MetadataKind("reset", under_lease=True), MetadataKind("copy", under_lease=True)
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,18 @@ async def prepare(log: GroupLog, app: App) -> Prepared:
     return prepared
 
 
-async def refuse_half_reset(log: GroupStore, application: str) -> None:
-    """Raises AppRefused where a reset began and did not end: some of what belongs together is gone."""
+async def refuse_half_done(log: GroupStore, application: str) -> None:
+    """Raises AppRefused where a reset, or a copy from another log, began and did not end: some of what belongs together is
+    missing."""
     if await log.metadata(application, RESET, "plan") is not None:
         raise AppRefused(
             f"'{application}': a reset of it began and did not end; run `orchestrator reset {application}` again, and start "
             "it then"
+        )
+    if await log.metadata(application, COPY, "from") is not None:
+        raise AppRefused(
+            f"'{application}': a copy of it from another log began and did not end; run `orchestrator log copy` again, and "
+            "start it then"
         )
 
 

@@ -16,7 +16,7 @@ from pipeline.errors import PipelineError
 from state.log.group_store import GroupStore, MetadataKind
 from state.log.protocol import GroupLog, Partition, TopicInfo
 from workers.errors import AppRefused
-from workers.prepare import NUMBERING, Prepared, refuse_half_reset
+from workers.prepare import NUMBERING, Prepared, refuse_half_done
 
 TOPIC_IDS, SEEN = MetadataKind("topic-ids"), MetadataKind("positions-seen")
 _SHOWN = 5
@@ -24,7 +24,7 @@ _SHOWN = 5
 
 async def check(log: GroupLog, app: App) -> None:
     """Raises AppRefused where the topics, or the positions in them, are not those that the application ran with."""
-    await refuse_half_reset(log, app.id)
+    await refuse_half_done(log, app.id)
     numbering = await log.metadata(app.id, NUMBERING, "app")
     try:
         topology = app.topology(json.loads(numbering) if numbering else None)

@@ -21,7 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "scale-down": ("workers.commands.scale_down:run", "let a share of the instances hand over and leave"),
     "topics": ("workers.commands.topics:run", "topics of an app: list, create, grow, how long they are kept, rights"),
     "reset": ("workers.commands.reset:run", "let an app begin anew: positions, tables and state go"),
-    "log": ("workers.commands.log:run", "copy an embedded log while it is used"),
+    "log": ("workers.commands.log:run", "copy an embedded log while it is used; move an app to another log"),
     "snapshot": ("workers.commands.snapshot:run", "list, verify or prune snapshots"),
     "broker": ("workers.commands.broker:run", "start and stop a Kafka broker for development"),
     "query": ("workers.commands.query:run", "read a key of a table"),

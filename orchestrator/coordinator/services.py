@@ -81,10 +81,12 @@ class Services:
             service.ended(peer)
 
     def _service_of(self, message: Up) -> Service | None:
-        """Returns the service that the message is for. A request that no service knows goes to the first one, which refuses it."""
+        """Returns the service that the message is for. A request that none knows is the coordinator's, which refuses it; where
+        there is none (any more) the connection ends, and the peer looks for the coordinator again."""
         if isinstance(message, Ask):
             named = [service for service in self._services if bytes(message.request) in service.requests]
-            return next(iter(named or self._services), None)
+            coordinating = [service for service in self._services if service.opened_by is Join]
+            return next(iter(named or coordinating), None)
         if not isinstance(message, Join | Attach):
             raise ProtocolError("a message of a session that was never begun")
         return next((service for service in self._services if isinstance(message, service.opened_by)), None)

@@ -40,7 +40,7 @@ from state.log.group_store import AppMetadata
 from state.log.protocol import GroupLog, Log, NewRecord, Partition
 from workers.fleet.held_lease import Held, lease_held
 from workers.log.logs import open_log
-from workers.prepare import Prepared, prepare, refuse_half_reset
+from workers.prepare import Prepared, prepare, refuse_half_done
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,7 +75,7 @@ async def backfill(
     log_url = absolute_log(log_url)
     log = await open_log(log_url, create=bool(history))
     try:
-        await refuse_half_reset(log, app.id)
+        await refuse_half_done(log, app.id)
         prepared = await prepare(log, app)
         chosen = checked_history(prepared, history)
         await _refuse_used(log, prepared)

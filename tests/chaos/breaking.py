@@ -85,7 +85,7 @@ class Breaking:
             except StateError:
                 return None
             found = [one for one in found if lease is not None and one.name == lease.holder and not one.is_busy]
-        if event.kind == "scale-down" and sum(one.is_up for one in self._world.machines) <= LEAST:
+        if event.kind == "scale-down" and sum(one.stays() for one in self._world.machines) <= LEAST:
             return None
         return _picked(found, event.pick)
 
@@ -120,6 +120,7 @@ class Breaking:
     async def _drained(self, machine: Machine, event: Event) -> None:
         """It hands over and ends; where the group cannot take that now, it is bounced for good."""
         self._count(event.kind, machine.name)
+        machine.leaves = True
         words = ("drain", APP, machine.name, "--wait", "--timeout", "20s")
         draining = self._world.asked(*words, out=f"drain-{machine.name}")
         code = await asyncio.to_thread(draining.wait)
@@ -129,7 +130,8 @@ class Breaking:
             return
         self._world.outcome.refused[f"scale-down ({code})"] += 1
         assert code in FALLS_BACK or not await self._answers(), f"drain of {machine.name} ended with {code}"
-        await machine.end(0 if machine.ended() is not None else signal.SIGTERM)
+        if machine.ended() is None:
+            await machine.end(signal.SIGTERM)
 
     async def _answers(self) -> bool:
         """Whether brokers are there at all."""

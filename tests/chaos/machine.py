@@ -33,6 +33,7 @@ class Machine:
         self._begun = 0
         self._process: subprocess.Popen[bytes] | None = None
         self.is_busy = False  # an event has it
+        self.leaves = False  # for good, until it is started again
 
     @property
     def log(self) -> Path:
@@ -41,6 +42,9 @@ class Machine:
     @property
     def is_up(self) -> bool:
         return self._process is not None
+
+    def stays(self) -> bool:
+        return self.is_up and not self.leaves
 
     def ended(self) -> int | None:
         """The exit code of an instance that has ended by itself; it counts as down from now on."""
@@ -54,6 +58,7 @@ class Machine:
         words = ["run", self._app, "--name", self.name, "--log", self.url, "--secret-file", str(self._secret)]
         words += ["--state-dir", str(self._folder / f"state-{self.name}"), *TIMES, *self._words, "--log-level", "INFO"]
         self._begun = self._announced()
+        self.leaves = False
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "orchestrator.cli.main", *words],

@@ -10,12 +10,14 @@ import pytest
 
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.connection import ConnectionEnded
+from orchestrator.coordinator.requests import StatusRequest
 from orchestrator.coordinator.shell import Coordinator
 from orchestrator.coordinator.transport import connect
 from orchestrator.errors import OrchestratorError
 from orchestrator.model import JoinRequest, MemberStatus, Owner, Settings, Task, TaskId
 from orchestrator.simulator.ledger import KeptLedger
 from tests.group.coordinators import CREDENTIALS, listening
+from workers.instance.instance_stores import InstanceStores
 
 
 class Unreadable(KeptLedger):
@@ -28,6 +30,22 @@ class Unreadable(KeptLedger):
     async def owners(self) -> Sequence[Owner]:
         await self.fails.wait()
         raise OrchestratorError("the log cannot be read")
+
+
+async def test_an_instance_that_coordinates_no_more_ends_connections_with_requests() -> None:
+    """It is asked while the lease still names it: whoever asks looks for the coordinator again, and is not told that the
+    request is unknown."""
+    coordinator = Coordinator("bench", Settings(), KeptLedger([]), [Task(TaskId(0, 0))], {})
+    services, address = await listening(coordinator)
+    services.add(InstanceStores("i1", {}.get))
+    async with asyncio.timeout(30):
+        await coordinator.close()
+        link = await connect(address, CREDENTIALS)
+        link.send(messages.ask(1, StatusRequest()))
+        with pytest.raises(ConnectionEnded):
+            await link.receive_down()
+        await link.close()
+        await services.close()
 
 
 async def test_a_coordinator_that_never_began_ends_its_sessions_too() -> None:

@@ -1,6 +1,6 @@
-"""`orchestrator log backup APP FILE`: a copy of an embedded log, while its apps run or not.
+"""`orchestrator log VERB`: which verb is whose; and `log backup APP FILE`: a copy of an embedded log, while its apps run or not.
 
-One rule: the copy is the log at one moment. What an app does when it is run on an older copy: docs/failures.md.
+One rule: the backup is the log at one moment. What an app does when it is run on an older copy: docs/failures.md.
 """
 
 from __future__ import annotations
@@ -8,17 +8,34 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.cli.arguments import Parser
+from orchestrator.cli.commands import place_called
 from orchestrator.errors import WrongUse
 from state.log.sqlite_backup import backup
 from workers.commands.show import show_json
 from workers.fleet.client import application_of
 from workers.log.logs import default_log, log_path
 
+VERBS: dict[str, tuple[str, str]] = {
+    "backup": ("workers.commands.log:backed_up", "copy an embedded log to a file, while its apps run or not"),
+    "copy": ("workers.commands.log_copy:run", "move an app that is stopped to another log, such as Kafka"),
+}
+
 
 def run(argv: list[str]) -> int:
     """Runs `orchestrator log`; its exit code. Raises WrongUse."""
-    parser = Parser("log", "Copy an embedded log to a file; apps that use it go on meanwhile.")
-    parser.add_argument("action", metavar="backup", choices=("backup",))
+    if argv and argv[0] in VERBS:
+        return int(place_called(VERBS[argv[0]][0])(argv[1:]))
+    rows = "; ".join(f"{verb}: {text}" for verb, (_, text) in VERBS.items())
+    parser = Parser("log", f"Copies of logs. {rows}. `orchestrator log VERB --help` lists the options of a verb.")
+    parser.add_argument("verb", metavar="VERB", choices=tuple(VERBS), help=", ".join(VERBS))
+    parser.settings("log")
+    parser.parse_args(argv)
+    raise WrongUse("orchestrator log: write the verb first, and options behind it")
+
+
+def backed_up(argv: list[str]) -> int:
+    """Runs `orchestrator log backup`; its exit code. Raises WrongUse."""
+    parser = Parser("log backup", "Copy an embedded log to a file; apps that use it go on meanwhile.")
     parser.add_argument("app", metavar="APP")
     parser.add_argument("file", metavar="FILE", help="the copy; it must not be there yet")
     parser.add_argument("--json", action="store_true")
@@ -29,7 +46,7 @@ def run(argv: list[str]) -> int:
     source = log_path(url)
     if source is None:
         raise WrongUse(
-            f"{url.partition('?')[0]} is no embedded log: brokers keep copies by replication, or copy its topics"
+            f"{url.partition('?')[0]} is no embedded log: brokers keep copies by replication, and `log copy` moves an app"
         )
     size = backup(source, Path(args.file))
     if args.json:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 import os
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,8 @@ from state.log.protocol import GroupLog, Partition
 from workers.commands.run import state_dir
 from workers.commands.show import show_json
 from workers.fleet.client import log_of
-from workers.fleet.held_lease import Held, lease_held
-from workers.fleet.presence import FLEET, hold, is_looked_after, this_process
+from workers.fleet.held_lease import Held, lease_held, start_refused
+from workers.fleet.presence import hold, is_looked_after
 from workers.instance.ledger import OPERATION
 from workers.prepare import BEGUN, DESCRIPTION, NUMBERING, RESET
 from workers.tasks.halts import HALTS
@@ -90,7 +90,10 @@ async def _run(args: Any) -> dict[str, Any]:
                 raise RefusedBySafety(f"'{application}' runs; stop all its instances, then reset it")
         elif not args.plan:
             with _alone(application, root):
-                async with _noted(log, application, root), lease_held(log, application, "reset") as held:
+                async with (
+                    start_refused(log, application, root, "reset"),
+                    lease_held(log, application, "reset") as held,
+                ):
                     await _carry_out(log, held, plan, root)
         return {"application": application, "outcome": "plan" if args.plan else "done", **msgspec.to_builtins(plan)}
 
@@ -163,19 +166,6 @@ def _alone(application: str, root: Path) -> Iterator[None]:
                 except DirectoryLocked as error:
                     raise RefusedBySafety(f"{error}; then reset '{application}'") from None
         yield
-
-
-@contextlib.asynccontextmanager
-async def _noted(log: GroupStore, application: str, root: Path) -> AsyncIterator[None]:
-    """The fleet's place in the log is taken meanwhile, so that no fleet with state elsewhere starts. Raises RefusedBySafety."""
-    seen = await log.metadata(application, FLEET, "fleet")
-    facts = {**this_process(), "state_dir": str(root), "instances": [], "after_leave": "", "at_ms": wall_ms()}
-    if not await log.replace_metadata(application, FLEET, "fleet", seen, json.dumps(facts).encode()):
-        raise RefusedBySafety(f"'{application}' is started at this moment; stop it, then reset it")
-    try:
-        yield
-    finally:
-        await log.put_metadata(application, FLEET, "fleet", None)
 
 
 # ---------------------------------------------------------------- the steps

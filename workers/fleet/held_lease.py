@@ -1,4 +1,4 @@
-"""The coordinator's lease, held by a command that must be alone with an application: a backfill, a reset.
+"""The coordinator's lease, held by a command that must be alone with an application: a backfill, a reset, a copy of its log.
 
 One rule: while it is held no instance is given a task; a command that loses it stops before it writes. At the end the lease is
 given back, so that the next coordinator does not wait for a beat.
@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
-from orchestrator.clocks import monotonic_ms
+from orchestrator.clocks import monotonic_ms, wall_ms
 from orchestrator.coordinator.election import Election, Seen
 from orchestrator.errors import RefusedBySafety
 from state.errors import LeaseLost, StateError
 from state.log.group_store import GroupStore, Lease
+from workers.fleet.presence import FLEET, this_process
 from workers.instance.ledger import give_back, is_given_back
 
 BEAT_S, GIVE_BACK_S = 0.5, 1.0
@@ -43,6 +46,19 @@ class Held:
         with contextlib.suppress(StateError, TimeoutError):
             async with asyncio.timeout(GIVE_BACK_S):
                 await give_back(self._log, self.lease)
+
+
+@asynccontextmanager
+async def start_refused(log: GroupStore, application: str, root: Path, command: str) -> AsyncIterator[None]:
+    """The fleet's place in the log is taken meanwhile, so that no fleet with state elsewhere starts. Raises RefusedBySafety."""
+    seen = await log.metadata(application, FLEET, "fleet")
+    facts = {**this_process(), "state_dir": str(root), "instances": [], "after_leave": "", "at_ms": wall_ms()}
+    if not await log.replace_metadata(application, FLEET, "fleet", seen, json.dumps(facts).encode()):
+        raise RefusedBySafety(f"'{application}' is started at this moment; stop it, then run {command} again")
+    try:
+        yield
+    finally:
+        await log.put_metadata(application, FLEET, "fleet", None)
 
 
 @asynccontextmanager

@@ -1,0 +1,151 @@
+"""The steps of `orchestrator log copy`, each of which may be done again: topics, records, what is known, positions.
+
+One rule: positions come last and in one transaction, when all that they stand behind was compared record by record; so an
+application with positions on the target has all of its records and tables there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from orchestrator.errors import RefusedBySafety
+from state.log.group_store import GroupStore
+from state.log.protocol import GroupLog, Partition, TopicInfo, TopicSpec
+from workers.commands.log_copy_plan import COPIED, CopiedTopic, Plan, partitions_of, positions_of
+from workers.fleet.held_lease import Held
+from workers.log.copying import append_all, append_missing, has_equal_values, placed
+from workers.prepare import BEGUN, COPY, DESCRIPTION
+from workers.tasks import halts
+from workers.topic_identities import SEEN, TOPIC_IDS
+
+Places = dict[Partition, Mapping[int, int]]
+
+
+async def carry_out(source: GroupLog, target: GroupLog, held: Held, plan: Plan) -> Plan:
+    """What was copied. Raises RefusedBySafety where the target has other records."""
+    application = held.lease.application
+    described = json.loads(await source.metadata(application, DESCRIPTION, "app") or b"{}")
+    positions = await positions_of(source, application, described)
+    halted = await halts.read_all(source, application)
+    await target.put_metadata(application, COPY, "from", source.log_id.encode(), lease=held.lease)
+    before = await source.topics([topic.name for topic in plan.topics])
+    after = {name: await _created(target, info) for name, info in sorted(before.items())}
+    copied = [await _copied(source, target, topic) for topic in plan.topics]
+    places = await _placed(source, target, plan, positions, halted)
+    await held.check()
+    facts = await _facts(source, target, application, before, after)
+    facts += await _halted(target, application, halted, places)
+    moved = {one: places[one][position] for one, position in positions.items()}
+    await _position(target, held, moved)
+    await _identified(target, application, after, moved)
+    await target.put_metadata(application, COPY, "from", None, lease=held.lease)
+    return Plan(copied, len(moved), facts)
+
+
+async def _created(target: GroupLog, info: TopicInfo) -> TopicInfo:
+    """The topic on the target, which keeps its records as long as the source does."""
+    there = (await target.topics([info.name])).get(info.name)
+    if there is not None:
+        return there
+    made = await target.create_topic(TopicSpec(info.name, info.partitions, info.kind, info.retention))
+    if info.kind == "plain" and made.retention != info.retention:  # a broker's own is a few days: times may be older
+        made = await target.set_retention(info.name, info.retention)
+    return made
+
+
+async def _copied(source: GroupLog, target: GroupLog, topic: CopiedTopic) -> CopiedTopic:
+    written = 0
+    for partition in topic.numbered():
+        if topic.kind != "changelog":
+            written += await append_missing(source, target, partition)
+        elif not await has_equal_values(source, target, partition):
+            written += await append_all(source, target, partition)
+            if not await has_equal_values(source, target, partition):
+                raise RefusedBySafety(
+                    f"{partition}: the copy has keys that the source does not have, so it is not the copy's alone; delete the topic on "
+                    "the target, and run the command again"
+                )
+    return msgspec.structs.replace(topic, records=written)
+
+
+async def _placed(
+    source: GroupLog, target: GroupLog, plan: Plan, positions: Mapping[Partition, int], halted: Mapping[str, halts.Halt]
+) -> Places:
+    """Where positions and halts lie in the target; every record that is not a changelog's is compared."""
+    asked: dict[Partition, set[int]] = {one: {position} for one, position in positions.items()}
+    for halt in halted.values():
+        for topic, number, offset in (halt.place, *halt.skips):
+            if offset >= 0:
+                asked.setdefault(Partition(topic, number), set()).add(offset)
+    return {
+        partition: await placed(source, target, partition, asked.get(partition, ()))
+        for topic in plan.topics
+        if topic.kind != "changelog"
+        for partition in topic.numbered()
+    }
+
+
+async def _facts(
+    source: GroupLog,
+    target: GroupLog,
+    application: str,
+    before: Mapping[str, TopicInfo],
+    after: Mapping[str, TopicInfo],
+) -> int:
+    """Copies what is known of the application; how many facts."""
+    count = 0
+    for kind in COPIED:
+        for key, value in (await source.metadata_of(application, kind)).items():
+            await target.put_metadata(application, kind, key, value)
+            count += 1
+    ids = {info.topic_id: after[name].topic_id for name, info in before.items()}
+    for topic_id, value in (await source.metadata_of(application, BEGUN)).items():
+        if topic_id in ids:
+            await target.put_metadata(application, BEGUN, ids[topic_id], value)
+            count += 1
+    return count
+
+
+async def _halted(target: GroupStore, application: str, halted: Mapping[str, halts.Halt], places: Places) -> int:
+    """A halted task stays halted, at the same record."""
+
+    def moved(place: halts.Place) -> halts.Place:
+        topic, number, offset = place
+        return place if offset < 0 else (topic, number, places[Partition(topic, number)][offset])
+
+    for task, halt in halted.items():
+        topic, partition, offset = moved(halt.place)
+        there = msgspec.structs.replace(
+            halt, topic=topic, partition=partition, offset=offset, skips=tuple(map(moved, halt.skips))
+        )
+        await target.put_metadata(application, halts.HALTS, task, halts.encode(there))
+    return len(halted)
+
+
+async def _position(target: GroupLog, held: Held, moved: Mapping[Partition, int]) -> None:
+    """Raises RefusedBySafety where the application has other positions there."""
+    if not moved or await target.seed_positions(held.lease, moved, {}):
+        return
+    application = held.lease.application
+    there = await target.positions(application, list(moved))
+    if there != dict(moved):
+        wrong: Any = sorted(one for one in moved if there.get(one) != moved[one])
+        raise RefusedBySafety(
+            f"'{application}' has positions on the target that are not the source's, such as {there.get(wrong[0])} in "
+            f"{wrong[0]} for {moved[wrong[0]]}; remove its consumer group there, and run the command again"
+        )
+
+
+async def _identified(
+    target: GroupStore, application: str, after: Mapping[str, TopicInfo], moved: Mapping[Partition, int]
+) -> None:
+    """From now on the application is known to have run on these topics, and to have these positions."""
+    for name, info in after.items():
+        await target.put_metadata(application, TOPIC_IDS, name, info.topic_id.encode())
+        numbers = sorted(one.number for one in partitions_of(info) if one in moved)
+        if numbers:
+            await target.put_metadata(application, SEEN, name, json.dumps(numbers).encode())
