@@ -53,7 +53,8 @@ def _line(outcome: Outcome) -> str:
     return (
         f"seed {plan.seed}: {plan.shape}, {plan.brokers} broker{'s' * (plan.brokers > 1)}, {plan.machines} machines, "
         f"{plan.standbys} standbys: {sum(outcome.events.values())} events, {outcome.records} records, longest without a "
-        f"commit {outcome.stall.seconds:.1f} s ({outcome.stall.meanwhile}), at rest after {outcome.rest_s:.1f} s, "
+        f"commit {outcome.stall.seconds:.1f} s ({outcome.stall.meanwhile}), broker away for {outcome.away_s:.1f} s "
+        f"at most, at rest after {outcome.rest_s:.1f} s, "
         f"{outcome.starts_again} starts again: {'BROKEN' if outcome.problems else 'held'}"
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -164,10 +165,15 @@ class Breaking:
             nodes = self._world.brokers.nodes
             node = nodes[int(event.pick * len(nodes))]
             self._count(event.kind, node.address)
+            self._world.is_broker_away = len(nodes) == 1
+            began = time.monotonic()
             await asyncio.to_thread(node.stop, kill=kill)
             await asyncio.sleep(event.for_s / 2)
             await asyncio.to_thread(node.launch)
-            if len(nodes) > 1:
+            if self._world.is_broker_away:
+                self._world.is_broker_away = False
+                self._world.outcome.away_s = max(self._world.outcome.away_s, time.monotonic() - began)
+            else:
                 await self._in_sync(len(nodes))
 
     async def _in_sync(self, replicas: int) -> None:

@@ -43,7 +43,10 @@ class Life:
             for machine in self._world.machines[: self._world.plan.machines]:
                 machine.start()
             inputs = await judge.begun(log)
-            watch = Watch(log, APP, inputs, lambda: list(self._under_way.values()), self._world.note)
+            watch = Watch(
+                *(log, APP, inputs, lambda: list(self._under_way.values())),
+                *(lambda: self._world.is_broker_away, self._world.note),
+            )
             keeping = [asyncio.create_task(watch.run()), asyncio.create_task(self._supervise())]
             await self._events(Breaking(self._world, log))
             await self._come_to_rest(log)

@@ -1,6 +1,7 @@
 """How long nothing was committed: looks at the positions all the time, past the proxies.
 
-One rule: only time in which input waits counts; what was broken meanwhile is named beside it.
+One rule: only time in which input waits and a broker is there counts: how long a killed broker needs to come back is not the
+group's doing, what follows is. What was broken meanwhile is named beside it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Stall:
 
 
 class Watch:
-    """Runs until cancelled. `broken` says what events are under way."""
+    """Runs until cancelled. `broken` says what events are under way, `is_away` whether the only broker is."""
 
     def __init__(
         self,
@@ -33,12 +34,14 @@ class Watch:
         application: str,
         inputs: list[Partition],
         broken: Callable[[], list[str]],
+        is_away: Callable[[], bool],
         note: Callable[[str], None],
     ) -> None:
         self._log = log
         self._application = application
         self._inputs = inputs
         self._broken = broken
+        self._is_away = is_away
         self._note = note
         self.longest = Stall()
         self._met: dict[str, None] = {}
@@ -47,6 +50,10 @@ class Watch:
         before, last = -1, time.monotonic()
         while True:
             self._met |= dict.fromkeys(self._broken())
+            if self._is_away():
+                last = time.monotonic()
+                await asyncio.sleep(LOOK_S)
+                continue
             try:
                 ends = sum((await self._log.ends(self._inputs)).values())
                 done = sum((await self._log.positions(self._application, self._inputs)).values())

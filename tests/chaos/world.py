@@ -35,6 +35,7 @@ class Outcome:
     problems: list[str] = field(default_factory=list)
     events: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
+    away_s: float = 0.0  # the longest time that the only broker needed to come back
     records: int = 0
     stall: Stall = field(default_factory=Stall)
     rest_s: float = 0.0
@@ -56,6 +57,7 @@ class World:
             Machine(folder, name, self.app, self.brokers.url_of(name), self.secret, words) for name in names
         ]
         self.outcome = Outcome(plan)
+        self.is_broker_away = False  # the only one
         self.producer: subprocess.Popen[bytes] | None = None
 
     def command(self, *words: str, out: str) -> subprocess.Popen[bytes]:
