@@ -12,8 +12,9 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from state.errors import Fenced, LeaseLost
@@ -21,7 +22,7 @@ from state.log.group_store import Lease, OwnerRecord
 from state.log.kafka.log import KafkaLog, KafkaOptions, open_kafka
 from state.log.protocol import Partition, TaskCommit, TopicSpec
 from tests import brokers
-from tests.contracts.logs import records
+from tests.contracts.logs import records, until
 
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 APP = "bank"
@@ -70,6 +71,11 @@ class Child:
 
     def stop(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
+
+    async def is_stopped(self) -> None:
+        """Waits until the kernel has stopped it."""
+        state = Path(f"/proc/{self._process.pid}/stat")
+        await until("the stop", lambda: asyncio.sleep(0, state.read_text().rpartition(")")[2].split()[0] == "T"))
 
     async def rest(self) -> list[Any]:
         """Let it go on; what it writes until it ends."""
@@ -130,9 +136,33 @@ async def commit(log: KafkaLog) -> None:
         print(json.dumps("fenced"), flush=True)
 
 
+def claim(step: int) -> Callable[[KafkaLog], Awaitable[None]]:
+    """Take the lease, stopped by the kernel before a step of the protocol, then write owner records: what came of it."""
+
+    async def one(log: KafkaLog) -> None:
+        seen = await log.lease(APP)
+
+        async def stopped(number: int) -> None:
+            if number == step:
+                print(json.dumps("stopped"), flush=True)
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+        log.leases.before_step = stopped
+        try:
+            lease = await log.acquire(APP, "stopped", "a:1", seen)
+            if lease is not None:
+                await log.record_owners(lease, [owner(99, lease)])
+            print(json.dumps("wrote" if lease is not None else "not taken"), flush=True)
+        except LeaseLost:
+            print(json.dumps("lost"), flush=True)
+
+    return one
+
+
 async def main(program: str, prefix: str, port: str) -> None:
     log = await Place(prefix, int(port)).open()
-    await {"coordinate": coordinate, "commit": commit}[program](log)
+    programs = {"coordinate": coordinate, "commit": commit, **{f"claim-{step}": claim(step) for step in range(1, 7)}}
+    await programs[program](log)
     await log.close()
 
 

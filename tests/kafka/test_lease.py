@@ -94,6 +94,30 @@ async def test_a_candidate_that_is_stopped_before_a_step_cannot_write(place: Pla
     assert found == sorted(found) and (await other.owners(APP))["0_0"] == owner(2, taken)
 
 
+@pytest.mark.parametrize("step", range(1, 7))
+async def test_a_candidate_that_the_kernel_stops_before_a_step_cannot_write(step: int) -> None:
+    """The same with processes: what was stopped goes on when another has written under the lease for some time."""
+    for _ in range(-(-ROUNDS // 5)):
+        await _stopped_before(Place(), step)
+
+
+async def _stopped_before(place: Place, step: int) -> None:
+    log = await place.topics()
+    assert await log.acquire(APP, "first", "a:1", None) is not None
+    async with child(place, f"claim-{step}") as candidate:
+        assert await candidate.line() == "stopped"
+        await candidate.is_stopped()
+        taken = await log.acquire(APP, "other", "a:2", await log.lease(APP))
+        assert taken is not None
+        for turn in range(5):
+            await log.record_owners(taken, [owner(turn, taken)])
+        assert (await candidate.rest())[0] in ("not taken", "lost")
+        await log.record_owners(taken, [owner(7, taken)])
+        found = await terms(log)
+        assert found == sorted(found) and (await log.owners(APP))["0_0"] == owner(7, taken)
+    await place.close()
+
+
 @pytest.mark.parametrize("partition", [EVERYBODYS, UNDER_LEASE])
 async def test_a_claim_behind_an_open_transaction_hides_from_nobody(place: Place, partition: int) -> None:
     """Somebody was stopped within a transaction on the facts: plain reads end before it, and a rival's claim lies behind.
