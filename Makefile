@@ -4,14 +4,14 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-kafka chaos test-long check kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time bench-guard bench-idle simulate simulate-process clean
+.PHONY: setup demo test test-kafka chaos test-long check docs kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time bench-guard bench-idle simulate simulate-process clean
 
 setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt Makefile
 	@test -n "$(PYTHON)" || { echo "error: no Python >= 3.11 found; set PYTHON=/path/to/python3.11"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,demo,dev,java,kafka,faust]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,demo,dev,docs,java,kafka,faust]'
 	@touch $(READY)
 
 demo: $(READY)
@@ -46,6 +46,10 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/test_tidy.py tests/test_docstrings.py
+
+# The documentation as a site in build/site. Nothing is fetched; a link or an anchor that leads nowhere fails.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 clean:
 	rm -rf .venv .orchestrator build dist
