@@ -54,6 +54,7 @@ def test_a_scale_down_of_one(capsys: pytest.CaptureFixture[str]) -> None:
     for outcome in ("planned", "running", "done"):
         text = scale_down._text({**facts, "outcome": outcome})
         assert not ODD.search(text) and "2 -> 1 instance" in text, text
+        assert outcome != "planned" or text.startswith("plan p: 2 -> 1 instance, i2 leaves\n")
     assert text == "2 -> 1 instance; 1 task moved; longest pause 7 ms; 1 other task paused too"
 
 
@@ -105,6 +106,10 @@ def test_status_of_a_large_group_fits() -> None:
     assert max(map(len, lines)) <= WIDTH, max(lines, key=len)
     assert sum("123456789 behind" in line for line in lines) == 9
     assert "370370 records/s  370370367 records waiting" in lines and "a version with 40 tasks on i1" in lines
+    one = status.text({**facts, "records_per_s": 1.2, "input_lag": 1}).splitlines()
+    assert "1 record/s  1 record waiting" in one and "- records/s  - records waiting" in status.text(
+        {**facts, "records_per_s": None, "input_lag": None}
+    )
 
 
 def test_more_workers_than_tasks(capsys: pytest.CaptureFixture[str]) -> None:

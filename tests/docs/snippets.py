@@ -36,7 +36,7 @@ class Block(NamedTuple):
     @property
     def name(self) -> str | None:
         """The file that its first line names: `# bank.py`."""
-        found = re.match(r"(?:#|//|<!--) (\S+\.\w+)(?: -->)?\n", self.text)
+        found = re.match(r"# (\S+\.\w+)\n", self.text)
         return found[1] if found else None
 
 

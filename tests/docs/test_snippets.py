@@ -19,7 +19,7 @@ import pytest
 from tests.docs.snippets import PAGES, ROOT, blocks
 
 WITH_PROGRAMS = [page for page in PAGES if any(block.language == "python" for block in blocks(page))]
-LANGUAGES = {"", "python", "console", "toml", "yaml", "properties", "mermaid", "ini", "dockerfile"}
+LANGUAGES = {"", "python", "console", "toml", "yaml", "properties", "mermaid", "ini", "dockerfile", "csv"}
 
 
 def named(page: Path) -> str:

@@ -246,7 +246,8 @@ def _sizes(facts: dict[str, Any]) -> str:
 def _text(facts: dict[str, Any]) -> str:
     outcome = facts["outcome"]
     if outcome == "planned":
-        lines = [f"plan {facts['plan']}: {_sizes(facts)}, {', '.join(facts['leaving'])} leave"]
+        verb = "leaves" if len(facts["leaving"]) == 1 else "leave"
+        lines = [f"plan {facts['plan']}: {_sizes(facts)}, {', '.join(facts['leaving'])} {verb}"]
         for move in facts["moves"]:
             size = "unknown size" if move["bytes"] is None else counted(move["bytes"], "byte")
             how = "a ready copy waits" if move["ready_copy"] else "has to be learned"

@@ -149,6 +149,14 @@ def _known(number: float | None) -> str:
     return "-" if number is None else f"{number:.0f}"
 
 
+def _rate(number: float | None) -> str:
+    return "- records/s" if number is None else f"{counted(round(number), 'record')}/s"
+
+
+def _waiting(number: int | None) -> str:
+    return "- records waiting" if number is None else f"{counted(number, 'record')} waiting"
+
+
 def weakest(instances: list[dict[str, Any]], described: dict[str, Any]) -> str:
     """What the application promises: no more than the weakest version of it that runs; that of the version that came last
     where none does, or where the coordinator is of a version that does not say."""
@@ -164,7 +172,7 @@ def text(facts: dict[str, Any]) -> str:
         f"{facts['application']}  generation {facts['generation']}  {facts['protocol']}  {facts['guarantee']}  "
         f"{'stable' if facts['stable'] else 'moving'}  coordinator on {where['instance'] if where else '-'}"
     )
-    sums = f"{_known(facts['records_per_s'])} records/s  {_known(facts['input_lag'])} records waiting"
+    sums = f"{_rate(facts['records_per_s'])}  {_waiting(facts['input_lag'])}"
     instances = [(i["id"], i["state"], i["load"], i["host"], i["pid"]) for i in facts["instances"]]
     tasks = [
         (
