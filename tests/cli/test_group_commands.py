@@ -222,6 +222,8 @@ def test_scale_up_tells_its_own_hand_overs_and_is_taken_back_at_its_deadline(gro
     assert group.here("scale-up", "bank", "--to", "3", "--json").json["hand_overs"]["count"] == 0
     done = group.here("scale-up", "bank", "--by", "1")
     [name] = re.findall(r"i\d+", done.out)
+    again = group.here("scale-up", "bank", "--to", "4", "--json").json
+    assert again["outcome"] == "nothing to do", "what was started and has not joined yet counts"
 
     url = f"sqlite:{group.folder / '.orchestrator/bank.db'}"
     words = Namespace(

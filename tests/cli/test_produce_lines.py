@@ -116,7 +116,9 @@ def test_a_bad_line_ends_it_and_it_goes_on_there(console: Console) -> None:
     words = ("produce", "bank:app", "payments")
     done = console(*words, "--file", path.name)
     assert (done.code, done.out) == (1, "") and done.err.count("\n") == 1
-    assert done.err.startswith("error: line 2501: ") and "the 2500 records before it are written" in done.err
+    assert (
+        done.err.startswith("error: lines.jsonl, line 2501: ") and "the 2500 records before it are written" in done.err
+    )
     assert console.here("consume", "bank", "payments").out.count("\n") == 2_500
     path.write_text(text.replace('{"key": "ann"\n', json.dumps(GOOD) + "\n"))
     renamed = path.rename(path.with_name("renamed.jsonl"))
@@ -147,7 +149,7 @@ def test_csv_and_parquet(console: Console) -> None:
     with csv.open("a") as file:
         file.write("cem,1.5,3\n")
     bad = console.here(*words, csv.name)
-    assert bad.code == 1 and bad.err.startswith("error: line 5: ") and "$.amount" in bad.err, bad.err
+    assert bad.code == 1 and bad.err.startswith("error: new.csv, line 5: ") and "$.amount" in bad.err, bad.err
     csv.write_text(csv.read_text().replace("1.5", "2"))
     assert console.here(*words, csv.name).out == "1 record\n"
     table = pa.table(

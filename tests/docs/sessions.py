@@ -30,6 +30,9 @@ VARIES = (
     (re.compile(r"\b(process|generation|epoch) \d+"), r"\1 N"),
     (re.compile(r"\bhost1 +\d+"), "host1 PID"),
     (re.compile(r"\bcoordinator on i\d+"), "coordinator on some instance"),
+    (re.compile(r"\bactive on i\d+"), "active on some instance"),
+    (re.compile(r"\bi\d+ +ended"), "some instance ended"),
+    (re.compile(r"(the other tasks never paused|\d+ other tasks? paused too)$"), "what others did"),
     (re.compile(r"^\d+ records?/s +\d+ records? waiting$"), "N records/s N records waiting"),
     (re.compile(r"\s+"), " "),
 )

@@ -66,7 +66,8 @@ async def _run(args: Any) -> dict[str, Any]:
     async with client_of(args) as (application, log, client):
         before = await client.ask(StatusRequest(counted=True))
         client.require(Right.SCALE)  # the request goes through the log
-        current = sum(1 for i in before["instances"] if i["state"] != "leaving")
+        fleet = await fleet_of(log, application)
+        current = size_now(before["instances"], fleet)
         if args.current is not None and args.current != current:
             raise RefusedBySafety(
                 f"{counted(current, 'instance')} {'runs' if current == 1 else 'run'}, not {args.current}; look at `status` and decide again"
@@ -83,7 +84,7 @@ async def _run(args: Any) -> dict[str, Any]:
                 **facts,
                 "why": f"{counted(current, 'instance')} {'runs' if current == 1 else 'run'}, and --to {args.to} asks for no more",
             }
-        if await fleet_of(log, application) is None:
+        if fleet is None:
             raise RefusedBySafety(
                 f"the instances of '{application}' were not started by `orchestrator run` here; start more with "
                 f"`orchestrator run MODULE:APP --instances {size - current}` where they live"
@@ -97,6 +98,14 @@ async def _run(args: Any) -> dict[str, Any]:
             after = await wait_stable(client, added, deadline, since)
             outcome = "done"
         return _facts(current, size, added, outcome, monotonic_s() - started, after)
+
+
+def size_now(members: list[dict[str, Any]], fleet: dict[str, Any] | None) -> int:
+    """How many instances stay: the members that do not leave, and those that the fleet has started and that have not joined
+    yet. An instance that left and is parked belongs to its fleet as well, so such a fleet's note counts for nothing."""
+    known = {row["id"]: row["state"] for row in members}
+    started = fleet["instances"] if fleet is not None and fleet.get("after_leave") != "park" else []
+    return sum(state != "leaving" for state in known.values()) + len(set(started) - known.keys())
 
 
 async def _ask_fleet(log: GroupStore, application: str, count: int, deadline: float) -> list[str]:

@@ -19,7 +19,7 @@ import msgspec
 
 from pipeline.files import parquet, text
 from pipeline.files.parts import check, kind_of
-from pipeline.files.shape import BadFile, FileRecord, Reading, Shape
+from pipeline.files.shape import BadFile, BadRow, FileRecord, Reading, Shape
 from pipeline.files.text import Tail, opened
 from state.log.group_store import GroupStore, MetadataKind
 
@@ -58,13 +58,16 @@ class Begun:
             self._tail.close()
 
     def records(self) -> Iterator[FileRecord]:
-        """What was not read before. Raises BadRow, BadFile."""
+        """What was not read before. Raises BadRow, which names the file; BadFile."""
         tail = self._tail
-        for record in self._parquet() if tail is None else self._text(tail):
-            self._rows = record.line
-            if tail is not None:
-                tail.mark()
-            yield record
+        try:
+            for record in self._parquet() if tail is None else self._text(tail):
+                self._rows = record.line
+                if tail is not None:
+                    tail.mark()
+                yield record
+        except BadRow as error:
+            raise BadRow(f"{self._path}, {error.where}", error.why) from None
 
     def progress(self) -> tuple[str, bytes | None, bytes]:
         """(name, what is in the log, what is to be) once every record that was given is in the log."""
