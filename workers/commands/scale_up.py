@@ -105,7 +105,7 @@ def size_now(members: list[dict[str, Any]], fleet: dict[str, Any] | None) -> int
     yet. An instance that left and is parked belongs to its fleet as well, so such a fleet's note counts for nothing."""
     known = {row["id"]: row["state"] for row in members}
     started = fleet["instances"] if fleet is not None and fleet.get("after_leave") != "park" else []
-    return sum(state != "leaving" for state in known.values()) + len(set(started) - known.keys())
+    return sum(1 for state in known.values() if state != "leaving") + len(set(started) - known.keys())
 
 
 async def _ask_fleet(log: GroupStore, application: str, count: int, deadline: float) -> list[str]:
