@@ -21,6 +21,7 @@ from state.errors import DirectoryLocked, DirectoryUnusable, StoreDamaged
 from state.store.rocksdb import Peek, peek
 
 LOCK_FILE = "lock"
+COPIES = ".copies"  # of stores at one moment, for tools; below it a folder for each request
 _PROBE = ".probe"
 
 
@@ -103,6 +104,19 @@ class StateDirectory:
             os.truncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         return TaskLock(folder, descriptor)
+
+    # ------------------------------------------------------------------ copies of open stores
+
+    def copies(self, request: str) -> Path:
+        """Where the copies of stores lie that one request asked for."""
+        return self.path / COPIES / _piece(request, "request")
+
+    def remove_copies(self, *, older_than_ms: int, now_ms: int) -> None:
+        """Removes what tools left that did not end in order."""
+        for folder in sorted((self.path / COPIES).glob("*")):
+            with suppress(FileNotFoundError):
+                if now_ms - int(folder.stat().st_mtime * 1000) > older_than_ms:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     # ------------------------------------------------------------------ what is there
 

@@ -21,6 +21,7 @@ from state.log.protocol import GroupLog, Partition, Retention, TopicInfo, TopicS
 from workers.errors import AppRefused
 
 NUMBERING, DESCRIPTION, BEGUN = (MetadataKind(name) for name in ("numbering", "description", "begun"))
+BEGINNING = MetadataKind("beginning")  # by partition of a topic that is read from its end: where the app began
 RESET, COPY = MetadataKind("reset", under_lease=True), MetadataKind("copy", under_lease=True)
 
 
@@ -142,3 +143,28 @@ async def _begun(log: GroupStore, app: App, topology: Topology, topics: Mapping[
             kept = await log.metadata(app.id, BEGUN, info.topic_id)
             found[name] = int(kept) if kept else info.partitions
     return found
+
+
+def _beginning_key(prepared: Prepared, partition: Partition) -> str:
+    return f"{prepared.topics[partition.topic].topic_id}-{partition.number}"
+
+
+async def beginning(log: GroupStore, prepared: Prepared, partition: Partition) -> int | None:
+    """Where the app began to read a partition that it reads from the end on; None where that was never recorded."""
+    kept = await log.metadata(prepared.app.id, BEGINNING, _beginning_key(prepared, partition))
+    return None if kept is None else int(kept)
+
+
+async def begin_at(log: GroupStore, prepared: Prepared, partition: Partition, position: int) -> int:
+    """Records where the app begins; returns what was recorded first. So a process that ends before its first commit leaves
+    out nothing that came meanwhile, and an audit knows what was to be read."""
+    key = _beginning_key(prepared, partition)
+    await log.replace_metadata(prepared.app.id, BEGINNING, key, None, str(position).encode())
+    kept = await beginning(log, prepared, partition)
+    return position if kept is None else kept
+
+
+def from_the_end(prepared: Prepared, partition: Partition) -> bool:
+    """Whether the app reads this partition from the end that it had at the first start."""
+    topic = prepared.topology.topics[partition.topic]
+    return topic.start == "end" and partition.number < prepared.begun[partition.topic]

@@ -35,6 +35,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "secret": ("workers.commands.secret:run", "where the application's secret is; files that allow less"),
     "backfill": ("pipeline.spark.commands:backfill", "compute state from history on Spark"),
     "verify": ("pipeline.spark.commands:verify", "compare live state with Spark's batch answer"),
+    "audit": (
+        "pipeline.spark.audit_command:run",
+        "compare changelogs, stores and outputs with Spark's answer, key by key",
+    ),
     "simulate": ("orchestrator.cli.simulate:run", "play a scenario file: an operator's what-if"),
     "bench": ("orchestrator.cli.bench:run", "measure how protocols rebalance, in virtual time"),
     "config": ("orchestrator.cli.config:run", "show every setting and where it comes from"),

@@ -17,6 +17,7 @@ from orchestrator.coordinator.requests import (
     ExplainRequest,
     Handler,
     HandOversRequest,
+    InstancesRequest,
     LocateRequest,
     PlanRequest,
     Request,
@@ -366,6 +367,20 @@ async def locate(coordinator: Coordinator, request: LocateRequest) -> dict[str, 
     }
 
 
+async def addresses(coordinator: Coordinator, request: InstancesRequest) -> list[dict[str, str]]:
+    """Each instance that has a session: its name, where it listens, and its host."""
+    await coordinator.gathered.wait()
+    found = {
+        member.join_request.instance: member.join_request
+        for member in coordinator.group.members
+        if member.session is not None and not member.fenced
+    }
+    return [
+        {"instance": name, "address": found[name].address, "host": found[name].host}
+        for name in sorted(found, key=natural)
+    ]
+
+
 async def wait_generation(coordinator: Coordinator, request: StableRequest) -> dict[str, Any]:
     """A light request: has anything changed, is it stable."""
     return {"generation": coordinator.group.generation, "stable": is_stable(coordinator.group)}
@@ -378,6 +393,7 @@ HANDLERS: dict[type[Request], Handler] = {
     UndoRequest: undo,
     ExplainRequest: explain,
     LocateRequest: locate,
+    InstancesRequest: addresses,
     HandOversRequest: hand_overs,
     StableRequest: wait_generation,
 }

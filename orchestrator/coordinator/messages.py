@@ -140,6 +140,15 @@ class Scanned(msgspec.Struct, tag="scanned", frozen=True):
     error: str = ""
 
 
+class Copied(msgspec.Struct, tag="copied", frozen=True):
+    """A worker's answer to CopyStores: (task, table, folder, role) of each store that it copied, and a sentence for each that it
+    could not copy."""
+
+    id: int
+    stores: list[tuple[str, str, str, str]]
+    problems: list[str]
+
+
 class Measured(msgspec.Struct, tag="measured", frozen=True):
     """What a worker has measured so far, to its instance: by name of metric, labels and numbers (workers/metrics/measures.py)."""
 
@@ -194,6 +203,13 @@ class Scan(msgspec.Struct, tag="scan", frozen=True):
     limit: int
 
 
+class CopyStores(msgspec.Struct, tag="copy-stores", frozen=True):
+    """Copy all open stores as they are at this moment, for a tool that reads them; `request` names their folder."""
+
+    id: int
+    request: str
+
+
 class Answer(msgspec.Struct, tag="answer", frozen=True):
     """The answer to Ask: `body`, or `error` with the exit code that a command should end with."""
 
@@ -203,8 +219,8 @@ class Answer(msgspec.Struct, tag="answer", frozen=True):
     code: int = 0
 
 
-Up = Join | FullStatus | StatusDelta | Ask | Attach | Found | Scanned | Measured
-Down = Welcome | Acknowledged | Assign | Closed | Lookup | Scan | Answer
+Up = Join | FullStatus | StatusDelta | Ask | Attach | Found | Scanned | Copied | Measured
+Down = Welcome | Acknowledged | Assign | Closed | Lookup | Scan | CopyStores | Answer
 
 _encoder = msgspec.msgpack.Encoder()
 _up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)

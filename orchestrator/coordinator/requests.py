@@ -102,6 +102,22 @@ class ScanRequest(Request, tag="scan", frozen=True):
     member: str = ""
 
 
+class InstancesRequest(Request, tag="instances", frozen=True):
+    """The instances of the group: where each listens, and on which host."""
+
+
+class CopyRequest(Request, tag="copy", frozen=True):
+    """Copy all stores that an instance has open, on its disk, for a tool that reads them there. `name` of their folder."""
+
+    right: ClassVar[Right] = Right.SCALE
+    name: str
+
+    def __post_init__(self) -> None:
+        Request.__post_init__(self)
+        if not self.name.isalnum():
+            raise ValueError("`name` is letters and digits")
+
+
 Handler = Callable[[Any, Any], Awaitable[Any]]  # (who serves, the request) -> plain data
 
 

@@ -29,6 +29,7 @@ from pipeline.app import App
 from pipeline.files.shape import Shape
 from pipeline.loading import load
 from pipeline.spark.engine import MEMORY_BYTES, NO_SHAPE, Computed, Engine, Inputs, Say, checked_history, followed
+from pipeline.spark.moment import sources
 from pipeline.spark.rows import read_outputs, read_pairs
 from pipeline.spark.session import absolute_log, forget_failure, spark_session, stop
 from state import manifest
@@ -40,7 +41,7 @@ from state.log.group_store import AppMetadata
 from state.log.protocol import GroupLog, Log, NewRecord, Partition
 from workers.fleet.held_lease import Held, lease_held
 from workers.log.logs import open_log
-from workers.prepare import Prepared, prepare, refuse_half_done
+from workers.prepare import Prepared, begin_at, from_the_end, prepare, refuse_half_done
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,10 +81,15 @@ async def backfill(
         chosen = checked_history(prepared, history)
         await _refuse_used(log, prepared)
         async with lease_held(log, app.id, "backfill") as held:
-            until = await log.ends(_sources(prepared))  # one moment for the inputs of all subtopologies
+            until = await log.ends(sources(prepared))  # one moment for the inputs of all subtopologies
+            begins = await _begins(log, prepared, until)
             if not chosen:
                 _refuse_empty(app, until, 0)
-            inputs = Inputs(app_ref, prepared, log_url, log.log_id, until, chosen, memory_bytes, shape, follow=True)
+            inputs = Inputs(
+                *(app_ref, prepared, log_url, log.log_id, until, chosen, memory_bytes, shape),
+                follow=True,
+                begins=begins,
+            )
             clock.lap("checks")
             async with spark(session, f"backfill {app.id}", master) as spark_:
                 clock.lap("start of Spark")
@@ -158,6 +164,9 @@ class Run:
         if self._only:
             await asyncio.to_thread(self._publish, computed)
         await self._seed(records)
+        for partition, at in self._inputs.begins.items():
+            if from_the_end(self._prepared, partition):
+                await begin_at(self._log, self._prepared, partition, at)
         self._clock.lap("log")
         entries = sum(computed.sums("entries").values())
         if self._only:
@@ -309,7 +318,7 @@ def refuse_outside(app: App, allowed: bool, say: Say) -> None:
 async def _refuse_used(log: Log, prepared: Prepared) -> None:
     """An app that has begun must go on from where it is."""
     app = prepared.app
-    committed = await log.positions(app.id, _sources(prepared))
+    committed = await log.positions(app.id, sources(prepared))
     if committed:
         raise RefusedBySafety(
             f"'{app.id}' has processed records already ({len(committed)} committed positions); backfill is for an app "
@@ -338,15 +347,18 @@ def _refuse_empty(app: App, until: Mapping[Partition, int], records: int) -> Non
         )
 
 
-def _sources(prepared: Prepared) -> list[Partition]:
-    """The inputs of all subtopologies."""
-    found = {
-        Partition(topic, number)
-        for sub in prepared.topology.subtopologies
-        for topic in sub.sources
-        for number in range(sub.partitions)
-    }
-    return sorted(found)
+async def _begins(log: Log, prepared: Prepared, until: Mapping[Partition, int]) -> dict[Partition, int]:
+    """Where each input is read from, as the first start of an instance would: a topic that is read from its end has nothing
+    before now but the history that is named. Raises RefusedBySafety where the beginning is gone and the topic wants it."""
+    starts = await log.starts(list(until))
+    for partition, start in sorted(starts.items()):
+        topic = prepared.topology.topics.get(partition.topic)
+        if topic is not None and topic.start == "fail" and start > 0:
+            raise RefusedBySafety(
+                f"no position is committed in {partition}, which begins at {start}; give the topic "
+                'start="beginning" or start="end"'
+            )
+    return {p: until[p] if from_the_end(prepared, p) else starts[p] for p in until}
 
 
 # ---------------------------------------------------------------- Spark

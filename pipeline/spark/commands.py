@@ -22,7 +22,8 @@ from workers.log.logs import log_url
 SNAPSHOTS = ".orchestrator/snapshots"
 
 
-def _parser(command: str, description: str) -> Parser:
+def spark_parser(command: str, description: str) -> Parser:
+    """What the commands that compute from history have in common."""
     parser = Parser(command, description)
     parser.add_argument("app", metavar="MODULE:APP")
     parser.add_argument(
@@ -41,14 +42,16 @@ def _parser(command: str, description: str) -> Parser:
 
 def backfill(argv: list[str]) -> int:
     """Compute an app's tables and outputs from its history. Raises WrongUse."""
-    parser = _parser("backfill", "Compute tables and outputs from history on Spark; live instances go on from there.")
+    parser = spark_parser(
+        "backfill", "Compute tables and outputs from history on Spark; live instances go on from there."
+    )
     parser.setting("snapshots", default=SNAPSHOTS, help="folder for the snapshot")
     parser.add_argument(
         "--snapshot-only", action="store_true", help="tables in the snapshot alone: the changelogs need it for ever"
     )
     args = parser.parse_intermixed_args(argv)
     history = history_of(args.history)
-    shape = _shape(args, history)
+    shape = shape_given(args, history)
     url = log_url(args, load(args.app).id, existing=not history)
     facts = asyncio.run(
         run_backfill(
@@ -57,7 +60,7 @@ def backfill(argv: list[str]) -> int:
             Path(args.snapshots),
             master=args.master,
             history=history,
-            say=_say,
+            say=say,
             allow_outside=args.allow_outside,
             memory_bytes=args.task_memory,
             snapshot_only=args.snapshot_only,
@@ -73,11 +76,13 @@ def backfill(argv: list[str]) -> int:
 
 def verify(argv: list[str]) -> int:
     """Compare live tables and outputs with what Spark computes from the same inputs."""
-    parser = _parser("verify", "Compute everything again on Spark and compare each key and output with the live ones.")
+    parser = spark_parser(
+        "verify", "Compute everything again on Spark and compare each key and output with the live ones."
+    )
     parser.setting("snapshots", help="folder of the snapshot of a backfill with --snapshot-only")
     args = parser.parse_intermixed_args(argv)
     history = history_of(args.history)
-    shape = _shape(args, history)
+    shape = shape_given(args, history)
     app = load(args.app)
     url = log_url(args, app.id, existing=True)
     checks = asyncio.run(
@@ -88,7 +93,7 @@ def verify(argv: list[str]) -> int:
             snapshots=Path(args.snapshots) if args.snapshots else None,
             history=history,
             shape=shape,
-            say=_say,
+            say=say,
             allow_outside=args.allow_outside,
             memory_bytes=args.task_memory,
         )
@@ -106,7 +111,7 @@ def shown(checks: list[Check]) -> str:
     return table(rows, ("", "check", "expected", "found"))
 
 
-def _shape(args: Any, history: dict[str, list[str]]) -> Shape:
+def shape_given(args: Any, history: dict[str, list[str]]) -> Shape:
     """Raises WrongUse for columns without files."""
     shape = shape_of(args.key, args.value, args.timestamp)
     if shape.flat and not history:
@@ -114,7 +119,8 @@ def _shape(args: Any, history: dict[str, list[str]]) -> Shape:
     return shape
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Progress, for people."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -50,8 +50,8 @@ class ComputationFailed(OrchestratorError):
 
 @dataclass(frozen=True)
 class Inputs:
-    """What is computed: of which app, from which log up to where, after which files of which shape; with how much memory
-    for the tables of a task. `follow`: what the app writes into its own inputs is read on the way, because no log has it
+    """What is computed: of which app, from which log from where (`begins`; where nothing is named, from the beginning) up to
+    where, after which files of which shape; with how much memory for the tables of a task. `follow`: what the app writes into its own inputs is read on the way, because no log has it
     yet (a backfill; where the app ran, its log has it)."""
 
     app_ref: str
@@ -63,6 +63,7 @@ class Inputs:
     memory_bytes: int = MEMORY_BYTES
     shape: Shape = NO_SHAPE
     follow: bool = False
+    begins: Mapping[Partition, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -296,7 +297,8 @@ class Engine:
         from pyspark.sql import functions as F
 
         until = {str(p): position for p, position in self._inputs.until.items() if p.topic in topics}
-        return log_frame(self._session, self._inputs.log_url, topics, until).select(
+        since = {str(p): position for p, position in self._inputs.begins.items()}
+        return log_frame(self._session, self._inputs.log_url, topics, until, since).select(
             F.col("partition").alias("pid"),
             "order_ms",
             "topic",

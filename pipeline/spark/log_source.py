@@ -14,6 +14,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -34,6 +35,7 @@ SCHEMA = (
 )
 NAME = "orchestrator-log"
 POLL_BYTES = 4 << 20
+NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class Slice(InputPartition):
@@ -75,10 +77,15 @@ class LogReader(DataSourceReader):
 
 
 def log_frame(
-    session: SparkSession, url: str, topics: Sequence[str], until: Mapping[str, int] | None = None
+    session: SparkSession,
+    url: str,
+    topics: Sequence[str],
+    until: Mapping[str, int] | None = None,
+    since: Mapping[str, int] = NOTHING,
 ) -> DataFrame:
-    """Topics of a log as a DataFrame with the columns of the data source. Not to be called on an event loop."""
-    planned = asyncio.run(_plan(url, topics, until))
+    """Topics of a log as a DataFrame with the columns of the data source, from `since` (or their beginning) on. Not to be called
+    on an event loop."""
+    planned = asyncio.run(_plan(url, topics, until, since))
     slices = [[s.topic, s.number, s.start, s.end] for s in planned if s.end > s.start]
     if not slices:
         return session.createDataFrame([], SCHEMA)
@@ -94,7 +101,9 @@ def read_slices(url: str, slices: str, batches: Iterator[pa.RecordBatch]) -> Ite
             yield from read(url, Slice(*listed[number]))
 
 
-async def _plan(url: str, topics: Sequence[str], until: Mapping[str, int] | None) -> list[Slice]:
+async def _plan(
+    url: str, topics: Sequence[str], until: Mapping[str, int] | None, since: Mapping[str, int] = NOTHING
+) -> list[Slice]:
     log = await open_log(url, create=False)
     try:
         known = await log.topics(topics)
@@ -107,7 +116,7 @@ async def _plan(url: str, topics: Sequence[str], until: Mapping[str, int] | None
         await log.close()
     if until is not None:
         ends = {p: int(until[str(p)]) for p in found}
-    return [Slice(p.topic, p.number, starts[p], ends[p]) for p in found]
+    return [Slice(p.topic, p.number, max(starts[p], since.get(str(p), 0)), ends[p]) for p in found]
 
 
 def read(url: str, part: Slice) -> Iterator[pa.RecordBatch]:

@@ -47,6 +47,15 @@ class Store(Protocol):
 
 
 @runtime_checkable
+class TakesCopies(Store, Protocol):
+    """A store on disk that can be copied while it is written."""
+
+    def copy_to(self, folder: Path) -> None:
+        """Copies the store as it is at this moment, what is not flushed yet included, into a folder that is not there. Files
+        are shared with the store, so it takes milliseconds. May run in a thread. Raises StateError."""
+
+
+@runtime_checkable
 class TakesFiles(Store, Protocol):
     """A store on disk: it takes over the files of a snapshot."""
 

@@ -17,6 +17,7 @@ from rocksdict import (
     AccessType,
     BlockBasedOptions,
     Cache,
+    Checkpoint,
     DbClosedError,
     DBCompressionType,
     IngestExternalFileOptions,
@@ -260,6 +261,14 @@ class RocksDbStore:
         self._offset, self._time_ms = unpack_offset(self._get(OFFSET_KEY), self.path)
 
     # ------------------------------------------------------------------ copies and the end
+
+    def copy_to(self, folder: Path) -> None:
+        """See `state.store.protocol.TakesCopies`. Raises StateError."""
+        try:
+            private.make_folder(folder.parent)
+            Checkpoint(self._db).create_checkpoint(str(folder))
+        except Exception as error:
+            raise explain(error, self.path) from error
 
     def close(self) -> None:
         """Flushes. Ranges still open end with an error: each of them would keep the folder locked. Raises StateError."""

@@ -34,7 +34,7 @@ from workers.fleet.client import log_of
 from workers.fleet.held_lease import Held, lease_held, start_refused
 from workers.fleet.presence import hold, is_looked_after
 from workers.instance.ledger import OPERATION
-from workers.prepare import BEGUN, DESCRIPTION, NUMBERING, RESET
+from workers.prepare import BEGINNING, BEGUN, DESCRIPTION, NUMBERING, RESET
 from workers.tasks.halts import HALTS
 from workers.topic_identities import SEEN, TOPIC_IDS
 
@@ -42,6 +42,7 @@ UNDER_LEASE = (BASE, HISTORY, OPERATION)
 FORGOTTEN = (
     HALTS,
     BEGUN,
+    BEGINNING,
     SEEN,
     TOPIC_IDS,
     NUMBERING,

@@ -14,12 +14,12 @@ from typing import Any
 
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.listener import Peer
-from orchestrator.coordinator.requests import Requests, ScanRequest, StoreRequest
+from orchestrator.coordinator.requests import CopyRequest, Requests, ScanRequest, StoreRequest
 from orchestrator.errors import OrchestratorError, ProtocolError, WrongUse
 from orchestrator.model import TaskId
 from workers.metrics.measures import Samples
 
-ANSWER_S = 5.0
+ANSWER_S, COPY_S = 5.0, 60.0
 
 
 Answered = messages.Found | messages.Scanned
@@ -31,7 +31,7 @@ class Attached:
 
     peer: Peer
     member: str
-    asked: dict[int, asyncio.Future[Answered]] = field(default_factory=dict)
+    asked: dict[int, asyncio.Future[Any]] = field(default_factory=dict)
     samples: Samples = field(default_factory=dict)  # the last that it reported
     reported_at: float = 0.0  # by the clock of the loop; 0.0: never
 
@@ -42,7 +42,7 @@ class InstanceStores:
     opened_by: type[messages.Join] | type[messages.Attach] = messages.Attach
 
     def __init__(self, instance: str, incarnation_of: Callable[[int], str | None]) -> None:
-        self.requests = Requests({StoreRequest: look_up, ScanRequest: scan})
+        self.requests = Requests({StoreRequest: look_up, ScanRequest: scan, CopyRequest: copy_stores})
         self.instance = instance
         self._incarnation_of = incarnation_of
         self._attached: dict[int, Attached] = {}  # by peer
@@ -63,7 +63,7 @@ class InstanceStores:
                 self._attached[peer.id] = Attached(peer, member)
             case messages.Measured(samples) if attached is not None:
                 attached.samples, attached.reported_at = samples, asyncio.get_running_loop().time()
-            case messages.Found(number) | messages.Scanned(number) if attached is not None:
+            case messages.Found(number) | messages.Scanned(number) | messages.Copied(number) if attached is not None:
                 waiting = attached.asked.pop(number, None)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(message)
@@ -78,24 +78,37 @@ class InstanceStores:
 
     async def ask(self, attached: Attached, request: StoreRequest | ScanRequest) -> Answered:
         """A worker's answer. Raises OrchestratorError where none comes."""
-        number = next(self._ids)
-        waiting: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
-        attached.asked[number] = waiting
-        task, table = request.task, request.table
+        number, task, table = next(self._ids), request.task, request.table
+        wanted: messages.Down
         if isinstance(request, ScanRequest):
             wanted = messages.Scan(number, task, table, request.start, request.stop, request.limit)
-            attached.peer.connection.send(wanted)
         else:
-            attached.peer.connection.send(messages.Lookup(number, task, table, request.key))
+            wanted = messages.Lookup(number, task, table, request.key)
+        answer: Answered = await self._answer(attached, number, wanted, f"the worker of {task}", ANSWER_S)
+        return answer
+
+    async def ask_copies(self, attached: Attached, name: str) -> messages.Copied:
+        """Copies of all stores of a worker. Raises OrchestratorError."""
+        number = next(self._ids)
+        wanted = messages.CopyStores(number, name)
+        answer: messages.Copied = await self._answer(attached, number, wanted, f"worker {attached.member}", COPY_S)
+        return answer
+
+    async def _answer(self, attached: Attached, number: int, wanted: messages.Down, who: str, limit_s: float) -> Any:
+        waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        attached.asked[number] = waiting
+        attached.peer.connection.send(wanted)
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(limit_s):
                 return await waiting
         except TimeoutError:
-            raise OrchestratorError(
-                f"the worker of {request.task} did not answer within {ANSWER_S:g} s; try again"
-            ) from None
+            raise OrchestratorError(f"{who} did not answer within {limit_s:g} s; try again") from None
         finally:
             attached.asked.pop(number, None)
+
+    def everyone(self) -> list[Attached]:
+        """All workers that offer their stores."""
+        return list(self._attached.values())
 
     def reporting(self) -> list[Attached]:
         """The workers that have reported what they measured."""
@@ -119,6 +132,16 @@ async def scan(stores: InstanceStores, request: ScanRequest) -> dict[str, Any]:
     best = await _best(stores, request)
     assert isinstance(best, messages.Scanned)
     return {"pairs": best.pairs, "more": best.more, **_whence(stores, request, best)}
+
+
+async def copy_stores(stores: InstanceStores, request: CopyRequest) -> dict[str, Any]:
+    """Copies of all stores that the instance has open. Raises OrchestratorError."""
+    found = [await stores.ask_copies(attached, request.name) for attached in stores.everyone()]
+    return {
+        "instance": stores.instance,
+        "stores": [list(one) for copied in found for one in copied.stores],
+        "problems": [problem for copied in found for problem in copied.problems],
+    }
 
 
 def _whence(stores: InstanceStores, request: StoreRequest | ScanRequest, best: Answered) -> dict[str, Any]:

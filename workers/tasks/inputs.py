@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from orchestrator.errors import OrchestratorError
 from orchestrator.model import TaskId
 from state.errors import UnknownTopic
-from state.log.protocol import Log, Partition, TopicInfo
-from workers.prepare import Prepared
+from state.log.protocol import GroupLog, Log, Partition, TopicInfo
+from workers.prepare import Prepared, begin_at, from_the_end
 from workers.tasks.task import TaskRun
 
 
@@ -34,7 +34,7 @@ def lags(ends: Mapping[Partition, int], active: Sequence[TaskRun]) -> dict[str, 
 
 
 async def start_positions(
-    log: Log, application: str, prepared: Prepared, task: TaskId, partitions: Sequence[Partition]
+    log: GroupLog, application: str, prepared: Prepared, task: TaskId, partitions: Sequence[Partition]
 ) -> dict[Partition, int]:
     """Where these inputs of a task go on: what is committed, else what the topic says of its start.
     Raises OrchestratorError."""
@@ -60,8 +60,10 @@ async def start_positions(
                 f"{task}: {problem} in {partition}, which begins at {starts[partition]}; "
                 'give the topic start="beginning" or start="end"'
             )
-        elif start == "end" and partition.number < prepared.begun[partition.topic]:
-            positions[partition] = ends.get(partition, starts[partition])
+        elif from_the_end(prepared, partition):
+            end = ends.get(partition, starts[partition])
+            begun = end if gone else await begin_at(log, prepared, partition, end)
+            positions[partition] = begun if begun >= starts[partition] else end
         else:
             positions[partition] = starts[partition]
     return positions

@@ -10,18 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from pathlib import Path
 
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.connection import Connection, ConnectionEnded
 from orchestrator.coordinator.transport import connect
 from orchestrator.errors import OrchestratorError, ProtocolError
 from orchestrator.model import TaskId
-from state.store.protocol import Store
+from state.errors import StateError
+from state.store.protocol import Store, TakesCopies
 from workers.worker.ports import StoresPort
 
 log = logging.getLogger("orchestrator.stores")
 RETRY_S, REPORT_S = 0.5, 1.0
 PAGE_PAIRS, PAGE_BYTES = 1_000, 1 << 20
+KEPT_MS = 3_600_000  # copies of a tool that did not end in order
 
 
 async def run(worker: StoresPort) -> None:
@@ -51,6 +54,9 @@ async def _offer(worker: StoresPort, connection: Connection) -> None:
             lookup = await connection.receive_down()
             if isinstance(lookup, messages.Scan):
                 connection.send(scan(worker, lookup))
+                continue
+            if isinstance(lookup, messages.CopyStores):
+                connection.send(await copied(worker, lookup))
                 continue
             if not isinstance(lookup, messages.Lookup):
                 raise ProtocolError(f"{type(lookup).__name__} is no message of an instance to its worker")
@@ -91,6 +97,28 @@ def scan(worker: StoresPort, wanted: messages.Scan) -> messages.Scanned:
         pairs.append((key, value))
         size += len(key) + len(value)
     return messages.Scanned(wanted.id, pairs, False, role, lag)
+
+
+async def copied(worker: StoresPort, wanted: messages.CopyStores) -> messages.Copied:
+    """Copies of all open stores, each as it is at its moment: it says itself up to where it has its changelog. The copies that
+    earlier requests left go."""
+    directory = worker.directory
+    now_ms = worker.surroundings.wall_ms()
+    await asyncio.to_thread(directory.remove_copies, older_than_ms=KEPT_MS, now_ms=now_ms)
+    stores: list[tuple[str, str, str, str]] = []
+    problems: list[str] = []
+    for task, run in list(worker.runs.items()):
+        role = "active" if run.process is not None or run.catching_up else "standby"
+        for table, opened in list(run.stores.items()):
+            if not isinstance(opened.store, TakesCopies):
+                continue
+            folder: Path = directory.copies(wanted.request) / str(task) / table
+            try:
+                await asyncio.to_thread(opened.store.copy_to, folder)
+                stores.append((str(task), table, str(folder.absolute()), role))
+            except StateError as error:
+                problems.append(f"{task}, table {table}: {error}")
+    return messages.Copied(wanted.id, stores, problems)
 
 
 def _store(worker: StoresPort, wanted: messages.Lookup | messages.Scan) -> tuple[Store, str, int] | str:

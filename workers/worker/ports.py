@@ -12,6 +12,7 @@ from typing import Protocol
 
 from orchestrator.member.events import MemberEvent
 from orchestrator.model import MemberStatus, TaskId
+from state.directory import StateDirectory
 from state.errors import StateError
 from state.log.protocol import Guarantee, MayWrite
 from workers.calls.blame import Caution
@@ -145,6 +146,9 @@ class HaltPort(WorkerPort, Protocol):
 
 class StoresPort(WorkerPort, Protocol):
     """What those need who look keys up in the stores."""
+
+    @property
+    def directory(self) -> StateDirectory: ...
 
     @property
     def member(self) -> str:

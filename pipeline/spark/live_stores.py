@@ -1,0 +1,177 @@
+"""The stores of an application as they are now, as DataFrames: copies that its instances make of them, or what lies on disk.
+
+One rule: a store says itself up to where it has its changelog, and is compared with that and nothing later. Copies are files
+of the instance's machine: what is on another machine is named as not compared, never passed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import shutil
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from orchestrator.coordinator.requests import CopyRequest, InstancesRequest
+from orchestrator.errors import OrchestratorError
+from pipeline.spark.rows import FLUSH_ROWS
+from state.directory import COPIES, StateDirectory
+from state.errors import StateError, StoreDamaged
+from state.log.protocol import GroupLog
+from state.store.rocksdb import pairs_on_disk, peek
+from workers.fleet.client import Client
+from workers.fleet.presence import is_looked_after
+from workers.prepare import Prepared
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = "subject string, copy int, partition int, key binary, found binary"
+BAD_SCHEMA = "copy int, problem string"
+
+
+class Copy(NamedTuple):
+    """A store: where it lies, whose it is, and up to where it has its changelog."""
+
+    instance: str
+    role: str
+    task: str
+    table: str
+    path: str
+    offset: int
+
+    @property
+    def partition(self) -> int:
+        return int(self.task.partition("_")[2])
+
+    def __str__(self) -> str:
+        return f"{self.task} on {self.instance} ({self.role})"
+
+
+@asynccontextmanager
+async def copies(
+    log: GroupLog, prepared: Prepared, client: Client | None, state: Path
+) -> AsyncIterator[tuple[list[Copy], list[str]]]:
+    """The stores, and a sentence for each that cannot be read. From the group where one runs, else from `state`, the folder of
+    the application on this machine, whose tasks are locked meanwhile."""
+    if client is not None and await is_looked_after(log, prepared.app.id):
+        name = secrets.token_hex(6)
+        made, folders, problems = await _of_group(client, name)
+        try:
+            yield _described(made, log.log_id, problems), problems
+        finally:
+            for folder in folders:
+                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        return
+    with ExitStack() as stack:
+        problems = []
+        found: list[Copy] = []
+        for path in sorted(state.glob("*/")):
+            directory = StateDirectory(state.parent, state.name, path.name)
+            for task in directory.tasks():
+                stack.enter_context(directory.lock(task))
+                found += [
+                    Copy(path.name, "on disk", task, table, str(one.path.absolute()), 0)
+                    for table, one in directory.tables(task).items()
+                ]
+        yield _described(found, log.log_id, problems), problems
+
+
+async def _of_group(client: Client, name: str) -> tuple[list[Copy], set[Path], list[str]]:
+    found: list[Copy] = []
+    folders: set[Path] = set()
+    problems: list[str] = []
+    for place in await client.ask(InstancesRequest()):
+        try:
+            answer = await client.ask_instance(place["address"], CopyRequest(name))
+        except OrchestratorError as error:
+            problems.append(f"the stores of {place['instance']} were not copied ({error}); audit again")
+            continue
+        problems += [f"{place['instance']}: {problem}" for problem in answer["problems"]]
+        for task, table, path, role in answer["stores"]:
+            if not Path(path).exists():
+                problems.append(
+                    f"the stores of {place['instance']} are on {place['host'] or 'another machine'}, and {path} cannot be read "
+                    "here; audit there, or share its state folder"
+                )
+                break
+            folders.add(next(p for p in Path(path).parents if p.parent.name == COPIES))
+            found.append(Copy(place["instance"], role, task, table, path, 0))
+    return found, folders, problems
+
+
+def _described(found: Sequence[Copy], log_id: str, problems: list[str]) -> list[Copy]:
+    """Each with its offset; one that cannot be opened, or is of another log, is a problem."""
+    good: list[Copy] = []
+    for one in found:
+        try:
+            seen = peek(Path(one.path))
+        except StoreDamaged as error:
+            problems.append(f"{one}, table {one.table}: {error}")
+            continue
+        if seen.stamp.get("log_id") not in (None, log_id):
+            problems.append(f"{one}, table {one.table}: it belongs to another log; a start of the app restores it")
+        else:
+            good.append(one._replace(offset=seen.offset))
+    return good
+
+
+# ---------------------------------------------------------------- on executors
+
+
+def store_frame(session: SparkSession, chosen: Sequence[Copy]) -> tuple[DataFrame, DataFrame]:
+    """(the pairs of the stores, what could not be read), by the number of the copy."""
+    job = json.dumps([[one.table, one.partition, one.path] for one in chosen])
+    slots = session.sparkContext.defaultParallelism
+    numbers = session.range(0, len(chosen), 1, max(1, min(len(chosen), slots)))
+    return (
+        numbers.mapInArrow(partial(read_stores, job), SCHEMA),
+        numbers.mapInArrow(partial(try_stores, job), BAD_SCHEMA),
+    )
+
+
+def read_stores(job: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """On an executor: all pairs of the stores that the rows number, up to the first that cannot be read."""
+    listed = json.loads(job)
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            table, partition, path = listed[number]
+            pairs = pairs_on_disk(Path(path), b"", None)
+            try:
+                while part := list(islice(pairs, FLUSH_ROWS)):
+                    yield _batch(table, number, partition, part)
+            except StateError:  # `try_stores` says so
+                continue
+
+
+def try_stores(job: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """On an executor: which of the stores cannot be read to their end, and why."""
+    listed = json.loads(job)
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            try:
+                for _ in pairs_on_disk(Path(listed[number][2]), b"", None):
+                    continue
+            except StateError as error:
+                yield pa.RecordBatch.from_pydict(
+                    {"copy": pa.array([number], pa.int32()), "problem": pa.array([str(error)], pa.string())}
+                )
+
+
+def _batch(table: str, number: int, partition: int, part: list[tuple[bytes, bytes]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "subject": pa.array([table] * len(part), pa.string()),
+            "copy": pa.array([number] * len(part), pa.int32()),
+            "partition": pa.array([partition] * len(part), pa.int32()),
+            "key": pa.array([key for key, _ in part], pa.binary()),
+            "found": pa.array([value for _, value in part], pa.binary()),
+        }
+    )

@@ -1,0 +1,117 @@
+"""One moment of the log at which an app's answer can be compared: what was read by then, and what the app had written.
+
+One rule: a comparison is of what was read, so the moment lies between two equal readings of the committed positions, with
+nothing under way in a topic between subtopologies; what is behind it is counted and stated, never passed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.clocks import monotonic_s
+from pipeline.spark.engine import external
+from state.log.protocol import GroupLog, Log, Partition
+from workers.prepare import Prepared, beginning, from_the_end
+
+QUIET_S, STILL_S, LOOK_S = 20.0, 3.0, 0.1
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Inputs are read from `begins` up to `until`; all that the app wrote before lies from `starts` to `ends`. `unread`: offsets
+    behind `until` that were there when the moment was looked for; `under_way`: offsets of re-keys not yet processed; `gone`:
+    offsets of inputs that retention removed; `unknown`: inputs of which it is not known where the app began."""
+
+    begins: Mapping[Partition, int]
+    until: Mapping[Partition, int]
+    starts: Mapping[Partition, int]
+    ends: Mapping[Partition, int]
+    unread: int
+    under_way: int
+    gone: int
+    unknown: tuple[Partition, ...]
+
+
+def sources(prepared: Prepared) -> list[Partition]:
+    """The inputs of all subtopologies."""
+    found = {
+        Partition(topic, number)
+        for sub in prepared.topology.subtopologies
+        for topic in sub.sources
+        for number in range(prepared.topics[topic].partitions)
+    }
+    return sorted(found)
+
+
+async def moment_of(log: GroupLog, prepared: Prepared) -> Moment:
+    """The moment at which all is processed that is in the inputs now; the last one looked at where positions stand still, or
+    that does not come in time."""
+    inputs = sources(prepared)
+    read = set(external(prepared))
+    wanted = await log.ends([p for p in inputs if p.topic in read])
+    everything = [
+        Partition(name, number) for name, info in prepared.topics.items() for number in range(info.partitions)
+    ]
+    starts = await log.starts(everything)
+    deadline = still = monotonic_s() + QUIET_S
+    last: Mapping[Partition, int] = {}
+    while True:
+        before = await log.positions(prepared.app.id, inputs)
+        ends = await log.ends(everything)
+        if before == await log.positions(prepared.app.id, inputs):
+            at = {p: before.get(p, starts[p]) for p in inputs}
+            if at != last:
+                last, still = at, monotonic_s() + STILL_S
+            under_way = sum(max(0, ends[p] - at[p]) for p in inputs if p.topic not in read)
+            behind = [p for p in wanted if at[p] < wanted[p]]
+            if (not under_way and not behind) or monotonic_s() > min(still, deadline):
+                break
+        await asyncio.sleep(LOOK_S)
+    begins, unknown = await _begins(log, prepared, list(wanted), before, starts, wanted)
+    until = {p: max(at[p], begins[p]) for p in wanted}
+    behind = [p for p in behind if until[p] < wanted[p] and await _has_records(log, p, until[p], wanted[p])]
+    unread = sum(wanted[p] - until[p] for p in behind)
+    gone = sum(max(0, starts[p] - begins[p]) for p in wanted)
+    return Moment(begins, until, starts, ends, unread, under_way, gone, tuple(unknown))
+
+
+async def _begins(
+    log: GroupLog,
+    prepared: Prepared,
+    inputs: Sequence[Partition],
+    positions: Mapping[Partition, int],
+    starts: Mapping[Partition, int],
+    ends: Mapping[Partition, int],
+) -> tuple[dict[Partition, int], list[Partition]]:
+    """Where the app began to read, and the inputs of which that is not known: an earlier version did not record it."""
+    found: dict[Partition, int] = {}
+    unknown: list[Partition] = []
+    for p in inputs:
+        if not from_the_end(prepared, p):
+            found[p] = 0
+            continue
+        begun = await beginning(log, prepared, p)
+        if begun is None and p in positions:
+            unknown.append(p)
+        found[p] = ends[p] if begun is None else begun
+    return found, unknown
+
+
+async def _has_records(log: Log, partition: Partition, start: int, end: int) -> bool:
+    """Whether a record lies there: behind the last one of a transaction there is a marker alone."""
+    reader = log.reader()
+    reader.add(partition, start)
+    try:
+        position = start
+        while position < end:
+            fetched = await reader.poll(wait_ms=1_000)
+            if any(one.data for one in fetched):
+                return True
+            if not fetched:
+                return False
+            position = fetched[-1].next_position
+        return False
+    finally:
+        await reader.close()

@@ -1,0 +1,242 @@
+"""An audit finds what is wrong in a changelog, in a store, in the outputs, with the key and both values; and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+
+from orchestrator.coordinator.requests import StatusRequest
+from orchestrator.model import TaskId
+from pipeline.records import OutputRecord
+from pipeline.spark import audit_command
+from pipeline.spark import backfill as backfill_module
+from pipeline.spark.shown_differences import line
+from pipeline.spark.verifying import Stores, Wanted, audit, verify
+from pipeline.values.partitioner import partition_of
+from state.directory import StateDirectory
+from state.log.protocol import GroupLog, NewRecord, Partition
+from state.log.sqlite import open_sqlite
+from state.store.rocksdb import RocksDbStore
+from tests.cli.console import Console
+from tests.spark import from_end, tallies
+from tests.spark.test_backfill import ROOT, Place, committed, write
+from workers.commands.consume import read_all
+from workers.connection.credentials import credentials_of
+from workers.fleet.client import Client
+from workers.prepare import prepare
+from workers.tasks.inputs import start_positions
+from workers.tasks.stores import StoreOpener
+
+pytestmark = pytest.mark.spark
+FAST = ("--session-timeout", "3s", "--heartbeat", "300ms", "--disconnect-grace", "300ms")
+FROM_END, TALLIES = "tests.spark.from_end:app", "tests.spark.tallies:app"
+
+
+@pytest.fixture(autouse=True)
+def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
+def place(tmp_path: Path, spark: Any) -> Place:
+    return Place(tmp_path, spark)
+
+
+def on_disk(place: Place) -> Stores:
+    """The stores that lie in the folder of the place; nothing runs."""
+    client = lambda log: Client(log, "tallies", lambda: credentials_of("tallies", place.url))  # noqa: E731
+    return Stores(client, place.folder / "s/tallies")
+
+
+async def audited(place: Place, **wanted: Any) -> dict[str, dict[str, Any]]:
+    """The checks that failed, by their text."""
+    facts = await audit(TALLIES, place.url, Wanted(**wanted), say=place.said.append, session=place.spark)
+    return {check["check"]: check for check in facts["checks"] if not check["ok"]}
+
+
+def marks(count: int) -> list[Any]:
+    """Sums of three names go up and down, and one is none at the end."""
+    values = [(f"m{n % 3}", (n % 5) - 2) for n in range(count)]
+    left = sum(value for name, value in values if name == "m0")
+    return [(tallies.marks, name, value, 10 * n) for n, (name, value) in enumerate([*values, ("m0", -left)])]
+
+
+async def filled(place: Place) -> GroupLog:
+    """A log with what an app did, and its stores on disk as an instance leaves them."""
+    log = await place.log()
+    await write(log, tallies.app, marks(40))
+    await place.backfill(TALLIES)
+    prepared = await prepare(log, tallies.app)
+    directory = StateDirectory(place.folder / "s", "tallies", "i1")
+    for task in prepared.tasks():
+        with directory.lock(str(task.id)):
+            one = (await StoreOpener(log, prepared, directory, str(place.snapshots)).open(task.id))["sums"]
+            one.store.close()
+    return log
+
+
+async def test_a_damaged_store_a_doubled_output_and_a_missing_tombstone(place: Place) -> None:
+    log = await filled(place)
+    assert await audited(place, stores=on_disk(place)) == {}
+
+    where, total = next((p, r) for p, r in await read_all(log, tallies.sums.changelog))
+    path = place.folder / "s/tallies/i1" / f"0_{where.number}" / "sums"
+    store = RocksDbStore(path, stamp={})
+    store.write({total.key or b"": (999).to_bytes(8, "big")}, store.offset)
+    store.close()
+    record_of, record = next((p, r) for p, r in await read_all(log, "seen"))
+    lives_on = NewRecord(b"m0", (5).to_bytes(8, "big"), 1)  # as if its tombstone had not been written
+    where_m0 = Partition(where.topic, partition_of(b"m0", 2))
+    again = NewRecord(record.key, record.value, record.timestamp_ms, record.headers)
+    await log.append({where_m0: [lives_on], record_of: [again]})
+
+    out = place.folder / "differences.parquet"
+    wrong = await audited(place, stores=on_disk(place), out=out)
+    assert sorted(wrong) == ["outputs seen: every record", "stores of sums: every key of 2", "table sums: every key"]
+    [stored] = wrong["stores of sums: every key of 2"]["differences"]
+    amount = int.from_bytes(total.value or b"", "big", signed=True)
+    key, on = (total.key or b"").decode(), f"0_{where.number} on i1 (on disk)"
+    assert stored == {"kind": "differs", "store": on, "key": key, "expected": amount, "found": 999}
+    assert line(stored) == f'  {on}: key "{key}": expected {amount}, found 999'
+    [kept] = wrong["table sums: every key"]["differences"]
+    assert (kept["kind"], kept["key"], kept["expected"], kept["found"]) == ("extra", "m0", None, 5)
+    [doubled] = wrong["outputs seen: every record"]["differences"]
+    assert (doubled["kind"], doubled["timestamp_ms"]) == ("doubled", record.timestamp_ms)
+    rows = pq.read_table(out).to_pylist()
+    assert sorted((row["check"], row["kind"]) for row in rows) == [
+        ("outputs seen: every record", "doubled"),
+        ("stores of sums: every key of 2", "differs"),
+        ("table sums: every key", "extra"),
+    ]
+    assert {row["found"] for row in rows} >= {"999", "5"}
+
+    path.joinpath(next(file.name for file in path.glob("*.sst"))).write_bytes(b"no table of RocksDB")
+    assert any("cannot be read" in text for text in await audited(place, stores=on_disk(place)))
+    await log.close()
+
+
+async def test_headers_times_and_order_of_what_was_sent(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log gets what a broken commit would have left: first a header and a time, then all in another order."""
+    original = backfill_module.read_outputs
+
+    def altered(paths: list[Path]) -> Iterator[tuple[int, OutputRecord]]:
+        found = list(original(paths))
+        found[0] = found[0][0], msgspec.structs.replace(found[0][1], headers=(("forged", b"1"),))
+        found[1] = found[1][0], msgspec.structs.replace(found[1][1], timestamp_ms=7)
+        return iter(found)
+
+    def turned(paths: list[Path]) -> Iterator[tuple[int, OutputRecord]]:
+        return iter(list(original(paths))[::-1])
+
+    for number, (broken, kinds) in enumerate(((altered, {"lost", "doubled"}), (turned, {"order"}))):
+        one = Place(place.folder / str(number), place.spark)
+        one.folder.mkdir()
+        log = await one.log()
+        await write(log, tallies.app, marks(20))
+        with monkeypatch.context() as patch:
+            patch.setattr(backfill_module, "read_outputs", broken)
+            await one.backfill(TALLIES)
+        [(text, wrong)] = (await audited(one)).items()
+        assert text == "outputs seen: every record"
+        assert {shown["kind"] for shown in wrong["differences"]} == kinds
+        assert wrong["lost"] == wrong["doubled"] == (2 if kinds == {"lost", "doubled"} else 0)
+        await log.close()
+
+
+async def test_records_that_nothing_has_processed(place: Place) -> None:
+    """`verify` is not content with them; an audit states up to where it compared."""
+    log = await filled(place)
+    await write(log, tallies.app, [(tallies.marks, "m1", 1, 9_000_000 + n) for n in range(50)])
+    checks = await verify(TALLIES, place.url, say=place.said.append, session=place.spark)
+    assert [(c["check"], c["found"]) for c in checks if not c["ok"]] == [("inputs are processed to their ends", 50)]
+    facts = await audit(TALLIES, place.url, Wanted(), say=place.said.append, session=place.spark)
+    assert facts["unread"] == 50 and all(check["ok"] for check in facts["checks"])
+    positions = await committed(log, tallies.app)
+    assert facts["positions"] == {str(p): at for p, at in positions.items()}
+    await log.close()
+
+
+async def test_a_topic_that_is_read_from_its_end(place: Place) -> None:
+    """A backfill reads nothing of it, and an audit does not ask for what came before the app began."""
+    log = await place.log()
+    await write(log, from_end.app, [(from_end.clicks, f"k{n}", n, n) for n in range(20)])
+    facts = await place.backfill(FROM_END)
+    assert facts["records_in"] == 0 and facts["tables"] == {"sums": 0}
+    checks = await verify(FROM_END, place.url, say=place.said.append, session=place.spark)
+    assert [check["check"] for check in checks if not check["ok"]] == []
+    await log.close()
+
+
+async def test_where_an_app_began_is_kept(place: Place) -> None:
+    """Also when the process that began ended before its first commit: what came meanwhile is not left out."""
+    log = await place.log()
+    await write(log, from_end.app, [(from_end.clicks, "k", n, n) for n in range(5)])
+    prepared = await prepare(log, from_end.app)
+    ends = await log.ends([Partition("clicks", n) for n in range(2)])
+    [task] = [TaskId(0, p.number) for p, end in ends.items() if end]
+    inputs = prepared.inputs(task)
+    first = await start_positions(log, "from-end", prepared, task, inputs)
+    await write(log, from_end.app, [(from_end.clicks, "k", n, n) for n in range(3)])
+    assert await start_positions(log, "from-end", prepared, task, inputs) == first
+    assert list(first.values()) == [5]
+    await log.close()
+
+
+def test_lines_of_differences() -> None:
+    assert line({"kind": "lost", "partition": 2, "key": 7, "expected": {"a": 1}, "found": None, "times": 3}) == (
+        '  partition 2: key 7: {"a": 1} is not in the log, 3 times'
+    )
+    window = {"kind": "missing", "partition": 0, "key": "a", "start_ms": 0, "end_ms": 60, "expected": 1, "found": None}
+    assert line(window) == '  partition 0: key "a" in the window 0 to 60: expected 1, found nothing'
+
+
+def test_wrong_use(console: Console) -> None:
+    console.pay(("ann", 1))
+    for words, said in (
+        (("--out", "x.csv"), "let the name end with .parquet"),
+        (("--out", "none/x.parquet"), "there is no folder none"),
+        (("--limit", "0"), "--limit"),
+    ):
+        done = console.here("audit", "bank:app", *words)
+        assert done.code == 2 and said in done.err and done.err.count("\n") == 1, done
+    assert audit_command._out(None) is None
+
+
+@pytest.mark.processes
+def test_the_stores_of_running_instances(console: Console, spark: Any) -> None:
+    """Active tasks and standbys, each up to where it is, while they run; nothing is left of the copies."""
+    console.run(*FAST, "--standbys", "1", instances=2)
+    console.pay(*((name, amount) for name in "abcdefgh" for amount in (1, 2)))
+    url = f"sqlite:{console.folder / '.orchestrator/bank.db'}"
+    state = console.folder / ".orchestrator/state/bank"
+
+    def of_bank(log: GroupLog) -> Client:
+        return Client(log, "bank", lambda: credentials_of("bank", url), url)
+
+    async def run() -> dict[str, Any]:
+        wanted = Wanted(stores=Stores(of_bank, state))
+        return await audit(f"{console.folder / 'bank.py'}:app", url, wanted, say=lambda text: None, session=spark)
+
+    async def standbys() -> int:
+        log = await open_sqlite(console.folder / ".orchestrator/bank.db", create=False)
+        client = of_bank(log)
+        try:
+            status = await client.ask(StatusRequest())
+            return sum(len(task["standbys"]) for task in status["tasks"])
+        finally:
+            await client.close()
+            await log.close()
+
+    console.until("standbys", lambda: asyncio.run(standbys()) == 8)
+    facts = asyncio.run(run())
+    assert [check for check in facts["checks"] if not check["ok"]] == [], json.dumps(facts, indent=1)
+    [stores] = [check for check in facts["checks"] if check["check"].startswith("stores of")]
+    assert stores["check"] == "stores of balances: every key of 16" and stores["found"] == 16
+    assert not list(state.glob("*/.copies/*"))
