@@ -185,21 +185,28 @@ def load_scope(root: Path, manifest: SnapshotManifest, scope: str) -> ScopeManif
     return found
 
 
-def newest(
+def fitting(
     root: Path, application: str, log_id: str, partitions: Mapping[str, int], *, base: str = ""
-) -> SnapshotManifest | None:
-    """The newest snapshot of this application in this log whose changelogs have these partition counts.
+) -> list[SnapshotManifest]:
+    """The snapshots of this application in this log whose changelogs have these partition counts, the newest first.
 
     Of those that are bases only the one called `base` counts.
     """
-    fitting = [
+    found = [
         one
         for one in listing(root)[0]
         if (one.application, one.log_id) == (application, log_id)
         and (not one.base or one.snapshot == base)
         and all(partitions.get(topic) == count for topic, count in one.partitions.items())
     ]
-    return fitting[-1] if fitting else None
+    return found[::-1]
+
+
+def newest(
+    root: Path, application: str, log_id: str, partitions: Mapping[str, int], *, base: str = ""
+) -> SnapshotManifest | None:
+    """The first of those that are `fitting`."""
+    return next(iter(fitting(root, application, log_id, partitions, base=base)), None)
 
 
 def prune(root: Path, keep: int, *, protected: Iterable[str] = ()) -> list[str]:

@@ -25,6 +25,8 @@ from state.store.rocksdb import RocksDbStore, explain, options
 
 FILE_BYTES = 256 << 20
 PIECE_BYTES = 1 << 20
+READ_BYTES_S, REPLAYED_S = 200 << 20, 300_000  # measured: files with their sums, records of a changelog
+WORTH_S = 0.1
 
 
 class Origin(NamedTuple):
@@ -125,6 +127,29 @@ class _FileWriter:
 
 
 # ------------------------------------------------------------------ using
+
+
+class Estimate(NamedTuple):
+    """About how many seconds a restore takes from a snapshot and what follows it, and from the changelog alone. Positions are
+    taken for records, so a changelog that was compacted much is cheaper than this says."""
+
+    snapshot_s: float
+    replay_s: float
+
+    @property
+    def replay_is_cheaper(self) -> bool:
+        """By so much that it is worth it: what a snapshot has is checked, a long replay may meet a compaction."""
+        return self.snapshot_s > self.replay_s + WORTH_S
+
+    def __str__(self) -> str:
+        return f"about {self.snapshot_s:.1f} s, and {self.replay_s:.1f} s from the changelog alone"
+
+
+def estimate(table: TableManifest, start: int, end: int) -> Estimate:
+    """Of a table whose changelog lies from `start` to `end`."""
+    size = sum(file.bytes for file in table.files)
+    tail = max(0, end - max(table.offset, start))
+    return Estimate(size / READ_BYTES_S + tail / REPLAYED_S, max(0, end - start) / REPLAYED_S)
 
 
 def problem(

@@ -22,7 +22,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "topics": ("workers.commands.topics:run", "topics of an app: list, create, grow, how long they are kept, rights"),
     "reset": ("workers.commands.reset:run", "let an app begin anew: positions, tables and state go"),
     "log": ("workers.commands.log:run", "copy an embedded log while it is used; move an app to another log"),
-    "snapshot": ("workers.commands.snapshot:run", "list, verify or prune snapshots"),
+    "snapshot": (
+        "workers.commands.snapshot:run",
+        "take a snapshot of an app that runs; list, verify or prune snapshots",
+    ),
     "broker": ("workers.commands.broker:run", "start and stop a Kafka broker for development"),
     "query": ("workers.commands.query:run", "read a key of a table"),
     "board": ("workers.commands.board:run", "print a Grafana board of the metrics"),
@@ -45,6 +48,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "completion": ("orchestrator.cli.completion:run", "print a script that completes commands in a shell"),
     "assign": ("orchestrator.cli.assign:run", "compute a partition assignment from a description"),
 }
+
+# What a command of workers does on Spark: called with its arguments; returns the exit code.
+JOBS = {"snapshot": "pipeline.spark.snapshotting:run"}
 
 # Who hosts the instances of `run --on WHERE`: called with their spec, how many, and --master; returns the exit code.
 HOSTS = {"spark": "pipeline.spark.hosting:run_fleet"}

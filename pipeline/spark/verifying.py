@@ -125,7 +125,7 @@ async def audit(
             *(app_ref, prepared, log_url, log.log_id, moment.until, chosen, wanted.memory_bytes, wanted.shape),
             begins=moment.begins,
         )
-        async with spark(session, f"audit {app.id}", master) as spark_, _stores(log, prepared, wanted.stores) as stores:
+        async with _stores(log, prepared, wanted.stores) as stores, spark(session, f"audit {app.id}", master) as spark_:
             with tempfile.TemporaryDirectory(prefix="stream-orchestrator-audit-") as work:
                 engine = Engine(spark_, inputs, Path(work) / "work", None, wall_ms())
                 computed = await in_thread(spark_, engine.run, say)

@@ -33,6 +33,7 @@ SPARK_READS = "tests/kafka/test_security.py::test_spark_reads_with_the_file"
 SPARK = "tests/spark/test_commands.py::"
 MASTER = f"{SPARK}test_the_master_that_was_named"
 SNAPSHOTS = "tests/spark/test_snapshot_only.py::"
+AUDIT = "tests/spark/test_audit.py::test_the_stores_of_running_instances"
 
 RUN: dict[str, tuple[str, ...]] = {
     "log": (KAFKA,),
@@ -95,7 +96,7 @@ OTHERS: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {
     ("log", (*ASKING, "consume", "topics", "produce", "secret")): (EVERY,),
     ("kafka-config", ("history",)): (),  # part of the place; it opens no log
     ("kafka-config", (*ASKING, "consume", "topics", "produce", "secret")): (SECURITY,),
-    ("kafka-config", ("backfill", "verify")): (SPARK_READS,),
+    ("kafka-config", ("backfill", "verify", "audit")): (SPARK_READS,),
     ("log", ("backfill", "verify")): (f"{SPARK}test_backfill_then_verify_with_java_from_the_wheel",),
     ("secret-file", (*ASKING, "secret")): (EVERY,),
     **{(name, ASKING): (EVERY, TLS) for name in ("tls-cert", "tls-key", "tls-ca")},
@@ -112,8 +113,11 @@ OTHERS: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {
     ("snapshots", ("snapshot",)): ("tests/cli/test_snapshot_command.py::test_listed_verified_and_pruned",),
     ("snapshots", ("backfill",)): (f"{SPARK}test_backfill_then_verify_with_java_from_the_wheel",),
     ("snapshots", ("verify",)): (f"{SNAPSHOTS}test_verify_compares_with_the_snapshot_and_what_came_after",),
-    ("master", ("backfill", "verify")): (MASTER,),
-    ("task-memory", ("backfill", "verify")): (f"{SPARK}test_backfill_then_verify_with_java_from_the_wheel",),
+    ("master", ("backfill", "verify", "audit")): (MASTER,),
+    ("task-memory", ("backfill", "verify", "audit")): (f"{SPARK}test_backfill_then_verify_with_java_from_the_wheel",),
+    ("snapshots", ("audit",)): (f"{SPARK}test_backfill_then_verify_with_java_from_the_wheel",),
+    ("state-dir", ("audit",)): (f"{SPARK}test_backfill_then_verify_with_java_from_the_wheel",),
+    **{(name, ("audit",)): (AUDIT,) for name in ("secret-file", "tls-cert", "tls-key", "tls-ca", "log")},
 }
 SEEN = {
     **{(setting, "run"): tests for setting, tests in RUN.items()},

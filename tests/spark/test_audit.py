@@ -240,3 +240,13 @@ def test_the_stores_of_running_instances(console: Console, spark: Any) -> None:
     [stores] = [check for check in facts["checks"] if check["check"].startswith("stores of")]
     assert stores["check"] == "stores of balances: every key of 16" and stores["found"] == 16
     assert not list(state.glob("*/.copies/*"))
+
+    for flags, said in (
+        (("--log", "sqlite:none.db"), "none.db"),
+        (("--secret-file", "none"), "there is no secret at none"),
+        (("--tls-cert", "a.pem"), "--tls-cert and --tls-key go together"),
+        (("--tls-key", "a.pem"), "--tls-cert and --tls-key go together"),
+        (("--tls-ca", "a.pem"), "--tls-ca a.pem cannot be read"),
+    ):
+        done = console.here("audit", "bank:app", *flags)
+        assert done.code == 2 and said in done.err and done.err.count("\n") == 1, (flags, done)

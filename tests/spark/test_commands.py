@@ -10,12 +10,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from orchestrator.errors import WrongUse
 from pipeline.spark import commands, java
 from state.log.protocol import NewRecord
 from state.log.sqlite import open_sqlite
+from state.store.rocksdb import RocksDbStore
 from tests.cli.console import Console
 from tests.spark import sample
 from tests.spark.test_backfill import records, write
@@ -76,10 +78,22 @@ async def test_backfill_then_verify_with_java_from_the_wheel(tmp_path: Path) -> 
     checks = json.loads(verified.stdout)["checks"]
     assert all({"check", "expected", "found", "ok"} <= set(check) for check in checks)
     assert [check["check"] for check in checks if not check["ok"]] == ["table totals: every key"]
+
+    store = RocksDbStore(tmp_path / "state/sample/i1/0_0/shops", stamp={"log_id": log.log_id})
+    store.write({b'["south",1]': b"\0" * 8}, 0)
+    store.close()
+    out = tmp_path / "all.parquet"
+    where = ("--state-dir", str(tmp_path / "state"), "--snapshots", str(tmp_path / "snapshots"))
+    audited = orchestrator(tmp_path, "audit", APP, *small, *where, "--limit", "1", "--out", str(out), PATH=path)
+    assert audited.returncode == 1, audited.stdout + audited.stderr
+    lines = audited.stdout.splitlines()
+    assert "table totals: every key: 1 difference" in lines and "2 differences in" in lines[-1]
+    assert '  0_0 on i1 (on disk): key ["south", 1]: expected nothing, found 0' in lines
+    assert len(pq.read_table(out)) == 2
     await log.close()
 
 
-@pytest.mark.parametrize("how", ["backfill by a file", "verify by a variable", "run by a flag"])
+@pytest.mark.parametrize("how", ["backfill by a file", "verify by a variable", "audit by a variable", "run by a flag"])
 def test_the_master_that_was_named(how: str, console: Console) -> None:
     """Spark is asked for it. There is no cluster behind it, and Spark says so of the kind of cluster that was named."""
     console.pay(("ann", 1))

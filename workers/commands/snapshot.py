@@ -1,4 +1,4 @@
-"""`orchestrator snapshot list|verify|prune`: what lies in a folder of snapshots.
+"""`orchestrator snapshot APP`, taken on Spark, and `list|verify|prune`: what lies in a folder of snapshots.
 
 One rule: only the files of the folder are looked at, and a snapshot that changelogs go on from is never removed.
 """
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.arguments import Parser, checked
+from orchestrator.cli.commands import JOBS, place_called
 from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.setting import whole_number
 from state import manifest, snapshot
@@ -25,8 +26,13 @@ class SnapshotDamaged(OrchestratorError):
 
 def run(argv: list[str]) -> int:
     """Runs `orchestrator snapshot`; its exit code. Raises WrongUse."""
-    parser = Parser("snapshot", "List the snapshots of a folder, verify all their files, or remove the older ones.")
-    parser.add_argument("action", metavar="list|verify|prune", choices=ACTIONS)
+    if argv and not argv[0].startswith("-") and argv[0] not in ACTIONS:
+        return int(place_called(JOBS["snapshot"])(argv))
+    parser = Parser(
+        "snapshot",
+        "Take a snapshot of APP's tables while it runs; or list the snapshots of a folder, verify their files, remove the older.",
+    )
+    parser.add_argument("action", metavar="APP|list|verify|prune", choices=ACTIONS)
     parser.add_argument("name", nargs="?", metavar="SNAPSHOT", help="verify: that one alone")
     parser.setting("snapshots", default=".orchestrator/snapshots", help="the folder")
     parser.add_argument("--keep", type=checked(whole_number), metavar="N", help="prune: how many stay, the newest")

@@ -34,12 +34,14 @@ OnRead = Callable[[int, int], Awaitable[None]]  # of a piece of a snapshot: its 
 
 @dataclass(slots=True)
 class Opened:
-    """An open store: where it came from ("disk", "snapshot", "empty") and at which position."""
+    """An open store: where it came from ("disk", "snapshot", "empty") and at which position; `how`: from which snapshot, or why
+    from the changelog alone where there was one, with the times that either was expected to take."""
 
     store: Store
     partition: Partition
     source: str
     position: int
+    how: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,23 +118,23 @@ class StoreOpener:
         if store.offset > 0:
             return Opened(store, change.partition, "disk", store.offset)
         try:
-            why = await self._from_snapshot(store, change, read)
-            if why and change.base is not None:
+            is_filled, why = await self._from_snapshot(store, change, read)
+            if not is_filled and change.base is not None:
                 raise base.missing(
                     f"{change.task}, table {change.table}: the changelog {change.partition}", change.base, why
                 )
         except BaseException:
             await asyncio.to_thread(self._give_back, store, change)
             raise
-        if not why:
-            return Opened(store, change.partition, "snapshot", store.offset)
+        if is_filled:
+            return Opened(store, change.partition, "snapshot", store.offset, why)
         if change.start > 0:
             log.warning(
                 "%s, table %s: its changelog %s begins at %d; what was removed before that is missing",
                 *(change.task, change.table, change.partition, change.start),
             )
             await asyncio.to_thread(store.write, {}, change.start, is_whole=False)
-        return Opened(store, change.partition, "empty", store.offset)
+        return Opened(store, change.partition, "empty", store.offset, why)
 
     def _from_disk(self, change: _Changelog) -> Store:
         """What lies on disk, or an empty store in place of what may not be trusted."""
@@ -197,50 +199,52 @@ class StoreOpener:
     def _topic_id(self, change: _Changelog) -> str:
         return self._prepared.topics[change.partition.topic].topic_id
 
-    async def _from_snapshot(self, store: Store, change: _Changelog, read: OnRead | None) -> str:
-        """Fill an empty store from the newest snapshot that may be used; "", or why there is none."""
+    async def _from_snapshot(self, store: Store, change: _Changelog, read: OnRead | None) -> tuple[bool, str]:
+        """Fill an empty store from the newest snapshot that may be used, where that is cheaper than a replay: whether that was
+        done, and from which, or why not."""
         if self._snapshots is None:
-            return "no folder of snapshots is named"
+            return False, "no folder of snapshots is named"
         why = f"it is not in {self._snapshots}"
         for found in await asyncio.to_thread(self._candidates, self._snapshots, change):
-            problem = await self._ingest(store, change, self._snapshots, found, read)
-            if problem is None:
-                store.mark(history.STAMP, self._past.id)
-                return ""
-            log.warning("%s, table %s: snapshot %s is not used: %s", change.task, change.table, found.snapshot, problem)
-            why = problem
-        return why
+            what = f"snapshot {found.snapshot}"
+            try:
+                described = await asyncio.to_thread(self._described, self._snapshots, change, found)
+                cost = snapshot.estimate(described, change.start, change.end)
+                if cost.replay_is_cheaper and change.base is None and change.start == 0:
+                    log.info("%s, table %s: replayed; %s takes %s", change.task, change.table, what, cost)
+                    return False, f"{what} takes {cost}"
+                await self._ingest(store, change, self._snapshots / found.snapshot, described, read)
+            except SnapshotUnusable as error:
+                log.warning("%s, table %s: %s is not used: %s", change.task, change.table, what, error)
+                why = str(error)
+                continue
+            log.info("%s, table %s: restored from %s: %s", change.task, change.table, what, cost)
+            store.mark(history.STAMP, self._past.id)
+            return True, f"{what}: {cost}"
+        return False, why
 
     def _candidates(self, root: Path, change: _Changelog) -> list[SnapshotManifest]:
-        """The newest snapshot that fits, and the base where that is another."""
+        """The snapshots that fit, the newest first."""
         if not root.is_dir():
             return []
         counts: Mapping[str, int] = self._prepared.counts()
         name = "" if change.base is None else change.base.snapshot
-        newest = manifest.newest(root, self._prepared.app.id, self._log.log_id, counts, base=name)
-        found = [] if newest is None else [newest]
-        if newest is not None and name not in ("", newest.snapshot):
-            found += [one for one in manifest.listing(root)[0] if one.snapshot == name]
+        found = manifest.fitting(root, self._prepared.app.id, self._log.log_id, counts, base=name)
         return [one for one in found if str(change.task) in one.scopes]
 
     async def _ingest(
-        self, store: Store, change: _Changelog, root: Path, found: SnapshotManifest, read: OnRead | None
-    ) -> str | None:
-        """Fill an empty store from a snapshot; what is wrong with it where it cannot be used. A thread reads one piece at a
-        time and waits for none: a copy that keeps to its budget holds up no other task of the worker."""
+        self, store: Store, change: _Changelog, made: Path, described: TableManifest, read: OnRead | None
+    ) -> None:
+        """Fill an empty store from a snapshot. A thread reads one piece at a time and waits for none: a copy that keeps to its
+        budget holds up no other task of the worker. Raises SnapshotUnusable."""
         if not isinstance(store, TakesFiles):
-            return "only a store on disk takes files"
-        folder = root / found.snapshot / str(change.task)
-        try:
-            described = await asyncio.to_thread(self._described, root, change, found)
-            pieces = snapshot.verified(folder, described.files)
-            while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
-                if read is not None:
-                    await read(piece.bytes, int(described.offset * piece.share))
-            await asyncio.to_thread(snapshot.take, store, folder, described)
-        except SnapshotUnusable as error:
-            return str(error)
-        return None
+            raise SnapshotUnusable("only a store on disk takes files")
+        folder = made / str(change.task)
+        pieces = snapshot.verified(folder, described.files)
+        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+            if read is not None:
+                await read(piece.bytes, int(described.offset * piece.share))
+        await asyncio.to_thread(snapshot.take, store, folder, described)
 
     def _described(self, root: Path, change: _Changelog, found: SnapshotManifest) -> TableManifest:
         """What a snapshot has of the table. Raises SnapshotUnusable where it may not be used for this changelog."""

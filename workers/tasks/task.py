@@ -326,6 +326,7 @@ class TaskRun:
             task=self.scope,
             epoch=self.epoch,
             source="+".join(sources),
+            how={table: opened.how for table, opened in self.stores.items() if opened.how},
             restored_from=self.restored_from,
             position=self.position(),
             opened_ms=monotonic_ms() - self.opened_ms,

@@ -1,0 +1,177 @@
+"""Snapshots of an app that runs: whole, behind the one before, and what a restore does with several of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.spark.snapshotting import take
+from pipeline.values.partitioner import partition_of
+from state import manifest, snapshot
+from state.directory import StateDirectory
+from state.log.protocol import GroupLog, NewRecord, Partition
+from state.manifest import FileSum, TableManifest
+from state.store.rocksdb import RocksDbStore
+from tests.cli.console import Console
+from tests.spark import tallies
+from tests.spark.test_audit import FAST, TALLIES, marks
+from tests.spark.test_backfill import ROOT, Place, write
+from workers.commands.consume import read_all
+from workers.prepare import prepare
+from workers.tasks.stores import Opened, StoreOpener
+
+pytestmark = pytest.mark.spark
+CHANGELOG = tallies.sums.changelog
+
+
+@pytest.fixture(autouse=True)
+def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
+def place(tmp_path: Path, spark: Any) -> Place:
+    return Place(tmp_path, spark)
+
+
+async def begun(place: Place) -> GroupLog:
+    log = await place.log()
+    await write(log, tallies.app, marks(40))
+    await place.backfill(TALLIES)
+    return log
+
+
+async def change(log: GroupLog, key: bytes, value: bytes | None) -> None:
+    await log.append({Partition(CHANGELOG, partition_of(key, 2)): [NewRecord(key, value, 1)]})
+
+
+async def taken(place: Place) -> Any:
+    return await take("tallies", place.url, place.folder / "taken", session=place.spark)
+
+
+async def stored(place: Place, log: GroupLog, name: str) -> dict[bytes, bytes]:
+    """What a restore has of a snapshot; its offsets are those of the changelog."""
+    root = place.folder / "taken"
+    found = snapshot.verify(root, name)
+    values: dict[bytes, bytes] = {}
+    for scope in found.scopes:
+        [table] = manifest.load_scope(root, found, scope).tables
+        store = RocksDbStore(place.folder / "stores" / name / scope, stamp={})
+        snapshot.ingest(store, root / name / scope, table)
+        values |= dict(store.range(None, None))
+        where = Partition(CHANGELOG, int(scope.partition("_")[2]))
+        assert table.offset == (await log.ends([where]))[where]
+        store.close()
+    return values
+
+
+async def in_changelog(log: GroupLog) -> dict[bytes, bytes]:
+    values: dict[bytes, bytes | None] = {}
+    for _, record in await read_all(log, CHANGELOG):
+        values[record.key or b""] = record.value
+    return {key: value for key, value in values.items() if value is not None}
+
+
+async def opened(place: Place, log: GroupLog, name: str) -> Opened:
+    """The store of m1's task, as an instance without state opens it."""
+    prepared = await prepare(log, tallies.app)
+    directory = StateDirectory(place.folder / name, "tallies", "i1")
+    task = next(one.id for one in prepared.tasks() if one.id.partition == partition_of(b"m1", 2))
+    with directory.lock(str(task)):
+        found = (await StoreOpener(log, prepared, directory, str(place.folder / "taken")).open(task))["sums"]
+        found.store.close()
+    return found
+
+
+async def test_whole_and_then_behind_the_one_before(place: Place) -> None:
+    log = await begun(place)
+    first = await taken(place)
+    assert first["behind"] == [] and first["records"] == 2 and first["linked"] == 0
+    assert await stored(place, log, first["snapshot"]) == await in_changelog(log)
+
+    await change(log, b"m1", None)
+    await change(log, b"m1-new", b"\0" * 8)
+    same = partition_of(b"m1", 2) == partition_of(b"m1-new", 2)
+    second = await taken(place)
+    assert (second["behind"], second["records"]) == ([first["snapshot"]], 2)
+    assert second["linked"] == (1 if same else 0)
+    found = await stored(place, log, second["snapshot"])
+    assert found == await in_changelog(log) and b"m1" not in found and b"m1-new" in found
+
+    third = await taken(place)
+    assert (third["records"], third["linked"]) == (0, 2)
+    assert manifest.prune(place.folder / "taken", 1) == [first["snapshot"], second["snapshot"]]
+    assert await stored(place, log, third["snapshot"]) == found  # its files are its own
+    await log.close()
+
+
+async def test_a_damaged_newest_snapshot_hides_no_older_one(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    log = await begun(place)
+    first = await taken(place)
+    await change(log, b"m1", (7).to_bytes(8, "big"))
+    second = await taken(place)
+    for path in (place.folder / "taken" / second["snapshot"]).rglob("*.sst"):
+        path.write_bytes(path.read_bytes()[:-1] + b"!")
+    found = await opened(place, log, "state")
+    assert found.source == "snapshot" and found.how.startswith(f"snapshot {first['snapshot']}: about 0.0 s"), found
+    assert f"snapshot {second['snapshot']} is not used" in caplog.text
+    third = await taken(place)
+    assert third["behind"] == [first["snapshot"]]
+    assert await stored(place, log, third["snapshot"]) == await in_changelog(log)
+    await log.close()
+
+
+async def test_the_cheaper_way_is_taken_and_named(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = await begun(place)
+    facts = await taken(place)
+    monkeypatch.setattr(snapshot, "READ_BYTES_S", 100)  # a disk of a hundred bytes a second
+    found = await opened(place, log, "state")
+    assert found.source == "empty" and found.how.startswith(f"snapshot {facts['snapshot']} takes about "), found
+    assert found.how.endswith("and 0.0 s from the changelog alone")
+    await log.close()
+
+
+def test_estimates() -> None:
+    table = TableManifest("t", "c", "id", 900_000, 10, (FileSum("a", 100 << 20, ""), FileSum("b", 100 << 20, "")))
+    long, short = snapshot.estimate(table, 0, 1_200_000), snapshot.estimate(table, 890_000, 900_000)
+    assert (long.snapshot_s, long.replay_s) == (2.0, 4.0) and not long.replay_is_cheaper
+    assert short.replay_is_cheaper and round(short.replay_s, 3) == 0.033
+
+
+def test_wrong_use(console: Console) -> None:
+    done = console.here("snapshot", "bank", "--log", "sqlite:none.db")
+    assert done.code == 2 and "none.db: check the path" in done.err and done.err.count("\n") == 1
+    console.pay(("ann", 1))
+    done = console.here("snapshot", "other")
+    assert done.code == 2 and done.err.count("\n") == 1, done
+
+
+@pytest.mark.processes
+def test_while_the_app_runs(console: Console, spark: Any) -> None:
+    """Taken beside running instances; others restore from it what they have not, and go on."""
+    fleet = console.run(*FAST, "--snapshots", "snapshots")
+    console.pay(*((name, 3) for name in "abcdef"))
+    assert console.here("query", "bank", "balances", "a").out.strip() == "3"
+    url = f"sqlite:{console.folder / '.orchestrator/bank.db'}"
+    facts = asyncio.run(take("bank", url, console.folder / "snapshots", session=spark))
+    assert facts["tasks"] == 8 and facts["entries"] == 6
+    console.pay(("a", 4))
+    assert console.here("query", "bank", "balances", "a").out.strip() == "7"
+    fleet.terminate()
+    assert console.end(fleet) == 0
+    shutil.rmtree(console.folder / ".orchestrator/state")
+    console.run(*FAST, "--snapshots", "snapshots")
+    assert {name: console.here("query", "bank", "balances", name).out.strip() for name in "abf"} == {
+        "a": "7",
+        "b": "3",
+        "f": "3",
+    }
+    [journal] = (console.folder / ".orchestrator/state").rglob("journal.jsonl")
+    rows = [json.loads(row) for row in journal.read_text().splitlines()]
+    restored = [row["how"] for row in rows if row["what"] == "started" and row["source"] == "snapshot"]
+    assert restored and all(facts["snapshot"] in how["balances"] for how in restored)
