@@ -63,7 +63,7 @@ async def copies(
     the application on this machine, whose tasks are locked meanwhile."""
     if client is not None and await is_looked_after(log, prepared.app.id):
         name = secrets.token_hex(6)
-        made, folders, problems = await _of_group(client, name)
+        made, folders, problems = await made_by_group(client, name)
         try:
             yield _described(made, log.log_id, problems), problems
         finally:
@@ -84,7 +84,8 @@ async def copies(
         yield _described(found, log.log_id, problems), problems
 
 
-async def _of_group(client: Client, name: str) -> tuple[list[Copy], set[Path], list[str]]:
+async def made_by_group(client: Client, name: str) -> tuple[list[Copy], set[Path], list[str]]:
+    """Copies that the instances made, their folders, and a sentence for each that cannot be read here."""
     found: list[Copy] = []
     folders: set[Path] = set()
     problems: list[str] = []

@@ -1,6 +1,7 @@
-"""A PySpark data source over the log: `spark.read.format("orchestrator-log")`.
+"""A PySpark data source over the log: `spark.read.format("orchestrator.log")`, after `orchestrator.spark.register(spark)`.
 
-Options: `log` (a log URL), `topics` (names, comma-separated), `until` (JSON, "topic-partition" -> position; by default
+Options: `log` (a log URL), `topics` (names, comma-separated), `app` (its id, or MODULE:APP: key and value of one topic get the types that
+the app defines), `until` (JSON, "topic-partition" -> position; by default
 the ends when the query is planned). One Spark partition a topic partition. `order_ms` is the running maximum of the
 timestamps of its partition: sorting by it merges partitions exactly as a task does, by the smallest timestamp among
 their heads. `headers` are MessagePack pairs, null for a record without any.
@@ -17,23 +18,26 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from orchestrator.errors import WrongUse
 from pipeline.spark.rows import packed
+from pipeline.spark.typed import Column, column
 from state.errors import StateError, UnknownTopic
 from state.log.batches import decode
 from state.log.protocol import Log, Partition, StoredRecord
+from workers.fleet.client import application_of, description
 from workers.log.logs import open_log
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = (
     "topic string, partition int, offset bigint, timestamp_ms bigint, order_ms bigint, key binary, value binary, "
     "headers binary"
 )
-NAME = "orchestrator-log"
+NAME = "orchestrator.log"
 POLL_BYTES = 4 << 20
 NOTHING: Mapping[str, int] = MappingProxyType({})
 
@@ -54,7 +58,11 @@ class LogSource(DataSource):
         return NAME
 
     def schema(self) -> str:
-        return SCHEMA
+        found = asyncio.run(_types(dict(self.options)))
+        if found is None:
+            return SCHEMA
+        typed = {f"{name} binary": f"{name} {one.ddl}" for name, one in found.items()}
+        return ", ".join(typed.get(column, column) for column in SCHEMA.split(", "))
 
     def reader(self, schema: Any) -> LogReader:
         return LogReader(dict(self.options))
@@ -67,13 +75,45 @@ class LogReader(DataSourceReader):
         self._url = options["log"]
         self._topics = [name for name in options["topics"].split(",") if name]
         self._until = json.loads(options.get("until", "null"))
+        self._types = asyncio.run(_types(options))
 
     def partitions(self) -> list[Slice]:
         return asyncio.run(_plan(self._url, self._topics, self._until))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Slice)
-        return read(self._url, partition)
+        for batch in read(self._url, partition):
+            yield batch if self._types is None else _typed(batch, self._types)
+
+
+async def _types(options: Mapping[str, str]) -> dict[str, Column] | None:
+    """The columns `key` and `value` as an app defines them; None where no app is named. Raises WrongUse."""
+    if "app" not in options:
+        return None
+    topics = [name for name in options["topics"].split(",") if name]
+    log = await open_log(options["log"], create=False)
+    try:
+        described = await description(log, application_of(options["app"]))
+    finally:
+        await log.close()
+    plain = {
+        table["changelog_topic"]: table
+        for table in described["tables"].values()
+        if "form" not in table and table["expire_ms"] is None  # others keep times beside their values
+    }
+    facts = {**described["topics"], **plain}.get(topics[0]) if len(topics) == 1 else None
+    if facts is None:
+        known = ", ".join(sorted({**described["topics"], **plain}))
+        raise WrongUse(f"with app, topics names one topic of '{described['id']}': {known}")
+    return {"key": column(facts["key_codec"]), "value": column(facts["value_codec"], facts.get("schema"))}
+
+
+def _typed(batch: pa.RecordBatch, types: Mapping[str, Column]) -> pa.RecordBatch:
+    for name, one in types.items():
+        cells = [one.value(data) for data in batch.column(name).to_pylist()]
+        at = batch.schema.get_field_index(name)
+        batch = batch.set_column(at, name, pa.array(cells, one.arrow))
+    return batch
 
 
 def log_frame(
@@ -163,8 +203,6 @@ async def _rows(url: str, part: Slice) -> AsyncGenerator[list[StoredRecord], Non
 
 def _batch(part: Slice, records: list[StoredRecord], latest: int | None) -> tuple[pa.RecordBatch, int]:
     """Rows of consecutive records; `latest` is the running maximum before them, and after them."""
-    import pyarrow as pa
-
     running = records[0].timestamp_ms if latest is None else latest
     order: list[int] = []
     for record in records:

@@ -1,0 +1,69 @@
+"""What a program with a Spark session of its own uses: data sources for SQL, and a backfill from DataFrames.
+
+One rule: the session is the caller's: nothing of it is changed but what is registered, and it is not stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.errors import WrongUse
+from pipeline.files.shape import shape_of
+from pipeline.spark.backfill import backfill as run_backfill
+from pipeline.spark.session import failure
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def register(session: SparkSession) -> None:
+    """Makes `orchestrator.state` and `orchestrator.log` formats of this session, for `spark.read` and for SQL."""
+    from pipeline.spark.log_source import LogSource
+    from pipeline.spark.state_source import StateSource
+
+    for source in (StateSource, LogSource):
+        session.dataSource.register(source)
+
+
+def backfill(
+    app: str,
+    history: Mapping[str, DataFrame],
+    *,
+    log: str,
+    snapshots: str | Path,
+    key: str | None = None,
+    value: str | None = None,
+    timestamp: str | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """Computes the tables and outputs of an app (MODULE:APP) from DataFrames, by topic, and what is in the log; returns the facts of
+    `orchestrator backfill --json`. The columns are those of history files: key, value, timestamp_ms, headers, offset, or what
+    `key`, `value` and `timestamp` name. Not to be called on an event loop. Raises WrongUse, RefusedBySafety, SparkFailed."""
+    frames = list(history.values())
+    if not frames:
+        raise WrongUse("a backfill from DataFrames needs at least one, by the name of its topic")
+    session = frames[0].sparkSession
+    folder = Path(tempfile.mkdtemp(prefix="stream-orchestrator-history-"))
+    try:
+        named = {topic: [str(kept(frame, folder / str(n)))] for n, (topic, frame) in enumerate(history.items())}
+        shape = shape_of(key, value, timestamp)
+        running = run_backfill(
+            app, log, Path(snapshots), history=named, shape=shape, session=session, **{"say": print, **more}
+        )
+        return asyncio.run(running)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def kept(frame: DataFrame, folder: Path) -> Path:
+    """The rows in Parquet files, written by the executors; returns the pattern that names them. Raises SparkFailed."""
+    try:
+        frame.write.parquet(str(folder))
+    except Exception as error:
+        raise failure(frame.sparkSession, error) from error
+    return folder / "*.parquet"

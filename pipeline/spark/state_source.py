@@ -1,0 +1,303 @@
+"""A PySpark data source over tables: `spark.read.format("orchestrator.state")`, after `orchestrator.spark.register(spark)`.
+
+Options: `app` (its id, or MODULE:APP), `log` (a log URL), `table`; `of`: "changelog" (the default: the table as the log has it),
+"snapshot" (of the folder `snapshots`, the newest, or the one called `snapshot`) or "stores" (what the running instances have, or
+what lies in the folder `state`). `key` reads one key alone, from the one task that has it, `task` one task (or several, with commas).
+One Spark partition a task. Columns: task, partition, key, start_ms and end_ms of windows, value, typed as the app defines them.
+One rule: predicates come as options. Spark keeps a filter that it pushed into a relation for the next query of the same one,
+whose answer would lack rows; with options each `load()` says what it reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from orchestrator.errors import WrongUse
+from pipeline.errors import CodecError
+from pipeline.spark.engine import MEMORY_BYTES
+from pipeline.spark.live_stores import Copy, made_by_group
+from pipeline.spark.log_source import Slice, read
+from pipeline.spark.rows import FLUSH_ROWS
+from pipeline.spark.task_state import TaskState
+from pipeline.spark.typed import Column, column
+from pipeline.tables import expiry
+from pipeline.time.stored_form import StoredForm, StoredRow
+from pipeline.values.json_values import from_text
+from pipeline.values.partitioner import partition_of
+from state import manifest, snapshot
+from state.errors import SnapshotUnusable, StateError
+from state.log import base
+from state.log.protocol import GroupLog, Partition
+from state.store.rocksdb import pairs_on_disk, peek
+from workers.connection.credentials import credentials_of
+from workers.fleet.client import Client, application_of, description
+from workers.fleet.presence import is_looked_after
+from workers.log.logs import open_log
+
+NAME = "orchestrator.state"
+KINDS = ("changelog", "snapshot", "stores")
+Pairs = Iterator[tuple[bytes, bytes]]
+
+
+class Facts(NamedTuple):
+    """What is read: the description of the table, and the bytes of the key (None: all keys)."""
+
+    facts: dict[str, Any]
+    form: StoredForm
+    key: bytes | None
+    columns: tuple[Column, Column]
+
+    @property
+    def schema(self) -> list[tuple[str, str, Any]]:
+        """(name, type in Spark, type in Arrow)."""
+        bounds = ("start_ms", "end_ms") if self.form.is_windowed else ()
+        return [
+            ("task", "string", pa.string()),
+            ("partition", "int", pa.int32()),
+            ("key", self.columns[0].ddl, self.columns[0].arrow),
+            *((name, "bigint", pa.int64()) for name in bounds),
+            ("value", self.columns[1].ddl, self.columns[1].arrow),
+        ]
+
+
+class TaskPart(InputPartition):
+    """A task's table: in a store (`path`), in a snapshot (`root`, `name`), or a changelog (`end`) behind what `name` has of it."""
+
+    def __init__(
+        self, task: str, *, path: str = "", root: str = "", name: str = "", start: int = 0, end: int = -1
+    ) -> None:
+        super().__init__(task)
+        self.task, self.path, self.root, self.name, self.start, self.end = task, path, root, name, start, end
+
+    @property
+    def number(self) -> int:
+        return int(self.task.partition("_")[2])
+
+
+class StateSource(DataSource):
+    """See the module text."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        facts = asyncio.run(_facts(dict(self.options)))
+        return ", ".join(f"{name} {ddl}" for name, ddl, _ in facts.schema)
+
+    def reader(self, schema: Any) -> StateReader:
+        return StateReader(dict(self.options))
+
+
+class StateReader(DataSourceReader):
+    """Plans on the driver, reads on the executors."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._options = options
+        self._facts = asyncio.run(_facts(options))
+
+    def partitions(self) -> list[TaskPart]:
+        return asyncio.run(_plan(self._options, self._facts))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, TaskPart)
+        found = self._facts
+        schema = pa.schema([(name, arrow) for name, _, arrow in found.schema])
+        with ExitStack() as stack:
+            rows = _rows(found, _pairs(self._options, found, partition, stack))
+            while part := list(islice(rows, FLUSH_ROWS)):
+                yield pa.RecordBatch.from_pylist([_cells(found, partition, row) for row in part], schema=schema)
+
+
+# ---------------------------------------------------------------- what is asked for
+
+
+def _option(options: Mapping[str, str], name: str) -> str:
+    try:
+        return options[name]
+    except KeyError:
+        raise WrongUse(f'{NAME} needs .option("{name}", ...)') from None
+
+
+async def _facts(options: Mapping[str, str]) -> Facts:
+    """Raises WrongUse."""
+    if options.get("of", "changelog") not in KINDS:
+        raise WrongUse(f"of '{options['of']}': write {', '.join(KINDS)}")
+    application, table = application_of(_option(options, "app")), _option(options, "table")
+    log = await open_log(_option(options, "log"), create=False)
+    try:
+        described = await description(log, application)
+    finally:
+        await log.close()
+    facts = described["tables"].get(table)
+    if facts is None:
+        known = ", ".join(sorted(described["tables"])) or "none"
+        raise WrongUse(f"'{application}' has no table '{table}'; it has {known}")
+    form = StoredForm(facts)
+    if not form.is_readable:
+        raise WrongUse(f"'{table}' holds what a join keeps for itself ({form.kind}); read the tables that it joins")
+    try:
+        key = from_text(facts["key_codec"], options["key"]) if "key" in options else None
+    except CodecError as error:
+        raise WrongUse(str(error)) from None
+    schema = facts.get("schema") if form.kind != "timers" else None
+    return Facts(facts, form, key, (column(facts["key_codec"]), column(form.value_codec, schema)))
+
+
+def _tasks(options: Mapping[str, str], found: Facts) -> list[str]:
+    """The tasks that are read. Raises WrongUse."""
+    facts = found.facts
+    everyone = [f"{facts['subtopology']}_{number}" for number in range(facts["partitions"])]
+    if "task" in options:
+        chosen = [name.strip() for name in options["task"].split(",")]
+        strange = sorted(set(chosen) - set(everyone))
+        if strange:
+            raise WrongUse(f"task '{strange[0]}' has no part of the table; {everyone[0]} to {everyone[-1]} have")
+        everyone = chosen
+    if found.key is not None and not facts["routed"] and not facts["local"]:
+        owner = f"{facts['subtopology']}_{partition_of(found.key, facts['partitions'])}"
+        return [task for task in everyone if task == owner]
+    return everyone
+
+
+# ---------------------------------------------------------------- planned
+
+
+async def _plan(options: Mapping[str, str], found: Facts) -> list[TaskPart]:
+    """Raises WrongUse, StateError."""
+    tasks = _tasks(options, found)
+    log = await open_log(_option(options, "log"), create=False)
+    try:
+        application = application_of(options["app"])
+        match options.get("of", "changelog"):
+            case "snapshot":
+                return await _of_snapshot(log, application, options, found, tasks)
+            case "stores":
+                return await _of_stores(log, application, options, found, tasks)
+        topic = found.facts["changelog_topic"]
+        parts = {task: Partition(topic, int(task.partition("_")[2])) for task in tasks}
+        starts, ends = await log.starts(list(parts.values())), await log.ends(list(parts.values()))
+        info = (await log.topics([topic]))[topic]
+        based = base.of_topic(await log.metadata_of(application, base.BASE), info)
+        if based is None:
+            return [TaskPart(task, start=starts[p], end=ends[p]) for task, p in parts.items()]
+        if "snapshots" not in options:
+            raise base.missing(f"the changelog {topic}", based, "no folder of snapshots is named")
+        more = {"root": options["snapshots"], "name": based.snapshot}
+        return [TaskPart(task, start=max(starts[p], based.offset), end=ends[p], **more) for task, p in parts.items()]
+    finally:
+        await log.close()
+
+
+async def _of_snapshot(
+    log: GroupLog, application: str, options: Mapping[str, str], found: Facts, tasks: list[str]
+) -> list[TaskPart]:
+    root = Path(_option(options, "snapshots"))
+    if "snapshot" in options:
+        chosen = manifest.load(root, options["snapshot"])
+    else:
+        counts = {found.facts["changelog_topic"]: found.facts["partitions"]}
+        same = [one for one in manifest.listing(root)[0] if (one.application, one.log_id) == (application, log.log_id)]
+        fitting = [one for one in same if all(one.partitions.get(name) == count for name, count in counts.items())]
+        if not fitting:
+            raise SnapshotUnusable(f"{root} has no snapshot of '{application}' with this table; take one first")
+        chosen = fitting[-1]
+    if chosen.application != application:
+        raise WrongUse(f"snapshot {chosen.snapshot} is of '{chosen.application}', not of '{application}'")
+    missing = sorted(set(tasks) - set(chosen.scopes))
+    if missing:
+        raise SnapshotUnusable(
+            f"snapshot {chosen.snapshot} has no {missing[0]}; it was taken of {len(chosen.scopes)} tasks"
+        )
+    return [TaskPart(task, root=str(root), name=chosen.snapshot) for task in tasks]
+
+
+async def _of_stores(
+    log: GroupLog, application: str, options: Mapping[str, str], found: Facts, tasks: list[str]
+) -> list[TaskPart]:
+    """Of each task the copy that is furthest. Raises StateError where a task has none that can be read here."""
+    table, problems = options["table"], list[str]()
+    copies: list[Copy] = []
+    if await is_looked_after(log, application):
+        url = options["log"]
+        client = Client(log, application, lambda: credentials_of(application, url), url)
+        try:
+            copies, _, problems = await made_by_group(client, secrets.token_hex(6))
+        finally:
+            await client.close()
+    else:
+        state = Path(_option(options, "state")) / application
+        for task in tasks:
+            copies += [
+                Copy(p.parent.parent.name, "on disk", task, table, str(p), 0) for p in state.glob(f"*/{task}/{table}")
+            ]
+    parts: list[TaskPart] = []
+    for task in tasks:
+        seen = {one.path: peek(Path(one.path)).offset for one in copies if (one.task, one.table) == (task, table)}
+        if not seen:
+            raise StateError(f"no store of {task} can be read: {'; '.join(problems) or 'there is none'}")
+        parts.append(TaskPart(task, path=max(seen, key=lambda path: seen[path])))
+    return parts
+
+
+# ---------------------------------------------------------------- read on an executor
+
+
+def _pairs(options: Mapping[str, str], found: Facts, part: TaskPart, stack: ExitStack) -> Pairs:
+    """All pairs of a task's table; what they need stays until the stack is closed."""
+    if part.path:
+        return pairs_on_disk(Path(part.path), b"", None)
+    scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stream-orchestrator-")))
+    before: Pairs = iter(())
+    if part.name:
+        root, table = Path(part.root), options["table"]
+        described = manifest.load_scope(root, manifest.load(root, part.name), part.task).table(table)
+        if described is None:
+            raise SnapshotUnusable(f"snapshot {part.name} has no table {table}")
+        before = snapshot.read_table(root / part.name / part.task, described, scratch / "store")
+        if part.end < 0:
+            return before
+    state = TaskState(["table"], MEMORY_BYTES)
+    stack.callback(state.close)
+    while some := dict(islice(before, FLUSH_ROWS)):
+        state.write({"table": some})
+    where = Slice(found.facts["changelog_topic"], part.number, part.start, part.end)
+    for batch in read(options["log"], where):
+        keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
+        state.write({"table": dict(zip(keys, values, strict=True))})
+    return state.stores["table"].pairs()
+
+
+def _rows(found: Facts, pairs: Pairs) -> Iterator[StoredRow]:
+    """The rows of the app: what has expired, and what a table keeps for itself, is left out."""
+    expire_ms = found.facts.get("expire_ms")
+    for key, value in pairs if expire_ms is None else _unexpired(pairs, expire_ms):
+        row = found.form.row(key, value)
+        if row is not None and (found.key is None or row.key == found.key):
+            yield row
+
+
+def _unexpired(pairs: Pairs, expire_ms: int) -> Pairs:
+    """The time of the table is its last entry or nearly so: those before it are held until it is known."""
+    held = dict(pairs)
+    time = expiry.stream_time(held.pop(expiry.STREAM_TIME_KEY, None))
+    for key, raw in held.items():
+        live = expiry.live_value(raw, expire_ms, time)
+        if live is not None:
+            yield key, live
+
+
+def _cells(found: Facts, part: TaskPart, row: StoredRow) -> dict[str, Any]:
+    bounds = {"start_ms": row.start_ms, "end_ms": row.end_ms} if found.form.is_windowed else {}
+    key, value = found.columns[0].value(row.key), found.columns[1].value(row.value)
+    return {"task": part.task, "partition": part.number, "key": key, **bounds, "value": value}

@@ -1,0 +1,82 @@
+"""Keys and values of the app as typed columns of Spark. One rule: the types are those of the app's own definitions, as the log keeps
+them; what has no type there is a binary column, and what has no one type (a union, a dict, a list) is JSON text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from pipeline.values.json_values import shown
+
+PLAIN = {"str": ("string", pa.string()), "int": ("bigint", pa.int64()), "float": ("double", pa.float64())}
+BYTES = ("binary", pa.binary())
+_OF_SCHEMA = {
+    "string": PLAIN["str"],
+    "integer": PLAIN["int"],
+    "number": PLAIN["float"],
+    "boolean": ("boolean", pa.bool_()),
+}
+
+
+class Column(NamedTuple):
+    """A column: its type in Spark and in Arrow, the codec of its bytes, and the fields of a struct (JSON text: True)."""
+
+    ddl: str
+    arrow: Any
+    codec: str
+    fields: tuple[tuple[str, bool], ...] = ()
+
+    def value(self, data: bytes | None) -> Any:
+        """What stands in the column for these bytes."""
+        if data is None or self.codec not in (*PLAIN, "json"):
+            return data
+        found = shown(self.codec, data)
+        if self.codec != "json":
+            return found
+        if not self.fields:
+            return data.decode(errors="replace")
+        if not isinstance(found, dict):
+            return None
+        return {name: _cell(found.get(name), as_text) for name, as_text in self.fields}
+
+
+def _cell(value: Any, as_text: bool) -> Any:
+    return json.dumps(value) if as_text and value is not None else value
+
+
+def column(codec: str, schema: Mapping[str, Any] | None = None) -> Column:
+    """The column of a codec; of JSON objects with named fields a struct of them."""
+    if codec != "json":
+        return Column(*PLAIN.get(codec, BYTES), codec)
+    parts = _resolved(schema or {}, schema or {})
+    properties = parts.get("properties")
+    if parts.get("type") != "object" or not properties:
+        return Column("string", pa.string(), codec)
+    ddl, arrow, fields = [], [], []
+    for name, described in properties.items():
+        found = _of(described, schema or {})
+        kind = found or PLAIN["str"]
+        ddl.append(f"`{name}`:{kind[0]}")
+        arrow.append((name, kind[1]))
+        fields.append((name, found is None))
+    return Column(f"struct<{','.join(ddl)}>", pa.struct(arrow), codec, tuple(fields))
+
+
+def _of(described: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[str, Any] | None:
+    """The type of a field; None where it has no one plain type."""
+    parts = _resolved(described, schema)
+    if "anyOf" in parts:
+        found = {_of(choice, schema) for choice in parts["anyOf"] if choice.get("type") != "null"}
+        return found.pop() if len(found) == 1 else None
+    return _OF_SCHEMA.get(str(parts.get("type"))) if "enum" not in parts else None
+
+
+def _resolved(described: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a reference names."""
+    name = str(described.get("$ref", "")).rpartition("/")[2]
+    found: Mapping[str, Any] = schema.get("$defs", {}).get(name, {}) if name else described
+    return found

@@ -1,0 +1,165 @@
+"""Tables and topics for SQL: typed columns, one key from one task, and the same rows from the log, a snapshot and the stores."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+
+import orchestrator.spark
+from orchestrator.errors import WrongUse
+from pipeline.spark.snapshotting import take
+from pipeline.spark.typed import column
+from pipeline.values.partitioner import partition_of
+from state.log.sqlite import open_sqlite
+from tests.cli.console import Console
+from tests.spark import sample
+from tests.spark.test_backfill import APP, ROOT, Place, records, write
+
+pytestmark = pytest.mark.spark
+
+
+class Filled(NamedTuple):
+    spark: Any
+    url: str
+    folder: Path
+    taken: str
+
+    def table(self, name: str, **options: str) -> Any:
+        reader = self.spark.read.format("orchestrator.state").option("app", "sample").option("log", self.url)
+        return reader.options(table=name, **options).load()
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory, spark: Any) -> Iterator[Filled]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        place = Place(tmp_path_factory.mktemp("filled"), spark)
+
+        async def made() -> str:
+            log = await open_sqlite(place.path, create=True)
+            await write(log, sample.app, records(120, seed=31))
+            await place.backfill(APP)
+            await log.close()
+            facts = await take("sample", place.url, place.folder / "taken", session=spark)
+            return str(facts["snapshot"])
+
+        orchestrator.spark.register(spark)
+        yield Filled(spark, place.url, place.folder, asyncio.run(made()))
+
+
+def test_a_table_as_the_log_and_a_snapshot_have_it(filled: Filled) -> None:
+    from_log = filled.table("totals")
+    assert from_log.dtypes == [("task", "string"), ("partition", "int"), ("key", "string"), ("value", "bigint")]
+    rows = sorted(from_log.collect())
+    assert rows and all(row["task"] == f"0_{partition_of(row['key'].encode(), 4)}" for row in rows)
+    assert sorted(filled.table("totals", of="snapshot", snapshots=str(filled.folder / "taken")).collect()) == rows
+    one = filled.table("totals", key=rows[0]["key"])
+    assert one.collect() == [rows[0]] and one.rdd.getNumPartitions() == 1
+    assert filled.table("totals", task=rows[0]["task"]).count() == sum(row["task"] == rows[0]["task"] for row in rows)
+
+
+def test_sql_over_a_table_and_a_topic(filled: Filled) -> None:
+    filled.spark.sql(
+        "create or replace temporary view shops using orchestrator.state "
+        f"options (app 'sample', log '{filled.url}', table 'shops')"
+    )
+    [(tasks, biggest)] = filled.spark.sql("select count(distinct task), max(value) from shops").collect()
+    assert tasks > 1 and biggest > 0
+    orders = filled.spark.read.format("orchestrator.log").options(app="sample", log=filled.url, topics="orders").load()
+    assert dict(orders.dtypes)["key"] == "string" and orders.where("key = 'p1'").count() > 0
+
+
+def test_the_queries_of_the_page(filled: Filled) -> None:
+    """Each of docs/sql.md, over tables of another app that have the same columns."""
+    taken = {"of": "snapshot", "snapshots": str(filled.folder / "taken"), "snapshot": filled.taken}
+    views = {"balances": {}, "monday": taken, "tuesday": {}}
+    for name, options in views.items():
+        filled.table("totals", **options).createOrReplaceTempView(name)
+    changes = {"app": "sample", "log": filled.url, "topics": "sample-totals-changelog"}
+    filled.spark.read.format("orchestrator.log").options(**changes).load().createOrReplaceTempView("changes")
+    blocks = re.findall(r"```sql\n(.*?)```", (ROOT / "docs/sql.md").read_text(), re.DOTALL)
+    top, difference, over_time = [filled.spark.sql(block.replace("'ann'", "'p1'")).collect() for block in blocks[1:]]
+    assert [row["value"] for row in top] == sorted((row["value"] for row in top), reverse=True) and top
+    assert difference == []
+    assert [row["value"] for row in over_time] == [row["value"] for row in filled.table("totals", key="p1").collect()]
+
+
+def test_struct_columns() -> None:
+    schema = {
+        "$ref": "#/$defs/Order",
+        "$defs": {
+            "Order": {
+                "type": "object",
+                "properties": {
+                    "id": {"type": "integer"},
+                    "shop": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+                    "lines": {"type": "array", "items": {"type": "integer"}},
+                },
+            }
+        },
+    }
+    found = column("json", schema)
+    assert found.ddl == "struct<`id`:bigint,`shop`:string,`lines`:string>"
+    value = found.value(b'{"id": 7, "shop": null, "lines": [1, 2], "more": 1}')
+    assert value == {"id": 7, "shop": None, "lines": "[1, 2]"}
+    assert pa.array([value, None], found.arrow).to_pylist() == [value, None]
+    assert column("json", {"type": "array"}).value(b"[1]") == "[1]"
+    assert column("custom").ddl == "binary" and column("int").value(b"\0" * 7 + b"\5") == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"table": "none"}, "has no table 'none'; it has"),
+        ({"table": "totals", "of": "disk"}, "write changelog, snapshot, stores"),
+        ({"table": "totals", "task": "0_9"}, "task '0_9' has no part of the table"),
+        ({"table": "totals", "of": "snapshot"}, 'needs .option("snapshots", ...)'),
+    ],
+)
+def test_wrong_options(filled: Filled, options: dict[str, str], said: str) -> None:
+    from pipeline.spark.state_source import StateReader
+
+    with pytest.raises(WrongUse) as raised:
+        StateReader({"app": "sample", "log": filled.url, **options}).partitions()
+    assert said in str(raised.value)
+
+
+def test_a_backfill_from_dataframes(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    frame = spark.sql(
+        "select 'm' || (id % 3) as who, id - 4 as amount, timestamp_millis(1000 * id) as at from range(9)"
+    )
+    url = f"sqlite:{tmp_path / 'log.db'}"
+    columns = {"key": "who", "value": "amount", "timestamp": "at"}
+    facts = orchestrator.spark.backfill(
+        "tests.spark.tallies:app", {"marks": frame}, log=url, snapshots=tmp_path / "snapshots", **columns
+    )
+    assert (facts["records_in"], facts["outputs"]) == (9, {"seen": 9})
+    reader = spark.read.format("orchestrator.state").options(app="tallies", log=url, table="sums")
+    orchestrator.spark.register(spark)
+    assert {row["key"]: row["value"] for row in reader.load().collect()} == {"m0": -3, "m2": 3}
+    with pytest.raises(WrongUse, match="at least one"):
+        orchestrator.spark.backfill("tests.spark.tallies:app", {}, log=url, snapshots=tmp_path)
+
+
+@pytest.mark.processes
+def test_the_stores_of_instances_and_of_a_disk(console: Console, spark: Any) -> None:
+    orchestrator.spark.register(spark)
+    fleet = console.run("--session-timeout", "3s", "--heartbeat", "300ms")
+    console.pay(*((name, 3) for name in "abcdef"))
+    assert console.here("query", "bank", "balances", "f").out.strip() == "3"
+    url = f"sqlite:{console.folder / '.orchestrator/bank.db'}"
+    reader = spark.read.format("orchestrator.state").options(app="bank", log=url, table="balances", of="stores")
+    live = sorted(reader.load().collect())
+    assert [(row["key"], row["value"]) for row in sorted(live, key=lambda row: row["key"])] == [
+        (k, 3) for k in "abcdef"
+    ]
+    fleet.terminate()
+    assert console.end(fleet) == 0
+    assert sorted(reader.option("state", str(console.folder / ".orchestrator/state")).load().collect()) == live
