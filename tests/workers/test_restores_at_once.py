@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -61,13 +62,19 @@ def changelog(prepared: Prepared, number: int) -> Partition:
     return prepared.changelog(TaskId(0, number), "last")
 
 
-def write_snapshot(root: Path, log: MemoryLog, prepared: Prepared) -> None:
-    """Of a table of one key, for each task, up to offset 1."""
+def write_snapshot(
+    root: Path,
+    log: MemoryLog,
+    prepared: Prepared,
+    keys: Iterable[bytes] = (b"k",),
+    value: Callable[[int], bytes] = lambda size: b"7",
+) -> None:
+    """Of a table of one key, for each task, up to offset 1; or of these keys with values of 100,000 bytes."""
     now_ms, sums = time.time_ns() // 1_000_000, {}
     for task in prepared.tasks():
         scope, (topic, _) = str(task.id), prepared.changelog(task.id, "last")
         origin = Origin(log.log_id, topic, prepared.topics[topic].topic_id, 1, now_ms)
-        table = snapshot.write_table(root / "s" / scope, "last", [(b"k", b"7")], origin)
+        table = snapshot.write_table(root / "s" / scope, "last", [(key, value(100_000)) for key in keys], origin)
         sums[scope] = manifest.write_scope(root / "s" / scope, ScopeManifest(scope, log.log_id, now_ms, (table,)))
     counts = {topic: len(sums)}
     manifest.publish(root, SnapshotManifest("s", prepared.app.id, log.log_id, now_ms, counts, sums))
@@ -122,6 +129,32 @@ async def test_copies_that_wait_for_their_budget_hold_up_no_task(tmp_path: Path)
         active = opened(worker, COPIES, Role.ACTIVE)
         await until(lambda: active.process is not None or worker.failure is not None)
         assert active.stores["last"].source == "snapshot"
+
+
+async def test_a_task_that_is_closed_reads_its_snapshot_no_further(tmp_path: Path) -> None:
+    log = HeldLog()
+    prepared = await prepare(log, app_of(1))
+    await log.append({changelog(prepared, 0): [NewRecord(b"k", b"7", 0)]})
+    write_snapshot(tmp_path / "snapshots", log, prepared, (b"k%02d" % n for n in range(40)), random.Random(7).randbytes)
+    async with restoring(tmp_path, log, prepared, snapshots=str(tmp_path / "snapshots")) as worker:
+        sizes: list[int] = []
+
+        async def spend(run: TaskRun, read: int) -> None:
+            sizes.append(read)
+            run.close()
+
+        worker.restores.spend = spend  # type: ignore[method-assign]
+        run = opened(worker, 0, Role.STANDBY)
+        await until(lambda: bool(sizes))
+        async with asyncio.timeout(DEADLINE_S):
+            await run.closed()
+        assert len(sizes) == 1, "a snapshot of 4 MB has more pieces"
+        assert not run.stores
+        del worker.runs[run.id]
+        whole = StoreOpener(log, prepared, StateDirectory(tmp_path, "restored", "i1"), str(tmp_path / "snapshots"))
+        found = (await whole.open(TaskId(0, 0)))["last"]
+        found.store.close()
+        assert found.source == "snapshot", "nothing half-filled is left"
 
 
 async def test_a_copy_that_stands_behind_the_start_of_its_changelog_is_given_up_alone(tmp_path: Path) -> None:

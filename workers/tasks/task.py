@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from orchestrator.clocks import monotonic_ms
-from orchestrator.member.events import MemberEvent, Progress, Reading, ReleaseDone, Started
+from orchestrator.member.events import MemberEvent, Progress, ReleaseDone, Started
 from orchestrator.model import Role, TaskId
 from pipeline.calls.task_tables import global_views
 from pipeline.errors import ProcessorFailed
@@ -29,7 +30,8 @@ from workers.spec import WorkerSpec
 from workers.surroundings import Surroundings
 from workers.tasks import former_owner, halts
 from workers.tasks.halts import Halt
-from workers.tasks.stores import OnRead, Opened, StoreOpener
+from workers.tasks.snapshot_progress import GivenUp, reading
+from workers.tasks.stores import Opened, StoreOpener
 
 log = logging.getLogger("orchestrator.task")
 LOCK_RETRY_S = 0.05
@@ -195,21 +197,18 @@ class TaskRun:
             except DirectoryLocked:
                 # A twin of this process still has it: the fence, or its end, frees the folder.
                 await asyncio.sleep(LOCK_RETRY_S)
-        self.stores = await self.worker.opener.open(self.id, await self._reading())
+        try:
+            ends = await self.worker.log.ends(
+                [*map(partial(self.worker.prepared.changelog, self.id), self.subtopology.tables)]
+            )
+            spend = partial(self.worker.restores.spend, self)
+            read = reading(self.id, sum(ends.values()), self.worker.event, spend, lambda: self.closing)
+            self.stores = await self.worker.opener.open(self.id, read)
+        except GivenUp:
+            return
         self.by_changelog = {opened.partition: opened for opened in self.stores.values()}
         self.restored_from = self.position()
         await self._become()
-
-    async def _reading(self) -> OnRead:
-        """What a copy reads of a snapshot is progress, and comes out of the restore budget: the next piece waits for it."""
-        worker, tables = self.worker, self.subtopology.tables
-        end = sum((await worker.log.ends([worker.prepared.changelog(self.id, table) for table in tables])).values())
-
-        async def read(size: int, position: int) -> None:
-            worker.event(Reading(self.id, position, end))
-            await worker.restores.spend(self, size)
-
-        return read
 
     async def _become(self) -> None:
         if self._lock is None:  # it was released before it could be opened
