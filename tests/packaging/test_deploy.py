@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import yaml
 from orchestrator.cli.arguments import described
 from orchestrator.cli.settings import TABLE, Sources
 from orchestrator.durations import parse_duration_ms
+from tests.docs.snippets import blocks
 from workers.commands import drain, run
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -113,6 +115,34 @@ def test_systemd_reads_the_unit(tmp_path: Path) -> None:
     path.write_text(text)
     done = subprocess.run(["systemd-analyze", "verify", str(path)], capture_output=True, text=True, check=False)
     assert str(path) not in done.stderr and "orchestrator@bank" not in done.stderr, done.stderr
+
+
+def tool(name: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """A program of the environment, beside its Python. Skips where its wheel is none of this machine."""
+    program = shutil.which(name, path=str(Path(sys.executable).parent))
+    if program is None:
+        pytest.skip(f"no {name} here")
+    return subprocess.run([program, *map(str, words)], capture_output=True, text=True, check=False)
+
+
+def test_kubernetes_schemas_take_the_manifests(tmp_path: Path) -> None:
+    """Strict: an unknown field is refused as well."""
+    manifests_ = DEPLOY / "kubernetes/bank.yaml"
+    done = tool("kubernetes-validate", "--strict", manifests_)
+    assert done.returncode == 0 and (done.stdout + done.stderr).count("passed") == 3, done
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(manifests_.read_text().replace("terminationGracePeriodSeconds", "terminationGraceSeconds"))
+    assert tool("kubernetes-validate", "--strict", wrong).returncode != 0
+
+
+def test_hadolint_takes_the_dockerfiles(tmp_path: Path) -> None:
+    page = next(block for block in blocks(ROOT / "docs/howto/docker.md") if block.language == "dockerfile")
+    (tmp_path / "Dockerfile").write_text(page.text)
+    for path in (DEPLOY / "Dockerfile", tmp_path / "Dockerfile"):
+        done = tool("hadolint", path)
+        assert done.returncode == 0, done.stdout
+    (tmp_path / "Dockerfile").write_text(page.text.replace("FROM python:3.12-slim", "FROM python"))
+    assert tool("hadolint", tmp_path / "Dockerfile").returncode != 0
 
 
 def test_the_dockerfile() -> None:
