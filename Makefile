@@ -49,7 +49,7 @@ check: $(READY)
 
 # The documentation as a site in build/site. Nothing is fetched; a link or an anchor that leads nowhere fails.
 docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 clean:
 	rm -rf .venv .orchestrator build dist

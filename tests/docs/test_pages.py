@@ -50,3 +50,11 @@ def test_decisions_are_numbered_and_have_three_parts() -> None:
         heads = [part.split(" ", 1)[0] for part in parts]
         assert heads == ["**Context.**", "**Decision.**", "**Consequence.**"], page.name
         assert page.read_text().count("\n") <= LINES_OF_A_DECISION, page.name
+
+
+def test_every_page_has_a_place_in_the_site() -> None:
+    pages = {str(page.relative_to(ROOT / "docs")) for page in PAGES if ROOT / "docs" in page.parents} - {
+        f"decisions/{page.name}" for page in DECISIONS
+    }
+    named = set(re.findall(r"^ +- (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert pages - named == set() and len(pages) > 40

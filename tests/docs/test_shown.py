@@ -17,7 +17,6 @@ from orchestrator.cli.commands import COMMANDS, place_called
 from orchestrator.cli.settings import TABLE
 from orchestrator.errors import WrongUse
 from tests.docs.snippets import PAGES, ROOT, Block, blocks, commands
-from workers.commands.topics import VERBS
 
 OURS = re.compile(r"(?:^|[|;&(]\s*|-- |\S/bin/)orchestrator (.*?)(?=\s*[|;)&]|$|\s*>)")
 # What else the pages call. Programs of others are not checked, but their names are.
@@ -39,18 +38,14 @@ def words_of(text: str) -> list[list[str]]:
 
 
 def parse(words: list[str]) -> None:
-    """Parse as the command does. Raises WrongUse, SystemExit."""
+    """Parse as the command does, a verb by the verb's own parser. Raises WrongUse, KeyError, SystemExit."""
     name, rest = words[0], words[1:]
     if name == "--version" or "--help" in rest:
         return
-    place = VERBS[rest[0]][0] if name == "topics" and rest and rest[0] in VERBS else COMMANDS[name][0]
-    if place != COMMANDS[name][0] or name == "bench":
-        rest = rest[1:]  # the verb
-    parser = described(place_called(place))
-    if name in ("simulate", "demo"):
-        parser.parse_known_args(rest)
-    else:
-        getattr(parser, "parse_intermixed_args" if name in ("query", "table") else "parse_args")(rest)
+    command = place_called(COMMANDS[name][0])
+    parser = described(lambda _: command(rest))
+    rest = words[len(parser.prog.split()) - 1 :]  # without the verb, where it has a parser of its own
+    getattr(parser, "parse_intermixed_args" if name in ("query", "table") else "parse_args")(rest)
 
 
 @pytest.mark.parametrize("block", shown("console"), ids=lambda block: block.where)
