@@ -23,7 +23,7 @@ from workers.commands.log_copy_steps import carry_out
 from workers.errors import AppRefused
 from workers.fleet.held_lease import Held
 from workers.log.produced import PROGRESS
-from workers.prepare import BEGUN, COPY, DESCRIPTION, NUMBERING, refuse_half_done
+from workers.prepare import BEGINNING, BEGUN, COPY, DESCRIPTION, NUMBERING, refuse_half_done
 from workers.tasks import halts
 from workers.topic_identities import SEEN, TOPIC_IDS
 
@@ -95,6 +95,9 @@ async def lived(source: GroupLog, seed: int = 1) -> None:
         await source.put_metadata(APP, kind, "app", value)
     await source.put_metadata(APP, PROGRESS, "in:abc.0", b"progress")
     await source.put_metadata(APP, BEGUN, (await source.topics(["in"]))["in"].topic_id, b"3")
+    topic_id = (await source.topics(["in"]))["in"].topic_id
+    begins = (await read_all(source, IN[2]))[5].offset
+    await source.put_metadata(APP, BEGINNING, f"{topic_id}-2", str(begins).encode())
     place = (await read_all(source, IN[0]))[20].offset
     await halts.write(source, APP, "0_0", halts.Halt("in", 0, place, "why", 5))
 
@@ -136,6 +139,11 @@ async def same(source: GroupLog, target: GroupLog) -> None:
     assert await target.metadata(APP, BEGUN, ids["in"]) == b"3"
     assert await target.metadata_of(APP, TOPIC_IDS) == {name: one.encode() for name, one in ids.items()}
     assert json.loads(await target.metadata(APP, SEEN, "in") or b"") == [0, 1]
+    began = []
+    for log in (source, target):
+        key = f"{(await log.topics(['in']))['in'].topic_id}-2"
+        began.append(await rest(log, IN[2], int(await log.metadata(APP, BEGINNING, key) or -1)))
+    assert began[0] == began[1] and len(began[0]) == len(await read_all(source, IN[2])) - 5
     halted = [(await halts.read_all(log, APP))["0_0"] for log in (source, target)]
     assert await rest(source, IN[0], halted[0].offset) == await rest(target, IN[0], halted[1].offset)
     kept = [
@@ -150,7 +158,7 @@ async def test_an_application_is_the_same_there(pair: Pair) -> None:
     await lived(source)
     done = await copied(source, target)
     await same(source, target)
-    assert done.positions == 2 and done.metadata == 5
+    assert done.positions == 2 and done.metadata == 6
     counts = {topic.name: topic.records for topic in done.topics}
     assert counts["in"] == sum([len(await read_all(source, one)) for one in IN])
     again = await copied(source, target, begun=True)

@@ -15,7 +15,7 @@ from orchestrator.errors import RefusedBySafety
 from state.log.base import BASE
 from state.log.protocol import GroupLog, Partition, TopicInfo
 from workers.log.produced import PROGRESS
-from workers.prepare import BEGUN, COPY, DESCRIPTION, NUMBERING
+from workers.prepare import BEGINNING, BEGUN, COPY, DESCRIPTION, NUMBERING
 from workers.tasks import halts
 from workers.topic_identities import SEEN
 
@@ -55,7 +55,7 @@ async def planned(source: GroupLog, target: GroupLog | None, application: str) -
         CopiedTopic(info.name, info.kind, info.partitions, await _distance(source, info))
         for info in sorted(infos.values(), key=lambda info: info.name)
     ]
-    facts = [await source.metadata_of(application, kind) for kind in (*COPIED, BEGUN, halts.HALTS)]
+    facts = [await source.metadata_of(application, kind) for kind in (*COPIED, BEGUN, BEGINNING, halts.HALTS)]
     return Plan(topics, len(await positions_of(source, application, described)), sum(map(len, facts)))
 
 

@@ -18,7 +18,7 @@ from state.log.protocol import GroupLog, Partition, TopicInfo, TopicSpec
 from workers.commands.log_copy_plan import COPIED, CopiedTopic, Plan, partitions_of, positions_of
 from workers.fleet.held_lease import Held
 from workers.log.copying import append_all, append_missing, has_equal_values, placed
-from workers.prepare import BEGUN, COPY, DESCRIPTION
+from workers.prepare import BEGINNING, BEGUN, COPY, DESCRIPTION
 from workers.tasks import halts
 from workers.topic_identities import SEEN, TOPIC_IDS
 
@@ -35,10 +35,15 @@ async def carry_out(source: GroupLog, target: GroupLog, held: Held, plan: Plan) 
     before = await source.topics([topic.name for topic in plan.topics])
     after = {name: await _created(target, info) for name, info in sorted(before.items())}
     copied = [await _copied(source, target, topic) for topic in plan.topics]
-    places = await _placed(source, target, plan, positions, halted)
+    began = await _began(source, application, before)
+    places = await _placed(source, target, plan, positions, halted, began)
     await held.check()
     facts = await _facts(source, target, application, before, after)
     facts += await _halted(target, application, halted, places)
+    for one, position in began.items():
+        key = f"{after[one.topic].topic_id}-{one.number}"
+        await target.put_metadata(application, BEGINNING, key, str(places[one][position]).encode())
+        facts += 1
     moved = {one: places[one][position] for one, position in positions.items()}
     await _position(target, held, moved)
     await _identified(target, application, after, moved)
@@ -73,20 +78,34 @@ async def _copied(source: GroupLog, target: GroupLog, topic: CopiedTopic) -> Cop
 
 
 async def _placed(
-    source: GroupLog, target: GroupLog, plan: Plan, positions: Mapping[Partition, int], halted: Mapping[str, halts.Halt]
+    source: GroupLog,
+    target: GroupLog,
+    plan: Plan,
+    positions: Mapping[Partition, int],
+    halted: Mapping[str, halts.Halt],
+    began: Mapping[Partition, int],
 ) -> Places:
-    """Where positions and halts lie in the target; every record that is not a changelog's is compared."""
+    """Where positions, halts and beginnings lie in the target; every record that is not a changelog's is compared."""
     asked: dict[Partition, set[int]] = {one: {position} for one, position in positions.items()}
     for halt in halted.values():
         for topic, number, offset in (halt.place, *halt.skips):
             if offset >= 0:
                 asked.setdefault(Partition(topic, number), set()).add(offset)
+    for one, position in began.items():
+        asked.setdefault(one, set()).add(position)
     return {
         partition: await placed(source, target, partition, asked.get(partition, ()))
         for topic in plan.topics
         if topic.kind != "changelog"
         for partition in topic.numbered()
     }
+
+
+async def _began(source: GroupStore, application: str, before: Mapping[str, TopicInfo]) -> dict[Partition, int]:
+    """Where the application began to read the partitions that it reads from their end on."""
+    kept = await source.metadata_of(application, BEGINNING)
+    keys = {f"{info.topic_id}-{one.number}": one for info in before.values() for one in partitions_of(info)}
+    return {keys[key]: int(position) for key, position in kept.items() if key in keys}
 
 
 async def _facts(
