@@ -61,6 +61,11 @@ class Protocol(StrEnum):
 PROTOCOL_ORDER: tuple[Protocol, ...] = (Protocol.EAGER, Protocol.COOPERATIVE, Protocol.LEARNER)
 
 
+def up_to(protocol: Protocol) -> tuple[Protocol, ...]:
+    """What a member announces that is configured for `protocol`: a group changes to a better one with its last member."""
+    return PROTOCOL_ORDER[: PROTOCOL_ORDER.index(protocol) + 1]
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """What is known of a task beside its id. `weight` is its share of load; `state_bytes` 0 where unknown."""

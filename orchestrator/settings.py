@@ -17,6 +17,8 @@ from orchestrator.setting import Setting, rows_of, written
 
 GROUP: tuple[Setting, ...] = rows_of(Settings, Settings())
 BY_KEY: Mapping[str, Setting] = {setting.key: setting for setting in GROUP}
+BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in GROUP}
+LIVE = ("protocol", "standbys", "balancing-factor", "max-learners", "release-timeout", "learner-timeout")
 
 
 def group_settings(values: Mapping[str, Any], base: Settings | None = None, dashes: str = "") -> Settings:
@@ -43,3 +45,30 @@ def named_in(sentences: Iterable[str], settings: Settings) -> dict[str, str]:
     """Returns the settings that sentences of `explain` name, `(release_timeout)`, as name and value in effect."""
     keys = {key for sentence in sentences for key in re.findall(r"\(([a-z_]+)(?:=[a-z]+)?\)", sentence)}
     return {row.name: written(row.field, getattr(settings, row.field)) for row in GROUP if row.key in keys}
+
+
+def live_changes(changes: str) -> dict[str, str]:
+    """Returns names and texts of `NAME=VALUE` lines for a group that runs, every value read once. Raises WrongUse."""
+    found: dict[str, str] = {}
+    for line in changes.splitlines():
+        name, equals, text = line.partition("=")
+        if not equals:
+            raise WrongUse(f"'{line[:80]}': write NAME=VALUE, or NAME= to take a setting back")
+        if name not in LIVE:
+            why = (
+                f"each worker goes by its own; bounce the instances one by one with --{name}"
+                if name in BY_NAME
+                else f"it is no setting of the group; there are {', '.join(LIVE)}"
+            )
+            raise WrongUse(f"{name[:80]} cannot be set for a group that runs: {why}")
+        if text:
+            BY_NAME[name].read(text, name)
+        found[name] = text
+    return found
+
+
+def overlaid(configured: Settings, kept: Mapping[str, str]) -> Settings:
+    """Returns what a group goes by that is configured so, with the live settings of its operator above. What another version
+    has kept and this one does not know is left out."""
+    values = {BY_NAME[name].field: BY_NAME[name].read(text, name) for name, text in kept.items() if name in LIVE}
+    return group_settings(values, configured)

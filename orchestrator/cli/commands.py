@@ -44,6 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "simulate": ("orchestrator.cli.simulate:run", "play a scenario file: an operator's what-if"),
     "bench": ("orchestrator.cli.bench:run", "measure how protocols rebalance, in virtual time"),
+    "settings": ("workers.commands.settings:run", "show or change the settings of a group that runs"),
     "config": ("orchestrator.cli.config:run", "show every setting and where it comes from"),
     "completion": ("orchestrator.cli.completion:run", "print a script that completes commands in a shell"),
     "assign": ("orchestrator.cli.assign:run", "compute a partition assignment from a description"),
@@ -52,6 +53,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 # What a command of workers does on Spark: called with its arguments; returns the exit code.
 JOBS = {"snapshot": "pipeline.spark.snapshotting:run"}
 
+# What `config show APP` adds: the settings that were set for the group, from the options of the command.
+LIVE_SETTINGS = "workers.commands.settings:kept_of"
 # Who hosts the instances of `run --on WHERE`: called with their spec, how many, and --master; returns the exit code.
 HOSTS = {"spark": "pipeline.spark.hosting:run_fleet"}
 

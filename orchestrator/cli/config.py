@@ -1,28 +1,32 @@
-"""`orchestrator config show`: every setting, its value, and the place that gave it."""
+"""`orchestrator config show [APP]`: every setting, its value, and the place that gave it; of an app what was set for its group."""
 
 from __future__ import annotations
 
 import json
-import sys
 
 from orchestrator.cli.arguments import Parser
-from orchestrator.cli.settings import TABLE, current
+from orchestrator.cli.commands import LIVE_SETTINGS, place_called
+from orchestrator.cli.settings import PLACE, TABLE, current
 
 
 def run(argv: list[str]) -> int:
     parser = Parser("config", "Show every setting, its value, and where it comes from.")
     parser.add_argument("verb", choices=["show"], metavar="show")
+    parser.add_argument("app", metavar="APP", nargs="?", help="with what was set for its group (`settings set`)")
     parser.add_argument("--json", action="store_true")
+    parser.settings(*PLACE)
     args = parser.parse_args(argv)
+    live: dict[str, str] = place_called(LIVE_SETTINGS)(args) if args.app else {}
     sources = current()
-    for warning in sources.strange():
-        print(f"warning: {warning}", file=sys.stderr)
     rows: list[tuple[str, str, str]] = []
     for setting in TABLE.values():
         given = sources.given(setting)
         if given is not None:
             setting.read(given.text, given.shown(setting))
         elif setting.hidden:
+            continue
+        if setting.name in live:  # above flags, variables and files, also after a restart
+            rows.append((setting.name, live[setting.name], f"settings set, of the group of {args.app}"))
             continue
         rows.append((setting.name, given.text if given else setting.default, given.source if given else "default"))
     if args.json:

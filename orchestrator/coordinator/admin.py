@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 
 from orchestrator.clocks import monotonic_ms
+from orchestrator.coordinator import live_settings
+from orchestrator.coordinator.live_settings import SetSettingsRequest, SettingsRequest
 from orchestrator.coordinator.requests import (
     ExplainRequest,
     Handler,
@@ -396,4 +398,6 @@ HANDLERS: dict[type[Request], Handler] = {
     InstancesRequest: addresses,
     HandOversRequest: hand_overs,
     StableRequest: wait_generation,
+    SettingsRequest: live_settings.show,
+    SetSettingsRequest: live_settings.change,
 }

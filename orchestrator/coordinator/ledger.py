@@ -41,5 +41,11 @@ class Ledger(Protocol):
     async def operations(self) -> Sequence[Mapping[str, object]]:
         """The scale-downs that run, as written down."""
 
+    async def settings(self) -> Mapping[str, str]:
+        """The settings that were set for the group while it ran, as text by name."""
+
+    async def put_settings(self, settings: Mapping[str, str]) -> None:
+        """Raises NotCoordinator."""
+
     async def put_operations(self, facts: Sequence[Mapping[str, object]]) -> None:
         """Raises NotCoordinator."""

@@ -30,6 +30,7 @@ from orchestrator.group import invariants
 from orchestrator.group.step import Group
 from orchestrator.group.timeouts import is_calm
 from orchestrator.model import EXACTLY_ONCE, Settings, Task, TaskId
+from orchestrator.settings import overlaid
 
 log = logging.getLogger("orchestrator.coordinator")
 TICK_S, CALM_S = 0.1, 0.5  # between two ticks: while a timeout or a move is pending, and at rest
@@ -57,7 +58,9 @@ class Coordinator:
         on_hand_over: Callable[[ev.HandedOver, ev.HandedOver | None, str], None] = lambda move, known, why: None,
     ) -> None:
         self.application = application
-        self.settings = settings
+        self.configured = settings  # of the instance that hosts it
+        self.settings = settings  # what the group goes by: see live_settings.py
+        self.live: Mapping[str, str] = {}
         self.host = host  # the instance whose process this is
         self.former = former  # the instance whose process was the coordinator before and is gone
         self.wall_ms = wall_ms  # deadlines in the log outlive this process, and with it the clock of its loop
@@ -99,6 +102,8 @@ class Coordinator:
     async def serve(self) -> None:
         """Run until the lease is lost (NotCoordinator) or the task is cancelled. `listen` comes first."""
         assert self._behind is not None
+        self.live = await self.ledger.settings()
+        self.settings = overlaid(self.configured, self.live)
         self.group = Group(
             self.settings,
             self.tasks,

@@ -15,7 +15,7 @@ from orchestrator.group.end_offsets import EndOffsets
 from orchestrator.group.members import Member, Members, is_released
 from orchestrator.group.tables import Index, OwnerIndex, TaskTable
 from orchestrator.group.topology_versions import can_run, expand
-from orchestrator.model import PROTOCOL_ORDER, Owner, Protocol, Released, Settings, Task, TaskId
+from orchestrator.model import Owner, Protocol, Released, Settings, Task, TaskId, up_to
 from orchestrator.task_assignor.view import View
 
 LONG_ASSIGNMENT = 5_000  # tasks and members from which on an assignment takes longer than an event should (10 ms)
@@ -145,7 +145,7 @@ class GroupState:
     @property
     def protocol(self) -> Protocol:
         """The best protocol that the setting allows and every member supports."""
-        allowed = PROTOCOL_ORDER[: PROTOCOL_ORDER.index(self.settings.protocol) + 1]
+        allowed = up_to(self.settings.protocol)
         common = [p for p in allowed if self.members.all_speak(p)]
         return common[-1] if common else Protocol.EAGER
 

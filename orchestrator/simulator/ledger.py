@@ -119,3 +119,8 @@ class KeptLedger:
         return []
 
     async def put_operations(self, facts: Sequence[Mapping[str, object]]) -> None: ...
+
+    async def settings(self) -> Mapping[str, str]:
+        return {}
+
+    async def put_settings(self, settings: Mapping[str, str]) -> None: ...

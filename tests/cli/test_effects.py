@@ -263,6 +263,7 @@ def test_one_place_and_one_access_for_every_command(console: Console) -> None:
         "resume": ["bank", "0_0"],
         "table": ["scan", "bank", "balances"],
         "wait": ["bank", "--timeout", "100ms"],
+        "settings": ["show", "bank"],
     }
     for command, words in asked.items():
         for flags, code, said in (

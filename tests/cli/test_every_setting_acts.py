@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 HERE, NAMED = "tests/cli/test_effects.py::", "tests/cli/test_named.py::"
 EVERY = f"{HERE}test_one_place_and_one_access_for_every_command"
 SCENARIOS = "tests/scenarios/"
-ASKING = ("table", "status", "explain", "query", "scale-up", "scale-down", "drain", "resume", "wait")
+ASKING = ("table", "status", "explain", "query", "scale-up", "scale-down", "drain", "resume", "wait", "settings")
 METRICS = "tests/cli/test_metrics.py::"
 RESET = "tests/cli/test_reset.py::"
 TIMES = f"{HERE}test_times_of_the_group"
@@ -102,6 +102,8 @@ OTHERS: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {
     **{(name, ASKING): (EVERY, TLS) for name in ("tls-cert", "tls-key", "tls-ca")},
     # The secret of a Kafka log lies there; the three that need no secret take it as part of the place.
     ("state-dir", (*ASKING, "secret")): (KAFKA,),
+    ("log", ("config",)): ("tests/upgrades/test_rolling_settings.py::test_an_app_is_looked_for_in_its_log",),
+    **{(name, ("config",)): () for name in ("kafka-config", "state-dir")},  # part of the place
     ("log", ("reset",)): (f"{RESET}test_what_another_app_reads_is_not_deleted",),
     ("kafka-config", ("reset",)): (SECURITY,),
     ("state-dir", ("reset",)): (f"{RESET}test_state_that_was_named_goes",),

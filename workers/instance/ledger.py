@@ -15,6 +15,7 @@ from state.log.group_store import GroupStore, Lease, MetadataKind, OwnerRecord
 from state.log.protocol import GroupLog
 
 OPERATION, GENERATION = (MetadataKind(name, under_lease=True) for name in ("operation", "generation"))
+SETTINGS = MetadataKind("settings", under_lease=True)
 LEASE, GIVEN_BACK = MetadataKind("lease", under_lease=True), "given back"
 
 
@@ -28,6 +29,12 @@ async def is_given_back(store: GroupStore, lease: Lease | None) -> bool:
 async def give_back(store: GroupStore, lease: Lease) -> None:
     """Note that no further beat of this lease will come; the holder's last write. Raises LeaseLost."""
     await store.put_metadata(lease.application, LEASE, GIVEN_BACK, str(lease.term).encode(), lease=lease)
+
+
+async def kept_settings(store: GroupStore, application: str) -> dict[str, str]:
+    """The settings that were set for the group while it ran, as text by name."""
+    found: dict[str, str] = json.loads(await store.metadata(application, SETTINGS, SETTINGS.name) or b"{}")
+    return found
 
 
 class LogLedger:
@@ -80,6 +87,12 @@ class LogLedger:
         # One alone is written as ever: versions that know of one at a time go on with the first.
         first = {**facts[0], "beside": facts[1:]} if len(facts) > 1 else facts[0] if facts else None
         await self._put(OPERATION, "scale-down", None if first is None else json.dumps(first).encode())
+
+    async def settings(self) -> Mapping[str, str]:
+        return await kept_settings(self._log, self._lease.application)
+
+    async def put_settings(self, settings: Mapping[str, str]) -> None:
+        await self._put(SETTINGS, SETTINGS.name, json.dumps(dict(settings)).encode() if settings else None)
 
     async def _put(self, kind: MetadataKind, key: str, value: bytes | None) -> None:
         try:

@@ -19,7 +19,7 @@ from orchestrator.coordinator.handshake import NotTrusted
 from orchestrator.errors import ProtocolError, WrongUse
 from orchestrator.group.topology_versions import ranges
 from orchestrator.member.events import Assigned, Noticed, SessionOpened, WriterLost
-from orchestrator.model import JoinRequest, TaskRange
+from orchestrator.model import JoinRequest, TaskRange, up_to
 from orchestrator.weights import with_given
 from state.errors import Fenced, StateError
 from state.log.protocol import EXACTLY_ONCE, Guarantee, MayWrite, always
@@ -56,6 +56,7 @@ class Session:
             tasks=self._tasks(),
             address=spec.address,
             guarantee=worker.prepared.app.guarantee,
+            protocols=up_to(spec.instance.settings.protocol),
         )
         self._contact = Contact(worker.surroundings.clock)
         self._credentials = worker.surroundings.credentials(spec.instance)

@@ -1,0 +1,80 @@
+"""`orchestrator settings show|set|unset APP [NAME=VALUE ...]`: the settings of a group while it runs.
+
+One rule: what is set here is the group's, above what its instances are configured with, and stays so over every restart until
+it is taken back; `config show APP` names it. The coordinator checks and keeps it; nothing is written past it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from orchestrator.cli.arguments import Parser
+from orchestrator.cli.settings import ACCESS, PLACE
+from orchestrator.coordinator.live_settings import SetSettingsRequest, SettingsRequest
+from orchestrator.errors import WrongUse
+from orchestrator.settings import BY_NAME, LIVE, live_changes
+from workers.commands.show import show_json, table
+from workers.fleet.client import client_of, description, log_of
+from workers.instance.ledger import kept_settings
+
+VERBS = {"show": "what the group goes by", "set": "change it at once", "unset": "go by the instances' own again"}
+
+
+def run(argv: list[str]) -> int:
+    """Runs `orchestrator settings`; its exit code. Raises WrongUse, RefusedBySafety."""
+    rows = "; ".join(f"{verb}: {text}" for verb, text in VERBS.items())
+    parser = Parser("settings", f"The settings of a group that runs. {rows}.")
+    parser.add_argument("verb", metavar="|".join(VERBS), choices=tuple(VERBS))
+    parser.add_argument("app", metavar="APP")
+    parser.add_argument("changes", nargs="*", metavar="NAME[=VALUE]", help=f"of {', '.join(LIVE)}")
+    parser.add_argument("--json", action="store_true")
+    parser.settings(*PLACE, *ACCESS)
+    args = parser.parse_intermixed_args(argv)
+    facts = asyncio.run(_run(args))
+    if args.json:
+        show_json(facts)
+        return 0
+    rows_ = [
+        (name, value, "settings set" if name in facts["live"] else "instances")
+        for name, value in facts["settings"].items()
+        if BY_NAME[name].hidden is False
+    ]
+    print(table(rows_, ("setting", "value", "from")))
+    return 0
+
+
+async def _run(args: Any) -> dict[str, Any]:
+    changes = _changes(args)
+    async with client_of(args) as (application, _, client):
+        answer = await client.ask(SettingsRequest() if args.verb == "show" else SetSettingsRequest(changes))
+    return {"application": application, **answer}
+
+
+def _changes(args: Any) -> str:
+    """A line each. Raises WrongUse before the group is asked."""
+    if args.verb == "show":
+        if args.changes:
+            raise WrongUse(f"settings show {args.app}: it takes no settings; write `settings set` to change them")
+        return ""
+    if not args.changes:
+        raise WrongUse(f"settings {args.verb}: which; there are {', '.join(LIVE)}")
+    lines = [f"{one}=" if args.verb == "unset" else one for one in args.changes]
+    for line in lines:
+        text = line.partition("=")[2]
+        if (args.verb == "unset") != (not text):
+            raise WrongUse(f"settings {args.verb}: {line!r}; write `set NAME=VALUE`, or `unset NAME`")
+    found = "\n".join(lines)
+    live_changes(found)
+    return found
+
+
+def kept_of(args: Any) -> dict[str, str]:
+    """What `config show APP` shows of the group, which need not run. Raises WrongUse for an app that the log does not know."""
+
+    async def read() -> dict[str, str]:
+        async with log_of(args) as (application, log, _):
+            await description(log, application)
+            return await kept_settings(log, application)
+
+    return asyncio.run(read())
