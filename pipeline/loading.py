@@ -36,7 +36,7 @@ def load(target: str, folder: Path | None = None) -> App:
             sys.path.append(str(path.parent))
         module = _run(module_name, path.parent, lambda: _loaded(module_of(target), path))
     else:
-        _refuse_hiding(folder)
+        _refuse_hiding(folder, f"./{module_name.replace('.', '/')}.py:{attribute}")
         if sys.path[:1] != [str(folder)]:
             sys.path.insert(0, str(folder))
         module = _run(module_name, folder, lambda: import_module(module_name))
@@ -117,8 +117,9 @@ def _loaded(name: str, path: Path) -> ModuleType:
     return module
 
 
-def _refuse_hiding(folder: Path) -> None:
-    """A module of the user's under the name of one of our rooms would be imported in its place, sooner or later."""
+def _refuse_hiding(folder: Path, by_file: str) -> None:
+    """A module of the user's under the name of one of our rooms would be imported in its place, sooner or later. `by_file`
+    is the app named by its file. Raises LoadError."""
     if folder == _HOME:
         return
     for room in ROOMS:
@@ -127,7 +128,7 @@ def _refuse_hiding(folder: Path) -> None:
                 shown = path.relative_to(folder)
                 raise LoadError(
                     f"{shown} in {folder} hides the package {room!r} of stream-orchestrator; rename it, or name the file "
-                    "of the app instead of its module: ./bank.py:app"
+                    f"of the app instead of its module: {by_file}"
                 )
 
 
