@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import orchestrator
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
@@ -58,3 +60,8 @@ def test_every_page_has_a_place_in_the_site() -> None:
     }
     named = set(re.findall(r"^ +- (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     assert pages - named == set() and len(pages) > 40
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    text = (ROOT / "docs/reference/api.md").read_text()
+    assert [name for name in orchestrator.__all__ if f"::: orchestrator.{name}\n" not in text] == []

@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEADLINE_S = 60.0
-pytestmark = [pytest.mark.long, pytest.mark.processes]
+pytestmark = pytest.mark.processes
 
 
 def environment() -> dict[str, str]:
@@ -51,8 +51,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the sdist, and the wheel that was built of the sdist."""
     place = tmp_path_factory.mktemp("built")
     python = made(place / "builder")
-    ran(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "build", cwd=place)
-    ran(python, "-m", "build", "--outdir", place / "dist", ROOT, cwd=place)
+    pip = ("-m", "pip", "--quiet", "--disable-pip-version-check")
+    ran(python, *pip, "install", "hatchling", cwd=place)
+    ran(python, "-m", "hatchling", "build", "--directory", place / "dist", "--target", "sdist", cwd=ROOT)
+    [sdist] = (place / "dist").glob("*.tar.gz")
+    ran(python, *pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", place / "dist", sdist, cwd=place)
     return place / "dist"
 
 
