@@ -23,6 +23,8 @@ from workers.errors import AppRefused
 NUMBERING, DESCRIPTION, BEGUN = (MetadataKind(name) for name in ("numbering", "description", "begun"))
 BEGINNING = MetadataKind("beginning")  # by partition of a topic that is read from its end: where the app began
 RESET, COPY = MetadataKind("reset", under_lease=True), MetadataKind("copy", under_lease=True)
+REPARTITION = MetadataKind("repartition", under_lease=True)  # one that began and did not end: to how many partitions
+REPARTITIONED = MetadataKind("repartitioned", under_lease=True)  # where the inputs ended when their layout changed
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,21 @@ async def refuse_half_done(log: GroupStore, application: str) -> None:
         raise AppRefused(
             f"'{application}': a copy of it from another log began and did not end; run `orchestrator log copy` again, and "
             "start it then"
+        )
+    kept = await log.metadata(application, REPARTITION, "to")
+    if kept is not None:
+        raise AppRefused(
+            f"'{application}': a repartition began and did not end; run `orchestrator repartition MODULE:APP --to {kept.decode()}` "
+            "again, and start it then"
+        )
+
+
+async def refuse_repartitioned(log: GroupStore, application: str, what: str) -> None:
+    """Raises AppRefused where earlier records lie by another number of partitions than the state of their keys does now."""
+    if await log.metadata(application, REPARTITIONED, "inputs") is not None:
+        raise AppRefused(
+            f"'{application}' was repartitioned, so the records before that lie where the state of their keys is not: {what} "
+            "cannot read them again; go on from new topics under another id"
         )
 
 

@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "pipeline.spark.audit_command:run",
         "compare changelogs, stores and outputs with Spark's answer, key by key",
     ),
+    "repartition": ("pipeline.spark.repartition:run", "give an app's tables and inputs more partitions; state is kept"),
     "simulate": ("orchestrator.cli.simulate:run", "play a scenario file: an operator's what-if"),
     "bench": ("orchestrator.cli.bench:run", "measure how protocols rebalance, in virtual time"),
     "settings": ("workers.commands.settings:run", "show or change the settings of a group that runs"),

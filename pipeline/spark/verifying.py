@@ -32,7 +32,7 @@ from state.log.group_store import GroupStore
 from state.log.protocol import GroupLog
 from workers.fleet.client import Client, description
 from workers.log.logs import open_log
-from workers.prepare import Prepared, prepare
+from workers.prepare import Prepared, prepare, refuse_repartitioned
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,6 +108,7 @@ async def audit(
     log = await open_log(log_url, create=False)
     try:
         described = await description(log, app.id)
+        await refuse_repartitioned(log, app.id, "an audit")
         prepared = await prepare(log, app)
         chosen = checked_history(prepared, wanted.history)
         bases = await _bases(log, prepared, wanted.snapshots)

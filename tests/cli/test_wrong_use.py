@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from orchestrator.cli.commands import COMMANDS
 from tests.cli.console import Console
 
-HERE = {"demo", "backfill", "verify", "audit", "assign"}  # in other hands, or they start for real
+HERE = {"demo", "backfill", "verify", "audit", "repartition", "assign"}  # in other hands, or they start for real
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ from workers.fleet.client import log_of
 from workers.fleet.held_lease import Held, lease_held, start_refused
 from workers.fleet.presence import hold, is_looked_after
 from workers.instance.ledger import OPERATION
-from workers.prepare import BEGINNING, BEGUN, DESCRIPTION, NUMBERING, RESET
+from workers.prepare import BEGINNING, BEGUN, DESCRIPTION, NUMBERING, RESET, refuse_repartitioned
 from workers.tasks.halts import HALTS
 from workers.topic_identities import SEEN, TOPIC_IDS
 
@@ -109,6 +109,7 @@ async def _planned(log: GroupLog, application: str, root: Path) -> Plan:
     found = await log.metadata(application, DESCRIPTION, "app")
     if begun is None and found is None:
         raise WrongUse(f"the log knows no application '{application}', so there is nothing to reset")
+    await refuse_repartitioned(log, application, "a reset")
     described = json.loads(found) if found is not None else {"topics": {}, "tables": {}, "subtopologies": []}
     earlier = msgspec.json.decode(begun, type=Plan) if begun is not None else Plan({}, {}, [], [], {})
     own = {table["changelog_topic"] for table in described["tables"].values()}

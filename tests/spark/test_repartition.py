@@ -1,0 +1,154 @@
+"""State of four tasks becomes state of six: every value is there before and after, nothing is processed again, and half of it is
+no start."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import RefusedBySafety, WrongUse
+from pipeline.spark import repartition as module
+from pipeline.spark.repartition import repartition
+from pipeline.spark.verifying import verify
+from pipeline.values.partitioner import partition_of
+from state.errors import StateError
+from state.log.protocol import GroupLog, Partition
+from state.log.sqlite import SqliteLog
+from tests.cli.console import Console
+from tests.spark import outside, sample, tallies
+from tests.spark.test_audit import TALLIES, marks
+from tests.spark.test_backfill import APP, OUTSIDE, ROOT, Place, committed, driven, records, write
+from tests.spark.test_snapshot_only import Life, opened
+from workers.commands.consume import read_all
+from workers.errors import AppRefused
+from workers.journal import read_journals
+from workers.prepare import prepare, refuse_half_done
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(autouse=True)
+def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
+def place(tmp_path: Path, spark: Any) -> Place:
+    return Place(tmp_path, spark)
+
+
+async def laid_out(place: Place, to: int, app: str = TALLIES, **more: Any) -> dict[str, Any]:
+    return await repartition(app, place.url, to, place.folder / "state", session=place.spark, **more)
+
+
+async def values(log: GroupLog) -> dict[tuple[int, bytes], bytes]:
+    """The entries of the tallies' table, by partition and key."""
+    found: dict[tuple[int, bytes], bytes | None] = {}
+    for where, record in await read_all(log, tallies.sums.changelog):
+        found[where.number, record.key or b""] = record.value
+    return {at: value for at, value in found.items() if value is not None}
+
+
+async def begun(place: Place) -> GroupLog:
+    log = await place.log()
+    await write(log, tallies.app, marks(40))
+    await place.backfill(TALLIES)
+    return log
+
+
+async def test_half_of_it_is_no_start_and_the_same_command_ends_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await begun(place)
+    before, counts = await values(log), (await prepare(log, tallies.app)).counts()
+
+    def broken(*given: Any, **more: Any) -> Any:
+        raise StateError("the disk is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_moves", broken)
+        with pytest.raises(StateError):
+            await laid_out(place, 5)
+    await refuse_half_done(log, "tallies")  # nothing of it is there: it may start
+    assert (await prepare(log, tallies.app)).counts() == counts and await values(log) == before
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteLog, "seed_positions", broken)
+        with pytest.raises(StateError):
+            await laid_out(place, 5)
+    with pytest.raises(AppRefused, match="repartition MODULE:APP --to 5"):
+        await refuse_half_done(log, "tallies")
+    with pytest.raises(RefusedBySafety, match="run it with --to 5"):
+        await laid_out(place, 6)
+    facts = await laid_out(place, 5)
+    assert facts["outcome"] == "done" and facts["entries"] == len(before) and 0 < facts["moved"] <= len(before)
+    await refuse_half_done(log, "tallies")
+    after = await values(log)
+    assert {key: value for (_, key), value in after.items()} == {key: value for (_, key), value in before.items()}
+    assert all(number == partition_of(key, 5) for number, key in after)
+    assert (await laid_out(place, 5))["outcome"] == "nothing to do"
+    with pytest.raises(AppRefused, match="an audit cannot read them again"):
+        await verify(TALLIES, place.url, say=place.said.append, session=place.spark)
+    await log.close()
+
+
+async def test_what_is_refused(place: Place) -> None:
+    log = await begun(place)
+    plan = await laid_out(place, 5, is_plan=True)
+    assert plan["outcome"] == "plan" and plan["moved"] > 0 and plan["topics"] == ["marks", "tallies-sums-changelog"]
+    assert (await prepare(log, tallies.app)).counts()["marks"] == 2
+    with pytest.raises(RefusedBySafety, match="lies by 2 partitions, and partitions are never taken away"):
+        await laid_out(place, 1)
+    await write(log, tallies.app, [(tallies.marks, "m1", 1, 9_000)])
+    with pytest.raises(RefusedBySafety, match="1 offset of the inputs of 'tallies' are not processed"):
+        await laid_out(place, 5)
+    with pytest.raises(WrongUse, match="the log knows no application 'outside'"):
+        await laid_out(place, 5, OUTSIDE)
+    await prepare(log, outside.app)
+    with pytest.raises(RefusedBySafety, match=r"seen keep the time of their task .* or are local"):
+        await laid_out(place, 5, OUTSIDE)
+    await log.close()
+
+
+def test_wrong_use(console: Console) -> None:
+    for words, said in ((["bank", "--to", "12"], "no MODULE:APP"), (["bank:app", "--to", "0"], "--to")):
+        done = console.here("repartition", *words)
+        assert done.code == 2 and said in done.err and done.err.count("\n") == 1, done
+
+
+@pytest.mark.processes
+async def test_an_app_goes_on_with_more_tasks(place: Place) -> None:
+    """With a re-key, a table with a route and state on disk: as if there had been six tasks from the beginning."""
+    log = await place.log()
+    sent = records(200, seed=41)
+    await write(log, sample.app, sent)
+    await place.backfill()
+    state = place.folder / "state"
+    before, _ = await opened(log, state, "")
+    facts = await laid_out(place, 6, APP)
+    assert facts["outcome"] == "done" and 0 < facts["moved"] < facts["entries"]
+    assert await opened(log, place.folder / "fresh", "") == (before, {"empty"})
+
+    prepared = await prepare(log, sample.app)
+    assert {prepared.counts()[name] for name in facts["topics"]} == {6} and len(prepared.tasks()) == 12
+    positions = await committed(log)
+    assert all(
+        at == end for (p, at), end in zip(positions.items(), (await log.ends(list(positions))).values(), strict=True)
+    )
+    late = [(topic, key, value, at + 10_000) for topic, key, value, at in records(150, seed=42)]
+    await write(log, sample.app, late)
+    life = Life(place, log, prepared)
+    await life.start()
+    await life.until("everything is processed", life.processed)
+    assert await life.stop() == 0, life.said()
+    tables, outputs = await asyncio.to_thread(driven, [*sent, *late])
+    assert (await opened(log, state, ""))[0] == tables
+    assert len(await read_all(log, "receipts")) == sum(outputs["receipts"].values())
+    started = [row for row in read_journals(state / "sample") if row["what"] == "started"]
+    held = {row["task"] for row in started if "disk" in row["source"]}  # a task without an entry has nothing on disk
+    assert held >= {"0_0", "0_1", "0_2", "0_3"}, started
+    assert Partition("orders", 5) in await log.positions("sample", [Partition("orders", 5)])
+    await log.close()
