@@ -19,7 +19,7 @@ import pytest
 from tests.docs.snippets import PAGES, ROOT, blocks
 
 WITH_PROGRAMS = [page for page in PAGES if any(block.language == "python" for block in blocks(page))]
-LANGUAGES = {"", "python", "console", "toml", "yaml", "properties", "mermaid", "ini", "dockerfile", "csv"}
+LANGUAGES = {"", "python", "console", "toml", "yaml", "properties", "mermaid", "ini", "dockerfile", "csv", "sql"}
 
 # Pages whose blocks of another language a test of another folder plays.
 PLAYED_BY = {"docs/sql.md": "tests/spark/test_state_source.py"}
