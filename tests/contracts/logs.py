@@ -77,6 +77,7 @@ class KafkaPlace(Place):
     topic_settings: ClassVar[dict[str, str]] = {
         "max.message.bytes": str(MAX_MESSAGE_BYTES),
         "segment.ms": "200",
+        "retention.ms": "-1",  # the times of records are long past: a broker would delete them, every five minutes
         "min.cleanable.dirty.ratio": "0.01",
     }
 

@@ -20,7 +20,7 @@ from typing import Any
 from state.errors import Fenced, LeaseLost
 from state.log.group_store import Lease, OwnerRecord
 from state.log.kafka.log import KafkaLog, KafkaOptions, open_kafka
-from state.log.protocol import Partition, TaskCommit, TopicSpec
+from state.log.protocol import FOR_EVER, Partition, TaskCommit, TopicSpec
 from tests import brokers
 from tests.contracts.logs import records, until
 
@@ -46,6 +46,7 @@ class Place:
         log = await self.open()
         for spec in (TopicSpec("out", 1), TopicSpec("t-changelog", 1, "changelog"), TopicSpec("in", 1)):
             await log.create_topic(spec)
+        await log.set_retention("out", FOR_EVER)  # the times of these records are long past: a broker would delete them
         return log
 
     async def close(self) -> None:
