@@ -11,7 +11,7 @@ setup: $(READY)
 $(READY): pyproject.toml constraints.txt Makefile
 	@test -n "$(PYTHON)" || { echo "error: no Python >= 3.11 found; set PYTHON=/path/to/python3.11"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,demo,dev,docs,java,kafka,faust]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,demo,dev,docs,java,kafka,faust,otel]'
 	@touch $(READY)
 
 demo: $(READY)

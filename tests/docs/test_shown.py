@@ -21,7 +21,22 @@ from tests.docs.snippets import PAGES, ROOT, Block, blocks, commands
 OURS = re.compile(r"(?:^|[|;&(]\s*|-- |\S/bin/)orchestrator (.*?)(?=\s*[|;)&]|$|\s*>)")
 # What else the pages call. Programs of others are not checked, but their names are.
 OTHERS = {
-    *("awk", "cat", "cd", "curl", "docker", "echo", "grep", "head", "journalctl", "kill", "kubectl", "make", "mkdir"),
+    *(
+        "awk",
+        "cat",
+        "cd",
+        "curl",
+        "docker",
+        "echo",
+        "export",
+        "grep",
+        "head",
+        "journalctl",
+        "kill",
+        "kubectl",
+        "make",
+        "mkdir",
+    ),
     *("pip", "python", "sudo", "cp", "pytest", "source"),
 }
 OTHER_SIGNS = {".", "python -m venv"}

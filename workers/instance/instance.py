@@ -32,6 +32,7 @@ from workers.journal import Journal
 from workers.log.patient_log import open_patiently
 from workers.metrics.families import OF_INSTANCE, WORKER_CRASHES
 from workers.metrics.measures import Measures
+from workers.metrics.otlp import OtlpExport
 from workers.metrics.server import MetricsServer
 from workers.prepare import Prepared, prepare
 from workers.spec import FAILED_APP, REPORTED, InstanceSpec, WorkerSpec, decode_instance, first_line
@@ -93,6 +94,11 @@ class Instance:
         served = MetricsServer(lambda: metrics_page.written(self.spec, self._measures, self._stores))
         if self.spec.metrics_port:
             await served.open(self.spec.metrics_host, self.spec.metrics_port)
+        sent = OtlpExport(
+            lambda: metrics_page.measured(self.spec, self._measures, self._stores),
+            self.spec.application,
+            self.spec.instance,
+        ).open()
         candidate = Candidate(log_, prepared, self.spec, services, self._surroundings, self._measures, journal.write)
         coordinating = asyncio.create_task(candidate.run()) if self.spec.coordinate else None
         watching = asyncio.create_task(self._watch())
@@ -103,6 +109,7 @@ class Instance:
             if coordinating is not None:
                 coordinating.cancel()
                 await asyncio.gather(coordinating, return_exceptions=True)
+            await sent.close()
             await served.close()
             await services.close()
         if self.spec.after_leave == "park" and max(codes) == 0:

@@ -1,4 +1,4 @@
-"""The metrics of an instance as text: its own, and what its workers reported last.
+"""The metrics of an instance: its own, and what its workers reported last; and their page.
 
 One rule: no process is asked when it is read. A worker that is busy shows as the age of its report, one that has ended is gone.
 """
@@ -11,13 +11,18 @@ from importlib.metadata import PackageNotFoundError, version
 
 from workers.instance.instance_stores import InstanceStores
 from workers.metrics.families import INSTANCE_INFO, REPORT_AGE, WORKERS
-from workers.metrics.measures import Measures
+from workers.metrics.measures import Measures, Samples
 from workers.metrics.page import page
 from workers.spec import InstanceSpec
 
 
 def written(spec: InstanceSpec, measures: Measures, stores: InstanceStores) -> str:
     """Returns the page, in Prometheus' text format."""
+    return page(measured(spec, measures, stores))
+
+
+def measured(spec: InstanceSpec, measures: Measures, stores: InstanceStores) -> list[tuple[dict[str, str], Samples]]:
+    """Returns who measured, as labels, and what."""
     now = asyncio.get_running_loop().time()
     workers = stores.reporting()
     measures.put(INSTANCE_INFO, 1, spec.instance, socket.gethostname(), _version())
@@ -27,7 +32,7 @@ def written(spec: InstanceSpec, measures: Measures, stores: InstanceStores) -> s
     for worker in workers:
         who = {**of_app, "worker": worker.member}
         sources.append((who, {**worker.samples, REPORT_AGE.name: [((), [now - worker.reported_at])]}))
-    return page(sources)
+    return sources
 
 
 def _version() -> str:

@@ -1,5 +1,5 @@
 """A worker's stores, offered to its instance: keys are looked up for the clients that query the instance; and what it measures,
-where the instance serves metrics.
+where the instance serves metrics or sends them.
 
 One rule: only the instance that started the worker looks into its stores; what a client may read is checked at the
 instance's listener (instance_stores.py), and nowhere else.
@@ -19,6 +19,7 @@ from orchestrator.errors import OrchestratorError, ProtocolError
 from orchestrator.model import TaskId
 from state.errors import StateError
 from state.store.protocol import Store, TakesCopies
+from workers.metrics.otlp import is_collected
 from workers.worker.ports import StoresPort
 
 log = logging.getLogger("orchestrator.stores")
@@ -48,7 +49,8 @@ async def run(worker: StoresPort) -> None:
 async def _offer(worker: StoresPort, connection: Connection) -> None:
     spec = worker.spec
     connection.send(messages.Attach(messages.VERSION, spec.number, spec.incarnation, worker.member))
-    reporting = asyncio.create_task(_report(worker, connection)) if spec.instance.metrics_port else None
+    is_read = spec.instance.metrics_port or is_collected()
+    reporting = asyncio.create_task(_report(worker, connection)) if is_read else None
     try:
         while True:
             lookup = await connection.receive_down()
