@@ -32,7 +32,26 @@ from orchestrator.setting import (
 from orchestrator.weights import parse_given
 
 PORT_MAX = 65_535
-LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+LEVELS, DEFAULT_LEVEL = ("DEBUG", "INFO", "WARNING", "ERROR"), "WARNING"
+FOREIGN_PARTS = ("aiokafka", "asyncio")  # loggers of libraries
+LOG_PARTS = (
+    *("assignor_process", "candidate", "commit", "coordinator", "fleet", "growth", "hosting", "instance", "journal"),
+    *(
+        "listener",
+        "log",
+        "metrics",
+        "named",
+        "records",
+        "run",
+        "scale_up",
+        "session",
+        "stores",
+        "task",
+        "upkeep",
+        "worker",
+    ),
+    *FOREIGN_PARTS,
+)
 
 
 def bytes_or_0(text: str) -> int:
@@ -49,10 +68,18 @@ def port_or_0(text: str) -> int:
 
 
 def level(text: str) -> str:
-    """A log level. Raises WrongUse."""
-    if text.upper() not in LEVELS:
-        raise WrongUse(f"'{text}' is not one of {', '.join(LEVELS)}")
-    return text.upper()
+    """A log level, or some with commas between: `INFO`, `WARNING,stores=DEBUG`, `candidate=INFO`. Raises WrongUse."""
+    found: dict[str, str] = {}
+    for word in text.split(","):
+        part, _, wanted = word.strip().rpartition("=")
+        if wanted.upper() not in LEVELS:
+            raise WrongUse(f"'{wanted}' is not one of {', '.join(LEVELS)}")
+        if part and part not in LOG_PARTS:
+            raise WrongUse(f"there is no part '{part[:40]}' with a level of its own: {', '.join(LOG_PARTS)}")
+        if part in found:
+            raise WrongUse(f"the level of {part or 'everything'} is given twice: name it once")
+        found[part] = wanted.upper()
+    return ",".join([found.pop("", DEFAULT_LEVEL), *(f"{part}={found[part]}" for part in sorted(found))])
 
 
 def commit_path(text: str) -> str:
@@ -164,8 +191,13 @@ class InstanceSettings(msgspec.Struct, frozen=True, kw_only=True):
         str, row("metrics-host", "address of this machine where metrics are served", need=METRICS)
     ] = "127.0.0.1"
     log_level: Annotated[
-        str, row("log-level", "what instances say on stderr: DEBUG, INFO, WARNING or ERROR", level)
-    ] = "WARNING"
+        str,
+        row(
+            "log-level",
+            "what instances say on stderr: DEBUG, INFO, WARNING or ERROR; with PART=LEVEL behind commas, more or less of one part",
+            level,
+        ),
+    ] = DEFAULT_LEVEL
     log_format: Annotated[
         str,
         row(

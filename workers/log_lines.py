@@ -14,6 +14,7 @@ from typing import Any
 
 from orchestrator import error_report
 from orchestrator.clocks import wall_ms
+from orchestrator.instance_settings import FOREIGN_PARTS
 from orchestrator.model import TaskId
 
 TASK: ContextVar[str] = ContextVar("task", default="")  # that the code which runs now works for
@@ -21,8 +22,11 @@ JSON = "json"
 
 
 def set_up(level: str, form: str, instance: str = "", worker: int | None = None) -> None:
-    """Logging of this process. `form`: "text" or "json"."""
-    logging.basicConfig(level=level, stream=sys.stderr)
+    """Logging of this process. `level`: for everything, and for parts behind commas. `form`: "text" or "json"."""
+    everything, *parts = level.split(",")
+    logging.basicConfig(level=everything, stream=sys.stderr)
+    for part, _, wanted in (one.partition("=") for one in parts):
+        logging.getLogger(part if part in FOREIGN_PARTS else f"orchestrator.{part}").setLevel(wanted)
     shape: logging.Formatter = AsJson(instance, worker) if form == JSON else AsText(instance, worker)
     for handler in logging.getLogger().handlers:
         handler.setFormatter(shape)

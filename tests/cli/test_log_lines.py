@@ -6,13 +6,17 @@ import json
 import logging
 import os
 import pty
+import re
 import signal
 import subprocess
 
 import pytest
 
+from orchestrator.errors import WrongUse
+from orchestrator.instance_settings import FOREIGN_PARTS, LOG_PARTS, level
 from orchestrator.model import TaskId
 from tests.cli.console import Console
+from tests.docs.snippets import ROOT
 from workers.log_lines import TASK, AsJson, AsText
 
 FAILS = """
@@ -62,11 +66,32 @@ def test_every_line_of_a_fleet_is_an_object(console: Console) -> None:
 
 
 @pytest.mark.processes
-def test_text_names_the_instance(console: Console) -> None:
-    run = console.bank().run("--log-level", "INFO")
-    console.until("a line", lambda: " i1 INFO orchestrator" in (console.folder / "run.err").read_text())
+@pytest.mark.parametrize(("level", "heard"), [("candidate=INFO", True), ("INFO,candidate=WARNING", False)])
+def test_text_names_the_instance_and_a_part_may_say_more(console: Console, level: str, heard: bool) -> None:
+    run = console.bank().run("--log-level", level)  # by now it has a coordinator
     run.send_signal(signal.SIGTERM)
     assert console.end(run) == 0
+    said = (console.folder / "run.err").read_text()
+    assert (" i1 INFO orchestrator.candidate: i1 is the coordinator" in said) == heard
+    assert set(re.findall(r" INFO (\S+):", said)) - {"orchestrator.candidate"} == set() or not heard
+
+
+def test_levels_are_of_parts_that_there_are() -> None:
+    """Each logger of a fleet can be named, and no other."""
+    assert level("info") == "INFO" and level("stores=debug") == "WARNING,stores=DEBUG"
+    assert level("error, task=INFO,aiokafka=debug") == "ERROR,aiokafka=DEBUG,task=INFO"
+    for text, why in (
+        ("loud", "'loud' is not one of DEBUG"),
+        ("stores=", "'' is not one of DEBUG"),
+        ("INFO,store=DEBUG", "no part 'store' with a level of its own: assignor_process, "),
+        ("INFO,DEBUG", "the level of everything is given twice"),
+        ("task=INFO,task=DEBUG", "the level of task is given twice"),
+    ):
+        with pytest.raises(WrongUse, match=why):
+            level(text)
+    files = [path for room in ("orchestrator", "workers", "state") for path in (ROOT / room).rglob("*.py")]
+    named = {name for path in files for name in re.findall(r'getLogger\("orchestrator\.(\w+)"\)', path.read_text())}
+    assert named <= set(LOG_PARTS) and set(LOG_PARTS) - named <= {*FOREIGN_PARTS, "hosting"}
 
 
 @pytest.mark.parametrize(("more", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
