@@ -138,6 +138,7 @@ async def test_nobody_restores_without_it(place: Place) -> None:
     await log.close()
 
 
+@pytest.mark.long
 async def test_verify_compares_with_the_snapshot_and_what_came_after(place: Place) -> None:
     log, _, _ = await begun(place, seed=13, count=100)
 

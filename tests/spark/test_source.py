@@ -90,6 +90,7 @@ def orchestrator(folder: Path, *more: str) -> list[str]:
 
 
 @pytest.mark.processes
+@pytest.mark.long
 async def test_executors_that_are_processes_of_their_own_need_no_folder_of_ours(tmp_path: Path) -> None:
     """`local-cluster`: an executor in another folder, with a path of its own; first a backfill, then an instance."""
     app_ref = write_app(tmp_path / "app", "away_two")

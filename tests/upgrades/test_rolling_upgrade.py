@@ -184,6 +184,7 @@ def test_a_new_version_is_rolled_in(shop: Shop) -> None:
         assert not lost, f"{row['id']} changed hands without a release at epochs {lost}"
 
 
+@pytest.mark.long
 def test_both_versions_can_be_asked_whichever_came_last(shop: Shop) -> None:
     """What tools know of the app is what its versions have between them; what is gone with its last instance is named."""
     shop.start("i1", "new")
