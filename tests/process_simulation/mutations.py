@@ -658,14 +658,14 @@ def files_are_not_compared(stack: ExitStack) -> None:
 
 def any_base_is_used(stack: ExitStack) -> None:
     """A base of which the log knows nothing counts as a snapshot like any."""
-    original = manifest.newest
+    original = manifest.fitting
 
-    def newest(root: Path, application: str, log_id: str, counts: Any, *, base: str = "") -> Any:
+    def fitting(root: Path, application: str, log_id: str, counts: Any, *, base: str = "") -> Any:
         bases = [one.snapshot for one in manifest.listing(root)[0] if one.base and one.application == application]
-        found = [original(root, application, log_id, counts, base=name) for name in (base, *bases)]
-        return max((one for one in found if one is not None), key=lambda one: one.time_ms, default=None)
+        found = [one for name in (base, *bases) for one in original(root, application, log_id, counts, base=name)]
+        return sorted(found, key=lambda one: one.time_ms, reverse=True)
 
-    _patch(stack, manifest, "newest", newest)
+    _patch(stack, manifest, "fitting", fitting)
 
 
 def a_base_is_not_known(stack: ExitStack) -> None:
