@@ -483,7 +483,8 @@ class Life:
         killed = [f"{p.name} ({p.code})" for p in workers if p.code != REPORTED]
         if killed:
             self.breaks(f"stop: workers did not end in order: {killed} ({self._why()})")
-        if self.fleet_process.code:
+        code = self.fleet_process.code  # it may have been about to end for the log when it was stopped
+        if code and not (code == LOG_TIMED_OUT and self._may_have_ended(code)):
             self.breaks(f"stop: the fleet ended with {self.fleet_process.code} ({self._why()})")
 
     def stop_fleet(self) -> None:
