@@ -27,6 +27,7 @@ from workers.fleet.presence import FLEET, fleet_of
 
 logger = logging.getLogger("orchestrator.scale_up")
 POLL_S, PERCENT_MAX = 0.1, 100_000
+JOINS_WITHIN_S = 5.0  # an instance that was started joins, and one that left ends, within about two
 
 
 def run(argv: list[str]) -> int:
@@ -64,9 +65,8 @@ def _amounts(args: Any) -> tuple[Amount | None, Amount | None]:
 
 async def _run(args: Any) -> dict[str, Any]:
     async with client_of(args) as (application, log, client):
-        before = await client.ask(StatusRequest(counted=True))
+        before, fleet = await _who_runs(application, log, client)
         client.require(Right.SCALE)  # the request goes through the log
-        fleet = await fleet_of(log, application)
         current = size_now(before["instances"], fleet)
         if args.current is not None and args.current != current:
             raise RefusedBySafety(
@@ -103,9 +103,23 @@ async def _run(args: Any) -> dict[str, Any]:
 def size_now(members: list[dict[str, Any]], fleet: dict[str, Any] | None) -> int:
     """How many instances stay: the members that do not leave, and those that the fleet has started and that have not joined
     yet. An instance that left and is parked belongs to its fleet as well, so such a fleet's note counts for nothing."""
-    known = {row["id"]: row["state"] for row in members}
+    return sum(1 for row in members if row["state"] != "leaving") + len(_not_joined(members, fleet))
+
+
+def _not_joined(members: list[dict[str, Any]], fleet: dict[str, Any] | None) -> set[str]:
+    """What the fleet has started and is no member: not yet, or no longer, for as long as its process takes to end."""
     started = fleet["instances"] if fleet is not None and fleet.get("after_leave") != "park" else []
-    return sum(1 for state in known.values() if state != "leaving") + len(set(started) - known.keys())
+    return set(started) - {row["id"] for row in members}
+
+
+async def _who_runs(application: str, log: GroupStore, client: Client) -> tuple[Any, dict[str, Any] | None]:
+    """Status and fleet, once what the fleet has started has joined or ended: one that has just left is not on its way."""
+    until_s = monotonic_s() + JOINS_WITHIN_S
+    while True:
+        status, fleet = await client.ask(StatusRequest(counted=True)), await fleet_of(log, application)
+        if not _not_joined(status["instances"], fleet) or monotonic_s() >= until_s:
+            return status, fleet
+        await asyncio.sleep(POLL_S)
 
 
 async def _ask_fleet(log: GroupStore, application: str, count: int, deadline: float) -> list[str]:
