@@ -194,7 +194,7 @@ class Log(Protocol):
         an epoch (KIP-101). -1 where nothing is elected: a log in one file loses records only with all of it (`state.history`)."""
 
     async def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Where the records of these epochs, and of those before, end in the log as it is now: who has read or written
+        """Where the records of these epochs, and of those before, end in the log as it is now: a store or a reader that has read
         beyond that under its epoch has what the log has lost. Nothing where there are no epochs."""
 
     def reader(self) -> Reader: ...

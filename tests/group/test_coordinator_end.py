@@ -33,8 +33,8 @@ class Unreadable(KeptLedger):
 
 
 async def test_an_instance_that_coordinates_no_more_ends_connections_with_requests() -> None:
-    """It is asked while the lease still names it: whoever asks looks for the coordinator again, and is not told that the
-    request is unknown."""
+    """It is asked while the lease still names it: a client looks for the coordinator again, where an answer would say that
+    the request is unknown."""
     coordinator = Coordinator("bench", Settings(), KeptLedger([]), [Task(TaskId(0, 0))], {})
     services, address = await listening(coordinator)
     services.add(InstanceStores("i1", {}.get))

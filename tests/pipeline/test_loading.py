@@ -120,10 +120,10 @@ def test_errors_of_the_users_module_show_their_frames(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["state", "workers", "pipeline", "orchestrator"])
-def test_a_module_that_would_hide_ours_is_told_at_once(folder: Path, name: str) -> None:
+def test_a_module_that_would_hide_ours_is_refused_at_once(folder: Path, name: str) -> None:
     (folder / f"{name}.py").write_text("")
-    told = f"{name}.py in {folder} hides the package '{name}' of stream-orchestrator; rename it, or name the file of the app"
-    assert load(folder, "bank:app").startswith(told) and load(folder, "bank:app").endswith(": ./bank.py:app")
+    hides = f"{name}.py in {folder} hides the package '{name}' of stream-orchestrator; rename it, or name the file of the app"
+    assert load(folder, "bank:app").startswith(hides) and load(folder, "bank:app").endswith(": ./bank.py:app")
     assert load(folder, f"{name}:app").endswith(f": ./{name}.py:app"), "the file that was meant"
     assert load(folder, "./bank.py:app") == "loaded bank"
     (folder / f"{name}.py").unlink()

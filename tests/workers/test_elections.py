@@ -1,4 +1,4 @@
-"""Brokers elect leaders, and one that lagged has lost records. Who has them finds out, however long the log is again by then:
+"""Brokers elect leaders, and a broker that lagged lacks records. What was lost is noticed, however long the log is again by then:
 a store and a copy are restored, and an application whose input it is does not go on as if nothing had happened."""
 
 from __future__ import annotations
