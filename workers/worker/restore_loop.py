@@ -48,6 +48,7 @@ class RestoreLoop:
         self.unreadable.forget(partition)
         if self._bucket.rate and run.is_copy():
             self._paused.add(partition)
+            self._reader.drop(partition)  # it may be followed already, in another role
         else:
             self._reader.add(partition, position)
         self._begun.set()
