@@ -140,6 +140,33 @@ async def test_a_copy_that_comes_while_the_budget_is_used_up_waits_too(tmp_path:
             await run.closed()
 
 
+async def test_a_copy_that_changes_its_role_keeps_to_the_budget(tmp_path: Path) -> None:
+    """It is followed again, for its new role, while a poll is under way that uses up the budget."""
+    log = MemoryLog(markers=False)
+    prepared, task = await prepare(log, app), TaskId(0, 0)
+    changelog = prepared.changelog(task, "last")
+    for begin in range(0, 4_000, 10):
+        await log.append({changelog: [NewRecord(b"%0500d" % n, b"1", n) for n in range(begin, begin + 10)]})
+    instance = InstanceSpec("tests:app", app.id, "i1", "memory:", str(tmp_path), restore_rate_limit=20_000)
+    worker = Worker(WorkerSpec(instance, 1, "one"), log, prepared, {})
+    run = TaskRun(worker, task)
+    restores = asyncio.create_task(worker.restores.run())
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            run.open(Role.STANDBY, 0)
+            await until(lambda: bool(run.by_changelog) and not worker.restores._paused)
+            worker.restores.add(run, changelog, 0)
+            await until(lambda: run.position() > 0)
+            rounds = worker.restores._round + 10
+            await until(lambda: worker.restores._round >= rounds)
+        assert run.position() < 400, "a tenth of it, many times its share"
+    finally:
+        restores.cancel()
+        await asyncio.gather(restores, return_exceptions=True)
+        run.close()
+        await run.closed()
+
+
 async def test_what_a_copy_reads_of_a_snapshot_comes_out_of_the_budget(tmp_path: Path) -> None:
     """A copy waits for what it has read; what is to run, or to be closed, does not."""
     log = MemoryLog(markers=False)
