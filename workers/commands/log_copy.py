@@ -123,9 +123,9 @@ async def _refuse_other(source: GroupLog, target: GroupStore, application: str) 
 def _lines(facts: dict[str, Any]) -> Iterator[str]:
     """What a person reads."""
     is_plan = facts["outcome"] == "plan"
-    yield f"{facts['application']}: {facts['source']} {'would be copied' if is_plan else 'is copied'} to {facts['target']}"
+    yield f"{facts['application']} {'would be copied' if is_plan else 'is copied'} from {facts['source']} to {facts['target']}"
     for topic in facts["topics"]:
-        amount = f"up to {topic['records']} records" if is_plan else counted(topic["records"], "record")
+        amount = f"up to {counted(topic['records'], 'record')}" if is_plan else counted(topic["records"], "record")
         yield f"  {topic['name']} ({topic['kind']}): {counted(topic['partitions'], 'partition')}, {amount}"
     yield f"  {counted(facts['positions'], 'position')}, {counted(facts['metadata'], 'fact')} of the application"
     if not is_plan:

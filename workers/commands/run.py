@@ -34,7 +34,7 @@ from workers.connection.listening import place_of
 from workers.fleet.client import Client, host_elsewhere
 from workers.fleet.fleet import Fleet, Host, ProcessHost
 from workers.fleet.named import NamedInstance
-from workers.log.logs import BUSY_MS, log_path, log_url, open_log, show_log
+from workers.log.logs import BUSY_MS, log_path, log_url, no_broker, open_log, show_log
 from workers.log.patient_log import PatientLog, open_patiently
 from workers.prepare import Prepared, prepare
 from workers.spec import InstanceSpec
@@ -167,7 +167,7 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
         who = f"instance {spec.instance}" if spec.instance else counted(count, "instance")
         if not spec.instance:
             warn_of_idle(count * spec.workers, tasks, lambda text: log_lines.announce(spec.log_format, text))
-        print(f"{who}, {counted(tasks, 'task')}, {show_log(spec.log)}", flush=True)
+        print(f"{who}, {counted(tasks, 'task')}, {show_log(spec.log)}{no_broker(spec.log)}", flush=True)
         code = await fleet.run(count)
         if code == 0:
             await _positions_are_kept(log, prepared)

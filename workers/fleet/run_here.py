@@ -25,7 +25,7 @@ from state.log.protocol import GroupLog
 from workers import topic_identities
 from workers.fleet.fleet import Fleet, ProcessHost
 from workers.instance.instance import Instance
-from workers.log.logs import configured, default_log, open_log, show_log
+from workers.log.logs import configured, default_log, no_broker, open_log, show_log
 from workers.prepare import prepare
 from workers.spec import FAILED_APP, InstanceSpec, WorkerSpec
 from workers.surroundings import REAL, Surroundings
@@ -115,7 +115,7 @@ async def _run(app: App, spec: InstanceSpec) -> int:
         await topic_identities.keep(opened, prepared)
     finally:
         await opened.close()
-    where = "a log in memory" if memory is not None else show_log(spec.log)
+    where = "a log in memory" if memory is not None else f"{show_log(spec.log)}{no_broker(spec.log)}"
     print(
         f"1 instance, {counted(len(prepared.tasks()), 'task')}, {where}; Ctrl-C stops it", file=sys.stderr, flush=True
     )

@@ -99,6 +99,11 @@ async def open_log(url: str, *, create: bool, synchronous: str = "NORMAL", busy_
     raise WrongUse(f"--log {url}: unknown kind of log; write sqlite:PATH or kafka://HOST:PORT")
 
 
+def no_broker(url: str) -> str:
+    """What a start says behind an embedded log's name: nothing else has to run."""
+    return ", no broker" if log_path(url) is not None else ""
+
+
 def show_log(url: str) -> str:
     """The log as the console names it: a path below the current folder is shown relative, a cluster without options."""
     path = log_path(url)
@@ -108,4 +113,4 @@ def show_log(url: str) -> str:
         shown = path.resolve().relative_to(Path.cwd())
     except ValueError:
         shown = path
-    return f"embedded log {shown}, no broker"
+    return f"embedded log {shown}"
