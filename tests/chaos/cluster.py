@@ -13,24 +13,7 @@ from pathlib import Path
 from state.log.kafka import broker
 from state.log.kafka.broker import Broker
 from tests.chaos.link import Link
-
-REPLICAS = {
-    **dict.fromkeys(
-        ("default.replication.factor", "offsets.topic.replication.factor", "transaction.state.log.replication.factor"),
-        "3",
-    ),
-    "min.insync.replicas": "2",
-    "transaction.state.log.min.isr": "2",
-    "broker.session.timeout.ms": "1500",
-    "broker.heartbeat.interval.ms": "300",
-    "controller.quorum.election.timeout.ms": "500",
-    "controller.quorum.fetch.timeout.ms": "1000",
-    "replica.lag.time.max.ms": "2000",
-    "replica.socket.timeout.ms": "1500",
-    "replica.fetch.wait.max.ms": "100",
-    "num.network.threads": "2",
-    "num.io.threads": "4",
-}
+from tests.kafka.three_replicas import REPLICAS
 
 
 class Brokers:

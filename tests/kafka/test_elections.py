@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -18,10 +18,8 @@ from state.log.kafka.broker import Broker
 from state.log.kafka.log import KafkaLog
 from state.log.kafka.requests import CreateTopicsRequest_v4
 from state.log.protocol import NewRecord, Partition, Reader
-from tests import brokers
 from tests.contracts import logs
 from tests.kafka.place import Place
-from tests.kafka.test_three_brokers import prepared as three_brokers
 from tests.workers.test_restores_at_once import app_of
 from workers.prepare import prepare
 from workers.tasks.stores import Opened, StoreOpener
@@ -34,17 +32,6 @@ DEADLINE_S = 90.0  # brokers that start on a busy machine
 
 async def until(what: str, there: Callable[[], Awaitable[bool]]) -> None:
     await logs.until(what, there, DEADLINE_S)
-
-
-@pytest.fixture
-def three(tmp_path: Path) -> Iterator[list[Broker]]:
-    brokers.shared()  # skips the test where none can be had
-    made = three_brokers(tmp_path)
-    try:
-        yield made
-    finally:
-        for one in made:
-            one.stop(kill=True)
 
 
 def inside(log: KafkaLog) -> str:

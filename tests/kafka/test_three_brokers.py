@@ -6,15 +6,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from state.log.kafka import broker
 from state.log.kafka.broker import Broker
 from state.log.kafka.log import KafkaLog
-from tests import brokers
 from tests.contracts.logs import until
 from tests.kafka.place import ROUNDS
 from tests.kills.harness import Bank
@@ -22,52 +19,6 @@ from tests.kills.harness import Bank
 pytestmark = [pytest.mark.kafka, pytest.mark.processes]
 RECORDS, PRODUCED_IN_S = 12_000, 90.0
 STALL_MAX_S, LOOK_S = 60.0, 8.0
-QUICK = {
-    "broker.session.timeout.ms": "1500",
-    "broker.heartbeat.interval.ms": "300",
-    "controller.quorum.election.timeout.ms": "500",
-    "controller.quorum.fetch.timeout.ms": "1000",
-    "replica.lag.time.max.ms": "2000",
-    "replica.socket.timeout.ms": "1500",
-    "replica.fetch.wait.max.ms": "100",
-    "num.network.threads": "2",
-    "num.io.threads": "4",
-}
-
-
-def prepared(folder: Path) -> list[Broker]:
-    """Three that know each other, on ports of their own; none is started."""
-    ports: list[int] = []
-    while len(ports) < 3:
-        if (port := broker.free_port()) not in ports:
-            ports.append(port)
-    voters = ",".join(f"{number}@127.0.0.1:{port + 1}" for number, port in enumerate(ports, 1))
-    copies = dict.fromkeys(
-        ("default.replication.factor", "offsets.topic.replication.factor", "transaction.state.log.replication.factor"),
-        "3",
-    )
-    copies |= {"min.insync.replicas": "2", "transaction.state.log.min.isr": "2"}
-    cluster = broker.identity()
-    return [
-        broker.prepare(
-            folder / f"broker{number}",
-            port,
-            settings={**copies, **QUICK, "node.id": str(number), "controller.quorum.voters": voters},
-            cluster=cluster,
-        )
-        for number, port in enumerate(ports, 1)
-    ]
-
-
-@pytest.fixture
-def three(tmp_path: Path) -> Iterator[list[Broker]]:
-    brokers.shared()  # skips the test where none can be had
-    made = prepared(tmp_path)
-    try:
-        yield made
-    finally:
-        for one in made:
-            one.stop(kill=True)
 
 
 async def test_each_broker_is_killed_and_comes_back(three: list[Broker], tmp_path: Path) -> None:
