@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from examples.flights_oracle import verify
 from pipeline.spark.log_source import log_frame
 from pipeline.spark.session import spark_session
+from workers.commands.cluster import LOCAL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +50,7 @@ def main() -> int:
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    session = spark_session("flights-oracle", "local[2]")
+    session = spark_session("flights-oracle", LOCAL)
     try:
         checks = verify(session, f"sqlite:{args.log}")
         counted = counts(session, f"sqlite:{args.log}")

@@ -21,6 +21,7 @@ from pipeline.values.codecs import Codec, JsonCodec, codec_name, type_name
 
 Row = Mapping[str, Any]
 OWN = ("key", "value", "timestamp_ms")
+_packed_headers = msgspec.msgpack.Decoder(Headers)
 
 
 class Columns:
@@ -37,8 +38,9 @@ class Columns:
         self._file = file
         self._key = self._column(shape.key or "key", needed=not shape.flat or bool(shape.key))
         self._time = self._column(shape.timestamp or "timestamp_ms", needed=bool(shape.timestamp))
-        self._headers = "headers" if "headers" in self._names and not shape.flat else ""
-        self._offset = "offset" if "offset" in self._names and not shape.flat else ""
+        self._headers = self._column(shape.headers, needed=True) if shape.headers else self._own("headers", shape)
+        self._partition = self._column(shape.partition, needed=True) if shape.partition else ""
+        self._offset = self._own("offset", shape)
         built = shape.flat and not shape.value
         self._value = "" if built else self._column(shape.value or "value", needed=True)
         self._build = self._builder() if built else None
@@ -52,10 +54,14 @@ class Columns:
                 self._read_value(row),
                 self._read_time(row),
                 self._read_headers(row),
-                self._at(row),
+                self._read_number(row, self._offset),
+                self._read_partition(row),
             )
         except (NotThis, CodecError, msgspec.MsgspecError) as error:
             raise BadRow(where, str(error)) from None
+
+    def _own(self, name: str, shape: Shape) -> str:
+        return name if name in self._names and not shape.flat else ""
 
     def _column(self, name: str, *, needed: bool) -> str:
         if name in self._names:
@@ -95,6 +101,10 @@ class Columns:
         cell = row[self._headers] if self._headers else None
         if not cell:
             return ()
+        if isinstance(cell, bytes):  # of the data source `orchestrator.log`
+            return _packed_headers.decode(cell)
+        if isinstance(cell, list):  # a map of Spark's
+            cell = dict(cell)
         if not isinstance(cell, str):
             return json_headers(cell)
         try:
@@ -102,20 +112,28 @@ class Columns:
         except msgspec.DecodeError as error:
             raise NotThis(f"headers: {error}") from None
 
-    def _at(self, row: Row) -> int | None:
-        cell = row[self._offset] if self._offset else None
+    def _read_number(self, row: Row, name: str) -> int | None:
+        cell = row[name] if name else None
         if cell is None or cell == "":
             return None
         try:
+            if isinstance(cell, bool | float):
+                raise TypeError
             return int(cell)
         except (ValueError, TypeError):
-            raise NotThis(f"offset {cells.shown(cell)} is not an int") from None
+            raise NotThis(f"{name} {cells.shown(cell)} is not an int") from None
+
+    def _read_partition(self, row: Row) -> int | None:
+        number, count = self._read_number(row, self._partition), self._reading.partitions
+        if number is not None and not 0 <= number < count:
+            raise NotThis(f"partition {number}: topic '{self._reading.topic}' has {count}, from 0 to {count - 1}")
+        return number
 
     # ---- values of several columns
 
     def _builder(self) -> Callable[[Row], bytes]:
         codec = self._reading.value
-        others = sorted(self._names - {self._key, self._time})
+        others = sorted(self._names - {self._key, self._time, self._headers, self._partition})
         if not isinstance(codec, JsonCodec):
             raise BadFile(
                 f"topic '{self._reading.topic}' has values of one {codec_name(codec)}, and {self._file} has the columns "

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.errors import DefinitionError
 from pipeline.files.columns import Columns
-from pipeline.files.shape import BadFile, FileRecord, Reading, Shape
+from pipeline.files.shape import BadFile, BadRow, FileRecord, OnBad, Reading, Shape
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,13 +26,19 @@ def groups(name: str) -> int:
         return int(file.metadata.num_row_groups)
 
 
+def rows(name: str) -> int:
+    """How many rows the file has. Raises BadFile."""
+    with _opened(name) as file:
+        return int(file.metadata.num_rows)
+
+
 def names(name: str) -> list[str]:
     """Its columns. Raises BadFile."""
     with _opened(name) as file:
         return list(file.schema_arrow.names)
 
 
-def records(name: str, group: int, reading: Reading, shape: Shape) -> Iterator[FileRecord]:
+def records(name: str, group: int, reading: Reading, shape: Shape, bad: OnBad | None = None) -> Iterator[FileRecord]:
     """The rows of a group; they count from 1 in the file. Raises BadRow, BadFile."""
     import pyarrow as pa
 
@@ -44,7 +50,15 @@ def records(name: str, group: int, reading: Reading, shape: Shape) -> Iterator[F
                 held = {field.name: _cells(batch.column(field.name), field.name, shape, name) for field in batch.schema}
                 for cells in zip(*held.values(), strict=True):
                     row += 1
-                    yield columns.record(f"row {row}", row, dict(zip(held, cells, strict=True)))
+                    values = dict(zip(held, cells, strict=True))
+                    try:
+                        record = columns.record(f"row {row}", row, values)
+                    except BadRow as error:
+                        if bad is None:
+                            raise
+                        bad(error, values)
+                    else:
+                        yield record
         except pa.ArrowException as error:
             raise BadFile(f"cannot read {name}: {error}") from None
 

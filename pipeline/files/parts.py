@@ -16,7 +16,7 @@ import msgspec
 
 from pipeline.files import parquet, text
 from pipeline.files.columns import Columns
-from pipeline.files.shape import BadFile, BadRow, FileRecord, Reading, Shape
+from pipeline.files.shape import BadFile, BadRow, FileRecord, OnBad, Reading, Shape
 from pipeline.files.text import COMPRESSED, opened
 
 PART_BYTES = 32 << 20
@@ -91,17 +91,18 @@ def check(name: str, reading: Reading, shape: Shape) -> None:
             text.csv_columns(raw, reading, shape, name)
 
 
-def read(part: Part, reading: Reading, shape: Shape) -> Iterator[FileRecord]:
-    """The records of a part in their order; blank lines are none. Raises BadRow, BadFile, both naming the file."""
+def read(part: Part, reading: Reading, shape: Shape, bad: OnBad | None = None) -> Iterator[FileRecord]:
+    """The records of a part in their order; blank lines are none. Raises BadRow, BadFile, both naming the file; with `bad`
+    rows that are no records go there, and reading goes on after them where the next one can be found."""
     try:
         if part.kind == "parquet":
-            yield from parquet.records(part.file, part.start, reading, shape)
+            yield from parquet.records(part.file, part.start, reading, shape, bad)
         elif part.kind == "json":
-            yield from text.json_part(part.file, part.start, part.end, reading, shape)
+            yield from text.json_part(part.file, part.start, part.end, reading, shape, bad)
         else:
             with opened(part.file) as raw:
                 columns = text.csv_columns(raw, reading, shape, part.file)
-                yield from text.csv_records(raw, columns, columns.lines)
+                yield from text.csv_records(raw, columns, columns.lines, bad)
     except BadRow as error:
         raise BadRow(f"{part.file}, {error.where}", error.why) from None
     except (EOFError, OSError, lzma.LZMAError, ZlibError) as error:

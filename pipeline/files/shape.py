@@ -1,12 +1,13 @@
 """Which columns of a file make a record, and what stands in one: a record, or why not.
 
-One rule: without options a row has our own names (key, value, timestamp_ms, headers, offset); `--key`, `--value` and
-`--timestamp` name columns of a flat file instead, and without `--value` the value is built from the columns by the
+One rule: without options a row has our own names (key, value, timestamp_ms, headers, offset); `--key`, `--value`,
+`--timestamp`, `--headers` and `--partition` name columns of a flat file instead, and without `--value` the value is built from the columns by the
 topic's type. In the flow: options -> Shape -> `json_lines` and `columns` -> FileRecord.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -49,14 +50,20 @@ class FileRecord(NamedTuple):
     timestamp_ms: int | None
     headers: Headers = ()
     offset: int | None = None
+    partition: int | None = None
+
+
+# Takes a row that is no record, with what stands there: a line, cells, or values by column. Without one, reading ends there.
+OnBad = Callable[[BadRow, Any], None]
 
 
 class Reading(NamedTuple):
-    """The types that rows are read as."""
+    """The types that rows are read as, and how many partitions the topic has."""
 
     topic: str
     key: Codec[Any]
     value: Codec[Any]
+    partitions: int = 1
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -66,23 +73,32 @@ class Shape(msgspec.Struct, frozen=True):
     value: str = ""
     timestamp: str = ""
     unit: str = "ms"
+    headers: str = ""
+    partition: str = ""
 
     @property
     def flat(self) -> bool:
         """Whether rows are those of a flat file, and not records by our own names."""
-        return bool(self.key or self.value or self.timestamp)
+        return bool(self.key or self.value or self.timestamp or self.headers or self.partition)
 
 
-def shape_of(key: str | None, value: str | None, timestamp: str | None) -> Shape:
+def shape_of(
+    key: str | None,
+    value: str | None,
+    timestamp: str | None,
+    headers: str | None = None,
+    partition: str | None = None,
+) -> Shape:
     """From the options. `--timestamp COLUMN` or `COLUMN:s`, with the unit of whole numbers. Raises DefinitionError."""
     column, unit = timestamp or "", "ms"
     head, colon, tail = column.rpartition(":")
     if colon and tail in UNITS:
         column, unit = head, tail
-    for name, given in (("--key", key), ("--value", value), ("--timestamp", timestamp)):
+    options = {"key": key, "value": value, "timestamp": timestamp, "headers": headers, "partition": partition}
+    for name, given in options.items():
         if given is not None and not given.strip():
-            raise DefinitionError(f"{name} '{given}': write the name of a column")
-    return Shape(key or "", value or "", column, unit)
+            raise DefinitionError(f"--{name} '{given}': write the name of a column")
+    return Shape(key or "", value or "", column, unit, headers or "", partition or "")
 
 
 def whole_ms(number: int, unit: str) -> int:

@@ -20,7 +20,7 @@ import msgspec
 
 from pipeline.files.columns import Columns, fields_of
 from pipeline.files.json_lines import read_line
-from pipeline.files.shape import BadFile, BadRow, FileRecord, Reading, Shape
+from pipeline.files.shape import BadFile, BadRow, FileRecord, OnBad, Reading, Shape
 from pipeline.values.codecs import JsonCodec
 
 COMPRESSED = (".gz", ".bz2", ".xz")
@@ -98,21 +98,37 @@ class Tail:
 # ---------------------------------------------------------------- JSON lines
 
 
-def json_records(lines: Iterable[bytes], first: int, reading: Reading, shape: Shape) -> Iterator[FileRecord]:
+def json_records(
+    lines: Iterable[bytes], first: int, reading: Reading, shape: Shape, bad: OnBad | None = None
+) -> Iterator[FileRecord]:
     """A record a line that is not blank. `first`: the number of the first line. Raises BadRow."""
     for number, line in enumerate(lines, first):
-        if line.strip():
-            yield read_line(reading, number, line) if not shape.flat else _flat(reading, shape, number, line)
+        if not line.strip():
+            continue
+        try:
+            record = read_line(reading, number, line) if not shape.flat else _flat(reading, shape, number, line)
+        except BadRow as error:
+            if bad is None:
+                raise
+            bad(error, line.decode(errors="replace").rstrip("\r\n"))
+        else:
+            yield record
 
 
-def json_part(name: str, start: int, end: int, reading: Reading, shape: Shape) -> Iterator[FileRecord]:
+def json_part(
+    name: str, start: int, end: int, reading: Reading, shape: Shape, bad: OnBad | None = None
+) -> Iterator[FileRecord]:
     """Of the lines that begin from byte `start` until before `end` (-1: all). Raises BadRow."""
+
+    def in_file(error: BadRow) -> BadRow:
+        return BadRow(f"line {int(error.where.split()[1]) + _lines_before(name, start)}", error.why)
+
+    found = None if bad is None else lambda error, line: bad(in_file(error), line)
     with opened(name) as file:
         try:
-            yield from json_records(_lines(file, start, end), 1, reading, shape)
+            yield from json_records(_lines(file, start, end), 1, reading, shape, found)
         except BadRow as error:
-            number = int(error.where.split()[1]) + _lines_before(name, start)
-            raise BadRow(f"line {number}", error.why) from None
+            raise in_file(error) from None
 
 
 def _flat(reading: Reading, shape: Shape, number: int, line: bytes) -> FileRecord:
@@ -189,11 +205,20 @@ class CsvColumns:
         return self._columns.record(f"line {line}", line, dict(zip(self._names, cells, strict=True)))
 
 
-def csv_records(lines: Iterable[bytes], columns: CsvColumns, before: int) -> Iterator[FileRecord]:
+def csv_records(
+    lines: Iterable[bytes], columns: CsvColumns, before: int, bad: OnBad | None = None
+) -> Iterator[FileRecord]:
     """A record a row; `before`: how many lines came before. RFC 4180: quoted cells may have commas, quotes and line
     ends, as pandas, Excel and DuckDB write them. Raises BadRow naming the line in which the row begins."""
     for row in _rows(lines, before + 1):
-        yield columns.record(row.first, row.cells)
+        try:
+            record = columns.record(row.first, row.cells)
+        except BadRow as error:
+            if bad is None:
+                raise
+            bad(error, row.cells)
+        else:
+            yield record
 
 
 class _Row(NamedTuple):

@@ -14,11 +14,12 @@ from orchestrator.errors import WrongUse
 from orchestrator.names import counted
 from orchestrator.setting import whole_number
 from pipeline.loading import load
-from pipeline.spark.commands import history_of, say, shape_given, shown, spark_parser
+from pipeline.spark.commands import bad_given, history_given, say, shape_given, shown, spark_parser
 from pipeline.spark.shown_differences import line
 from pipeline.spark.verifying import SHOWN, Stores, Wanted
 from pipeline.spark.verifying import audit as run_audit
 from state.log.protocol import GroupLog
+from workers.commands.cluster import cluster_of
 from workers.commands.run import state_dir
 from workers.commands.show import show_json
 from workers.connection.credentials import client_credentials
@@ -43,9 +44,9 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--out", metavar="FILE", help="all differences, as Parquet (FILE.parquet)")
     parser.add_argument("--no-stores", action="store_true", help="leave out the stores of the instances")
     args = parser.parse_intermixed_args(argv)
-    history = history_of(args.history)
-    shape, out = shape_given(args, history), _out(args.out)
     app = load(args.app)
+    history = history_given(args, app)
+    shape, out = shape_given(args, history), _out(args.out)
     url = log_url(args, app.id, existing=True)
 
     def client(log: GroupLog) -> Client:
@@ -53,8 +54,18 @@ def run(argv: list[str]) -> int:
 
     stores = None if args.no_stores else Stores(client, Path(state_dir(args, url)) / app.id)
     snapshots = Path(args.snapshots) if args.snapshots else None
-    wanted = Wanted(snapshots, history, shape, args.allow_outside, args.task_memory, stores, args.limit, out)
-    facts = asyncio.run(run_audit(args.app, url, wanted, master=args.master, say=say))
+    wanted = Wanted(
+        snapshots,
+        history,
+        shape,
+        args.allow_outside,
+        args.task_memory,
+        stores,
+        args.limit,
+        out,
+        bad_given(args, history),
+    )
+    facts = asyncio.run(run_audit(args.app, url, wanted, cluster=cluster_of(args), say=say))
     if args.json:
         show_json(facts)
     else:

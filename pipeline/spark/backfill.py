@@ -11,12 +11,10 @@ a re-key topic is its end when the backfill starts.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import secrets
 import shutil
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -28,10 +26,22 @@ from orchestrator.names import counted
 from pipeline.app import App
 from pipeline.files.shape import Shape
 from pipeline.loading import load
-from pipeline.spark.engine import MEMORY_BYTES, NO_SHAPE, Computed, Engine, Inputs, Say, checked_history, followed
+from pipeline.spark.bad_rows import BadRecords
+from pipeline.spark.engine import (
+    MEMORY_BYTES,
+    NO_SHAPE,
+    Computed,
+    Engine,
+    History,
+    Inputs,
+    Say,
+    checked_history,
+    followed,
+)
 from pipeline.spark.moment import sources
 from pipeline.spark.rows import read_outputs, read_pairs
-from pipeline.spark.session import absolute_log, forget_failure, spark_session, stop
+from pipeline.spark.running import in_thread, spark
+from pipeline.spark.session import absolute_log
 from state import manifest
 from state.errors import LeaseLost
 from state.history import begin as begin_history
@@ -39,6 +49,8 @@ from state.log import base
 from state.log.base import Base
 from state.log.group_store import AppMetadata
 from state.log.protocol import GroupLog, Log, NewRecord, Partition
+from state.scratch import Scratch, sweep
+from workers.commands.cluster import LOCAL, Cluster
 from workers.fleet.held_lease import Held, lease_held
 from workers.log.logs import open_log
 from workers.prepare import Prepared, begin_at, from_the_end, prepare, refuse_half_done
@@ -46,9 +58,8 @@ from workers.prepare import Prepared, begin_at, from_the_end, prepare, refuse_ha
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-logger = logging.getLogger("orchestrator.backfill")
-CANCEL_S, GONE_S = 0.2, 5.0
-NOTHING: Mapping[str, Sequence[str]] = MappingProxyType({})
+WORK = ".work"
+NOTHING: History = MappingProxyType({})
 
 
 async def backfill(
@@ -56,13 +67,14 @@ async def backfill(
     log_url: str,
     snapshots: Path,
     *,
-    master: str = "local[2]",
-    history: Mapping[str, Sequence[str]] = NOTHING,
+    cluster: Cluster = LOCAL,
+    history: History = NOTHING,
     say: Say,
     allow_outside: bool = False,
     snapshot_only: bool = False,
     memory_bytes: int = MEMORY_BYTES,
     shape: Shape = NO_SHAPE,
+    bad: BadRecords | None = None,
     session: SparkSession | None = None,
 ) -> dict[str, Any]:
     """Compute everything up to the ends of the inputs, and hand it to the log; returns the facts.
@@ -89,9 +101,10 @@ async def backfill(
                 *(app_ref, prepared, log_url, log.log_id, until, chosen, memory_bytes, shape),
                 follow=True,
                 begins=begins,
+                bad=bad,
             )
             clock.lap("checks")
-            async with spark(session, f"backfill {app.id}", master) as spark_:
+            async with spark(session, f"backfill {app.id}", cluster, say) as spark_:
                 clock.lap("start of Spark")
                 run = Run(spark_, log, held, inputs, snapshots.absolute(), snapshot_only, clock, say)
                 return await run.run()
@@ -142,8 +155,9 @@ class Run:
         self._keep = False  # the snapshot, whatever happens from now on
 
     async def run(self) -> dict[str, Any]:
-        work = self._root / f".{self._name}.work"
-        engine = Engine(self._session, self._inputs, work, self._snapshot, self._now_ms, base=self._only)
+        _clean(self._root, self._say)
+        scratch = Scratch(self._root / f".{self._name}{WORK}")
+        engine = Engine(self._session, self._inputs, scratch.path, self._snapshot, self._now_ms, base=self._only)
         try:
             computed = await in_thread(self._session, engine.run, self._say)
             self._clock.lap("processors")
@@ -151,10 +165,9 @@ class Run:
             _refuse_empty(self._prepared.app, self._inputs.until, computed.total("records_in"))
             await self._hand_over(computed)
         finally:
-            engine.remove()
+            scratch.remove()
             if not self._keep:
-                _remove(work)
-                _remove(self._snapshot)
+                shutil.rmtree(self._snapshot, ignore_errors=True)
         return self._facts(computed)
 
     async def _hand_over(self, computed: Computed) -> None:
@@ -279,6 +292,7 @@ class Run:
             "inputs": sum(until.values()),
             "outputs": computed.sums("outputs"),
             "rekeyed": computed.sums("rekeyed"),
+            "bad_rows": sum(computed.bad.values()),
             "skipped": computed.total("skipped"),
             "dead_lettered": computed.total("dead_lettered"),
             "tables": computed.sums("entries"),
@@ -361,45 +375,16 @@ async def _begins(log: Log, prepared: Prepared, until: Mapping[Partition, int]) 
     return {p: until[p] if from_the_end(prepared, p) else starts[p] for p in until}
 
 
-# ---------------------------------------------------------------- Spark
-
-
-@asynccontextmanager
-async def spark(session: SparkSession | None, name: str, master: str) -> AsyncIterator[SparkSession]:
-    """The session given, or one of our own that is stopped at the end."""
-    if session is not None:
-        yield session
-        return
-    made = await asyncio.to_thread(spark_session, name, master)
-    try:
-        yield made
-    finally:
-        await asyncio.to_thread(stop, made)
-
-
-async def in_thread(session: SparkSession, function: Any, *args: Any) -> Any:
-    """A blocking call of Spark; a cancelled one cancels its jobs and waits for their end."""
-    running = asyncio.create_task(asyncio.to_thread(function, *args))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        while not running.done():  # between two jobs there is none to cancel: the next one is
-            await asyncio.to_thread(session.sparkContext.cancelAllJobs)
-            await asyncio.wait([running], timeout=CANCEL_S)
-        if not running.cancelled() and running.exception() is not None:
-            logger.debug("cancelled: %s", running.exception())
-            forget_failure(session)
-        raise
-
-
 # ---------------------------------------------------------------- after
 
 
-def _remove(folder: Path) -> None:
-    """Tasks of a cancelled job may write for a moment after its end: removed until it is gone, for a while at most."""
-    until = monotonic_s() + GONE_S
-    while folder.exists() and monotonic_s() < until:
-        shutil.rmtree(folder, ignore_errors=True)
+def _clean(root: Path, say: Say) -> None:
+    """What backfills that were killed have left."""
+    for work in sweep(root, f".*{WORK}"):
+        snapshot = root / work.name.removeprefix(".").removesuffix(WORK)
+        if not (snapshot / manifest.MANIFEST).exists():
+            shutil.rmtree(snapshot, ignore_errors=True)
+        say(f"removed what a backfill that was killed has left in {work}")
 
 
 def _keep_outputs(computed: Computed, snapshot: Path) -> None:

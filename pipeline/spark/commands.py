@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cli.arguments import Parser
+from orchestrator.cli.arguments import Parser, checked
 from orchestrator.errors import WrongUse
 from orchestrator.names import counted
+from orchestrator.setting import natural_number
+from pipeline.app import App
 from pipeline.files.shape import Shape, shape_of
 from pipeline.loading import load
 from pipeline.spark.backfill import backfill as run_backfill
+from pipeline.spark.bad_rows import BadRecords
+from pipeline.spark.planning import plan_text, planned
+from pipeline.spark.sources import From, given, is_for_spark
 from pipeline.spark.verifying import Check
 from pipeline.spark.verifying import verify as run_verify
+from workers.commands.cluster import add_cluster, cluster_of
 from workers.commands.produce import add_shape
 from workers.commands.show import show_json, table
 from workers.log.logs import log_url
@@ -32,8 +39,20 @@ def spark_parser(command: str, description: str) -> Parser:
         metavar="TOPIC=PATTERN",
         help="files of records before those in the log (Parquet, JSON lines, CSV: key, value, timestamp_ms)",
     )
+    parser.add_argument(
+        "--from",
+        dest="sources",
+        action="append",
+        default=[],
+        metavar="TOPIC=SOURCE",
+        help="the same from Spark: a query, a table, FORMAT:PATH (orc, avro, delta, ...), log:URL/TOPIC; may be repeated",
+    )
     add_shape(parser)
-    parser.setting("master", default="local[2]", help="Spark's master")
+    parser.add_argument("--bad-records", metavar="DIR", help="set rows that are no records aside there, and go on")
+    parser.add_argument(
+        "--max-bad", type=checked(natural_number), metavar="N", help="stop where there are more such rows than N"
+    )
+    add_cluster(parser)
     parser.settings("task-memory", "log", "kafka-config")
     parser.add_argument("--allow-outside", action="store_true", help="also for apps with resources or local tables")
     parser.add_argument("--json", action="store_true")
@@ -49,16 +68,23 @@ def backfill(argv: list[str]) -> int:
     parser.add_argument(
         "--snapshot-only", action="store_true", help="tables in the snapshot alone: the changelogs need it for ever"
     )
+    parser.add_argument("--dry-run", action="store_true", help="show how much it would read, and change nothing")
     args = parser.parse_intermixed_args(argv)
-    history = history_of(args.history)
+    app = load(args.app)
+    history = history_given(args, app)
     shape = shape_given(args, history)
-    url = log_url(args, load(args.app).id, existing=not history)
+    url = log_url(args, app.id, existing=not history)
+    if args.dry_run:
+        plan = asyncio.run(planned(args.app, url, history, shape, cluster_of(args)))
+        show_json(plan) if args.json else print(plan_text(plan))
+        return 0
     facts = asyncio.run(
         run_backfill(
             args.app,
             url,
             Path(args.snapshots),
-            master=args.master,
+            bad=bad_given(args, history),
+            cluster=cluster_of(args),
             history=history,
             say=say,
             allow_outside=args.allow_outside,
@@ -81,18 +107,19 @@ def verify(argv: list[str]) -> int:
     )
     parser.setting("snapshots", help="folder of the snapshot of a backfill with --snapshot-only")
     args = parser.parse_intermixed_args(argv)
-    history = history_of(args.history)
-    shape = shape_given(args, history)
     app = load(args.app)
+    history = history_given(args, app)
+    shape = shape_given(args, history)
     url = log_url(args, app.id, existing=True)
     checks = asyncio.run(
         run_verify(
             args.app,
             url,
-            master=args.master,
+            cluster=cluster_of(args),
             snapshots=Path(args.snapshots) if args.snapshots else None,
             history=history,
             shape=shape,
+            bad=bad_given(args, history),
             say=say,
             allow_outside=args.allow_outside,
             memory_bytes=args.task_memory,
@@ -111,11 +138,37 @@ def shown(checks: list[Check]) -> str:
     return table(rows, ("", "check", "expected", "found"))
 
 
-def shape_given(args: Any, history: dict[str, list[str]]) -> Shape:
+def history_given(args: Any, app: App) -> dict[str, list[str | From]]:
+    """What the arguments and --from name, by topic. Raises WrongUse."""
+    found: dict[str, list[str | From]] = {}
+    for topic, patterns in history_of(args.history).items():
+        found[topic] = [From(pattern) if is_for_spark(pattern) else pattern for pattern in patterns]
+    read = {topic for sub in app.topology().subtopologies for topic in sub.sources} if args.sources else set()
+    inputs = sorted(topic.name for topic in app.topics.values() if topic.topic in read and not topic.is_between)
+    for text in args.sources:
+        topic, source = given(text, inputs)
+        found.setdefault(topic, []).append(source)
+    return found
+
+
+def bad_given(args: Any, history: Mapping[str, Any]) -> BadRecords | None:
+    """Raises WrongUse for options that would do nothing."""
+    if args.bad_records is None:
+        if args.max_bad is not None:
+            raise WrongUse(f"--max-bad {args.max_bad}: name a folder for these rows, too, with --bad-records DIR")
+        return None
+    if not history:
+        raise WrongUse("--bad-records has no effect here: no history is named that could have such rows")
+    return BadRecords(str(Path(args.bad_records).absolute()), -1 if args.max_bad is None else args.max_bad)
+
+
+def shape_given(args: Any, history: Mapping[str, Any]) -> Shape:
     """Raises WrongUse for columns without files."""
-    shape = shape_of(args.key, args.value, args.timestamp)
+    shape = shape_of(args.key, args.value, args.timestamp, args.headers, args.partition)
     if shape.flat and not history:
-        raise WrongUse("--key, --value and --timestamp name columns of files; name the files as TOPIC=PATTERN")
+        raise WrongUse(
+            "--key, --value, --timestamp, --headers and --partition name columns of files; name the files as TOPIC=PATTERN"
+        )
     return shape
 
 
@@ -144,8 +197,12 @@ def history_of(given: list[str]) -> dict[str, list[str]]:
 def _line(facts: dict[str, Any], app: str, snapshots: str) -> str:
     tables = ", ".join(f"{name} {count}" for name, count in facts["tables"].items()) or "none"
     outputs = ", ".join(f"{name} {count}" for name, count in facts["outputs"].items()) or "none"
+    bad = facts["bad_rows"]
+    set_apart = (
+        f"{counted(bad, 'row')} of history {'is' if bad == 1 else 'are'} no record, and set aside\n" if bad else ""
+    )
     return (
-        f"snapshot {facts['snapshot']}: {counted(facts['records_in'], 'record')} in {counted(facts['tasks'], 'task')}, "
+        f"{set_apart}snapshot {facts['snapshot']}: {counted(facts['records_in'], 'record')} in {counted(facts['tasks'], 'task')}, "
         f"{facts['seconds']['total']:.1f} s\n"
         f"entries of tables: {tables}\noutputs: {outputs}\n"
         f"go on from it with `orchestrator run {app} --snapshots {snapshots}`"

@@ -19,12 +19,14 @@ from orchestrator.clocks import monotonic_s
 from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.names import counted
 from pipeline.definitions.topology import Subtopology
-from pipeline.files.shape import Shape
+from pipeline.files.shape import Reading, Shape
+from pipeline.spark.bad_rows import BadRecords, gather
 from pipeline.spark.history import files, history_rows
 from pipeline.spark.log_source import log_frame
 from pipeline.spark.rows import COLUMNS, PLACE
 from pipeline.spark.session import failure
 from pipeline.spark.source import Source, ship
+from pipeline.spark.sources import From, local_files
 from pipeline.spark.stage import StageJob, TaskFacts, run
 from pipeline.spark.stage_order import messages_of, stages
 from state.log.protocol import Partition
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 Say = Callable[[str], None]
+History = Mapping[str, Sequence[str | From]]  # patterns of files, and what Spark reads, by topic
 MEMORY_BYTES = 256 << 20
 NO_SHAPE = Shape()
 BEFORE_ALL_MS = -(1 << 63)
@@ -59,11 +62,12 @@ class Inputs:
     log_url: str
     log_id: str
     until: Mapping[Partition, int]
-    history: Mapping[str, Sequence[str]]
+    history: History
     memory_bytes: int = MEMORY_BYTES
     shape: Shape = NO_SHAPE
     follow: bool = False
     begins: Mapping[Partition, int] = field(default_factory=dict)
+    bad: BadRecords | None = None
 
 
 @dataclass
@@ -73,6 +77,7 @@ class Computed:
     work: Path
     tasks: dict[str, TaskFacts] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    bad: dict[str, int] = field(default_factory=dict)  # rows of history that were left out, by topic
 
     def total(self, what: str) -> int:
         return sum(getattr(facts, what) for facts in self.tasks.values())
@@ -104,16 +109,19 @@ def followed(prepared: Prepared) -> list[str]:
     return [name for name in external(prepared) if name in written]
 
 
-def checked_history(prepared: Prepared, history: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Files by topic of the log. Raises WrongUse for a topic that is no input, BadHistory for files that are none."""
+def checked_history(prepared: Prepared, history: History) -> dict[str, list[str | From]]:
+    """Files, and what Spark reads, by topic of the log. Raises WrongUse for a topic that is no input, BadHistory for files
+    that are none."""
     known = external(prepared)
     by_name = {topic.name: topic.topic for topic in prepared.app.topics.values()}
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[str | From]] = {}
     for name, patterns in history.items():
         topic = by_name.get(name, name)
         if topic not in known:
             raise WrongUse(f"'{name}' is no input of '{prepared.app.id}'; its inputs are {', '.join(known)}")
-        found[topic] = files(patterns)
+        found[topic] = []
+        for pattern in patterns:
+            found[topic] += [pattern] if isinstance(pattern, From) else files([pattern])
     return found
 
 
@@ -162,9 +170,6 @@ class Engine:
             say(f"subtopology {sub.number}: {counted(count, 'record')}, {counted(len(facts), 'task')}, {seconds:.1f} s")
         return computed
 
-    def remove(self) -> None:
-        shutil.rmtree(self._computed.work, ignore_errors=True)
-
     def _ordered(self) -> list[Subtopology]:
         """The stages. Raises WrongUse."""
         app, prepared = self._prepared.app, self._prepared
@@ -195,6 +200,7 @@ class Engine:
 
     def _stage(self, sub: Subtopology) -> list[TaskFacts]:
         job = msgspec.json.encode(self._job(sub)).decode()
+        self._session.sparkContext.setJobDescription(f"{self._prepared.app.id}: processors of subtopology {sub.number}")
         rows = self._rows(sub).repartitionById(sub.partitions, "pid").sortWithinPartitions(*self._place())
         try:
             answers = rows.mapInArrow(partial(run, job), "facts string").collect()
@@ -324,10 +330,31 @@ class Engine:
         inputs = self._inputs
         count = self._prepared.topics[topic].partitions
         kept = str(self._computed.work / "history" / topic)
-        names, shape = inputs.history[topic], inputs.shape
-        before = history_rows(self._session, self._shipped(), self._topics[topic], count, names, shape)
+        self._session.sparkContext.setJobDescription(f"{self._prepared.app.id}: history of {topic}")
+        names, shown, shape = *self._files(topic), inputs.shape
+        bad_rows = self._computed.work / "bad"
+        folder = str(bad_rows / topic) if inputs.bad is not None else ""
+        before = history_rows(self._session, self._shipped(), self._topics[topic], count, names, shape, folder, shown)
         try:
             before.write.parquet(kept)
         except Exception as error:
             raise failure(self._session, error) from error
+        if inputs.bad is not None:
+            self._computed.bad[topic] = gather(bad_rows, topic, inputs.bad)
         return self._session.read.schema(COLUMNS).parquet(kept)
+
+    def _files(self, topic: str) -> tuple[list[str], dict[str, str]]:
+        """The files of a topic, in the order given, and how errors call those that stand for something else."""
+        names: list[str] = []
+        shown: dict[str, str] = {}
+        about, inputs = self._topics[topic], self._inputs
+        reading = Reading(topic, about.key_codec, about.value_codec, self._prepared.topics[topic].partitions)
+        for number, source in enumerate(inputs.history[topic]):
+            if isinstance(source, From):
+                folder = self._computed.work / "sources" / topic / str(number)
+                found, called = local_files(self._session, source, folder, reading, inputs.shape)
+                shown |= called
+            else:
+                found = [source]
+            names += found
+        return list(dict.fromkeys(names)), shown

@@ -7,9 +7,12 @@ by the same partitioner that producers use. The seq of a row of history is below
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import islice
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,7 +22,8 @@ from orchestrator.errors import WrongUse
 from pipeline.definitions.definition import Topic
 from pipeline.files import parts as reader
 from pipeline.files.parts import Part
-from pipeline.files.shape import BadFile, BadRow, FileRecord, Reading, Shape
+from pipeline.files.shape import BadFile, BadRow, FileRecord, OnBad, Reading, Shape
+from pipeline.spark.bad_rows import set_aside
 from pipeline.spark.rows import packed
 from pipeline.spark.source import Source
 from pipeline.values.partitioner import partition_of
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 
 FIRST_SEQ = -(1 << 40)
 BATCH = 4_096
+NOTHING: Mapping[str, str] = MappingProxyType({})
 _PLACED = "pid int, timestamp_ms bigint, key binary, value binary, headers binary, at bigint, file int, start bigint, line bigint"
 _ARROW = pa.schema(
     [
@@ -58,6 +63,11 @@ class ReadJob(msgspec.Struct, frozen=True):
     shape: Shape
     files: list[str]
     parts: list[Part]
+    bad: str = ""  # the folder for rows that are no records; "": the first one ends it
+    shown: dict[str, str] = {}  # how errors call files that stand for something else
+
+    def called(self, text: str, file: str) -> str:
+        return text.replace(file, self.shown[file]) if file in self.shown else text
 
 
 def files(patterns: Sequence[str]) -> list[str]:
@@ -75,19 +85,21 @@ def history_rows(
     partitions: int,
     names: Sequence[str],
     shape: Shape,
+    bad: str = "",
+    shown: Mapping[str, str] = NOTHING,
 ) -> DataFrame:
-    """The rows of the files, as in `rows.ROWS`. Raises BadHistory."""
+    """The rows of the files, as in `rows.ROWS`. `bad`, `shown`: see ReadJob. Raises BadHistory."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    reading = Reading(topic.topic, topic.key_codec, topic.value_codec)
+    reading = Reading(topic.topic, topic.key_codec, topic.value_codec, partitions)
     try:
         for name in names:
             reader.check(name, reading, shape)
         cut = [part for name in names for part in reader.parts(name)]
     except BadFile as error:
         raise BadHistory(str(error)) from None
-    job = ReadJob(shipped, topic.topic, partitions, shape, list(names), cut)
+    job = ReadJob(shipped, topic.topic, partitions, shape, list(names), cut, bad, dict(shown))
     placed = session.range(0, len(cut), 1, max(1, len(cut))).mapInArrow(
         partial(read_parts, msgspec.json.encode(job).decode()), _PLACED
     )
@@ -113,16 +125,41 @@ def read_parts(job_text: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
     job = msgspec.json.decode(job_text, type=ReadJob)
     app = job.source.load()
     topic = next(topic for topic in app.topics.values() if topic.topic == job.topic)
-    reading = Reading(topic.topic, topic.key_codec, topic.value_codec)
+    reading = Reading(topic.topic, topic.key_codec, topic.value_codec, job.partitions)
     order = {name: at for at, name in enumerate(job.files)}
     for batch in batches:
         for number in batch.column(0).to_pylist():
             part = job.parts[number]
-            try:
-                for some in _batches(reader.read(part, reading, job.shape)):
-                    yield _placed(job, order[part.file], part, some)
-            except (BadRow, BadFile) as error:
-                raise BadHistory(f"{error}; correct the file") from None
+            with _bad_of(job, number) as on_bad:
+                try:
+                    found = reader.read(part, reading, job.shape, on_bad)
+                    for some in _batches(_timed(found, job, part, on_bad)):
+                        yield _placed(job, order[part.file], part, some)
+                except (BadRow, BadFile) as error:
+                    advice = ", or set such rows aside with --bad-records DIR" if isinstance(error, BadRow) else ""
+                    raise BadHistory(f"{job.called(str(error), part.file)}; correct the file{advice}") from None
+
+
+def _bad_of(job: ReadJob, number: int) -> AbstractContextManager[OnBad | None]:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    attempt = 0 if context is None else context.taskAttemptId()
+    file = job.parts[number].file
+    return set_aside(Path(job.bad), number, attempt, job.called(file, file)) if job.bad else nullcontext()
+
+
+def _timed(found: Iterable[FileRecord], job: ReadJob, part: Part, on_bad: OnBad | None) -> Iterator[FileRecord]:
+    """History needs the time of every record."""
+    for record in found:
+        if record.timestamp_ms is not None:
+            yield record
+            continue
+        why = f"no timestamp_ms; history of '{job.topic}' needs the time of every record (--timestamp names another column)"
+        where = f"record {record.line}"
+        if on_bad is None:
+            raise BadRow(f"{part.file}, {where}", why)
+        on_bad(BadRow(where, why), record)
 
 
 def _batches(found: Iterable[FileRecord]) -> Iterator[list[FileRecord]]:
@@ -132,14 +169,11 @@ def _batches(found: Iterable[FileRecord]) -> Iterator[list[FileRecord]]:
 
 
 def _placed(job: ReadJob, file: int, part: Part, some: list[FileRecord]) -> pa.RecordBatch:
-    untimed = next((record for record in some if record.timestamp_ms is None), None)
-    if untimed is not None:
-        raise BadHistory(
-            f"{part.file}: record {untimed.line} of '{job.topic}' has no timestamp_ms; history needs the time of every "
-            "record (--timestamp names another column)"
-        )
     columns: dict[str, list[Any]] = {
-        "pid": [partition_of(one.key, job.partitions, keyless=one.line) for one in some],
+        "pid": [
+            partition_of(one.key, job.partitions, keyless=one.line) if one.partition is None else one.partition
+            for one in some
+        ],
         "timestamp_ms": [one.timestamp_ms for one in some],
         "key": [one.key for one in some],
         "value": [one.value for one in some],

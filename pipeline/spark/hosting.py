@@ -30,6 +30,7 @@ from pipeline.spark.source import Source, ship
 from state.private import FILE, OTHERS, make_folder
 from workers import log_lines
 from workers.commands import run as run_command
+from workers.commands.cluster import RETRIES, Cluster
 from workers.instance.instance import run_instance
 from workers.journal import NAME
 from workers.spec import InstanceSpec, decode_instance, encode_spec
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("orchestrator.hosting")
 SPARE_SLOTS = 64  # a slot of local[N] is a thread that is not started before it is used
-FAILURES = 4  # crashes of one task before its job fails; the fleet submits it anew then
 LOOK_S = 0.1
 CANCEL_S = 10.0  # a job that Spark has not ended by then: its process is killed all the same
 ALONE_S = 20.0  # Spark's end stops the instances; one that runs on after this time is killed
@@ -278,16 +278,16 @@ class SparkHost:
         return handle
 
 
-def run_fleet(spec: InstanceSpec, count: int, master: str) -> int:
-    """`orchestrator run --on spark`: start Spark, run the fleet on it, stop Spark. `master` "": local, with a slot for each
-    instance and some to spare."""
-    master = master or f"local[{count + SPARE_SLOTS},{FAILURES}]"
+def run_fleet(spec: InstanceSpec, count: int, cluster: Cluster) -> int:
+    """`orchestrator run --on spark`: start Spark, run the fleet on it, stop Spark. A cluster without a master: local, with a
+    slot for each instance and some to spare."""
+    master = cluster.master or f"local[{count + SPARE_SLOTS},{RETRIES}]"
     _check_log(spec.log, master)
     spec = msgspec.structs.replace(spec, log=absolute_log(spec.log))
-    return asyncio.run(_on_spark(spec, count, master))
+    return asyncio.run(_on_spark(spec, count, msgspec.structs.replace(cluster, master=master)))
 
 
-async def _on_spark(spec: InstanceSpec, count: int, master: str) -> int:
+async def _on_spark(spec: InstanceSpec, count: int, cluster: Cluster) -> int:
     """Spark is started and stopped whole, in a thread (in the main one it would take the signals): one that comes
     meanwhile is acted on after it, so that nothing of Spark stays behind."""
     loop = asyncio.get_running_loop()
@@ -301,7 +301,7 @@ async def _on_spark(spec: InstanceSpec, count: int, master: str) -> int:
 
     for number in SIGNALS:
         loop.add_signal_handler(number, on_signal, number)
-    session = await asyncio.to_thread(spark_session, f"instances of {spec.application}", master)
+    session = await asyncio.to_thread(spark_session, f"instances of {spec.application}", cluster)
     try:
         if not received:
             host_ = SparkHost(session, ship(session, spec.app))

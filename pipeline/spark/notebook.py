@@ -6,8 +6,6 @@ One rule: the session is the caller's: nothing of it is changed but what is regi
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +14,7 @@ from orchestrator.errors import WrongUse
 from pipeline.files.shape import shape_of
 from pipeline.spark.backfill import backfill as run_backfill
 from pipeline.spark.session import failure
+from state.scratch import scratch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,16 +47,12 @@ def backfill(
     if not frames:
         raise WrongUse("a backfill from DataFrames needs at least one, by the name of its topic")
     session = frames[0].sparkSession
-    folder = Path(tempfile.mkdtemp(prefix="stream-orchestrator-history-"))
-    try:
+    root = Path(snapshots).absolute()
+    with scratch(root, ".history-") as folder:  # where executors write, too
         named = {topic: [str(kept(frame, folder / str(n)))] for n, (topic, frame) in enumerate(history.items())}
         shape = shape_of(key, value, timestamp)
-        running = run_backfill(
-            app, log, Path(snapshots), history=named, shape=shape, session=session, **{"say": print, **more}
-        )
+        running = run_backfill(app, log, root, history=named, shape=shape, session=session, **{"say": print, **more})
         return asyncio.run(running)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def kept(frame: DataFrame, folder: Path) -> Path:

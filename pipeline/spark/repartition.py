@@ -29,15 +29,16 @@ from pipeline.calls.task_tables import routed
 from pipeline.definitions.definition import TableDef
 from pipeline.definitions.topology import Subtopology, Topology
 from pipeline.loading import load
-from pipeline.spark.backfill import in_thread, spark
 from pipeline.spark.differences import last_values
 from pipeline.spark.log_source import log_frame
+from pipeline.spark.running import in_thread, spark
 from pipeline.spark.session import absolute_log, failure
 from pipeline.spark.source import Source, ship
 from pipeline.values.partitioner import partition_of
 from state.log import base
 from state.log.group_store import AppMetadata, Lease
 from state.log.protocol import GroupLog, NewRecord, Partition
+from workers.commands.cluster import LOCAL, Cluster, add_cluster, cluster_of
 from workers.commands.run import state_dir
 from workers.commands.show import show_json
 from workers.commands.topics import refusal
@@ -84,7 +85,7 @@ def run(argv: list[str]) -> int:
     parser.add_argument("app", metavar="MODULE:APP")
     parser.add_argument("--to", type=checked(whole_number), required=True, metavar="N", help="how many partitions")
     parser.add_argument("--plan", action="store_true", help="show what would move, and change nothing")
-    parser.setting("master", default="local[2]", help="Spark's master")
+    add_cluster(parser)
     parser.settings("log", "kafka-config", "state-dir")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
@@ -92,7 +93,7 @@ def run(argv: list[str]) -> int:
         raise WrongUse(f"'{args.app}' is no MODULE:APP; the code of the app says where a key belongs")
     url = log_url(args, load(args.app).id, existing=True)
     root = Path(state_dir(args, url))
-    facts = asyncio.run(repartition(args.app, url, args.to, root, is_plan=args.plan, master=args.master))
+    facts = asyncio.run(repartition(args.app, url, args.to, root, is_plan=args.plan, cluster=cluster_of(args)))
     if args.json:
         show_json(facts)
     else:
@@ -107,7 +108,7 @@ async def repartition(
     root: Path,
     *,
     is_plan: bool = False,
-    master: str = "local[2]",
+    cluster: Cluster = LOCAL,
     session: SparkSession | None = None,
 ) -> dict[str, Any]:
     """Moves what lies wrong for `to` partitions; returns the facts. Raises WrongUse, RefusedBySafety, SparkFailed."""
@@ -122,7 +123,7 @@ async def repartition(
         facts = {"application": app.id, "from": before, "to": to, "topics": sorted(layout.counts)}
         if noted is None and before == to:
             return {**facts, "outcome": "nothing to do", "moved": 0, "entries": 0, "bytes": 0, "seconds": 0.0}
-        async with spark(session, f"repartition {app.id}", master) as spark_:
+        async with spark(session, f"repartition {app.id}", cluster) as spark_:
             if is_plan:
                 found = await in_thread(spark_, _moves, spark_, app_ref, url, layout, to)
                 return {**facts, "outcome": "plan", **_sizes(*found), "seconds": round(monotonic_s() - begun, 2)}

@@ -5,21 +5,25 @@ One rule: nothing is printed on the user's terminal by the JVM; it goes to a log
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import contextmanager
-from functools import cache
 from importlib import import_module
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import OrchestratorError, WrongUse
 from pipeline.spark.java import find_java_home
+from pipeline.spark.own_words import own_words
+from pipeline.spark.properties import LOG4J, environment, properties
 from state.errors import StateError
+from state.scratch import Scratch, sweep
+from workers.commands.cluster import Cluster
 from workers.log.logs import log_path
 
 if TYPE_CHECKING:
@@ -27,33 +31,20 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-LOG4J = """rootLogger.level = warn
-rootLogger.appenderRef.file.ref = file
-appender.file.type = File
-appender.file.name = file
-appender.file.fileName = {log}
-appender.file.layout.type = PatternLayout
-appender.file.layout.pattern = %d{{HH:mm:ss.SSS}} %p %c{{1}}: %m%n
-"""
-
-
 OURS = re.compile(r"(orchestrator|pipeline|state|workers)(\.\w+)+")
-# On one machine jobs are short: the second compiler and parallel collectors cost more than they give (session 12 s -> 6 s
-# on two busy cores).
-SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-
-
-KEEP = "keep"
+PREFIX, LOG = "stream-orchestrator-spark-", "spark.log"
+_SCRATCH: dict[Any, Scratch] = {}  # by session
+_NAMED: set[Any] = set()  # sessions whose log an error has named
 
 
 class SparkFailed(OrchestratorError):
     """Spark did not start, or a job of it failed."""
 
 
-def spark_session(name: str, master: str, *, settings: Mapping[str, str] | None = None) -> SparkSession:
+def spark_session(name: str, cluster: Cluster, *, settings: Mapping[str, str] | None = None) -> SparkSession:
     """Start Spark. Executors import our packages as this process does; an app is sent to them (`source`).
 
-    Raises SparkFailed."""
+    Raises SparkFailed, WrongUse."""
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -61,47 +52,28 @@ def spark_session(name: str, master: str, *, settings: Mapping[str, str] | None 
     home = find_java_home()
     if home is not None:
         os.environ["JAVA_HOME"] = str(home)
-    folder = Path(tempfile.mkdtemp(prefix="stream-orchestrator-spark-"))
-    log = folder / "spark.log"
-    (folder / "log4j2.properties").write_text(LOG4J.format(log=log))
     ours = str(Path(__file__).resolve().parent.parent.parent)
     python_path = os.pathsep.join(dict.fromkeys([ours, *filter(None, [os.environ.get("PYTHONPATH")])]))
-    os.environ.update(
-        PYSPARK_PYTHON=sys.executable,
-        PYSPARK_DRIVER_PYTHON=sys.executable,
-        SPARK_CONF_DIR=str(folder),
-        SPARK_LOCAL_IP="127.0.0.1",
-        PYTHONPATH=python_path,
-        PYTHONWARNINGS="ignore::FutureWarning",
-    )
-    chosen = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "8",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.local.dir": str(folder),
-        "spark.driver.memory": "1g",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.executorEnv.PYTHONPATH": python_path,
-        "spark.speculation": "false",
-        **(SHORT_LIVED if master.startswith("local") else {}),
-        **(settings or {}),
-    }
-    builder = SparkSession.builder.appName(name).master(master)
+    temporary = Path(tempfile.gettempdir())
+    sweep(temporary, f"{PREFIX}*")
+    scratch = Scratch(temporary / f"{PREFIX}{token_hex(6)}")
+    folder, log = scratch.path, scratch.path / LOG
+    (folder / "log4j2.properties").write_text(LOG4J.format(log=log))
+    chosen = {**properties(cluster, folder, python_path), **(settings or {})}
+    os.environ.update(environment(cluster, python_path))
+    builder = SparkSession.builder.appName(name).master(cluster.master)
     for key, value in chosen.items():
         builder = builder.config(key, value)
     with _quiet(log):
         try:
             session = builder.getOrCreate()
-            _folder(session)
-            return session
         except Exception as error:
+            scratch.keep()
             raise SparkFailed(
-                f"Spark did not start with --master {master} ({_reason(log, error)}); its logs are in {folder}"
+                f"Spark did not start with --master {cluster.master} ({_reason(log, error)}); its logs are in {folder}"
             ) from error
+    _SCRATCH[session] = scratch
+    return session
 
 
 def _reason(log: Path, error: Exception) -> str:
@@ -139,21 +111,32 @@ def _quiet(log: Path) -> Iterator[None]:
 
 def failure(session: Any, error: BaseException) -> Exception:
     """What to raise for a failed job: our own errors as an executor raised them, or SparkFailed in one line."""
-    text = _own_words(str(error))
+    text = own_words(str(error))
     name, _, message = text.partition(": ")
     if OURS.fullmatch(name):
         module, _, kind = name.rpartition(".")
         found = getattr(import_module(module), kind)
         if issubclass(found, OrchestratorError | StateError) and "__init__" not in vars(found):
             return found(message)  # type: ignore[no-any-return]
-    return SparkFailed(f"a Spark job failed: {text}; its log is {log_of(session)}")
+    log = log_of(session)
+    return SparkFailed(f"a Spark job failed: {text}" + (f"; its log is {log}" if log.exists() else ""))
+
+
+def folder_of(session: Any) -> Path:
+    """For what a session needs while it lasts. One that others have made gets a folder at its first use, until the end of
+    the process."""
+    found = _SCRATCH.get(session)
+    if found is None:
+        found = _SCRATCH[session] = Scratch(Path(tempfile.gettempdir()) / f"{PREFIX}{token_hex(6)}")
+        atexit.register(found.remove)
+    return found.path
 
 
 def log_of(session: Any) -> Path:
-    """Spark's log, for an error that names it: from then on it is kept."""
-    folder = _folder(session)
-    (folder / KEEP).touch()
-    return folder / "spark.log"
+    """Spark's log, for an error that names it: from then on it is kept. There is none of a session that others have made."""
+    path = folder_of(session) / LOG
+    _NAMED.add(session)
+    return path
 
 
 def is_gone(session: Any) -> bool:
@@ -166,36 +149,17 @@ def is_gone(session: Any) -> bool:
         return True
 
 
-def _own_words(text: str) -> str:
-    """The line of a Spark failure that says what went wrong: the last line of the Python worker's own traceback, else
-    the innermost cause that Java names."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    java = ("at ", "Caused by", "org.", "java.", "scala.")
-    for line in reversed(lines):
-        name, colon, _ = line.partition(": ")
-        if colon and not line.startswith(java) and " " not in name and name.rpartition(".")[2][:1].isupper():
-            return line
-    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    if causes:
-        return causes[-1]
-    return lines[0] if lines else "without a word"
-
-
 def stop(session: Any) -> None:
     """Stop Spark and remove its folder, unless an error has named the log in it."""
-    folder = _folder(session)
     if not is_gone(session):
         session.stop()
-    if not (folder / KEEP).exists():
-        shutil.rmtree(folder, ignore_errors=True)
+    scratch = _SCRATCH.pop(session)
+    if session in _NAMED:
+        scratch.keep()
+    else:
+        scratch.remove()
 
 
 def forget_failure(session: Any) -> None:
     """The failure was wanted (a cancelled job): its log is not needed."""
-    (_folder(session) / KEEP).unlink(missing_ok=True)
-
-
-@cache
-def _folder(session: Any) -> Path:
-    """Known from the start on: without its Java process Spark cannot be asked."""
-    return Path(session.sparkContext.getConf().get("spark.local.dir"))
+    _NAMED.discard(session)

@@ -25,8 +25,8 @@ from orchestrator.cli.arguments import Parser
 from orchestrator.clocks import monotonic_s, wall_ms
 from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.names import counted
-from pipeline.spark.backfill import in_thread, spark
 from pipeline.spark.log_source import Slice, read
+from pipeline.spark.running import in_thread, spark
 from pipeline.spark.session import absolute_log, failure
 from state import history, manifest, snapshot
 from state.errors import SnapshotUnusable
@@ -37,6 +37,7 @@ from state.manifest import FileSum, ScopeManifest, SnapshotManifest, TableManife
 from state.private import make_folder, private_process
 from state.snapshot import Origin
 from state.store.rocksdb import RocksDbStore
+from workers.commands.cluster import LOCAL, Cluster, add_cluster, cluster_of
 from workers.commands.show import show_json
 from workers.fleet.client import application_of, description
 from workers.log.logs import log_url, open_log
@@ -94,13 +95,13 @@ def run(argv: list[str]) -> int:
     parser = Parser("snapshot", "Write the tables of an application as a snapshot; it may run meanwhile.")
     parser.add_argument("app", metavar="APP")
     parser.setting("snapshots", default=SNAPSHOTS, help="folder for the snapshot")
-    parser.setting("master", default="local[2]", help="Spark's master")
+    add_cluster(parser)
     parser.settings("log", "kafka-config")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
     application = application_of(args.app)
     url = log_url(args, application, existing=True)
-    facts = asyncio.run(take(application, url, Path(args.snapshots), master=args.master))
+    facts = asyncio.run(take(application, url, Path(args.snapshots), cluster=cluster_of(args)))
     if args.json:
         show_json(facts)
     else:
@@ -109,7 +110,7 @@ def run(argv: list[str]) -> int:
 
 
 async def take(
-    application: str, url: str, root: Path, *, master: str = "local[2]", session: SparkSession | None = None
+    application: str, url: str, root: Path, *, cluster: Cluster = LOCAL, session: SparkSession | None = None
 ) -> dict[str, Any]:
     """Writes a snapshot; returns its facts. Raises WrongUse for an application without tables, BaseMissing, SparkFailed."""
     begun = monotonic_s()
@@ -120,7 +121,7 @@ async def take(
         folder = root / job.name
         make_folder(folder)
         try:
-            async with spark(session, f"snapshot {application}", master) as spark_:
+            async with spark(session, f"snapshot {application}", cluster) as spark_:
                 made: list[ScopeFacts] = await in_thread(spark_, _run, spark_, job)
             manifest.publish(
                 root,
@@ -226,7 +227,7 @@ class _Earlier:
                 continue
             return TableJob(table, info.name, info.topic_id, described.offset, end, one.snapshot)
         if based is not None:
-            raise base.missing(f"the changelog {where}", based, why)
+            raise base.missing(f"the changelog {where}", based, why, self._root)
         return TableJob(table, info.name, info.topic_id, start, end)
 
     def _described(

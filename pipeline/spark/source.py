@@ -1,14 +1,15 @@
 """The app's source on its way to the executors: they need neither its folder nor ours.
 
 One rule: what travels is source and the name of the app, never a pickled definition; so what runs there is what a
-worker imports. An app that is a module of its own goes with the modules beside it that it names, a package whole, with
-the data in it. On a cluster our own packages go the same way; what they import (msgspec, pyarrow, rocksdict and the
+worker imports. An app that is a module of its own goes with the modules and the data files beside it that it names, a
+package whole, with the data in it. On a cluster our own packages go the same way; what they import (msgspec, pyarrow, rocksdict and the
 like, and what the app imports from elsewhere) must be installed on the executors.
 Packed and sent by the driver (`ship`); unpacked once an executor and imported there (`Source.load`).
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import io
 import os
@@ -26,11 +27,13 @@ import msgspec
 from orchestrator.errors import WrongUse
 from pipeline.app import App
 from pipeline.loading import ROOMS, load, module_of, moved
+from pipeline.spark.session import folder_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BYTES_MAX = 64 << 20
+NAME_MAX = 255
 HOME = Path(__file__).resolve().parent.parent.parent
 _IMPORT = re.compile(r"^\s*(?:from\s+(\w+)|import\s+([\w., \t]+))", re.MULTILINE)
 _SAME_TIME = (1980, 1, 1, 0, 0, 0)  # the same source is the same archive
@@ -67,7 +70,7 @@ def ship(session: SparkSession, app_ref: str) -> Source:
     """Send the source of an app, and ours where executors are other machines. Raises LoadError, WrongUse."""
     load(app_ref)
     context = session.sparkContext
-    folder = Path(str(context.getConf().get("spark.local.dir"))) / "source"
+    folder = folder_of(session) / "source"
     folder.mkdir(exist_ok=True)
     if not re.match(r"local($|\[)", str(context.master)):
         ours = _kept(folder, "stream-orchestrator", ((HOME, HOME / room) for room in ROOMS))
@@ -98,6 +101,21 @@ def pieces(module: str) -> Iterator[tuple[Path, Path]]:
                 waiting.append(beside)
     for name in sorted(found):
         yield root, found[name]
+    if not alone:
+        yield from ((root, path) for path in sorted(_data(root, found.values())))
+
+
+def _data(root: Path, modules: Iterable[Path]) -> set[Path]:
+    """The files beside modules that their source names as text, as in Path(__file__).with_name("rates.csv")."""
+    found: set[Path] = set()
+    for module in modules:
+        for node in ast.walk(ast.parse(module.read_bytes())) if module.suffix == ".py" else ():
+            text = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(text, str) and 0 < len(text) <= NAME_MAX and not {"..", ""} & set(text.split("/")):
+                path = root / text
+                if "\0" not in text and path.suffix != ".py" and path.is_file() and not path.is_symlink():
+                    found.add(path)
+    return found
 
 
 def _importable(path: Path) -> bool:

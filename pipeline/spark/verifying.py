@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.clocks import wall_ms
 from pipeline.files.shape import Shape
 from pipeline.loading import load
-from pipeline.spark.backfill import NOTHING, in_thread, refuse_outside, spark
+from pipeline.spark.backfill import NOTHING, refuse_outside
+from pipeline.spark.bad_rows import BadRecords
 from pipeline.spark.comparing import Base, Compared, Comparing
-from pipeline.spark.engine import MEMORY_BYTES, NO_SHAPE, Engine, Inputs, Say, checked_history
+from pipeline.spark.engine import MEMORY_BYTES, NO_SHAPE, Engine, History, Inputs, Say, checked_history
 from pipeline.spark.live_stores import Copy, copies
 from pipeline.spark.moment import Moment, moment_of
+from pipeline.spark.running import in_thread, spark
 from pipeline.spark.session import absolute_log
 from pipeline.spark.shown_differences import Reading, first, write
 from state import manifest
@@ -30,6 +32,8 @@ from state.errors import SnapshotUnusable
 from state.log import base
 from state.log.group_store import GroupStore
 from state.log.protocol import GroupLog
+from state.scratch import scratch
+from workers.commands.cluster import LOCAL, Cluster
 from workers.fleet.client import Client, description
 from workers.log.logs import open_log
 from workers.prepare import Prepared, prepare, refuse_repartitioned
@@ -54,26 +58,28 @@ class Wanted:
     """What is looked at, and how much of it is shown. `stores` None: the log alone; `out`: all differences, in a Parquet file."""
 
     snapshots: Path | None = None
-    history: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    history: History = field(default_factory=dict)
     shape: Shape = NO_SHAPE
     allow_outside: bool = False
     memory_bytes: int = MEMORY_BYTES
     stores: Stores | None = None
     limit: int = SHOWN
     out: Path | None = None
+    bad: BadRecords | None = None
 
 
 async def verify(
     app_ref: str,
     log_url: str,
     *,
-    master: str = "local[2]",
+    cluster: Cluster = LOCAL,
     snapshots: Path | None = None,
-    history: Mapping[str, Sequence[str]] = NOTHING,
+    history: History = NOTHING,
     say: Say,
     allow_outside: bool = False,
     memory_bytes: int = MEMORY_BYTES,
     shape: Shape = NO_SHAPE,
+    bad: BadRecords | None = None,
     session: SparkSession | None = None,
 ) -> list[Check]:
     """Checks as {"check", "expected", "found", "ok"}: tables by key, outputs by record. Records that nothing has processed yet
@@ -81,8 +87,8 @@ async def verify(
 
     `snapshots` is where the base of the changelogs is, for an app that has one. Raises BaseMissing.
     """
-    wanted = Wanted(snapshots, history, shape, allow_outside, memory_bytes, limit=1)
-    facts = await audit(app_ref, log_url, wanted, master=master, say=say, session=session)
+    wanted = Wanted(snapshots, history, shape, allow_outside, memory_bytes, limit=1, bad=bad)
+    facts = await audit(app_ref, log_url, wanted, cluster=cluster, say=say, session=session)
     behind = _check("inputs are processed to their ends", 0, facts["unread"])
     checks: list[Check] = [behind, *facts["checks"]]
     for check in checks:
@@ -96,7 +102,7 @@ async def audit(
     log_url: str,
     wanted: Wanted,
     *,
-    master: str = "local[2]",
+    cluster: Cluster = LOCAL,
     say: Say,
     session: SparkSession | None = None,
 ) -> dict[str, Any]:
@@ -125,12 +131,16 @@ async def audit(
         inputs = Inputs(
             *(app_ref, prepared, log_url, log.log_id, moment.until, chosen, wanted.memory_bytes, wanted.shape),
             begins=moment.begins,
+            bad=wanted.bad,
         )
-        async with _stores(log, prepared, wanted.stores) as stores, spark(session, f"audit {app.id}", master) as spark_:
-            with tempfile.TemporaryDirectory(prefix="stream-orchestrator-audit-") as work:
-                engine = Engine(spark_, inputs, Path(work) / "work", None, wall_ms())
+        async with (
+            _stores(log, prepared, wanted.stores) as stores,
+            spark(session, f"audit {app.id}", cluster, say) as spark_,
+        ):
+            with scratch(Path(tempfile.gettempdir()), "stream-orchestrator-audit-") as work:
+                engine = Engine(spark_, inputs, work / "work", None, wall_ms())
                 computed = await in_thread(spark_, engine.run, say)
-                comparing = Comparing(spark_, inputs, moment, bases, computed, Path(work), say)
+                comparing = Comparing(spark_, inputs, moment, bases, computed, work, say)
                 compared: list[Compared] = await in_thread(spark_, comparing.run, stores)
                 reading = Reading(described)
                 checks += await asyncio.to_thread(_checks, spark_, compared, reading, wanted)
@@ -196,5 +206,5 @@ async def _bases(log: GroupStore, prepared: Prepared, snapshots: Path | None) ->
         try:
             manifest.load(snapshots, one.snapshot)
         except SnapshotUnusable as error:
-            raise base.missing(f"the changelog {topic}", one, str(error)) from None
+            raise base.missing(f"the changelog {topic}", one, str(error), snapshots) from None
     return Base(snapshots or Path(), found)

@@ -10,6 +10,7 @@ entries, so that a store that has none of them (position 0) is distinguished fro
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import msgspec
 
@@ -66,8 +67,15 @@ def needed(offset: int, base: Base | None) -> str | None:
     return f"its changelog goes on from snapshot {base.snapshot}, and a replay alone would miss what that holds"
 
 
-def missing(what: str, base: Base, why: str) -> BaseMissing:
+def missing(what: str, base: Base, why: str, root: Path | None = None) -> BaseMissing:
+    """`root`: the folder of snapshots that was looked at."""
+    found = root is not None and (root / base.snapshot).is_dir()
+    advice = (
+        f"it is damaged: restore {root}/{base.snapshot} from a backup"
+        if found
+        else "name its folder with --snapshots, or put it back"
+    )
     return BaseMissing(
-        f"{what} goes on from snapshot {base.snapshot} of a backfill with --snapshot-only, and {why}; name its folder "
-        "with --snapshots, or put it back: without it entries would be missing"
+        f"{what} goes on from snapshot {base.snapshot} of a backfill with --snapshot-only, and {why}; {advice}; without it "
+        "entries would be missing"
     )

@@ -28,7 +28,7 @@ DOWN = {"schema", "plan", "from", "to", "leaving", "staying", "moves", "outcome"
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     console = Console(tmp_path_factory.mktemp("group") / "place").bank()
-    console.run("--session-timeout", "15s", "--heartbeat", "300ms", instances=3)
+    console.run("--session-timeout", "60s", "--heartbeat", "300ms", instances=3)
     console.pay(("ann", 7), ("bob", -2))
     yield console
     console.close()

@@ -15,7 +15,8 @@ SETTINGS = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     from pipeline.spark.session import spark_session, stop
+    from workers.commands.cluster import Cluster
 
-    session = spark_session("tests", "local[8,4]", settings=SETTINGS)
+    session = spark_session("tests", Cluster("local[8,4]"), settings=SETTINGS)
     yield session
     stop(session)

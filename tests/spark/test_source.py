@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import io
 import os
 import subprocess
@@ -155,6 +156,28 @@ def test_what_is_sent(tmp_path: Path) -> None:
             "beside_away_three/data.txt",
         ]
     assert source.packed(source.pieces("away_three")) == data
+
+
+def test_data_beside_a_module_is_sent_where_its_source_names_it(tmp_path: Path) -> None:
+    (tmp_path / "rated.py").write_text(
+        'import pathlib\nRATES = pathlib.Path(__file__).with_name("rates.csv")\nMORE = "data/more.txt"\n'
+    )
+    (tmp_path / "data").mkdir()
+    for name in ("rates.csv", "other.csv", "data/more.txt"):
+        (tmp_path / name).write_text("x")
+    load_module(tmp_path, "rated")
+    assert [str(path.relative_to(root)) for root, path in source.pieces("rated")] == [
+        "rated.py",
+        "data/more.txt",
+        "rates.csv",
+    ]
+
+
+def load_module(folder: Path, name: str) -> None:
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
 
 
 def test_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

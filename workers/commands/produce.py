@@ -57,7 +57,7 @@ def run(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     app = load(args.app)
     topic = find_topic(app, args.topic)
-    shape = shape_of(args.key, args.value, args.timestamp)
+    shape = shape_of(args.key, args.value, args.timestamp, args.headers, args.partition)
     url = log_url(args, app.id, existing=False)
     if not 0 <= args.rate < math.inf:
         raise WrongUse(f"--rate {args.rate}: write a number of records a second, or 0 for as fast as it goes")
@@ -73,6 +73,8 @@ def add_shape(parser: Parser) -> None:
     parser.add_argument(
         "--timestamp", metavar="COLUMN[:UNIT]", help="and with the time; s, ms, us or ns if whole numbers"
     )
+    parser.add_argument("--headers", metavar="COLUMN", help="and with the headers, an object of names and texts")
+    parser.add_argument("--partition", metavar="COLUMN", help="and with the partition; by default the key decides")
 
 
 def find_topic(app: App, name: str) -> Topic[Any, Any]:
@@ -84,11 +86,12 @@ def find_topic(app: App, name: str) -> Topic[Any, Any]:
 
 
 async def _produce(app: App, topic: Topic[Any, Any], url: str, file: str | None, shape: Shape, rate: float) -> int:
-    reading = Reading(topic.topic, topic.key_codec, topic.value_codec)
     log = await open_log(url, create=True)
     try:
         prepared = await prepare(log, app)
-        counted = Counted(log, prepared.topics[topic.topic].partitions)
+        partitions = prepared.topics[topic.topic].partitions
+        reading = Reading(topic.topic, topic.key_codec, topic.value_codec, partitions)
+        counted = Counted(log, partitions)
         if file is None:
             lines = json_records(sys.stdin.buffer, 1, reading, shape)
             return await Writing(log, app, topic, counted, rate, None).write(lines)
@@ -165,8 +168,8 @@ class Writing:
     def _placed(self, batch: list[FileRecord], partitions: int) -> dict[Partition, list[NewRecord]]:
         now = wall_ms()
         found: dict[Partition, list[NewRecord]] = {}
-        for index, (_, key, value, at_ms, headers, _) in enumerate(batch, self._count):
-            number = partition_of(key, partitions, keyless=index)
+        for index, (_, key, value, at_ms, headers, _, named) in enumerate(batch, self._count):
+            number = partition_of(key, partitions, keyless=index) if named is None else named
             record = NewRecord(key, value, now if at_ms is None else at_ms, headers)
             found.setdefault(Partition(self._topic.topic, number), []).append(record)
         return found

@@ -28,6 +28,7 @@ from pipeline.loading import load
 from state.errors import StateError
 from state.log.protocol import GroupLog
 from workers import log_lines, topic_identities
+from workers.commands.cluster import add_cluster, cluster_of, refuse_without_spark
 from workers.commands.show import warn_of_idle
 from workers.connection.credentials import agree, instance_credentials, read_secret
 from workers.connection.listening import place_of
@@ -50,8 +51,11 @@ def run(argv: list[str]) -> int:
     parser.add_argument("app", metavar="MODULE:APP")
     parser.add_argument("--instances", type=checked(whole_number), help="how many to start here (default 1)")
     parser.settings(*PLACE, *(row.name for row in INSTANCE), *(row.name for row in GROUP), "name", "on", "master")
+    add_cluster(parser, None)
     args = parser.parse_args(argv)
     count = count_of(args)
+    if args.on not in HOSTS:
+        refuse_without_spark(args)
     check_access(args)
     settings = group_settings_of(args)
     log_lines.set_up(args.log_level, args.log_format)
@@ -70,7 +74,7 @@ def run(argv: list[str]) -> int:
         **instance_values(args, folder),
     )
     if args.on in HOSTS:
-        return int(place_called(HOSTS[args.on])(spec, count, args.master or ""))
+        return int(place_called(HOSTS[args.on])(spec, count, cluster_of(args)))
     return asyncio.run(run_fleet(ProcessHost(), spec, count))
 
 

@@ -120,9 +120,8 @@ class StoreOpener:
         try:
             is_filled, why = await self._from_snapshot(store, change, read)
             if not is_filled and change.base is not None:
-                raise base.missing(
-                    f"{change.task}, table {change.table}: the changelog {change.partition}", change.base, why
-                )
+                what = f"{change.task}, table {change.table}: the changelog {change.partition}"
+                raise base.missing(what, change.base, why, self._snapshots)
         except BaseException:
             await asyncio.to_thread(self._give_back, store, change)
             raise

@@ -1,0 +1,127 @@
+"""Jobs of Spark beside an event loop: started in a thread, cancelled with their caller, and told of while they run.
+
+One rule: what a call has begun is over when it returns, also where it was cancelled; jobs of others in the same session are
+not touched. In the flow: commands -> `spark` -> `in_thread` -> engine, comparing, snapshotting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.clocks import monotonic_s
+from pipeline.spark.session import forget_failure, spark_session, stop
+from workers.commands.cluster import Cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger("orchestrator.spark")
+LOOK_S, CANCEL_S = 1.0, 0.2
+NO_SLOT_S = 15.0  # without a task that runs, before a line says so
+ROUNDED_S = 5
+
+
+@asynccontextmanager
+async def spark(
+    session: SparkSession | None, name: str, cluster: Cluster, say: Callable[[str], None] | None = None
+) -> AsyncIterator[SparkSession]:
+    """The session given, or one of our own that is stopped at the end."""
+    if session is not None:
+        yield session
+        return
+    made = await asyncio.to_thread(spark_session, name, cluster)
+    try:
+        if cluster.ui and say is not None:
+            say(f"Spark's own page of jobs: {made.sparkContext.uiWebUrl}")
+        yield made
+    finally:
+        await asyncio.to_thread(stop, made)
+
+
+async def in_thread(session: SparkSession, function: Any, *args: Any) -> Any:
+    """A blocking call of Spark; a cancelled one cancels its jobs and waits for their end."""
+    context = session.sparkContext
+    group = f"stream-orchestrator {token_hex(6)}"
+
+    def called() -> Any:
+        context.setJobGroup(group, str(context.appName), False)
+        try:
+            return function(*args)
+        finally:
+            for name in ("spark.jobGroup.id", "spark.job.description"):
+                context.setLocalProperty(name, None)  # type: ignore[arg-type]
+
+    running = asyncio.create_task(asyncio.to_thread(called))
+    reporting = asyncio.create_task(_report(context, group))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        while not running.done():  # between two jobs there is none to cancel: the next one is
+            await asyncio.to_thread(context.cancelJobGroup, group)
+            await asyncio.wait([running], timeout=CANCEL_S)
+        if not running.cancelled() and running.exception() is not None:
+            logger.debug("cancelled: %s", running.exception())
+            forget_failure(session)
+        raise
+    finally:
+        reporting.cancel()
+        await asyncio.wait([reporting])
+
+
+async def _report(context: Any, group: str) -> None:
+    """On a terminal how far the stage is, and when it may be over; anywhere one line where Spark has no slot to give."""
+    begun = idle_since = monotonic_s()
+    stage, complained, bar = -1, False, sys.stderr.isatty()
+    try:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            found = await asyncio.to_thread(_stage, context, group)
+            now = monotonic_s()
+            if found is None or found.numActiveTasks or found.numCompletedTasks == found.numTasks:
+                idle_since = now
+            elif now - idle_since > NO_SLOT_S and not complained:
+                complained = True
+                print(no_slot(context.master), file=sys.stderr, flush=True)
+            if found is not None and found.stageId != stage:
+                stage, begun = found.stageId, now
+            if bar:
+                print(f"\r\x1b[K{_line(found, now - begun)}", end="", file=sys.stderr, flush=True)
+    finally:
+        if bar:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _stage(context: Any, group: str) -> Any:
+    """What Spark says of the stage that runs for a group of jobs."""
+    tracker = context.statusTracker()
+    for job in tracker.getJobIdsForGroup(group):
+        described = tracker.getJobInfo(job)
+        for number in sorted(described.stageIds) if described is not None and described.status == "RUNNING" else ():
+            found = tracker.getStageInfo(number)
+            if found is not None and found.numCompletedTasks < found.numTasks:
+                return found
+    return None
+
+
+def no_slot(master: str) -> str:
+    return (
+        f"warning: Spark has run no task for {NO_SLOT_S:g} s: {master} has no free slot for this application (cores, or memory for "
+        "an executor; see --conf spark.executor.memory, spark.cores.max); it waits for one, Ctrl-C ends it"
+    )
+
+
+def _line(stage: Any, took_s: float) -> str:
+    if stage is None:
+        return ""
+    done, count = stage.numCompletedTasks, stage.numTasks
+    text = f"{done} of {count} tasks of this stage"
+    if not done:
+        return text
+    left_s = took_s / done * (count - done)
+    return f"{text}, about {max(ROUNDED_S, round(left_s / ROUNDED_S) * ROUNDED_S)} s left"

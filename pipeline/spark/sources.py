@@ -1,0 +1,138 @@
+"""What Spark reads as history besides files on this machine: queries, tables, its formats, files elsewhere, other logs.
+
+One rule: rows come to the app as Spark has them, through the one reader of files: they are written as Parquet first, by the
+executors; text files elsewhere are copied as they are, because Spark would guess their types.
+In the flow: options -> From -> `local_files`, when a session is there -> `history`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from orchestrator.errors import WrongUse
+from pipeline.files.columns import Columns
+from pipeline.files.shape import BadFile, Reading, Shape
+from pipeline.files.text import COMPRESSED
+from pipeline.spark.history import BadHistory
+from pipeline.spark.own_words import own_words
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+QUERY = re.compile(r"\s*(select|with|from|values|table)\b", re.IGNORECASE)
+FORMAT = re.compile(r"([a-z][a-z0-9_]*):(.+)", re.IGNORECASE | re.DOTALL)
+URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+BY_SUFFIX = {".parquet": "parquet", ".orc": "orc", ".avro": "avro"}
+TEXT = (".csv", ".json", ".jsonl", ".ndjson")
+LOG = "log"
+SHOWN = 80
+
+
+class From(msgspec.Struct, frozen=True):
+    """One source, as it was given: a query, a table, FORMAT:PATH, log:URL/TOPIC, or a pattern of files elsewhere."""
+
+    text: str
+
+    @property
+    def shown(self) -> str:
+        text = " ".join(self.text.split())
+        return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
+
+
+def is_for_spark(pattern: str) -> bool:
+    """Whether a pattern of files is not for the reader of files on this machine."""
+    return bool(URL.match(pattern)) or Path(pattern).suffix.lower() in (".orc", ".avro")
+
+
+def local_files(
+    session: SparkSession, source: From, folder: Path, reading: Reading, shape: Shape
+) -> tuple[list[str], dict[str, str]]:
+    """The rows of a source in files of this folder; how they are called in errors, by file. Raises BadHistory."""
+    text = source.text.strip()
+    try:
+        frame = read_as(session, text, folder)
+        if isinstance(frame, dict):
+            return list(frame), frame
+        Columns(reading, shape, frame.columns, text=False, file=source.shown)
+        frame.write.parquet(str(folder))
+    except (BadFile, WrongUse) as error:
+        raise BadHistory(str(error)) from None
+    except Exception as error:
+        raise BadHistory(f"{source.shown}: {own_words(str(error))}") from error
+    found = sorted(str(path) for path in folder.glob("*.parquet"))
+    return found, dict.fromkeys(found, source.shown)
+
+
+def read_as(session: SparkSession, text: str, folder: Path) -> DataFrame | dict[str, str]:
+    """A source as Spark reads it; text files elsewhere as their copies in a folder, with what each is a copy of. Raises
+    WrongUse."""
+    return _copied(session, text, folder) if URL.match(text) and _text_file(text) else _frame(session, text)
+
+
+def _frame(session: SparkSession, text: str) -> DataFrame:
+    if QUERY.match(text):
+        return session.sql(text)
+    if URL.match(text) or is_for_spark(text):
+        kind = BY_SUFFIX.get(Path(text).suffix.lower())
+        if kind is None:
+            raise BadHistory(
+                f"{text}: files elsewhere are read that end with {', '.join((*BY_SUFFIX, *TEXT))}; for others name the format, as "
+                f"in --from TOPIC=delta:{text}"
+            )
+        return session.read.format(kind).load(text)
+    named = FORMAT.fullmatch(text)
+    if named is None:
+        return session.table(text)
+    kind, path = named.groups()
+    if kind == LOG:
+        return _log(session, path)
+    return session.read.format(kind).load(path)
+
+
+def _log(session: SparkSession, text: str) -> DataFrame:
+    from pipeline.spark.log_source import log_frame
+
+    url, _, topic = text.rpartition("/")
+    if not url or not topic:
+        raise BadHistory(f"log:{text} names no topic; write log:URL/TOPIC, for example log:kafka://host:9092/payments")
+    return log_frame(session, url, [topic]).drop("order_ms", "topic")
+
+
+def _text_file(text: str) -> bool:
+    suffixes = [suffix.lower() for suffix in Path(text).suffixes if suffix.lower() not in COMPRESSED]
+    return suffixes[-1:] in ([one] for one in TEXT)
+
+
+def _copied(session: SparkSession, pattern: str, folder: Path) -> dict[str, str]:
+    """Files as they are, whatever file system of Hadoop's they lie in."""
+    context: Any = session.sparkContext
+    hadoop = context._jvm.org.apache.hadoop.fs
+    path = hadoop.Path(pattern)
+    system = path.getFileSystem(context._jsc.hadoopConfiguration())
+    named: dict[str, str] = {}
+    folder.mkdir(parents=True)
+    for number, status in enumerate(system.globStatus(path) or ()):
+        target = folder / f"{number:06}-{status.getPath().getName()}"
+        system.copyToLocalFile(False, status.getPath(), hadoop.Path(str(target)), True)
+        named[str(target)] = str(status.getPath())
+    if not named:
+        raise BadHistory(f"no file is called {pattern}; name files, or a pattern of files")
+    return named
+
+
+def given(text: str, topics: Sequence[str]) -> tuple[str, From]:
+    """`--from TOPIC=SOURCE`, or SOURCE alone for an app with one input. Raises WrongUse."""
+    name, equals, source = text.partition("=")
+    if equals and name.strip() in topics and source.strip():
+        return name.strip(), From(source)
+    if len(topics) == 1 and (QUERY.match(text) or not equals):
+        return topics[0], From(text)
+    raise WrongUse(
+        f"--from '{text[:SHOWN]}': write TOPIC=SOURCE with an input of the app, {', '.join(sorted(topics))}; a source is a query, a table, "
+        "FORMAT:PATH or log:URL/TOPIC"
+    )

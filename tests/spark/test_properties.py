@@ -1,0 +1,108 @@
+"""What a Spark session begins with, who wins where two say it, and what a failed job says. No Spark is started."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.spark.own_words import own_words
+from pipeline.spark.properties import environment, parsed, properties
+from pipeline.spark.running import no_slot
+from tests.cli.console import Console
+from workers.commands.cluster import Cluster
+
+DEFAULTS = """
+# comment
+spark.driver.memory   3g
+spark.ui.enabled=true
+spark.executor.cores: 2
+spark.sql.session.timeZone America/Lima
+spark.driver.extraJavaOptions -Dkey=a b
+"""
+
+
+@pytest.fixture
+def defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").write_text(DEFAULTS)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "conf"))
+    return tmp_path
+
+
+def test_the_users_defaults_win_over_ours_and_conf_over_them(defaults: Path) -> None:
+    chosen = properties(Cluster("local[2]", {"spark.executor.cores": "3"}), defaults, "/here")
+    assert chosen["spark.driver.memory"] == "3g" and chosen["spark.ui.enabled"] == "true"
+    assert chosen["spark.executor.cores"] == "3"
+    assert chosen["spark.sql.session.timeZone"] == "UTC", "answers depend on it"
+    assert chosen["spark.driver.extraJavaOptions"].endswith("log4j2.properties -Dkey=a b")
+
+
+def test_only_a_master_here_is_bound_to_the_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    here, there = Cluster("local[2]"), Cluster("spark://head:7077")
+    assert properties(here, tmp_path, "")["spark.driver.bindAddress"] == "127.0.0.1"
+    assert environment(here, "")["SPARK_LOCAL_IP"] == "127.0.0.1"
+    assert not {"spark.driver.bindAddress", "spark.local.dir"} & set(properties(there, tmp_path, ""))
+    assert "SPARK_LOCAL_IP" not in environment(there, "")
+    assert environment(there, "")["PYSPARK_PYTHON"] == sys.executable
+    monkeypatch.setenv("PYSPARK_PYTHON", "./packed/bin/python")
+    assert "PYSPARK_PYTHON" not in environment(there, ""), "executors may have another one"
+    assert environment(here, "")["PYSPARK_PYTHON"] == sys.executable
+
+
+def test_properties_are_read_as_java_reads_them() -> None:
+    assert parsed("a=b=c\nd e = f\n g : h\n!x\n\ni\n") == {"a": "b=c", "d": "e = f", "g": "h", "i": ""}
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--conf", "memory=1g"), "'memory=1g' is no property of Spark; write spark.NAME=VALUE"),
+        (("--conf", "spark.speculation=true"), "spark.speculation cannot be set: two instances"),
+        (("--conf", "spark.jars.packages=a:b:1", "--packages", "c:d:1"), "name the same; keep one of them"),
+    ],
+)
+def test_what_cannot_be_set_is_refused(words: tuple[str, ...], problem: str, console: Console) -> None:
+    console.pay(("ann", 1))
+    done = console("backfill", "bank:app", *words)
+    assert done.code == 2 and problem in done.err and done.err.count("\n") == 1, done
+
+
+@pytest.mark.parametrize("words", [("--conf", "spark.a=1"), ("--packages", "a:b:1"), ("--ui",)])
+def test_a_fleet_of_processes_has_no_use_for_them(words: tuple[str, ...], console: Console) -> None:
+    done = console("run", "bank:app", *words)
+    assert done.code == 2 and f"{words[0]} has no effect here: it is for instances on Spark" in done.err, done
+
+
+PYTHON = """An error occurred while calling o282.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure:
+Lost task 0.3 in stage 1.0 (TID 7) (localhost executor driver): org.apache.spark.api.python.PythonException: Traceback:
+  File "x.py", line 3, in f
+ValueError: no such thing
+\tat org.apache.spark.api.python.BasePythonRunner(PythonRunner.scala:1)
+"""
+CALL = "py4j.protocol.Py4JJavaError: An error occurred while calling o282.collectToPython.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (PYTHON, "ValueError: no such thing"),
+        (f"{CALL}: java.io.IOException: x\nCaused by: java.io.IOException: No space left on device", "No space left on device"),
+        (f"{CALL}: org.apache.spark.SparkException: Job 3 cancelled\n\tat org.a", "Job 3 cancelled"),
+        (f"{CALL}: java.io.EOFException\n", "a Python worker on an executor ended by itself: it was killed, or had not enough memory"),
+        (f"{CALL}Caused by: java.lang.OutOfMemoryError: Java heap space\n", "Java has not enough memory (Java heap space); give more, as in --conf spark.driver.memory=4g"),
+        ("", "without a word"),
+    ],
+)  # fmt: skip
+def test_a_failed_job_says_what_went_wrong(text: str, line: str) -> None:
+    assert own_words(text) == line
+
+
+def test_no_slot_is_one_line() -> None:
+    assert "\n" not in no_slot("spark://head:7077") and "spark://head:7077 has no free slot" in no_slot(
+        "spark://head:7077"
+    )

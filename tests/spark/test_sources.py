@@ -1,0 +1,194 @@
+"""What Spark reads as history comes to the app as it stands, or is refused; rows that are no records are set aside."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from orchestrator.errors import WrongUse
+from pipeline.files import parts
+from pipeline.files.shape import FileRecord, Reading, Shape, shape_of
+from pipeline.spark.bad_rows import BadRecords, TooManyBad
+from pipeline.spark.history import BadHistory
+from pipeline.spark.planning import cores
+from pipeline.spark.sources import From, given, is_for_spark, local_files
+from pipeline.values.codecs import codec_for
+from state.log.protocol import NewRecord, Partition, TopicSpec
+from state.log.sqlite import open_sqlite
+from tests.cli.console import Console
+from tests.spark import sample
+from tests.spark.test_backfill import Place, at_home, committed, in_log, place  # noqa: F401
+from workers.commands.consume import read_all
+
+pytestmark = pytest.mark.spark
+TEXTS = Reading("names", codec_for(str, what="key", key=True), codec_for(str, what="value"), 4)
+ROWS = [("ann", "Ann", 1_000), ("bob", "Bob", 2_000), ("cem", "Cem", 3_000)]
+EXPECTED = [(key.encode(), value.encode(), at) for key, value, at in ROWS]
+
+
+def read(session: Any, text: str, folder: Path, shape: Shape = Shape()) -> list[FileRecord]:  # noqa: B008 - it is frozen
+    names, _ = local_files(session, From(text), folder, TEXTS, shape)
+    found = [one for name in names for part in parts.parts(name) for one in parts.read(part, TEXTS, shape)]
+    return sorted(found, key=lambda one: one.key or b"")
+
+
+async def test_every_kind_of_source_gives_the_same_records(tmp_path: Path, spark: Any) -> None:
+    frame = spark.createDataFrame(ROWS, "key string, value string, timestamp_ms bigint").coalesce(1)
+    frame.write.orc(str(tmp_path / "orc"))
+    frame.createOrReplaceTempView("people")
+    (tmp_path / "a.jsonl").write_text(
+        "".join(json.dumps(dict(zip(("key", "value", "timestamp_ms"), row, strict=True))) + "\n" for row in ROWS)
+    )
+    (tmp_path / "a.csv").write_text("key,value,timestamp_ms\n" + "".join(f"{k},{v},{at}\n" for k, v, at in ROWS))
+    log = await open_sqlite(tmp_path / "other.db", create=True)
+    await log.create_topic(TopicSpec("people", 2))
+    await log.append(
+        {Partition("people", n % 2): [NewRecord(*row, (("h", b"x"),))] for n, row in enumerate(EXPECTED[:2])}
+    )
+    await log.append({Partition("people", 0): [NewRecord(*EXPECTED[2])]})
+    await log.close()
+    sources = [
+        "select * from people",
+        "people",
+        f"orc:{tmp_path / 'orc'}",
+        f"file://{tmp_path}/orc/*.orc",
+        f"file://{tmp_path}/a.jsonl",
+        f"file://{tmp_path}/*.csv",
+        f"log:sqlite:{tmp_path}/other.db/people",
+    ]  # fmt: skip
+    for number, text in enumerate(sources):
+        found = await asyncio.to_thread(read, spark, text, tmp_path / f"rows{number}")
+        assert [(one.key, one.value, one.timestamp_ms) for one in found] == EXPECTED, text
+    assert [one.headers for one in found] == [(("h", b"x"),), (("h", b"x"),), ()], "of a log they come with it"
+
+
+def test_columns_of_a_query_by_their_types(tmp_path: Path, spark: Any) -> None:
+    query = (
+        "select 'ann' as who, timestamp'2026-01-31 12:00:00Z' as at, 'x' as value, map('h', 'v') as more, 3 as place "
+        "union all select 'bob', timestamp'2026-01-31 12:00:00.123456Z', 'y', null, null"
+    )
+    found = read(spark, query, tmp_path / "rows", shape_of("who", "value", "at", "more", "place"))
+    assert found == [
+        FileRecord(found[0].line, b"ann", b"x", 1_769_860_800_000, (("h", b"v"),), None, 3),
+        FileRecord(found[1].line, b"bob", b"y", 1_769_860_800_123),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("select nothing from nowhere", "select nothing from nowhere: .*nowhere"),
+        ("select 1 as key", "select 1 as key has no column 'value' for topic 'names', it has key; name columns with"),
+        ("selec * from x", r"selec \* from x: "),
+        ("orc:/nowhere", "orc:/nowhere: .*nowhere"),
+        ("nonsense:/nowhere", "nonsense:/nowhere: .*nonsense"),
+        ("file:///nowhere/x.csv", "no file is called file:///nowhere/x.csv"),
+        ("file:///nowhere/x.txt", "files elsewhere are read that end with"),
+        ("log:people", "names no topic"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(text: str, problem: str, tmp_path: Path, spark: Any) -> None:
+    with pytest.raises(BadHistory, match=problem) as caught:
+        read(spark, text, tmp_path / "rows")
+    assert "\n" not in str(caught.value) and "Exception" not in str(caught.value)
+
+
+def test_which_topic_a_source_is_for() -> None:
+    assert given("names=select * from x", ["names", "orders"]) == ("names", From("select * from x"))
+    assert given("select a=b from x", ["names"]) == ("names", From("select a=b from x"))
+    assert given("db.people", ["names"]) == ("names", From("db.people"))
+    for text in ("other=select 1", "select 1", "names="):
+        with pytest.raises(WrongUse, match="write TOPIC=SOURCE with an input of the app, names, orders"):
+            given(text, ["orders", "names"])
+    assert is_for_spark("s3a://bucket/x.parquet") and is_for_spark("x.orc") and not is_for_spark("C/x=y/a.parquet")
+    assert [cores(master) for master in ("local[3,4]", "local-cluster[2,3,512]", "yarn")] == [3, 6, 1]
+
+
+# ---------------------------------------------------------------- rows that are no records
+
+
+def mixed(folder: Path) -> list[str]:
+    """Files with four good rows, and a bad one of each kind."""
+    order = {"id": 1, "shop": None, "amount": 1}
+    lines = [
+        json.dumps({"key": "a", "value": order, "timestamp_ms": 1}),
+        "{nonsense",
+        json.dumps({"key": "b", "value": {**order, "id": "x"}, "timestamp_ms": 2}),
+        json.dumps({"key": "c", "value": order}),
+        json.dumps({"key": "d", "value": order, "timestamp_ms": 3}),
+    ]
+    (folder / "a.jsonl").write_text("\n".join(lines))
+    (folder / "b.csv").write_text('key,value,timestamp_ms\ne,"{""id"":2,""shop"":null,""amount"":1}",4\nf,1\n')
+    value = msgspec.json.encode(order)
+    rows = [{"key": "g", "value": value, "timestamp_ms": 5}, {"key": "h", "value": b"{}", "timestamp_ms": 6}]
+    pq.write_table(pa.Table.from_pylist(rows), folder / "c.parquet")
+    return [str(folder / name) for name in ("a.jsonl", "b.csv", "c.parquet")]
+
+
+async def test_bad_rows_are_set_aside_and_counted(place: Place) -> None:  # noqa: F811
+    log = await place.log()
+    files, aside = mixed(place.folder), place.folder / "aside"
+    with pytest.raises(
+        BadHistory,
+        match=r"(a.jsonl, line 2|b.csv, line 3|c.parquet, row 2): .*correct the file, or set such rows aside",
+    ):
+        await place.backfill(history={"orders": files})
+    with pytest.raises(
+        TooManyBad, match=r"5 rows of history of 'orders' are no record, more than --max-bad 4; all .*a.jsonl, line 2"
+    ):
+        await place.backfill(history={"orders": files}, bad=BadRecords(str(aside), 4))
+    assert place.nothing_left() and not await committed(log)
+    facts = await place.backfill(history={"orders": files}, bad=BadRecords(str(aside), 5))
+    assert facts["bad_rows"] == 5
+    assert {r.key for _, r in await read_all(log, "receipts")} == {b"a", b"d", b"e", b"g"}
+    rows = [json.loads(line) for line in (aside / "orders.jsonl").read_text().splitlines()]
+    assert [(Path(row["file"]).name, row["where"]) for row in rows] == [
+        ("a.jsonl", "line 2"), ("a.jsonl", "line 3"), ("a.jsonl", "record 4"), ("b.csv", "line 3"), ("c.parquet", "row 2"),
+    ]  # fmt: skip
+    assert rows[0]["row"] == "{nonsense" and rows[3]["row"] == ["f", "1"] and "no timestamp_ms" in rows[2]["why"]
+    await log.close()
+
+
+async def test_a_query_is_history_of_an_app(place: Place) -> None:  # noqa: F811
+    log = await place.log()
+    await place.backfill(history={"names": [From("select 'ann' as key, 'Ann' as value, 5L as timestamp_ms")]})
+    assert (await in_log(log))[0]["last-name"] == {"ann": "Ann"}
+    assert sample.names.topic == "names" and [p.name for p in place.snapshots.iterdir() if p.name.startswith(".")] == []
+    with pytest.raises(BadHistory, match=r"select 1 as key, 'x' as value, 5L as timestamp_ms, row 1: "):
+        await place.backfill(
+            "tests.spark.loop:app", history={"firsts": [From("select 1 as key, 'x' as value, 5L as timestamp_ms")]}
+        )
+    await log.close()
+
+
+def test_a_dry_run_changes_nothing(console: Console) -> None:
+    console.write("h.csv", "account,amount,at\nann,3,2026-01-01T00:00:00Z\nbob,4,2026-01-01T00:00:01Z\n")
+    words = ("backfill", "bank:app", "payments=h.csv", "--key", "account", "--timestamp", "at", "--dry-run")
+    done = console(*words)
+    assert done.code == 0 and "about 2 records in 8 tasks" in done.out and "nothing was changed" in done.out, done
+    assert not (console.folder / ".orchestrator").exists()
+    facts = json.loads(console(*words, "--json").out)
+    assert facts["rows"] == 2 and facts["inputs"][0]["bytes"] == 72
+    done = console(*words[:2], "payments=h.csv", "--key", "account", "--timestamp", "when", "--dry-run")
+    assert done.code == 2 and "has no column 'when'" in done.err and done.err.count("\n") == 1, done
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--max-bad", "3"), "--max-bad 3: name a folder for these rows, too"),
+        (("--bad-records", "aside"), "--bad-records has no effect here: no history is named"),
+        (("--from", "x=select 1"), "write TOPIC=SOURCE with an input of the app, payments"),
+    ],
+)
+def test_options_without_effect_are_refused(words: tuple[str, ...], problem: str, console: Console) -> None:
+    console.pay(("ann", 1))
+    done = console("backfill", "bank:app", *words)
+    assert done.code == 2 and problem in done.err and done.err.count("\n") == 1, done
