@@ -10,7 +10,6 @@ records all the same. No clock, no group, no input or output of its own.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from pipeline.calls.failed_calls import FailedCalls
 from pipeline.calls.lanes import Lane, Outputs
 from pipeline.calls.overlap import More
 from pipeline.calls.passing import passing_of
+from pipeline.calls.plain_batches import DONE, FAILED, plain_batch
 from pipeline.calls.plain_calls import FAILURES, plain_calls
 from pipeline.calls.retries import CallAgain, Waiting
 from pipeline.calls.steps import Arrived, Item, Step, count_of, steps_of
@@ -91,6 +91,7 @@ class TaskProcess:
         self.keeps_time = any(app.tables[name].keeps_time for name in subtopology.tables)
         self.keeps_order = self.keeps_time or any(source.tables for source in self._sources.values())
         self._plain = plain_calls(self._steps, self._sources, self._unit, partition, self._on_error)
+        self._plain_batch = plain_batch(self._steps, self._sources, self._unit, partition, self._on_error)
         self._windowed = window_calls(self._steps, self._sources, self._tables, self._passing)
         self.needs_async = any(step.is_async for step in self._steps)
         self.most_at_once = max((step.processor.concurrency for step in self._steps), default=1)
@@ -156,7 +157,8 @@ class TaskProcess:
             self._ended(error)
             return self.finished
         done = self.finished
-        self._all_completed(records[:done] if done < len(records) else records)
+        completed = records[:done] if done < len(records) else records
+        effects.all_completed(completed, self._stream_time_ms, is_one_topic=len(self._sources) == 1)
         self._ended(None)
         return done
 
@@ -259,8 +261,12 @@ class TaskProcess:
 
     async def _run_batch(self, step: Step, records: Sequence[tuple[str, RawRecord]]) -> None:
         """The same where one batch step is all there is: nothing is done per record but reading it."""
-        self._stream_time_ms = self._effects.stream_time_ms
-        self.finished = 0
+        self._stream_time_ms, self.finished = self._effects.stream_time_ms, 0
+        found = "" if self._plain_batch is None else self._plain_batch.call(self, records, self._stream_time_ms)
+        if self._plain_batch is not None and found == DONE:
+            self._stream_time_ms = self._plain_batch.stream_ms
+            self._effects.all_completed(records, self._stream_time_ms, is_one_topic=True)
+            return
         items: list[Item | None] = []
         failure: ProcessorFailed | CallAgain | None = None
         try:
@@ -270,20 +276,14 @@ class TaskProcess:
             failure = error  # the records before it are completed first
         read = [item for item in items if item is not None]
         self.finished = len(items)
-        if failure is None and not step.time_steps and (not read or await self._batches.call(step, read)):
-            self._all_completed(records)
+        whole = failure is None and not step.time_steps
+        if whole and found != FAILED and (not read or await self._batches.call(step, read)):
+            self._effects.all_completed(records, self._stream_time_ms, is_one_topic=len(self._sources) == 1)
             return
         arrived = [(topic, raw, item) for (topic, raw), item in zip(records, items, strict=False)]
-        await self._batches.run(step, arrived)
+        await self._batches.run(step, arrived, has_failed=whole)
         if failure is not None:
             raise failure
-
-    def _all_completed(self, records: Sequence[tuple[str, RawRecord]]) -> None:
-        """These records, with which the stream time is what it is now, are completed."""
-        if records:
-            is_one = len(self._sources) == 1
-            counts = {records[0][0]: len(records)} if is_one else Counter(topic for topic, _ in records)
-            self._effects.all_completed(records[-1:] if is_one else records, counts, self._stream_time_ms)
 
     def skip(self, topic: str, raw: RawRecord) -> None:
         """Complete a record without calling anything."""

@@ -24,14 +24,14 @@ class Batches:
         self._on_error = on_error
         self._unit = unit
 
-    async def run(self, step: Step, arrived: Sequence[Arrived]) -> None:
-        """The calls of a batch step, which complete its records."""
+    async def run(self, step: Step, arrived: Sequence[Arrived], *, has_failed: bool = False) -> None:
+        """The calls of a batch step, which complete its records. `has_failed`: one with all of them was made, and did."""
         for part in step.cut(arrived):
-            await self._part(step, part)
+            await self._part(step, part, has_failed)
 
-    async def _part(self, step: Step, arrived: Sequence[Arrived]) -> None:
+    async def _part(self, step: Step, arrived: Sequence[Arrived], has_failed: bool) -> None:
         items = [item for _, _, item in arrived if item is not None]
-        whole = not items or await self.call(step, items)
+        whole = not has_failed and (not items or await self.call(step, items))
         for topic, raw, item in arrived:
             if not whole and item is not None and not await self.call(step, [item]):
                 raise PipelineError(f"task {self._task}: a batch of one is neither done nor failed")

@@ -9,7 +9,7 @@ into `outputs`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -145,14 +145,15 @@ class Effects:
             self.stream_time_ms = record.timestamp_ms
 
     def all_completed(
-        self, records: Iterable[tuple[str, RawRecord]], counts: Mapping[str, int], stream_time_ms: int
+        self, records: Sequence[tuple[str, RawRecord]], stream_time_ms: int, *, is_one_topic: bool
     ) -> None:
-        """The same for many records at once: `records` has the last one of each topic, `counts` how many there are by topic,
-        and the newest brought the stream time to `stream_time_ms`."""
-        for topic, record in records:
+        """The same for many records at once, the newest of which brought the stream time to `stream_time_ms`."""
+        if not records:
+            return
+        for topic, record in records[-1:] if is_one_topic else records:
             self._positions[topic] = record.offset + 1
         self.reached.update(self._positions)
-        self._processed.update(counts)
+        self._processed.update({records[0][0]: len(records)} if is_one_topic else Counter(t for t, _ in records))
         self.stream_time_ms = max(self.stream_time_ms, stream_time_ms)
 
     def collect(self) -> Changes:

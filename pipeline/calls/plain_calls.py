@@ -14,7 +14,7 @@ from pipeline.calls.failed_calls import FailedCalls
 from pipeline.calls.steps import Step
 from pipeline.calls.task_sources import Source
 from pipeline.records import RawRecord, Record
-from pipeline.values.codecs import Codec
+from pipeline.values.codecs import BytesCodec, Codec, IntCodec, StrCodec
 
 # What a user function may raise as a failure of its call: sys.exit() in a processor is no orderly end.
 FAILURES = (Exception, SystemExit)
@@ -37,6 +37,13 @@ class PlainCalls:
         self._decode_value = value_codec.decode
         self._partition = partition
         self._on_error = on_error
+        self._keep = step.tables[0].keep_alone if len(step.tables) == 1 and not step.sinks else step.keep
+        is_fixed = type(key_codec) in (
+            StrCodec,
+            IntCodec,
+            BytesCodec,
+        )  # what decodes a key encodes it to the same bytes
+        self._same_keys = [t for t in step.tables if is_fixed and type(t.spec.key_codec) is type(key_codec)]
         self._expiring = [table for table in step.tables if table.spec.expire_ms is not None]
 
     def run(
@@ -54,11 +61,12 @@ class PlainCalls:
         function, arguments, keep, sinks, expiring = (
             step.function,
             step.arguments,
-            step.keep,
+            self._keep,
             step.sinks,
             self._expiring,
         )
         own = [table for table in step.tables if table.is_by_record_key]
+        expects = [table.expect for table in self._same_keys]
         done = 0
         step.begin()
         for table in expiring:
@@ -72,7 +80,7 @@ class PlainCalls:
                         table.stream_ms = timestamp_ms
                 try:
                     record: Record[Any, Any] = Record(
-                        None if key is None else decode_key(key),
+                        decoded := None if key is None else decode_key(key),
                         None if value is None else decode_value(value),
                         timestamp_ms,
                         raw.headers,
@@ -85,6 +93,8 @@ class PlainCalls:
                 else:
                     for table in own:
                         table.record_keys = (key,)
+                    for expect in expects:
+                        expect(decoded, key)
                     for sink in sinks:
                         sink.timestamp_ms = timestamp_ms
                     try:

@@ -55,6 +55,7 @@ class TableView(Table[K, V]):
         self.is_by_record_key = is_by_record_key
         self.record_keys: Collection[bytes | None] = ()  # of the call's records: they belong to this task
         self._encode = spec.value_codec.encode
+        self._encode_key = spec.key_codec.encode if spec.expire_ms is None else spec.encode_key
         self._decode = spec.value_codec.decode
         self._live: dict[bytes, Any] = {}  # handed out or set in this call
         self._set: dict[bytes, bytes | None] = {}  # set or deleted in this call; bytes where already encoded
@@ -64,6 +65,7 @@ class TableView(Table[K, V]):
         self._owned: dict[bytes, None] = {}
         self._last_key: Any = _MISSING
         self._last_bytes = b""
+        self._constant = _constant(spec)
         self._forever = spec.expire_ms is None
         self._is_direct = self._forever  # what is stored is the value, and what is known of it is all there is to ask
         self._is_plain = self._is_direct and type(self) is TableView  # besides, no other kind has ways of its own
@@ -82,17 +84,25 @@ class TableView(Table[K, V]):
 
     def __getitem__(self, key: K) -> V:
         k = self._last_bytes if key is self._last_key and self._is_direct and not self.closed else self._key(key)
-        value = self._live.get(k, _MISSING)
+        value = self._live.get(k, _MISSING) if self._live else _MISSING
         if value is _MISSING:
             data = self._known.get(k, _MISSING) if self._is_direct else _MISSING
             if data is _MISSING:
                 data = self._read(k) if self._is_plain else self._current(k)
-            return self._default(key, k) if data is None else self._hand_out(k, data)
-        return self._default(key, k) if value is _DELETED else cast(V, value)
+            if data is not None:
+                return self._hand_out(k, data)
+        elif value is not _DELETED:
+            return cast(V, value)
+        return self._default(key, k) if self._constant is _MISSING else cast(V, self._constant)
 
     def __setitem__(self, key: K, value: V) -> None:
         k = self._last_bytes if key is self._last_key and self._is_direct and not self.closed else self._key(key)
-        encoded = self._encoded(value) if type(value) in IMMUTABLE else None
+        encoded = None
+        if type(value) in IMMUTABLE:
+            try:
+                encoded = self._encode(value) if value is not None else self.spec.encode_value(None)
+            except CodecError:
+                encoded = self.spec.encode_value(value)  # again, with the name of the table
         if self._check_owner is not None and k not in self.record_keys:
             self._own(key, k)
         if self._iterating and not self._present(k):
@@ -153,6 +163,12 @@ class TableView(Table[K, V]):
 
     def changes(self) -> dict[bytes, bytes | None]:
         """What this call writes: every difference between what it holds and what is stored."""
+        if self._is_plain and len(self._set) == len(self._live) and not self._defaults:
+            known = self._known
+            if None not in self._set.values():  # values that cannot change in place, and no deletion
+                return {
+                    k: data for k, data in self._set.items() if data != (known[k] if k in known else self._stored(k))
+                }
         result: dict[bytes, bytes | None] = {}
         for k, value in self._live.items():
             if self._is_direct and (data := self._set.get(k)) is not None:  # what most calls write
@@ -186,6 +202,13 @@ class TableView(Table[K, V]):
         if changes:
             self.layers.put(changes, timestamp_ms)
         self.forget()
+
+    def keep_alone(self, timestamp_ms: int) -> None:
+        """The call, which has no other table, has ended well. Raises the store's error where a store failed."""
+        if self.fault is not None:
+            raise self.fault
+        if self._live and not self.keep_one(timestamp_ms):
+            self.apply(self.changes(), timestamp_ms)
 
     def keep_one(self, timestamp_ms: int) -> bool:
         """Whether the call has only set one key to a value that cannot change in place, as most calls do: then it counts, as
@@ -235,24 +258,23 @@ class TableView(Table[K, V]):
             raise PipelineError(f"table {self.spec.name!r} was used after the call it was given to had ended")
         if key is self._last_key:  # a function mostly uses one key several times
             return self._last_bytes
-        k = self.spec.encode_key(key)
+        try:
+            k = self._encode_key(key)
+        except CodecError:
+            k = self.spec.encode_key(key)  # again, with the name of the table
         if type(key) in IMMUTABLE:
             self._last_key, self._last_bytes = key, k
         return k
+
+    def expect(self, key: Any, k: bytes | None) -> None:
+        """The next call will mostly use this key, whose bytes are known. Of a type that cannot change in place."""
+        if k is not None:
+            self._last_key, self._last_bytes = key, k
 
     def _own(self, key: K, k: bytes) -> None:
         if self._check_owner is not None and k not in self.record_keys and k not in self._owned:
             self._check_owner(key, k)
             self._owned[k] = None
-
-    def _encoded(self, value: Any) -> bytes:
-        """Raises CodecError naming the table."""
-        if value is not None:
-            try:
-                return self._encode(value)
-            except CodecError:
-                pass  # again, with the name of the table
-        return self.spec.encode_value(value)
 
     def _stored(self, k: bytes) -> bytes | None:
         raw = self._known.get(k, _MISSING)
@@ -386,3 +408,10 @@ class TableView(Table[K, V]):
         self._sweep_from = last + b"\x00" if last is not None and seen == _SWEPT_PER_COMMIT else None
         for k in expired:
             self.layers.remember(k, None)
+
+
+def _constant(spec: TableSpec) -> Any:
+    """The default where it is one value for every key, as of `int`; a function of the user's may give another each time."""
+    if spec.default in IMMUTABLE and spec.default is not None:
+        return spec.default()
+    return _MISSING

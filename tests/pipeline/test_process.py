@@ -438,6 +438,30 @@ def test_async_apps_are_not_run_by_run() -> None:
         process.run([])
 
 
+def test_a_batch_that_fails_is_called_whole_once_and_then_one_by_one() -> None:
+    app = App("batches", partitions=1)
+    events = app.topic("events", key=str, value=int)
+    seen = app.table("seen", key=str, value=int, default=int)
+    calls: list[list[int]] = []
+
+    @app.processor(events, seen, batch=True, on_error="skip")
+    def see(events: Sequence[Record[str, int]], seen: Table[str, int]) -> None:
+        calls.append([event.value for event in events])
+        for event in events:
+            seen[event.key] += event.value
+            if event.value == 2:
+                raise ValueError("two")
+
+    with Driver(app) as driver:
+        with driver.together():
+            for number in range(4):
+                driver.send(events, "k", number, timestamp_ms=number)
+        assert calls == [[0, 1, 2, 3], [0], [1], [2], [3]]
+        assert driver.table(seen) == {"k": 4}
+        driver.send(events, "k", 2, timestamp_ms=9)
+    assert calls[5:] == [[2]], "one alone is not tried again"
+
+
 def test_batch_gets_the_records_in_order() -> None:
     app = App("x")
     first, second = app.topic("a", key=str, value=int), app.topic("b", key=str, value=int)

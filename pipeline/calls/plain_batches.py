@@ -1,0 +1,88 @@
+"""The calls of a task whose one sync processor takes batches of one topic: no object but its Record is made for a record.
+
+One rule: a call means what `Batches.call` says, atomic and with the same errors; where it cannot be made or fails, nothing
+of it is anywhere, and Batches makes the calls that follow. Used by TaskProcess where `plain_batch` finds a task plain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipeline.calls.batch import Batch
+from pipeline.calls.call import CALL, refuse_awaitable
+from pipeline.calls.failed_calls import FailedCalls
+from pipeline.calls.plain_calls import FAILURES, Progress
+from pipeline.calls.steps import Step
+from pipeline.calls.task_sources import Source
+from pipeline.definitions.error_policy import WAIT
+from pipeline.records import RawRecord, Record
+
+UNREADABLE, FAILED, DONE = "unreadable", "failed", "done"
+
+
+class PlainBatch:
+    """Of one task and its one step. `partition` is the task's; `stream_ms` the stream time with the latest batch."""
+
+    def __init__(self, step: Step, source: Source, partition: int, on_error: FailedCalls) -> None:
+        self._on_error = on_error
+        self._step = step
+        self._decode_key = source.key_codec.decode
+        self._decode_value = source.value_codec.decode
+        self._partition = partition
+        self._needs_keys = any(table.is_by_record_key for table in step.tables)
+        self.stream_ms = -1
+
+    def call(self, task: Progress, records: Sequence[tuple[str, RawRecord]], stream_ms: int) -> str:
+        """DONE, or why there was no call (UNREADABLE), or that nothing of one with several records counts (FAILED). Raises
+        what a call that stops raises."""
+        task.finished = len(records)  # none are left where the call is to be made again later
+        found = self._call(records, stream_ms) if records else UNREADABLE
+        if found != DONE:
+            task.finished = 0
+        return found
+
+    def _call(self, records: Sequence[tuple[str, RawRecord]], stream_ms: int) -> str:
+        step, decode_key, decode_value, partition = self._step, self._decode_key, self._decode_value, self._partition
+        try:
+            made: list[Record[Any, Any]] = [
+                Record(
+                    None if raw.key is None else decode_key(raw.key),
+                    None if raw.value is None else decode_value(raw.value),
+                    raw.timestamp_ms,
+                    raw.headers,
+                    topic,
+                    partition,
+                    raw.offset,
+                )
+                for topic, raw in records
+            ]
+        except Exception:  # noqa: BLE001 - a codec of the user's may raise anything; who reads one by one decides
+            return UNREADABLE
+        newest = max(record.timestamp_ms for record in made)
+        self.stream_ms = max(stream_ms, newest)
+        keys = {raw.key for _, raw in records} if self._needs_keys else ()
+        try:
+            with step.open(newest, self.stream_ms, keys):
+                result = step.function(Batch(made, step.looked_at) if step.sinks else made, *step.arguments)
+                if result is not None:
+                    refuse_awaitable(step.name, result)
+        except FAILURES as error:
+            if error is step.fault:
+                raise
+            if len(records) > 1 and step.policy.of(error) != WAIT:
+                return FAILED
+            self._on_error.failed(step, *records[0], error)
+        return DONE
+
+
+def plain_batch(
+    steps: Sequence[Step], sources: Mapping[str, Source], unit: str, partition: int, on_error: FailedCalls
+) -> PlainBatch | None:
+    """Returns the calls of a task where one sync step takes batches of one topic; else None."""
+    if len(steps) != 1 or len(sources) != 1 or unit != CALL:
+        return None
+    (step,), (source,) = steps, sources.values()
+    if not step.processor.batch or step.is_async or step.time_steps or source.steps or source.tables:
+        return None
+    return PlainBatch(step, source, partition, on_error)
