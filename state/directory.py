@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from state import private
 from state.errors import DirectoryLocked, DirectoryUnusable, StoreDamaged
-from state.store.rocksdb import Peek, peek
+from state.store.rocksdb import Peek, is_there, peek
 
 LOCK_FILE = "lock"
 COPIES = ".copies"  # of stores at one moment, for tools; below it a folder for each request
@@ -54,6 +54,22 @@ class TaskLock:
         self.release()
 
 
+class HeldFolder:
+    """A folder that is held open, so that its number goes to no other: whether it was deleted or replaced is known for sure. Raises
+    DirectoryUnusable where it is not there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with _clear(path):
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def is_gone(self) -> bool:
+        return not _same_file(self._descriptor, self.path)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
 class StateDirectory:
     """The folder of one instance. Making one creates it and checks that it can be written (DirectoryUnusable)."""
 
@@ -73,6 +89,14 @@ class StateDirectory:
     def table(self, task: str, table: str) -> Path:
         """Where the store of a table lies; the folder itself is made by the store."""
         return self.task(task) / _piece(table, "table")
+
+    def has(self, task: str, table: str) -> bool:
+        """Whether the store of a table lies here."""
+        return is_there(self.table(task, table))
+
+    def held(self) -> HeldFolder:
+        """The folder of the instance as it is now."""
+        return HeldFolder(self.path)
 
     # ------------------------------------------------------------------ locks
 

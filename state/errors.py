@@ -32,6 +32,10 @@ class LogUnusable(StateError):
     """The log cannot be opened or written: not a log, no space, no permission, a newer format."""
 
 
+class LogReplaced(LogUnusable):
+    """The file of a log was deleted or replaced while it was in use: nothing that this process writes would be read."""
+
+
 class LogUnavailable(StateError):
     """The log cannot be used now; nothing was written, and trying again is safe."""
 
@@ -112,6 +116,10 @@ class OutcomeUnknown(StateError):
 
 class StoreDamaged(StateError):
     """A local store cannot be read; wipe it and restore it from its changelog."""
+
+
+class StoreDeleted(StoreDamaged):
+    """A local store was deleted while it was open."""
 
 
 class DirectoryLocked(StateError):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.clocks import wall_ms
+from state import private
 
 log = logging.getLogger("orchestrator.journal")
 NAME = "journal.jsonl"
@@ -29,14 +30,21 @@ class Journal:
         """A journal that cannot be written costs its lines and nothing else; one warning is logged."""
         line = json.dumps({"at_ms": wall_ms(), "what": what, **self._always, **facts})
         try:
-            with self._path.open("a") as file:
-                file.write(line + "\n")
+            try:
+                self._append(line)
+            except FileNotFoundError:  # the folder was deleted while the instance runs
+                private.make_folder(self._path.parent)
+                self._append(line)
         except OSError as error:
             if not self._failed:
                 log.warning(
                     "the journal %s cannot be written (%s); what happens goes on unrecorded", self._path, error.strerror
                 )
             self._failed = True
+
+    def _append(self, line: str) -> None:
+        with self._path.open("a") as file:
+            file.write(line + "\n")
 
 
 def read_journals(folder: Path) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from orchestrator.model import Settings
 from workers.calls.blame import Blame
 
 FAILED_APP = 70  # the user's code failed: another instance would fail on the same record
+LOG_REPLACED = 71  # the log was deleted or replaced: another process would not do better
 REPORTED = 80  # a worker process ends with this and the exit code that it reports; any other end is a crash
 OVERDUE = 9  # reported by a worker whose call lasted longer than --max-call; its note names the record
 
@@ -24,6 +25,8 @@ class InstanceSpec(InstanceSettings, frozen=True):
     `folder` is where the app's module is looked for first; `log` is a URL; `settings` are the group's, for when it hosts
     the coordinator. `secret_file` "": where credentials.py looks for it; `listen` "": a free port of 127.0.0.1;
     `attempt` distinguishes a retry of the host (a Spark task's attempt) from the first start; `failpoint` see failpoint.py.
+    `is_watched`: the fleet that started it, on this machine, reports what happens to the log and to the folders of all its
+    instances, in one line; they only note it.
     """
 
     app: str
@@ -35,6 +38,7 @@ class InstanceSpec(InstanceSettings, frozen=True):
     settings: Settings = msgspec.field(default_factory=Settings)
     coordinate: bool = True
     attempt: int = 0
+    is_watched: bool = False
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from state.clocks import wall_ms
-from state.errors import Fenced, LeaseLost, LogUnusable, MetadataChanged, OutcomeUnknown, Refused, TopicMismatch
+from state.errors import Fenced, LeaseLost, LogReplaced, MetadataChanged, OutcomeUnknown, Refused, TopicMismatch
 from state.log import batches, checks
 from state.log.batches import Batch
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
@@ -33,7 +33,7 @@ class FileIdentity:
 
     def check(self) -> None:
         if self._now() != self._was:
-            raise LogUnusable(
+            raise LogReplaced(
                 f"the log {self.path} was deleted or replaced while in use: put it back or restart all processes"
             )
 

@@ -31,7 +31,7 @@ from rocksdict import (
 
 from state import private
 from state.clocks import wall_ms
-from state.errors import DirectoryLocked, DirectoryUnusable, StateError, StoreDamaged
+from state.errors import DirectoryLocked, DirectoryUnusable, StateError, StoreDamaged, StoreDeleted
 from state.store.layout import (
     DATA,
     DATA_END,
@@ -99,6 +99,8 @@ def explain(error: Exception, path: Path) -> Exception:
     low = text.lower()
     if isinstance(error, DbClosedError):
         return StateError(f"the store {path} was closed: open it again")
+    if "no such file or directory" in low and not is_there(path):
+        return deleted(path)
     if "lock" in low and ("lock hold by" in low or "/lock:" in low):
         return DirectoryLocked(f"the store {path} is open elsewhere, in this process or another: close it there first")
     if "no space left" in low:
@@ -106,6 +108,15 @@ def explain(error: Exception, path: Path) -> Exception:
     if "permission denied" in low or "read-only file system" in low or "not a directory" in low:
         return DirectoryUnusable(f"the store {path} may not be written: check its folder ({text})")
     return StoreDamaged(f"the store {path} cannot be read: wipe it and restore it from its changelog ({text})")
+
+
+def deleted(path: Path) -> StoreDeleted:
+    return StoreDeleted(f"the store {path} was deleted while it was open: restore it from its changelog")
+
+
+def is_there(path: Path) -> bool:
+    """Whether a store lies at the path, as far as a glance tells."""
+    return (path / "CURRENT").exists()
 
 
 class RocksDbStore:
@@ -274,11 +285,14 @@ class RocksDbStore:
         """Flushes. Ranges still open end with an error: each of them would keep the folder locked. Raises StateError."""
         for found in list(self._ranges):
             found.drop()
+        was_there = is_there(self.path)  # once it is closed, another process or thread may have made a new one
         try:
             self._db.close()
         except DbClosedError:
             return
         except Exception as error:
+            if not was_there:
+                raise deleted(self.path) from error
             raise explain(error, self.path) from error
 
 

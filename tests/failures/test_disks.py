@@ -107,20 +107,46 @@ def test_a_full_disk_under_the_state(console: Console, small: Path) -> None:
     assert "Traceback" not in console.said("run")
 
 
-def test_a_log_that_is_deleted_under_a_running_group(console: Console) -> None:
+def lines_but_the_first(console: Console) -> list[str]:
+    return console.said("run").splitlines()[1:]
+
+
+@pytest.mark.parametrize("with_state", [False, True], ids=["the log", "the log and the state"])
+def test_a_log_that_is_deleted_under_a_running_fleet(console: Console, with_state: bool) -> None:
+    """One line for all of its processes, and then what it says: the fleet stops."""
     fleet = console.run(*FAST, instances=2)
     console.pay(("ann", 5))
-    shutil.rmtree(console.folder / ".orchestrator/state", ignore_errors=True)  # with the journals
-    for path in (console.folder / ".orchestrator").glob("bank.db*"):
+    home = console.folder / ".orchestrator"
+    if with_state:
+        (home / "state").rename(home / "gone")
+    for path in home.glob("bank.db*"):
         path.unlink()
     assert console.end(fleet) == 1
-    said = console.said("run")
-    assert "was deleted or replaced while in use" in said and "Traceback" not in said, said
-    for instance in ("i1", "i2"):
-        assert (
-            said.count("no coordinator from here") <= 2 and said.count(f"/{instance}/journal.jsonl cannot be") <= 1
-        ), said
+    [line] = lines_but_the_first(console)
+    what = f"error: the log {home / 'bank.db'} was deleted or replaced while it was in use; the fleet stops: "
+    assert line == what + "put it back, or run it again on a new one"
     console.nothing_left()
+
+
+def test_state_that_is_deleted_under_a_running_fleet(console: Console) -> None:
+    """One line for all instances and tasks; what they held is restored, and the fleet still holds its folder against others."""
+    fleet = console.run(*FAST, "--standbys", "1", instances=2)
+    payments = [(name, 5) for name in ("ann", "bob", "cyd", "dee")]
+    console.pay(*payments)
+    state = console.folder / ".orchestrator/state"
+    state.rename(console.folder / "gone")
+    console.until("a line about it", lambda: lines_but_the_first(console))
+    console.pay(*payments)
+    assert [console.here("query", "bank", "balances", name).out for name, _ in payments] == ["10\n"] * 4
+    console.until("stores", lambda: len(list(state.glob("bank/*/0_*/balances/CURRENT"))) == 16)
+    assert (state / "bank/i1/journal.jsonl").exists()
+    refused = console("run", "bank:app")
+    assert refused.code == 3 and f"process {fleet.pid}" in refused.err, refused
+    fleet.terminate()
+    assert console.end(fleet) == 0
+    [line] = lines_but_the_first(console)
+    what = f"deleted while in use: {state / 'bank'}; the instances go on, and restore from the log what they held"
+    assert line == what
 
 
 def stop(console: Console, fleet: subprocess.Popen[bytes]) -> None:

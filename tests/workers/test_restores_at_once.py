@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,12 +17,15 @@ from orchestrator import App, Record, Table
 from orchestrator.model import Role, TaskId
 from state import manifest, snapshot
 from state.directory import StateDirectory
+from state.errors import DirectoryUnusable, StoreDeleted
 from state.log.memory import MemoryLog
 from state.log.protocol import Fetched, NewRecord, Partition
 from state.manifest import ScopeManifest, SnapshotManifest
 from state.snapshot import Origin
+from state.store.rocksdb import RocksDbStore
 from workers.prepare import Prepared, prepare
 from workers.spec import InstanceSpec, WorkerSpec
+from workers.surroundings import REAL
 from workers.tasks.stores import StoreOpener
 from workers.tasks.task import TaskRun
 from workers.worker.worker import Worker
@@ -155,6 +160,63 @@ async def test_a_task_that_is_closed_reads_its_snapshot_no_further(tmp_path: Pat
         found = (await whole.open(TaskId(0, 0)))["last"]
         found.store.close()
         assert found.source == "snapshot", "nothing half-filled is left"
+
+
+class Full(RocksDbStore):
+    """The disk is full when it is closed."""
+
+    def close(self) -> None:
+        super().close()
+        raise DirectoryUnusable(f"the store {self.path} has no space left")
+
+
+async def test_a_store_that_fails_to_close_leaves_its_task_free(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = HeldLog()
+    prepared = await prepare(log, app_of(1))
+    full = replace(REAL, open_store=lambda path, stamp, budget: Full(path, stamp=stamp, cache=budget))
+    async with restoring(tmp_path, log, prepared) as worker:
+        worker.opener = StoreOpener(log, prepared, worker.directory, "", full)
+        run = opened(worker, 0, Role.STANDBY)
+        await until(lambda: bool(run.stores))
+        run.close()
+        await run.closed()
+        assert [line for line in caplog.messages if "has no space left" in line]
+        worker.opener = StoreOpener(log, prepared, worker.directory, "")
+        again = opened(worker, 0, Role.STANDBY)
+        await until(lambda: bool(again.stores))
+
+
+@pytest.mark.parametrize("what", ["task", "instance"])
+async def test_stores_that_are_deleted_while_they_are_open_are_given_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    log = HeldLog()
+    prepared = await prepare(log, app_of(3))
+    async with restoring(tmp_path, log, prepared) as worker:
+        looking = asyncio.create_task(worker.deleted.run())
+        runs = [opened(worker, number, Role.STANDBY) for number in range(3)]
+        await until(lambda: all(run.stores for run in runs))
+        folder = worker.directory.path
+        for number in range(3 if what == "instance" else 2):
+            shutil.rmtree(folder / f"0_{number}")
+        if what == "instance":
+            shutil.rmtree(folder)
+        else:
+            with pytest.raises(StoreDeleted) as noticed:
+                runs[0].stores["last"].store.write({b"k": b"v"}, 1)
+                runs[0].stores["last"].store.flush()
+            worker.failed(runs[0], noticed.value)
+        await until(lambda: bool(caplog.messages))
+        assert len(worker.runs) == (0 if what == "instance" else 1)
+        tasks = "" if what == "instance" else "the state of 0_0, 0_1 in "
+        [line] = caplog.messages
+        assert line.startswith(f"deleted while in use: {tasks}{folder}; ")
+        again = opened(worker, 0, Role.STANDBY)  # the one before may not be closed yet
+        await until(lambda: bool(again.stores))
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
 
 
 async def test_a_copy_that_stands_behind_the_start_of_its_changelog_is_given_up_alone(tmp_path: Path) -> None:

@@ -23,11 +23,13 @@ import msgspec
 
 from orchestrator.clocks import wall_ms
 from orchestrator.errors import RefusedBySafety
-from state.errors import StateError
+from state.errors import LogReplaced, StateError
 from state.log.group_store import GroupStore
 from workers.connection.listening import metrics_port_of_instance, place_of_instance
 from workers.fleet.presence import FLEET, hold, named_of, started, this_process
-from workers.spec import FAILED_APP, InstanceSpec, encode_spec
+from workers.fleet.state_watch import StateWatch
+from workers.log.logs import log_path, show_log
+from workers.spec import FAILED_APP, LOG_REPLACED, InstanceSpec, encode_spec
 
 log = logging.getLogger("orchestrator.fleet")
 REQUEST, GRANTED = "wish-", "granted-"  # as they are stored
@@ -99,7 +101,7 @@ class ProcessHost:
             start_new_session=True,  # Ctrl-C goes to the fleet, which stops its instances in order
         )
         assert process.stdin is not None
-        process.stdin.write(encode_spec(spec).encode() + b"\n")
+        process.stdin.write(encode_spec(msgspec.structs.replace(spec, is_watched=True)).encode() + b"\n")
         return ProcessHandle(process)
 
 
@@ -128,6 +130,7 @@ class Fleet:
         self._stopping = False
         self._ending: asyncio.Task[None] | None = None
         self._lock: int | None = None
+        self._folder = Path(base.state_dir) / base.application
         self._id = secrets.token_hex(4)
         self._changed = asyncio.Event()
         self._registered: list[str] | None = None  # the instances that the log knows of
@@ -139,10 +142,9 @@ class Fleet:
 
     def claim(self) -> None:
         """One fleet of an application in a state directory. Raises RefusedBySafety."""
-        folder = Path(self._base.state_dir) / self._base.application
         self._lock = hold(
-            folder / "fleet.lock",
-            f"'{self._base.application}' is run already by process {{holder}}, with state in {folder}; add instances "
+            self._folder / "fleet.lock",
+            f"'{self._base.application}' is run already by process {{holder}}, with state in {self._folder}; add instances "
             f"with `orchestrator scale-up {self._base.application} --by N`, or stop that one first",
         )
 
@@ -180,10 +182,12 @@ class Fleet:
         that is gone."""
         for _ in range(count):
             self._add()
+        state = StateWatch(self._folder) if self._lock is not None else None
         try:
             while any(slot.watcher is not None and not slot.watcher.done() for slot in self._slots.values()):
                 if not self._stopping:
                     await self._keep_up()
+                    self._look_at(state)
                 await self._pause()
         finally:
             if self._ending is not None:
@@ -192,6 +196,8 @@ class Fleet:
             if self._lock is not None:
                 os.close(self._lock)
                 self._lock = None
+            if state is not None:
+                state.close()
         if self._error is not None:
             raise self._error
         return self.code
@@ -202,6 +208,23 @@ class Fleet:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LOOK_S):
                 await self._changed.wait()
+
+    def _look_at(self, state: StateWatch | None) -> None:
+        """State that was deleted under the instances costs them a restore, and the fleet a line and another lock."""
+        try:
+            deleted = state.deleted(self.instances()) if state is not None else []
+            if deleted:
+                folders = ", ".join(map(str, deleted))
+                self._say(
+                    f"deleted while in use: {folders}; the instances go on, and restore from the log what they held"
+                )
+            if deleted and self._lock is not None and os.fstat(self._lock).st_nlink == 0:
+                os.close(self._lock)
+                self._lock = None
+                self.claim()
+        except (RefusedBySafety, StateError) as error:
+            self._error = error
+            self.stop()
 
     async def _forget(self) -> None:
         try:
@@ -246,6 +269,10 @@ class Fleet:
             code = await slot.handle.wait()
             if code == 0 or self._stopping:
                 return
+            if code == LOG_REPLACED:
+                slot.stopped = True
+                self._log_is_gone()
+                return
             if code > 0:
                 slot.stopped = True
                 self.code = 1 if code == FAILED_APP else code
@@ -255,6 +282,16 @@ class Fleet:
             self._say(f"{name} was killed by signal {-code}; it is started again")
             await asyncio.sleep(RESTART_S)
             slot.spec = msgspec.structs.replace(slot.spec, attempt=slot.spec.attempt + 1)
+
+    def _log_is_gone(self) -> None:
+        """What is written to it now no other process would read: the end."""
+        self.code = 1
+        if not self._stopping:
+            where = log_path(self._base.log) or show_log(self._base.log)
+            self._say(
+                f"error: the log {where} was deleted or replaced while it was in use; the fleet stops: put it back, or run it again on a new one"
+            )
+            self.stop()
 
     async def _start(self, name: str, slot: Slot) -> bool:
         """False where the fleet was asked to stop. No room for a process is a reason to wait, as a crash is."""
@@ -285,6 +322,8 @@ class Fleet:
             await self._look_for_requests()
             await self._answer()
             self._trouble = False
+        except LogReplaced:
+            self._log_is_gone()
         except StateError as error:
             if not self._trouble:
                 self._say(f"the fleet cannot use the log now ({error}); its instances go on, and it tries again")

@@ -27,7 +27,7 @@ from workers.fleet.fleet import Fleet, ProcessHost
 from workers.instance.instance import Instance
 from workers.log.logs import configured, default_log, no_broker, open_log, show_log
 from workers.prepare import prepare
-from workers.spec import FAILED_APP, InstanceSpec, WorkerSpec
+from workers.spec import FAILED_APP, LOG_REPLACED, InstanceSpec, WorkerSpec
 from workers.surroundings import REAL, Surroundings
 from workers.worker.worker_main import run_worker
 
@@ -90,7 +90,7 @@ def run_app(app: App, *, log: str = "", state_dir: str = "") -> None:
     except (OrchestratorError, StateError, PipelineError) as error:
         code = report(error)
     if code:
-        raise SystemExit(1 if code == FAILED_APP else code)
+        raise SystemExit(1 if code in (FAILED_APP, LOG_REPLACED) else code)
 
 
 def _refuse_where_it_cannot_run() -> None:

@@ -20,7 +20,7 @@ from orchestrator.coordinator.transport import ListenerWatch
 from orchestrator.group.events import HandedOver
 from orchestrator.model import Task
 from state import history
-from state.errors import StateError
+from state.errors import LogReplaced, StateError
 from state.log.group_store import Lease
 from state.log.protocol import GroupLog
 from workers.connection.contact import patient
@@ -83,9 +83,13 @@ class Candidate:
                     # This very instance is not gone: its own last term ended, and its workers come back.
                     await self._serve(lease, "" if lease.holder == self._spec.instance else lease.holder)
             except* StateError as errors:  # a coordinator's loops end together, with a group of errors
+                self._listener.close()  # it is not looked at meanwhile, and its listener ends those that are silent for long
                 reason = str(errors.exceptions[0])
                 if reason != reported:  # looks follow each other several times a second
-                    log.warning("no coordinator from here for now: %s", reason)
+                    gone = isinstance(
+                        errors.exceptions[0], LogReplaced
+                    )  # what ends the workers, and with them the instance
+                    log.log(logging.INFO if gone else logging.WARNING, "no coordinator from here for now: %s", reason)
                 reported = reason
             except* Exception:
                 log.exception("an internal error ended the coordinator here; a candidate takes over")

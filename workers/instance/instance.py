@@ -18,7 +18,7 @@ from orchestrator.coordinator.services import Services
 from orchestrator.error_report import report
 from orchestrator.errors import OrchestratorError
 from pipeline.errors import PipelineError
-from state.errors import LogTimedOut, StateError
+from state.errors import LogReplaced, LogTimedOut, StateError
 from state.log.protocol import GroupLog
 from state.private import private_process
 from workers import log_lines
@@ -35,19 +35,23 @@ from workers.metrics.measures import Measures
 from workers.metrics.otlp import OtlpExport
 from workers.metrics.server import MetricsServer
 from workers.prepare import Prepared, prepare
-from workers.spec import FAILED_APP, REPORTED, InstanceSpec, WorkerSpec, decode_instance, first_line
+from workers.spec import FAILED_APP, LOG_REPLACED, REPORTED, InstanceSpec, WorkerSpec, decode_instance, first_line
 from workers.surroundings import REAL, Surroundings, WorkerProcess
 from workers.tasks import halts
 
 log = logging.getLogger("orchestrator.instance")
 RESTART_S, RESTART_MAX_S, STOP_S, WATCH_S = 0.2, 5.0, 15.0, 1.0
-ENDS = (0, 1, 2, 3, LogTimedOut.exit_code, FAILED_APP)  # reports of a worker that is not started again
+ENDS = (0, 1, 2, 3, LogTimedOut.exit_code, FAILED_APP, LOG_REPLACED)  # reports of a worker that is not started again
 
 
 def run_instance(spec: InstanceSpec, *, leash: bool = False) -> int:
     """Run until the instance left (0), was asked to stop (0), or failed (an exit code; the reason is on stderr)."""
     try:
         return asyncio.run(Instance(spec, leash).run())
+    except LogReplaced as error:
+        if not spec.is_watched:
+            report(error)
+        return LOG_REPLACED
     except (OrchestratorError, StateError, PipelineError) as error:
         return report(error)
 

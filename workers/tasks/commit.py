@@ -121,7 +121,7 @@ def _apply(taken: Taken, ends: dict[Partition, int]) -> bool:
                 opened.store.mark(LEADER_EPOCH, str(epoch))
             opened.store.write(writes, ends[opened.partition])
     except StateError as error:
-        log.error("%s: %s; it is restored from the log", run.id, error)
+        run.worker.failed(run, error)
         return False
     taken.process.mark_applied()
     run.committed.update(taken.part.positions)

@@ -17,7 +17,7 @@ from pipeline.errors import PipelineError
 from state import history, manifest, snapshot
 from state.changelog import LEADER_EPOCH, usable
 from state.directory import StateDirectory
-from state.errors import SnapshotUnusable, StoreDamaged
+from state.errors import SnapshotUnusable, StateError, StoreDamaged, StoreDeleted
 from state.history import History
 from state.log import base
 from state.log.base import Base
@@ -266,6 +266,23 @@ class StoreOpener:
         if described is None or reason is not None:
             raise SnapshotUnusable(reason or f"it has no table {change.table}")
         return described
+
+
+def origins(stores: Mapping[str, Opened]) -> dict[str, object]:
+    """What the journal has of where a task's stores come from."""
+    sources = sorted({opened.source for opened in stores.values()}) or ["stateless"]
+    return {"source": "+".join(sources), "how": {table: opened.how for table, opened in stores.items() if opened.how}}
+
+
+async def close(store: Store) -> StateError | None:
+    """Closes a store beside the loop; returns why its last writes are not on disk. One that was deleted has none to lose."""
+    try:
+        await asyncio.to_thread(store.close)
+    except StoreDeleted as error:
+        log.info("%s", error)
+    except StateError as error:
+        return error
+    return None
 
 
 def _behind(opened: Mapping[str, Opened], read: OnRead | None) -> OnRead | None:

@@ -31,7 +31,7 @@ from workers.surroundings import Surroundings
 from workers.tasks import former_owner, halts
 from workers.tasks.halts import Halt
 from workers.tasks.snapshot_progress import GivenUp, reading
-from workers.tasks.stores import Opened, StoreOpener
+from workers.tasks.stores import Opened, StoreOpener, close, origins
 
 log = logging.getLogger("orchestrator.task")
 LOCK_RETRY_S = 0.05
@@ -112,6 +112,7 @@ class TaskRun:
         self.scope = str(task)
         self.subtopology = worker.prepared.subtopology(task)
         self.inputs = worker.prepared.inputs(task)
+        self.changelogs = [worker.prepared.changelog(task, table) for table in self.subtopology.tables]
         self.stores: dict[str, Opened] = {}
         self.by_changelog: dict[Partition, Opened] = {}
         self.role = Role.STANDBY
@@ -186,29 +187,32 @@ class TaskRun:
 
     async def _open(self) -> None:
         self.opened_ms = monotonic_ms()
-        while self._lock is None:
-            if self.closing:
-                return
-            if self.release_wanted:  # the next owner may be the one who has the folder, and waits for the release
-                self.released()
-                return
-            try:
-                self._lock = self.worker.directory.lock(self.scope)
-            except DirectoryLocked:
-                # A twin of this process still has it: the fence, or its end, frees the folder.
-                await asyncio.sleep(LOCK_RETRY_S)
         try:
-            ends = await self.worker.log.ends(
-                [*map(partial(self.worker.prepared.changelog, self.id), self.subtopology.tables)]
-            )
-            spend = partial(self.worker.restores.spend, self)
-            read = reading(self.id, sum(ends.values()), self.worker.event, spend, lambda: self.closing)
-            self.stores = await self.worker.opener.open(self.id, read)
+            while not await self._take():  # noqa: ASYNC110 - a lock of the kernel has no event
+                await asyncio.sleep(LOCK_RETRY_S)
         except GivenUp:
             return
         self.by_changelog = {opened.partition: opened for opened in self.stores.values()}
         self.restored_from = self.position()
         await self._become()
+
+    async def _take(self) -> bool:
+        """Opens the stores; False where a twin still has them (the fence, or its end, frees the folder), or this worker has
+        not closed them yet after their folder was deleted. Raises GivenUp."""
+        if self.release_wanted:  # the next owner may be the one who has the folder, and waits for the release
+            self.released()
+            raise GivenUp
+        if self.closing:
+            raise GivenUp
+        try:
+            self._lock = self.worker.directory.lock(self.scope)
+            ends = await self.worker.log.ends(self.changelogs)
+            spend = partial(self.worker.restores.spend, self)
+            read = reading(self.id, sum(ends.values()), self.worker.event, spend, lambda: self.closing)
+            self.stores = await self.worker.opener.open(self.id, read)
+        except DirectoryLocked:
+            self._unlock()
+        return self._lock is not None
 
     async def _become(self) -> None:
         if self._lock is None:  # it was released before it could be opened
@@ -247,9 +251,8 @@ class TaskRun:
     async def _begin(self) -> None:
         """Process from the committed positions on; hold the task and process nothing where it is halted."""
         epoch, prepared = self.epoch, self.worker.prepared
-        self.halt = (
-            None  # who looks whether a halt was taken back must not take a task that begins for one that is held
-        )
+        # Who looks whether a halt was taken back must not take a task that begins for one that is held.
+        self.halt = None
         halt = await halts.read(self.worker.log, prepared.app.id, self.scope)
         committed = await self.worker.start_positions(self, self.inputs)
         await self.worker.globals.known()
@@ -309,8 +312,7 @@ class TaskRun:
     async def _read_more(self) -> None:
         new = [p for p in self.worker.prepared.inputs(self.id) if p not in self.inputs]
         self.inputs = [*self.inputs, *new]
-        process = self.process
-        if not new or process is None:
+        if not new or (process := self.process) is None:
             return  # what begins later begins with all of them
         positions = await self.worker.start_positions(self, new)
         if self.process is process:
@@ -319,13 +321,11 @@ class TaskRun:
                 self.worker.records.add(self, partition, position)
 
     def _journal_start(self) -> None:
-        sources = sorted({opened.source for opened in self.stores.values()}) or ["stateless"]
         self.worker.journal.write(
             "started",
             task=self.scope,
             epoch=self.epoch,
-            source="+".join(sources),
-            how={table: opened.how for table, opened in self.stores.items() if opened.how},
+            **origins(self.stores),
             restored_from=self.restored_from,
             position=self.position(),
             opened_ms=monotonic_ms() - self.opened_ms,
@@ -337,9 +337,13 @@ class TaskRun:
         self.stop_processing()
         stores, self.stores, self.by_changelog = self.stores, {}, {}
         for table, opened in stores.items():
-            await asyncio.to_thread(opened.store.close)
+            if (error := await close(opened.store)) is not None:
+                self.worker.failed(self, error)
             if self.is_damaged:
                 await asyncio.to_thread(self.worker.directory.wipe, self.scope, table)
+        self._unlock()
+
+    def _unlock(self) -> None:
         if self._lock is not None:
             self._lock.release()
             self._lock = None

@@ -84,6 +84,9 @@ class RestorePort(WorkerPort, Protocol):
     def failed(self, run: TaskRun, error: StateError) -> None:
         """The state of a task failed."""
 
+    @property
+    def directory(self) -> StateDirectory: ...
+
     def level(self, run: TaskRun) -> None:
         """The stores of a task are level with their changelogs."""
 

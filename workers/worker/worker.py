@@ -18,7 +18,7 @@ from orchestrator.member import events as mem
 from orchestrator.member.machine import MemberMachine
 from orchestrator.model import MemberStatus, Role, TaskId
 from state import history
-from state.errors import StateError, StoreDamaged
+from state.errors import LogReplaced, StateError, StoreDamaged, StoreDeleted
 from state.log.protocol import GroupLog, Guarantee, MayWrite, Partition
 from workers.calls.blame import Caution, note_path
 from workers.calls.call_watch import Turn, blame, is_of_one_record
@@ -36,6 +36,7 @@ from workers.tasks.halts import Halt
 from workers.tasks.stores import StoreOpener, disk_positions
 from workers.tasks.task import TaskRun
 from workers.worker import counted, growth, halt_watch, offered_stores
+from workers.worker.deleted_stores import DeletedStores
 from workers.worker.failpoint import Failpoint
 from workers.worker.global_tables import GlobalTables
 from workers.worker.measuring import Measuring
@@ -85,6 +86,7 @@ class Worker:
             blamed=spec.blamed,
         )
         self.measures = Measures(OF_WORKER)
+        self.deleted = DeletedStores(self)
         self._restored: WeakSet[TaskRun] = WeakSet()  # whose stores were level with their changelogs once
         self.runs: dict[TaskId, TaskRun] = {}
         self.globals = GlobalTables(self)
@@ -109,6 +111,7 @@ class Worker:
                 ("measuring", self.measuring.run()),
                 *([("global tables", self.globals.run())] if self.globals.stores else []),
                 ("restores", self.restores.run()),
+                ("deleted stores", self.deleted.run()),
                 ("upkeep", self._upkeep()),
                 ("growth", growth.run(self)),
                 ("halts", halt_watch.run(self)),
@@ -168,9 +171,15 @@ class Worker:
 
     def failed(self, run: TaskRun, error: StateError) -> None:
         """A task's state failed: it is given up, and restored where the group places it; a damaged store is wiped."""
-        log.error("%s: %s", run.id, error)
+        if isinstance(error, LogReplaced):  # of all tasks
+            self.crashed(error)
+            return
+        if isinstance(error, StoreDeleted):
+            self.deleted.add(run.id)
+        else:
+            log.error("%s: %s; it is restored from the log", run.id, error)
         self.measures.add(ERRORS, 1, "state")
-        run.is_damaged = run.is_damaged or isinstance(error, StoreDamaged)
+        run.is_damaged = run.is_damaged or (isinstance(error, StoreDamaged) and not isinstance(error, StoreDeleted))
         self.given_up(run)
 
     def given_up(self, run: TaskRun) -> None:

@@ -15,12 +15,12 @@ from orchestrator.error_report import report
 from orchestrator.errors import OrchestratorError
 from pipeline.errors import PipelineError, ProcessorFailed
 from pipeline.resources import Resources
-from state.errors import StateError
+from state.errors import LogReplaced, StateError
 from state.private import private_process
 from workers import log_lines
 from workers.log.patient_log import open_patiently
 from workers.prepare import prepare
-from workers.spec import FAILED_APP, REPORTED, WorkerSpec, decode_worker, first_line
+from workers.spec import FAILED_APP, LOG_REPLACED, REPORTED, WorkerSpec, decode_worker, first_line
 from workers.surroundings import REAL, Surroundings
 from workers.worker.worker import Worker
 
@@ -45,6 +45,10 @@ async def run_worker(spec: WorkerSpec, surroundings: Surroundings = REAL) -> int
     except ProcessorFailed as error:
         report(error)
         return REPORTED + FAILED_APP
+    except LogReplaced as error:
+        if not spec.instance.is_watched:
+            report(error)
+        return REPORTED + LOG_REPLACED
     except (OrchestratorError, StateError, PipelineError) as error:
         return REPORTED + report(error)
 

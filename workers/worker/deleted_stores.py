@@ -1,0 +1,62 @@
+"""Stores of a worker that were deleted while they are open: their tasks are given up, and restored from the log like any other.
+
+One rule: one cause is one line, and no task waits until RocksDB misses a file of its own. Where the whole folder of the instance
+is gone, and a fleet on this machine watches it (workers/fleet/state_watch.py), the line is the fleet's. Run by worker.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+
+from orchestrator.model import TaskId
+from state.errors import DirectoryUnusable
+from state.store.rocksdb import deleted
+from workers.worker.ports import RestorePort
+
+log = logging.getLogger("orchestrator.worker")
+LOOK_S = 1.0
+
+
+class DeletedStores:
+    """See the module text."""
+
+    def __init__(self, worker: RestorePort) -> None:
+        self._worker = worker
+        self._held = worker.directory.held()
+        self._tasks: set[TaskId] = set()
+
+    def add(self, task: TaskId) -> None:
+        """A store of this task is gone; the others are looked at soon."""
+        self._tasks.add(task)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            while True:
+                await self._worker.pulse.next(LOOK_S)
+                if self._tasks or self._held.is_gone():
+                    self._give_up()
+                    self._report()
+        finally:
+            self._held.close()
+
+    def _give_up(self) -> None:
+        directory = self._worker.directory
+        for task, run in list(self._worker.runs.items()):
+            gone = [table for table in run.stores if not directory.has(str(task), table)]
+            if gone:
+                self._worker.failed(run, deleted(directory.table(str(task), gone[0])))
+
+    def _report(self) -> None:
+        tasks, self._tasks = ", ".join(map(str, sorted(self._tasks))), set()
+        where = self._worker.directory.path
+        if not self._held.is_gone():
+            log.warning("deleted while in use: the state of %s in %s; it is restored from the log", tasks, where)
+            return
+        level = logging.INFO if self._worker.spec.instance.is_watched else logging.WARNING
+        log.log(level, "deleted while in use: %s; what it held is restored from the log", where)
+        with suppress(DirectoryUnusable):  # its tasks make it again, and may not have begun to
+            held = self._worker.directory.held()
+            self._held.close()
+            self._held = held
