@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pipeline.process import Changes, TaskProcess
 from state.changelog import LEADER_EPOCH
-from state.errors import Fenced, NotOpened, OutcomeUnknown, Refused, StateError
+from state.errors import Fenced, NotOpened, OutcomeUnknown, Refused, StateError, StoreDeleted
 from state.log.protocol import EXACTLY_ONCE, Guarantee, Log, MayWrite, NewRecord, Partition, TaskCommit, always
 from workers.tasks.task import TaskRun
 
@@ -121,7 +121,8 @@ def _apply(taken: Taken, ends: dict[Partition, int]) -> bool:
                 opened.store.mark(LEADER_EPOCH, str(epoch))
             opened.store.write(writes, ends[opened.partition])
     except StateError as error:
-        run.worker.failed(run, error)
+        level = logging.INFO if isinstance(error, StoreDeleted) else logging.ERROR  # one line for all that were deleted
+        log.log(level, "%s: %s; it is restored from the log", run.id, error)
         return False
     taken.process.mark_applied()
     run.committed.update(taken.part.positions)
