@@ -1,4 +1,5 @@
-"""What surrounds a process of the group: its clock on the wall, chance, its disk, its log and its child processes.
+"""What surrounds a process of the group: its clock on the wall, chance, its disk, its log, its variables and its
+child processes.
 
 One rule: the shell reaches the world through the running loop (sockets, time, threads, signals, pipes) and through a
 Surroundings, and through nothing else. REAL is the operating system; a simulation gives a loop and a Surroundings of
@@ -12,7 +13,7 @@ import os
 import secrets
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -135,6 +136,7 @@ class Surroundings:
     requests: Callable[[], Awaitable[asyncio.StreamReader]] = open_requests
     start_worker: Callable[[WorkerSpec], Awaitable[WorkerProcess]] = start_worker
     exit: Callable[[int], None] = os._exit
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)  # the variables of the process
 
 
 REAL = Surroundings()

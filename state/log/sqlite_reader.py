@@ -38,8 +38,8 @@ def snapshot(db: sqlite3.Connection) -> Iterator[None]:
 
 
 _FETCH = (
-    "select base, next, data from batches where part = ?1 and next > ?2 and base >="
-    " coalesce((select max(base) from batches where part = ?1 and base <= ?2), ?2) order by base"
+    "select base, next, data from batches where part = :part and next > :at and base >="
+    " coalesce((select max(base) from batches where part = :part and base <= :at), :at) order by base"
 )
 
 
@@ -48,7 +48,7 @@ def _fetch_one(
 ) -> Fetched:
     pieces: list[bytes] = []
     size = 0
-    for _, next_offset, data in db.execute(_FETCH, (part, position)):
+    for _, next_offset, data in db.execute(_FETCH, {"part": part, "at": position}):
         pieces.append(data)
         size += len(data)
         if size >= max_bytes:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline.values.partitioner import partition_of
 from tests.cli.console import Console
+from workers.commands import query
 
 pytestmark = pytest.mark.processes
 FAST = ("--session-timeout", "3s", "--heartbeat", "300ms", "--disconnect-grace", "300ms", "--on-halt", "continue")
@@ -46,9 +48,13 @@ def console(tmp_path: Path) -> Iterator[Console]:
     made.close()
 
 
-def produce(console: Console) -> None:
-    rows = "\n".join(json.dumps({"key": f"k{n}", "value": n}) for n in range(40))
+def pay(console: Console, payments: Iterable[tuple[str, int]]) -> None:
+    rows = "\n".join(json.dumps({"key": key, "value": value}) for key, value in payments)
     assert console.here("produce", "bank:app", "payments", stdin=rows).code == 0
+
+
+def produce(console: Console) -> None:
+    pay(console, ((f"k{n}", n) for n in range(40)))
 
 
 def receipts(console: Console) -> list[int]:
@@ -104,3 +110,23 @@ def test_resume_tries_the_record_again(console: Console) -> None:
     assert console.here("resume", "bank", task["id"]).code == 0
     console.until("all receipts", lambda: receipts(console) == list(range(40)))
     assert not halted(console)
+
+
+def test_what_waits_behind_a_halt_is_not_called_absent(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record is in the log: to say that there is no such key would be wrong, and so would an old value without a word."""
+    monkeypatch.setattr(query, "PATIENT_S", query.FRESH_S)
+    console.write("bank.py", APP.format(end=ENDS["raises"]))
+    console.run(*FAST)
+    pay(console, [("ann", 1)])
+    console.until("the first", lambda: console.here("query", "bank", "balances", "ann").out == "1\n")
+    pay(console, [("ann", 17)])
+    console.until("the halt", lambda: halted(console))
+    old = console.here("query", "bank", "balances", "ann")
+    assert (old.code, old.out) == (0, "1\n") and "warning: 1 record waits in the inputs of 0_" in old.err, old
+    task = halted(console)[0]["id"]
+    key = next(f"k{n}" for n in range(40) if f"0_{partition_of(f'k{n}'.encode(), 2)}" == task)
+    pay(console, [(key, 2)])
+    new = console.here("query", "bank", "balances", key)
+    assert (
+        new.code == 1 and f"has no key {key} yet, and 2 records wait in the inputs of {task}; try again" in new.err
+    ), new

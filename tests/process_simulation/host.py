@@ -161,6 +161,7 @@ def surroundings(life: Life, process: Process, instance: str) -> Surroundings:
         remove_notes=life.disk.remove_notes,
         start_worker=start_worker,
         exit=process.exit,
+        environment={},
     )
 
 

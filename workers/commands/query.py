@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+import sys
 from typing import Any
 
 import msgspec
 
 from orchestrator.cli.arguments import Parser
 from orchestrator.cli.settings import ACCESS, PLACE
-from orchestrator.clocks import monotonic_s
 from orchestrator.coordinator.requests import StoreRequest
 from orchestrator.errors import NotThere, OrchestratorError, WrongUse
 from pipeline.errors import CodecError
@@ -21,13 +20,13 @@ from pipeline.time.durations import time_of_text
 from pipeline.time.stored_form import StoredForm
 from pipeline.values.json_values import from_text, shown
 from pipeline.values.partitioner import partition_of
-from state.log.protocol import Log, Partition
-from workers.commands.query_place import POLL_S, ask_where_it_is
+from state.log.protocol import Log
+from workers.commands.query_fresh import FRESH_S, PATIENT_S, Unread, waits
+from workers.commands.query_place import ask_where_it_is
 from workers.commands.query_windows import Range, checked_range, windows
 from workers.commands.show import show_json
 from workers.fleet.client import Client, client_of, description
 
-FRESH_S = 2.0
 NEWEST = Range()
 
 
@@ -51,6 +50,8 @@ def run(argv: list[str]) -> int:
         print("".join(f"{json.dumps(window)}\n" for window in facts["windows"]), end="")
     elif facts["found"]:
         print(json.dumps(facts["value"]))
+    if facts["found"] and facts["waiting"] and not args.json:
+        print(f"warning: {waits(facts['waiting'])} in the inputs of {facts['task']}, and not in this", file=sys.stderr)
     if not facts["found"]:
         if args.json:
             return NotThere.exit_code
@@ -59,8 +60,13 @@ def run(argv: list[str]) -> int:
                 f"{facts['task']} is being restored, {facts['restore_lag']} records behind, and has no {args.key} yet; "
                 "try again"
             )
-        what = "no such window of key" if any((args.at, args.first, args.until)) else "no key"
-        raise NotThere(f"table '{args.table}' has {what} {args.key}; it is read from {facts['task']}")
+        none = "no such window of key" if any((args.at, args.first, args.until)) else "no key"
+        if facts["waiting"]:
+            raise OrchestratorError(
+                f"table '{args.table}' has {none} {args.key} yet, and {waits(facts['waiting'])} in the inputs of "
+                f"{facts['task']}; try again, or see `orchestrator status {args.app}`"
+            )
+        raise NotThere(f"table '{args.table}' has {none} {args.key}; it is read from {facts['task']}")
     return 0
 
 
@@ -97,13 +103,36 @@ async def query(
         raise WrongUse(str(error)) from None
     number, count = facts["subtopology"], facts["partitions"]
     partitions = range(count) if facts["routed"] or facts["local"] else [partition_of(data, count)]
-    deadline = monotonic_s() + FRESH_S
-    await fresh(log, described, number, partitions, deadline)
+    unread = await Unread.now(log, described, number, partitions)
+    waiting = await unread.records(FRESH_S)
+    tasks = [f"{number}_{partition}" for partition in partitions]
+    found, value, answer = await _looked_up(client, facts, form, tasks, (table, data), wanted)
+    if waiting and not found:  # the app may just be starting
+        waiting = await unread.records(PATIENT_S)
+        found, value, answer = await _looked_up(client, facts, form, tasks, (table, data), wanted)
+    return {
+        "key": shown(facts["key_codec"], data),
+        "value": value,
+        "found": bool(found),
+        **({"windows": found} if form.is_windowed else {}),
+        "task": answer["task"],
+        "instance": answer["instance"],
+        "role": answer["role"],
+        "restore_lag": answer["restore_lag"],
+        "waiting": waiting,
+    }
+
+
+async def _looked_up(
+    client: Client, facts: dict[str, Any], form: StoredForm, tasks: list[str], key: tuple[str, bytes], wanted: Range
+) -> tuple[list[dict[str, Any]], Any, dict[str, Any]]:
+    """What the first of the tasks has that has a `key` (its table, and its bytes): the windows, or something that says that there is
+    a value; the value, or that of the newest window; the instance's answer."""
+    table, data = key
+    found: list[dict[str, Any]] = []
     answer: dict[str, Any] = {}
     value: Any = None
-    found: list[dict[str, Any]] = []
-    for partition in partitions:
-        task = f"{number}_{partition}"
+    for task in tasks:
         if form.is_windowed:
             found, answer = await windows(client, form, task, table, data, wanted)
             value = found[-1]["value"] if found else None
@@ -117,29 +146,7 @@ async def query(
             value = None if row is None else shown(form.value_codec, row.value)
         if found:
             break
-    return {
-        "key": shown(facts["key_codec"], data),
-        "value": value,
-        "found": bool(found),
-        **({"windows": found} if form.is_windowed else {}),
-        "task": answer["task"],
-        "instance": answer["instance"],
-        "role": answer["role"],
-        "restore_lag": answer["restore_lag"],
-    }
-
-
-async def fresh(log: Log, described: dict[str, Any], number: int, partitions: Iterable[int], deadline: float) -> None:
-    """Wait a moment for what was in the inputs when the question was asked, so that a user who produced a record and then
-    asks sees it. A task that is far behind answers with what it has."""
-    sub = next(sub for sub in described["subtopologies"] if sub["number"] == number)
-    inputs = [Partition(topic, partition) for topic in sub["sources"] for partition in partitions]
-    ends, starts = await log.ends(inputs), await log.starts(inputs)
-    while monotonic_s() < deadline:
-        positions = await log.positions(described["id"], inputs)
-        if all(positions.get(p, starts[p]) >= ends[p] for p in inputs):
-            return
-        await asyncio.sleep(POLL_S)
+    return found, value, answer
 
 
 async def _live(client: Client, expire_ms: int | None, request: StoreRequest, raw: bytes | None) -> bytes | None:

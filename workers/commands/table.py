@@ -22,7 +22,7 @@ from pipeline.errors import CodecError
 from pipeline.time.stored_form import StoredForm, StoredRow
 from pipeline.values.json_values import from_text
 from state.log.protocol import GroupLog
-from workers.commands.query import FRESH_S, fresh
+from workers.commands.query_fresh import FRESH_S, Unread, waits
 from workers.commands.run import state_dir
 from workers.commands.table_file import target
 from workers.commands.table_pairs import Wanted, of_disk, of_group
@@ -96,8 +96,9 @@ async def _rows(
             raise  # an instance has the stores open, and the group has no coordinator at the moment
         print(f"warning: {error}; the table is read from this machine's disk", file=sys.stderr)
     else:
-        until = asyncio.get_running_loop().time() + FRESH_S
-        await fresh(log, described, facts["subtopology"], range(facts["partitions"]), until)
+        unread = await Unread.now(log, described, facts["subtopology"], range(facts["partitions"]))
+        if waiting := await unread.records(FRESH_S):
+            print(f"warning: {waits(waiting)} in the inputs, and not in what follows", file=sys.stderr)
         return of_group(client, wanted)
     state = Path(state_dir(args, client.log_url)) / described["id"]
 

@@ -102,6 +102,7 @@ class Instance:
             lambda: metrics_page.measured(self.spec, self._measures, self._stores),
             self.spec.application,
             self.spec.instance,
+            self._surroundings.environment,
         ).open()
         candidate = Candidate(log_, prepared, self.spec, services, self._surroundings, self._measures, journal.write)
         coordinating = asyncio.create_task(candidate.run()) if self.spec.coordinate else None

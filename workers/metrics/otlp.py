@@ -1,6 +1,6 @@
 """Metrics sent by OpenTelemetry: the same samples as on the page, over OTLP, where OTEL_EXPORTER_OTLP_ENDPOINT names a collector.
 
-One rule: OpenTelemetry's own variables say where to and how often, and its SDK sends in a thread; a collector that does not answer
+One rule: OpenTelemetry's own variables say where to and how often (its SDK reads them again), and it sends in a thread; a collector that does not answer
 costs the instance nothing. Needs the extra `otel`. Opened by workers/instance.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -22,23 +21,26 @@ EVERY, EVERY_MS = "OTEL_METRIC_EXPORT_INTERVAL", 60_000  # as the specification 
 Sources = Sequence[tuple[Mapping[str, str], Samples]]
 
 
-def is_collected() -> bool:
-    """Whether the environment names a collector."""
-    return any(os.environ.get(name) for name in ENDPOINTS)
+def is_collected(environment: Mapping[str, str]) -> bool:
+    """Whether the environment of the process names a collector."""
+    return any(environment.get(name) for name in ENDPOINTS)
 
 
 class OtlpExport:
     """Sends what `sources` returns, again and again, from `open` to `close`."""
 
-    def __init__(self, sources: Callable[[], Sources], service: str, instance: str) -> None:
+    def __init__(
+        self, sources: Callable[[], Sources], service: str, instance: str, environment: Mapping[str, str]
+    ) -> None:
         self._sources = sources
+        self._environment = environment
         self._who = {"service.name": service, "service.instance.id": instance}
         self._exporter: Any = None
         self._sending: asyncio.Task[None] | None = None
 
     def open(self) -> Self:
         """Begins to send, where a collector is named. What is missing for it is a warning: the app runs without it."""
-        if not is_collected():
+        if not is_collected(self._environment):
             return self
         try:
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -48,7 +50,7 @@ class OtlpExport:
                 "installed; pip install 'stream-orchestrator[otel]'"
             )
             return self
-        every = os.environ.get(EVERY, "")
+        every = self._environment.get(EVERY, "")
         every_s = (int(every) if every.isdigit() and int(every) > 0 else EVERY_MS) / 1000
         self._exporter = OTLPMetricExporter()
         self._sending = asyncio.get_running_loop().create_task(self._send(every_s))

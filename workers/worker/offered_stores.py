@@ -49,7 +49,7 @@ async def run(worker: StoresPort) -> None:
 async def _offer(worker: StoresPort, connection: Connection) -> None:
     spec = worker.spec
     connection.send(messages.Attach(messages.VERSION, spec.number, spec.incarnation, worker.member))
-    is_read = spec.instance.metrics_port or is_collected()
+    is_read = spec.instance.metrics_port or is_collected(worker.surroundings.environment)
     reporting = asyncio.create_task(_report(worker, connection)) if is_read else None
     try:
         while True:
