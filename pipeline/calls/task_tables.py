@@ -15,7 +15,7 @@ from pipeline.errors import PipelineError, WrongTask
 from pipeline.tables.table import StoreView
 from pipeline.tables.view import TableView
 from pipeline.time.position import Position
-from pipeline.time.window_view import HoppingView, TumblingView
+from pipeline.time.window_tables import HoppingView, TumblingView
 from pipeline.values.codecs import Codec
 from pipeline.values.partitioner import partition_of
 

@@ -18,29 +18,23 @@ from pipeline.records import TICK, RawRecord, Record
 from pipeline.tables.view import TableView
 from pipeline.time.position import BEFORE_DUE
 from pipeline.time.session_view import SessionsView
-from pipeline.time.timed_view import TimedView
+from pipeline.time.timed_view import ByUserKey, TimedView
 from pipeline.time.window_view import WindowsView
 
 
 class WindowCalls:
     """See the module text."""
 
-    def __init__(
-        self,
-        step: TimedStep,
-        source: Source,
-        passing: Passing,
-        *,
-        closes: bool,
-    ) -> None:
+    def __init__(self, step: TimedStep, source: Source, passing: Passing, *, closes: bool) -> None:
         self._step = step
         self._source = source
         self._passing = passing
-        self._position = passing.position
-        self._effects = passing.effects
-        self._on_error = passing.on_error
-        self._partition = passing.partition
         self._closes = closes  # a function is called when something closes
+        self._own = [table for table in step.tables if table.is_by_record_key]
+        self._expiring = [table for table in step.tables if table.spec.expire_ms is not None]
+        self._same_keys = [
+            view for view in step.timed if isinstance(view, ByUserKey) and view.has_keys_of(source.key_codec)
+        ]
 
     def run(
         self,
@@ -52,72 +46,79 @@ class WindowCalls:
     ) -> int:
         """See TaskProcess.run; returns the stream time with the last record. `task` knows at any moment how many records are
         completed. Raises what a call that stops raises."""
-        position, passing, effects = self._position, self._passing, self._effects
+        position, passing = self._passing.position, self._passing
+        call, closes, begin, end = self._call, self._closes, self._step.begin, self._step.end
         done = 0
-        for topic, raw in records:
-            timestamp_ms = raw.timestamp_ms
-            if (
-                self._closes
-                and passing.has_due(timestamp_ms)
-                and not without_waiting(passing.pass_to(timestamp_ms, lambda: clock() < until))
-            ):
-                break
-            before = position.reached
-            if timestamp_ms > before[0]:
-                position.reached = position.settled = (timestamp_ms, BEFORE_DUE, b"")
-            try:
-                self._call(topic, raw)
-            except BaseException:
-                effects.begin()
-                effects.undo()
-                position.reached = position.settled = before
-                raise
-            task.finished = done = done + 1
-            if clock() >= until:
-                break
+        begin()
+        try:
+            for topic, raw in records:
+                timestamp_ms = raw.timestamp_ms
+                if closes and passing.has_due(timestamp_ms):
+                    end()
+                    if not without_waiting(passing.pass_to(timestamp_ms, lambda: clock() < until)):
+                        break
+                    begin()
+                before = position.reached
+                if timestamp_ms > before[0]:
+                    position.reached = position.settled = (timestamp_ms, BEFORE_DUE, b"")
+                try:
+                    call(topic, raw, timestamp_ms)
+                except BaseException:
+                    self._passing.effects.begin()
+                    self._passing.effects.undo()
+                    position.reached = position.settled = before
+                    raise
+                task.finished = done = done + 1
+                if clock() >= until:
+                    break
+        finally:
+            end()
         return max(stream_ms, position.time_ms)
 
-    def _call(self, topic: str, raw: RawRecord) -> None:
+    def _call(self, topic: str, raw: RawRecord, timestamp_ms: int) -> None:
         """One record. Raises CallAgain, ProcessorFailed, or a store's error."""
-        step, source, effects = self._step, self._source, self._effects
-        key, timestamp_ms, stream_ms = raw.key, raw.timestamp_ms, self._position.reached[0]
+        step, source, passing = self._step, self._source, self._passing
+        raw_key, raw_value, stream_ms = raw.key, raw.value, passing.position.reached[0]
         try:
-            record: Record[Any, Any] = Record(
-                None if key is None else source.key_codec.decode(key),
-                None if raw.value is None else source.value_codec.decode(raw.value),
-                timestamp_ms,
-                raw.headers,
-                topic,
-                self._partition,
-                raw.offset,
-            )
+            key = None if raw_key is None else source.key_codec.decode(raw_key)
+            value = None if raw_value is None else source.value_codec.decode(raw_value)
         except Exception as error:  # noqa: BLE001 - a codec of the user's may raise anything; on_error decides
-            self._on_error.failed(step, topic, raw, error, decoding=True)
-            effects.end()
+            passing.on_error.failed(step, topic, raw, error, decoding=True)
+            passing.effects.end()
             return
+        record: Record[Any, Any] = Record(key, value, timestamp_ms, raw.headers, topic, passing.partition, raw.offset)
+        if raw_key is not None:
+            for same in self._same_keys:
+                same.user_key, same.user_bytes = key, raw_key
         for view in step.timed:
-            if view.is_late(record.key, timestamp_ms):
-                self._passing.is_late(step, Item(record, raw, topic, stream_ms))
-                effects.end()
+            if view.is_late(key, timestamp_ms):
+                passing.is_late(step, Item(record, raw, topic, stream_ms))
+                passing.effects.end()
                 return
-        step.belongs_to(record.key)
-        step.open(timestamp_ms, stream_ms, (key,))
+            view.at_ms = timestamp_ms
+        for sliding in step.sliding:
+            sliding.record_key = key
+        for own in self._own:
+            own.record_keys = (raw_key,)
+        for expiring in self._expiring:
+            expiring.stream_ms = stream_ms
+        for observed in step.observed:
+            observed.at_ms = timestamp_ms
+        for sink in step.sinks:
+            sink.timestamp_ms = timestamp_ms
         try:
-            try:
-                result = step.function(record, *step.arguments)
-                if result is not None:
-                    refuse_awaitable(step.name, result)
-                step.keep(stream_ms)
-            except FAILURES as error:
-                step.forget()
-                if error is step.fault:
-                    raise
-                self._on_error.failed(step, topic, raw, error)
-                effects.end()
-        finally:
-            step.end()
-        if effects.outputs:
-            effects.end()
+            result = step.function(record, *step.arguments)
+            if result is not None:
+                refuse_awaitable(step.name, result)
+            step.keep(stream_ms)
+        except FAILURES as error:
+            step.forget()
+            if error is step.fault:
+                raise
+            passing.on_error.failed(step, topic, raw, error)
+            passing.effects.end()
+        if passing.effects.outputs:
+            passing.effects.end()
 
 
 def window_calls(

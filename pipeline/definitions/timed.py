@@ -20,7 +20,8 @@ from pipeline.time.sliding_view import SlidingView
 from pipeline.time.tables import HoppingTable, SessionTable, Timers, TumblingTable
 from pipeline.time.timed_view import CheckOwner, TimedView
 from pipeline.time.timer_view import TimersView
-from pipeline.time.window_view import HoppingView, TumblingView, WindowsView
+from pipeline.time.window_tables import HoppingView, TumblingView
+from pipeline.time.window_view import WindowsView
 from pipeline.time.windows import FixedWindows, Hopping, Session, Sliding, Tumbling
 from pipeline.values.codecs import JsonCodec, codec_for, hashable_values, type_name
 

@@ -21,6 +21,7 @@ class WriteLayers:
     def __init__(self) -> None:
         self.known: Writes = {}
         self.write_timestamp_ms = -1
+        self.most_known = _CACHED_KEYS
         self._pending: Writes = {}
         self._collected: list[Writes] = []
         self._undo: dict[bytes, Any] | None = None  # of the open unit: what was pending before its writes
@@ -47,6 +48,11 @@ class WriteLayers:
     def remember(self, k: bytes, raw: bytes | None) -> None:
         """A write of no call: the table's own."""
         self._pending[k] = self.known[k] = raw
+
+    @property
+    def waiting(self) -> int:
+        """How many keys were written since the last take."""
+        return len(self._pending)
 
     def keys(self) -> Iterable[bytes]:
         for layer in (*self._collected, self._pending):
@@ -93,7 +99,14 @@ class WriteLayers:
     def mark_applied(self) -> None:
         """The store has the writes of the oldest take that was not settled yet."""
         self._collected.pop(0)
-        if len(self.known) > _CACHED_KEYS:
+        if len(self.known) > self.most_known:
             kept = {k: v for layer in (*self._collected, self._pending) for k, v in layer.items()}
             self.known.clear()
             self.known.update(kept)
+
+    def forget_deleted(self) -> None:
+        """The oldest take is about to be marked applied: what it deleted is not asked for again."""
+        later = (*self._collected[1:], self._pending)
+        for k, raw in self._collected[0].items():
+            if raw is None and not any(k in layer for layer in later):
+                self.known.pop(k, None)

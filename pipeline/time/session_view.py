@@ -19,7 +19,7 @@ from pipeline.time.due_index import DueIndex
 from pipeline.time.position import Place, Position
 from pipeline.time.tables import ClosedWindow, DueCall, SessionTable
 from pipeline.time.timed_view import TIME_BYTES, CheckOwner, TimedView, read_time, time_bytes
-from pipeline.time.window_view import checked_at
+from pipeline.time.window_tables import checked_at
 from pipeline.time.windows import Session, Window
 from pipeline.values.codecs import Codec
 

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pipeline.errors import CodecError
+from pipeline.tables.expiry import BEFORE_ALL_MS
 from pipeline.tables.table import StoreView, TableSpec
 from pipeline.time.due_index import DueIndex
 from pipeline.time.position import Place, Position
 from pipeline.time.tables import ClosedWindow, DueCall, HoppingTable
 from pipeline.time.timed_view import TIME_BYTES, CheckOwner, read_time, time_bytes
-from pipeline.time.window_view import AtTimes, OneWindow, WindowsView
+from pipeline.time.window_tables import AtTimes, OneWindow
+from pipeline.time.window_view import WindowsView
 from pipeline.time.windows import Sliding
 
 K = TypeVar("K")
@@ -70,6 +72,12 @@ class SlidingView(WindowsView[K, V]):
     @property
     def argument(self) -> HoppingTable[K, V]:
         return _AtRecord(self, None)
+
+    def indexes(self) -> tuple[DueIndex, ...]:
+        return self._closing, self._old
+
+    def open_before(self, start_ms: int) -> int:
+        return BEFORE_ALL_MS  # each access goes by the plan of the record
 
     def undone(self) -> None:
         super().undone()

@@ -13,16 +13,17 @@ from typing import Any, TypeVar
 from pipeline.errors import PipelineError
 from pipeline.tables.expiry import STREAM_TIME_KEY
 from pipeline.tables.table import StoreView, TableSpec, after_prefix
-from pipeline.tables.view import TableView
+from pipeline.tables.view import IMMUTABLE, TableView
 from pipeline.time.due_index import DueIndex
 from pipeline.time.position import Place, Position, stored
 from pipeline.time.tables import ClosedWindow, DueCall
-from pipeline.values.codecs import Codec
+from pipeline.values.codecs import BytesCodec, Codec, IntCodec, StrCodec
 
 K = TypeVar("K")
 V = TypeVar("V")
 CheckOwner = Callable[[Any, bytes], None]
 TIME_BYTES = 8
+_MOST_FORGOTTEN = 1_000
 
 
 def time_bytes(at_ms: int) -> bytes:
@@ -46,6 +47,34 @@ class Prefixed:
 
     def decode(self, data: bytes) -> Any:
         return self._codec.decode(data[len(self._prefix) :])
+
+
+_SAME_BYTES = (
+    StrCodec,
+    BytesCodec,
+    IntCodec,
+)  # a value that was decoded is encoded to the bytes that it was decoded from
+
+
+class ByUserKey:
+    """A view whose keys hold one that the user has: the last one that was used is kept with its bytes."""
+
+    keys_spec: TableSpec
+    user_key: Any
+    user_bytes: bytes
+
+    def has_keys_of(self, codec: Codec[Any]) -> bool:
+        """Whether a key that this codec has decoded has the same bytes here."""
+        return self.keys_spec.key_codec is codec and isinstance(codec, _SAME_BYTES)
+
+    def bytes_of(self, key: Any) -> bytes:
+        """The bytes of a key. Raises CodecError."""
+        if key is self.user_key:
+            return self.user_bytes
+        data = self.keys_spec.encode_key(key)
+        if type(key) in IMMUTABLE:
+            self.user_key, self.user_bytes = key, data
+        return data
 
 
 class TimedView(TableView[K, V]):
@@ -120,7 +149,12 @@ class TimedView(TableView[K, V]):
         """What must be read again when writes were undone."""
 
     def forget_expired(self) -> None:
-        """Writes tombstones for what has expired, and can no longer be read."""
+        """Writes tombstones for what has expired, and can no longer be read; of many some at each commit."""
+
+    def most_forgotten(self) -> int:
+        """How many entries a commit forgets: more than it writes, so that none are left in the end, and never so many that
+        nothing else happens for long."""
+        return _MOST_FORGOTTEN + self.layers.waiting
 
     def collect(self, stream_ms: int) -> tuple[dict[bytes, bytes | None], int]:
         self.forget_expired()
@@ -132,7 +166,10 @@ class TimedView(TableView[K, V]):
 
     def forget_at_places(self, old: DueIndex, place: Callable[[bytes], tuple[int, int, bytes]]) -> Iterator[bytes]:
         """The keys of an index whose places have been reached, each of which is to be forgotten before the next."""
-        while (key := old.first()) is not None and place(key) <= self.position.settled:
+        for _ in range(self.most_forgotten()):
+            key = old.first()
+            if key is None or place(key) > self.position.settled:
+                return
             yield key
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[bytes]:

@@ -8,24 +8,27 @@ the keys lie in the order in which they close, and expire.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from itertools import islice
+from typing import Any, Final, TypeVar
 
-from pipeline.errors import CodecError, PipelineError, WindowClosed
-from pipeline.tables.table import StoreView, TableSpec, after_prefix
-from pipeline.tables.view import IMMUTABLE
+from pipeline.errors import WindowClosed
+from pipeline.tables.expiry import BEFORE_ALL_MS
+from pipeline.tables.table import StoreView, TableSpec
 from pipeline.time.due_index import DueIndex
 from pipeline.time.durations import LAST_MS
 from pipeline.time.position import Place, Position
-from pipeline.time.tables import ClosedWindow, DueCall, HoppingTable, TumblingTable, WindowTable
-from pipeline.time.timed_view import TIME_BYTES, CheckOwner, TimedView, read_time, time_bytes
+from pipeline.time.tables import ClosedWindow, DueCall
+from pipeline.time.timed_view import TIME_BYTES, ByUserKey, CheckOwner, TimedView, read_time, time_bytes
 from pipeline.time.windows import FixedWindows, Window
 from pipeline.values.codecs import Codec
 
 K = TypeVar("K")
 V = TypeVar("V")
-_WINDOW, _AFTER_WINDOWS = b"w", b"x"
+WINDOW, _AFTER_WINDOWS = b"w", b"x"
+_MISSING: Final[Any] = object()
 _HEAD = 1 + TIME_BYTES
-_MET = 1_000  # windows whose ends and keys are kept at hand
+_KNOWN = 30_000  # entries that are kept at hand
+_MET = 1_000  # windows whose ends are kept at hand
 
 
 class WindowKeys:
@@ -35,13 +38,13 @@ class WindowKeys:
         self._codec = codec
 
     def encode(self, value: tuple[int, Any]) -> bytes:
-        return _WINDOW + time_bytes(value[0]) + self._codec.encode(value[1])
+        return WINDOW + time_bytes(value[0]) + self._codec.encode(value[1])
 
     def decode(self, data: bytes) -> tuple[int, Any]:
         return read_time(data), self._codec.decode(data[_HEAD:])
 
 
-class WindowsView(TimedView[tuple[int, K], V]):
+class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
     """See the module. `spec` is that of the keys as the user has them; `announces`: a function is called when one closes."""
 
     def __init__(
@@ -65,28 +68,48 @@ class WindowsView(TimedView[tuple[int, K], V]):
         self.retain_ms = retain_ms
         self._announces = announces
         first = max(0, position.time_ms - grace_ms - windows.longest_ms)  # all that begin before have closed
-        start = _WINDOW + time_bytes(first)
+        start = WINDOW + time_bytes(first)
         self._closing = DueIndex(self.scan, self._is_open_entry, start, _AFTER_WINDOWS)
-        self._old = DueIndex(self.scan, self.is_stored, _WINDOW, _AFTER_WINDOWS)
+        self._kept_from = WINDOW  # what lies before is forgotten
         self._ends_ms: dict[int, int] = {}  # by start: the first milliseconds after windows that were met lately
-        self._heads: dict[int, bytes] = {}  # by start: what their keys begin with
-        self._user_key: Any = None
-        self._user_bytes = b""
+        self._open_span = 0, 0, 0  # times that lie in the same windows, and before when the last of these is open
+        self.user_key, self.user_bytes = _MISSING, b""
+        self.layers.most_known = _KNOWN
+        self._last_written = WINDOW + time_bytes(0)
+        self.whole_from = self._first_whole(max(0, position.time_ms))
 
     def _key(self, pair: tuple[int, K]) -> bytes:
-        start_ms, key = pair
         if self.closed:
             return super()._key(pair)  # which raises
-        if key is not self._user_key or type(key) not in IMMUTABLE:
-            data = self.spec.encode_key(pair)
-            self._user_key, self._user_bytes = key, data[_HEAD:]
-            return data
-        head = self._heads.get(start_ms)
-        if head is None:
-            if len(self._heads) > _MET:
-                self._heads.clear()
-            head = self._heads[start_ms] = _WINDOW + time_bytes(start_ms)
-        return head + self._user_bytes
+        return WINDOW + time_bytes(pair[0]) + self.bytes_of(pair[1])
+
+    # windows of which all is known
+
+    def _first_whole(self, since_ms: int) -> int:
+        """What no entry is known of in windows from here on is not in the store: none was there at a time that was before them,
+        and of what was written since nothing has been dropped."""
+        first = self.windows.starts(since_ms)[-1] + 1
+        return LAST_MS if any(True for _ in self._store.range(WINDOW + time_bytes(first), _AFTER_WINDOWS)) else first
+
+    def _read(self, k: bytes) -> bytes | None:
+        if k[:1] == WINDOW and read_time(k) >= self.whole_from:
+            self._known[k] = None
+            return None
+        return super()._read(k)
+
+    def _drop_known(self) -> None:
+        """Entries of windows up to the last that was written may lie in the store, and are not known any more."""
+        self.whole_from = max(self.whole_from, read_time(self._last_written) + 1)
+
+    def undone(self) -> None:
+        super().undone()
+        self._drop_known()
+
+    def mark_applied(self) -> None:
+        self.layers.forget_deleted()
+        if len(self._known) > self.layers.most_known:
+            self._drop_known()
+        super().mark_applied()
 
     def _own(self, pair: tuple[int, K], k: bytes) -> None:
         """A key belongs to the task in all windows or in none."""
@@ -96,7 +119,7 @@ class WindowsView(TimedView[tuple[int, K], V]):
             self._owned[data] = None
 
     def indexes(self) -> tuple[DueIndex, ...]:
-        return self._closing, self._old
+        return (self._closing,)
 
     # open, closed, forgotten
 
@@ -113,13 +136,21 @@ class WindowsView(TimedView[tuple[int, K], V]):
         at_ms = self.end_of(start_ms) - 1 + self.grace_ms
         return start_ms >= 0 and not self.position.has_passed(at_ms, self.order)
 
+    def open_before(self, start_ms: int) -> int:
+        """A time up to which the window that begins there is open, whatever else has happened."""
+        return self.end_of(start_ms) - 1 + self.grace_ms if start_ms >= 0 else BEFORE_ALL_MS
+
     def is_forgotten(self, start_ms: int) -> bool:
         at_ms = self.end_of(start_ms) - 1 + self.retain_ms
         return start_ms < 0 or self.position.has_passed(at_ms, self.order)
 
     def is_late(self, key: Any, timestamp_ms: int) -> bool:
         # The last one that a time lies in closes last.
-        return not self.is_open(self.windows.starts(timestamp_ms)[-1])
+        first_ms, until_ms, open_ms = self._open_span
+        if not first_ms <= timestamp_ms < until_ms:
+            open_ms = self.open_before(self.windows.starts(timestamp_ms)[-1])
+            self._open_span = *self.windows.span(timestamp_ms), open_ms
+        return self.position.reached[0] >= open_ms and not self.is_open(self.windows.starts(timestamp_ms)[-1])
 
     def window(self, start_ms: int) -> Window:
         return Window(start_ms, self.windows.end_of(start_ms))
@@ -135,7 +166,7 @@ class WindowsView(TimedView[tuple[int, K], V]):
             )
 
     def shown(self) -> Iterator[tuple[tuple[K, Window], V]]:
-        for (start_ms, key), value in self._pairs(_WINDOW, _AFTER_WINDOWS):
+        for (start_ms, key), value in self._pairs(WINDOW, _AFTER_WINDOWS):
             if not self.is_forgotten(start_ms):
                 yield (key, self.window(start_ms)), value
 
@@ -149,13 +180,35 @@ class WindowsView(TimedView[tuple[int, K], V]):
             self.refuse_closed(start_ms)
         return result
 
+    def keep_one(self, timestamp_ms: int) -> bool:
+        """The same for a call that has set keys of open windows to values that cannot change in place."""
+        set_, known = self._set, self._known
+        if len(set_) != len(self._live) or self._defaults or not self._is_direct:
+            return False
+        changed: list[tuple[bytes, bytes]] = []
+        for k, data in set_.items():
+            if data is None:
+                return False
+            stored = known.get(k, _MISSING)
+            if data != (self._stored(k) if stored is _MISSING else stored):
+                changed.append((k, data))
+        for k, data in changed:
+            self.layers.put_one(k, data, timestamp_ms)
+            if k > self._last_written:
+                self._last_written = k
+            if self._announces:
+                self._closing.added(k)
+        self._live.clear()
+        set_.clear()
+        return True
+
     def apply(self, changes: dict[bytes, bytes | None], timestamp_ms: int) -> None:
         super().apply(changes, timestamp_ms)
-        for key, value in changes.items():
-            if value is not None:
-                if self._announces:
+        self._last_written = max(self._last_written, *changes) if changes else self._last_written
+        if self._announces:
+            for key, value in changes.items():
+                if value is not None:
                     self._closing.added(key)
-                self._old.added(key)
 
     # what closes and expires
 
@@ -184,33 +237,22 @@ class WindowsView(TimedView[tuple[int, K], V]):
         return DueCall(self._closes(found), closed, window.end_ms - 1, key, raw)
 
     def forget_expired(self) -> None:
-        for key in self.forget_at_places(self._old, self._expires):
+        """Windows expire whole, in the order of their starts: nothing of them is asked for before their time."""
+        first = self.windows.starts(max(0, self.position.settled[0] - self.retain_ms))[0]
+        stop = WINDOW + time_bytes(first)
+        if stop <= self._kept_from:
+            return
+        most = self.most_forgotten()
+        found = list(islice(self.scan(self._kept_from, stop), most))
+        for key in found:
             self.layers.remember(key, None)
+        self._kept_from = stop if len(found) < most else found[-1] + b"\x00"
 
     def _closes(self, key: bytes) -> Place:
         return self.windows.end_of(read_time(key)) - 1 + self.grace_ms, self.order, key[_HEAD:]
 
-    def _expires(self, key: bytes) -> Place:
-        return self.windows.end_of(read_time(key)) - 1 + self.retain_ms, self.order, key[_HEAD:]
-
     def _is_open_entry(self, key: bytes) -> bool:
         return self._closes(key) > self.position.reached and self.is_stored(key)
-
-
-class TumblingView(WindowsView[K, V]):
-    """Windows that do not overlap: a call sees one of them."""
-
-    @property
-    def argument(self) -> TumblingTable[K, V]:
-        return AtTime(self)
-
-
-class HoppingView(WindowsView[K, V]):
-    """Windows that overlap: a call sees all that are open."""
-
-    @property
-    def argument(self) -> HoppingTable[K, V]:
-        return AtTimes(self, None)
 
 
 def _stored_spec(spec: TableSpec) -> TableSpec:
@@ -222,153 +264,3 @@ def _stored_spec(spec: TableSpec) -> TableSpec:
         upgrade=spec.upgrade,
         none_is_value=spec.none_is_value,
     )
-
-
-def checked_at(view: TimedView[Any, Any], timestamp_ms: Any) -> int:
-    """A time for `at(...)`; before 0 there is nothing, but a time some hours before a record's may lie there.
-    Raises CodecError."""
-    if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool) or not -LAST_MS <= timestamp_ms <= LAST_MS:
-        raise CodecError(f"table {view.spec.name!r}: at({timestamp_ms!r}) is no time; give milliseconds since 1970")
-    return timestamp_ms
-
-
-class OneWindow(WindowTable[K, V]):
-    """One window as a dict."""
-
-    def __init__(self, view: WindowsView[K, V], start_ms: int, open_at: Place | None = None) -> None:
-        self._view = view
-        self._start_ms = start_ms
-        self._open_at = open_at  # the position at which it was seen to be open; while it is that one, it is
-
-    @property
-    def start_ms(self) -> int:
-        return self._start_ms
-
-    @property
-    def end_ms(self) -> int:
-        return self._view.windows.end_of(self.start_ms)
-
-    def __getitem__(self, key: K) -> V:
-        start_ms = self.start_ms
-        if self._open_at is not self._view.position.reached and self._view.is_forgotten(start_ms):
-            default = self._view.spec.default
-            if default is None:
-                raise KeyError(key)
-            return default()  # type: ignore[no-any-return]
-        return self._view[start_ms, key]
-
-    def __setitem__(self, key: K, value: V) -> None:
-        start_ms, reached = self.start_ms, self._view.position.reached
-        if self._open_at is not reached:
-            self._view.refuse_closed(start_ms)
-            self._open_at = reached
-        self._view[start_ms, key] = value
-
-    def __delitem__(self, key: K) -> None:
-        start_ms = self.start_ms
-        self._view.refuse_closed(start_ms)
-        try:
-            del self._view[start_ms, key]
-        except KeyError:
-            raise KeyError(key) from None
-
-    def __contains__(self, key: object) -> bool:
-        start_ms = self.start_ms
-        return not self._view.is_forgotten(start_ms) and (start_ms, key) in self._view
-
-    def get(self, key: K, default: Any = None, /) -> Any:
-        start_ms = self.start_ms
-        return default if self._view.is_forgotten(start_ms) else self._view.get((start_ms, key), default)
-
-    def __iter__(self) -> Iterator[K]:
-        for key, _ in self.range():
-            yield key
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self.range())
-
-    def __bool__(self) -> bool:
-        return any(True for _ in self.range())
-
-    def popitem(self) -> tuple[K, V]:
-        """Removes the last pair in key-byte order. Raises KeyError."""
-        keys = list(self)
-        if not keys:
-            raise KeyError(f"table {self._view.spec.name!r} has nothing in this window in this task")
-        return keys[-1], self.pop(keys[-1])
-
-    def range(self, start: K | None = None, stop: K | None = None) -> Iterator[tuple[K, V]]:
-        encode = self._view.keys_spec.encode_key
-        return self._pairs(b"" if start is None else encode(start), None if stop is None else encode(stop))
-
-    def prefix(self, start: Any) -> Iterator[tuple[K, V]]:
-        first, end, bounded = self._view.keys_spec.prefix_bounds(start)
-        return self._pairs(first, end, len(first) + _HEAD if bounded else None)
-
-    def _pairs(self, first: bytes, end: bytes | None, bounded: int | None = None) -> Iterator[tuple[K, V]]:
-        start_ms = self.start_ms
-        if self._view.is_forgotten(start_ms):
-            return
-        head = _WINDOW + time_bytes(start_ms)
-        stop = after_prefix(head) if end is None else head + end
-        for (_, key), value in self._view._pairs(head + first, stop, bounded):
-            yield key, value
-
-
-class AtTime(OneWindow[K, V], TumblingTable[K, V]):
-    """The window at the time of the call."""
-
-    def __init__(self, view: WindowsView[K, V]) -> None:
-        super().__init__(view, 0)
-        self._for_ms: int | None = None  # the time that the window is of
-
-    @property
-    def start_ms(self) -> int:
-        at_ms = self._view.time_of_call()
-        if at_ms != self._for_ms:
-            self._for_ms, self._open_at = at_ms, None
-            self._start_ms = self._view.windows.starts(at_ms)[0]
-        return self._start_ms
-
-    def at(self, timestamp_ms: int) -> WindowTable[K, V]:
-        windows = self._view.windows
-        if checked_at(self._view, timestamp_ms) < 0:  # no window begins there
-            return OneWindow(self._view, timestamp_ms // windows.longest_ms * windows.longest_ms)
-        return OneWindow(self._view, windows.starts(timestamp_ms)[0])
-
-
-class AtTimes(HoppingTable[K, V]):
-    """The windows at the time of the call, or at another."""
-
-    def __init__(self, view: WindowsView[K, V], timestamp_ms: int | None) -> None:
-        self._view = view
-        self._timestamp_ms = timestamp_ms
-
-    def __iter__(self) -> Iterator[WindowTable[K, V]]:
-        view, at_ms = self._view, self._timestamp_ms
-        if at_ms is not None and at_ms < 0:
-            return
-        for start_ms in view.windows.starts(view.time_of_call() if at_ms is None else at_ms):
-            is_elsewhere = at_ms is not None and view.at_ms is not None  # a batch is at the time of each of its records
-            if is_elsewhere:
-                yield OneWindow(view, start_ms)
-            elif view.is_open(start_ms):
-                yield OneWindow(view, start_ms, view.position.reached)
-
-    def at(self, timestamp_ms: int) -> HoppingTable[K, V]:
-        return AtTimes(self._view, checked_at(self._view, timestamp_ms))
-
-    def __getitem__(self, key: Any) -> Any:
-        raise self._refused("read")
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        raise self._refused("written")
-
-    def __contains__(self, key: object) -> bool:
-        raise self._refused("read")
-
-    def _refused(self, what: str) -> PipelineError:
-        name = self._view.spec.name
-        return PipelineError(
-            f"table {name!r} has several windows at a time, and is {what} window by window: for window in {name}: ..."
-        )

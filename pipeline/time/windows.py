@@ -39,6 +39,9 @@ class FixedWindows(Protocol):
     def end_of(self, start_ms: int) -> int:
         """The first millisecond after the window that begins there."""
 
+    def span(self, timestamp_ms: int) -> tuple[int, int]:
+        """The times around this one, from the first up to and without the second, that lie in the same windows."""
+
     def described(self) -> dict[str, Any]:
         """As JSON-able data: a version whose windows differ cannot read what is stored."""
 
@@ -101,6 +104,10 @@ class Tumbling:
         if self._zone is not None:
             return self._local_window(start_ms, self._zone)[1]
         return (start_ms - self.offset_ms) // self.size_ms * self.size_ms + self.offset_ms + self.size_ms
+
+    def span(self, timestamp_ms: int) -> tuple[int, int]:
+        start = self.starts(timestamp_ms)[0]
+        return start, self.end_of(start)
 
     def described(self) -> dict[str, Any]:
         return {"kind": "tumbling", "size_ms": self.size_ms, "zone": self.zone, "offset_ms": self.offset_ms}
@@ -187,6 +194,11 @@ class Hopping:
     def end_of(self, start_ms: int) -> int:
         return start_ms + self.size_ms
 
+    def span(self, timestamp_ms: int) -> tuple[int, int]:
+        starts = self.starts(timestamp_ms)
+        last_end = starts[0] - self.every_ms + self.size_ms if starts[0] else 0  # of the window before the first one
+        return max(starts[-1], last_end), min(starts[-1] + self.every_ms, starts[0] + self.size_ms)
+
     def described(self) -> dict[str, Any]:
         return {"kind": "hopping", "size_ms": self.size_ms, "every_ms": self.every_ms}
 
@@ -223,6 +235,9 @@ class Sliding:
 
     def end_of(self, start_ms: int) -> int:
         return start_ms + self.difference_ms + 1
+
+    def span(self, timestamp_ms: int) -> tuple[int, int]:
+        return timestamp_ms, timestamp_ms + 1
 
     def described(self) -> dict[str, Any]:
         return {"kind": "sliding", "difference_ms": self.difference_ms}
