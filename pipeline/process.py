@@ -297,9 +297,9 @@ class TaskProcess:
         self._on_error.leave_all((*source.steps, *source.batch_steps), topic, raw, error, whole=self._unit == CALL)
         self._effects.completed(topic, completed or raw)
 
-    def collect(self) -> Changes:
-        """Everything that completed records did since the last take. Writes stay visible to reads until `settle`."""
-        return self._effects.collect()
+    def collect(self, *, in_parts: bool = False) -> Changes:
+        """All that completed records did since the last take; it stays visible until `mark_applied`. `in_parts`: see Effects."""
+        return self._effects.collect(in_parts=in_parts)
 
     def mark_applied(self) -> None:
         """The stores have what the oldest take that was not settled gave."""

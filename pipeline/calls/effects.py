@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from pipeline.records import OutputRecord, RawRecord
 from pipeline.tables.view import TableView
+from pipeline.time.timed_view import TimedView
 
 Place = tuple[str, int]
 LeftOut = tuple[str, bool]  # the topic of a record that a call left out, and whether it became a dead letter
@@ -72,6 +73,7 @@ class Effects:
         self.left_out: list[LeftOut] = []
         self.stream_time_ms = stream_time_ms
         self._tables = tables
+        self._timed = [table for table in tables.values() if isinstance(table, TimedView)]
         self._done: dict[Place, list[OutputRecord]] = {} if units else self.outputs
         self._before = 0  # how many of `left_out` are of before the open unit
         self._late: dict[str, int] = {}
@@ -128,7 +130,7 @@ class Effects:
 
     @property
     def has_completed(self) -> bool:
-        return bool(self._positions) or self._due
+        return bool(self._positions) or self._due or any(view.leaves_expired for view in self._timed)
 
     def time_passed(self, stream_time_ms: int) -> None:
         """Time has come to here without a record, or a due call is completed."""
@@ -156,8 +158,11 @@ class Effects:
         self._processed.update({records[0][0]: len(records)} if is_one_topic else Counter(t for t, _ in records))
         self.stream_time_ms = max(self.stream_time_ms, stream_time_ms)
 
-    def collect(self) -> Changes:
-        """Everything that completed records did since the last take."""
+    def collect(self, *, in_parts: bool = False) -> Changes:
+        """Everything that completed records did since the last take. `in_parts`: with some of what has expired; as long as it
+        leaves the rest, `has_completed` stays True."""
+        for view in self._timed:
+            view.in_parts = in_parts
         collected = {name: table.collect(self.stream_time_ms) for name, table in self._tables.items()}
         left_out = self.left_out[: self._before] if self._done is not self.outputs else list(self.left_out)
         late = self._late_before if self._done is not self.outputs else self._late

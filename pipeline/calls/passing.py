@@ -203,6 +203,9 @@ class Passing:
         """Whose turn it is, of what is due before a time."""
         best: tuple[tuple[int, int, bytes], TimedView[Any, Any]] | None = None
         for view in self._views:
+            from_ms = view.due_from_ms()
+            if from_ms is None or from_ms >= before_ms:
+                continue
             found = view.next_place()
             if found is not None and found[0] < before_ms and (best is None or found < best[0]):
                 best = (found, view)

@@ -15,6 +15,7 @@ from pipeline.errors import PipelineError, WrongTask
 from pipeline.tables.table import StoreView
 from pipeline.tables.view import TableView
 from pipeline.time.position import Position
+from pipeline.time.session_view import SessionsView
 from pipeline.time.window_tables import HoppingView, TumblingView
 from pipeline.values.codecs import Codec
 from pipeline.values.partitioner import partition_of
@@ -43,7 +44,9 @@ def tables_of(
             check = _owner_check(definition, routed(app, subtopology, definition), subtopology, partition)
         result[name] = definition.view(store, check, position, announces=name in announced)
         result[name].closed = True  # between calls
-        is_fixed = isinstance(result[name], TumblingView | HoppingView)  # by the keys of records, in their windows
+        is_fixed = isinstance(
+            result[name], TumblingView | HoppingView | SessionsView
+        )  # by the keys of records, in windows
         if (type(definition) is TableDef or is_fixed) and check is not None:
             result[name].is_by_record_key = definition.route is None and not routing_codec(
                 app, subtopology.sources, name

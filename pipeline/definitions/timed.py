@@ -15,7 +15,7 @@ from pipeline.errors import DefinitionError
 from pipeline.tables.table import StoreView, TableSpec
 from pipeline.time.durations import checked_time, duration_ms
 from pipeline.time.position import Position
-from pipeline.time.session_view import SessionsView
+from pipeline.time.session_tables import CalledSessionsView
 from pipeline.time.sliding_view import SlidingView
 from pipeline.time.tables import HoppingTable, SessionTable, Timers, TumblingTable
 from pipeline.time.timed_view import CheckOwner, TimedView
@@ -172,10 +172,10 @@ class SessionDef(WindowedDef[SessionTable[K, V]]):
 
     def view(
         self, store: StoreView, check_owner: CheckOwner | None, position: Position, *, announces: bool
-    ) -> SessionsView[Any, Any]:
+    ) -> CalledSessionsView[Any, Any]:
         windows = self.window_kind
         assert isinstance(windows, Session)
-        return SessionsView(
+        return CalledSessionsView(
             self.spec,
             store,
             position,

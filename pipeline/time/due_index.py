@@ -52,17 +52,71 @@ class DueIndex:
 
     def first(self) -> bytes | None:
         """The first key that counts; None where there is none."""
-        while True:
-            while self._heap:
-                if self._is_there(self._heap[0]):
-                    return self._heap[0]
-                self._held.discard(heapq.heappop(self._heap))
-            if self._read_to >= self._stop:
-                return None
+        while (key := self.lowest()) is not None:
+            if self._is_there(key):
+                return key
+            self._drop()
+        return None
+
+    def lowest(self) -> bytes | None:
+        """The first key that it has: none that counts comes before; None where it has none."""
+        if not self._heap and self._read_to < self._stop:
             self._load()
+        return self._heap[0] if self._heap else None
+
+    def _drop(self) -> None:
+        self._held.discard(heapq.heappop(self._heap))
 
     def _load(self) -> None:
         found = list(islice(self._scan(self._read_to, self._stop), AHEAD))
         self._read_to = self._stop if len(found) < AHEAD else found[-1] + b"\x00"
         self._heap = found
         self._held = set(found)
+
+
+class MovingIndex(DueIndex):
+    """Of what comes due later than its key says, and ever later: `moved` gives the key that it would have, None where it
+    does not count any more. A key that came up
+    too early waits, in memory, at the place where it was found to stand."""
+
+    def __init__(
+        self,
+        scan: Callable[[bytes, bytes], Iterator[bytes]],
+        moved: Callable[[bytes], bytes | None],
+        start: bytes,
+        stop: bytes,
+    ) -> None:
+        super().__init__(scan, lambda key: moved(key) is not None, start, stop)
+        self._moved = moved
+        self._later: list[tuple[bytes, bytes]] = []  # where it stands, and its key
+
+    def reset(self) -> None:
+        super().reset()
+        self._later.clear()
+
+    def lowest(self) -> bytes | None:
+        lowest, later = super().lowest(), self._later
+        return min(lowest, later[0][0]) if lowest is not None and later else later[0][0] if later else lowest
+
+    def first(self, before: bytes | None = None) -> bytes | None:
+        """The first key that counts, by where it stands; None where there is none, or none that stands before a place."""
+        while True:
+            lowest, later = super().lowest(), self._later
+            if later and (lowest is None or later[0][0] <= lowest):
+                if before is not None and later[0][0] >= before:
+                    return None
+                place, key = later[0]
+                moved = self._moved(key)
+                if moved == place:
+                    return key
+                if moved is None:
+                    heapq.heappop(later)
+                else:
+                    heapq.heapreplace(later, (moved, key))
+            elif lowest is None or (before is not None and lowest >= before):
+                return None
+            else:
+                self._drop()
+                moved = self._moved(lowest)
+                if moved is not None:
+                    heapq.heappush(later, (moved, lowest))

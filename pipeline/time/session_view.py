@@ -1,212 +1,194 @@
 """The sessions of a task: one stored table, of which a call sees, key by key, the session that its time meets.
 
 One rule: what has closed is never merged again; what is open and at most `gap` away from the time is one session with
-it, as soon as it is written. Stored: `s` + key with its length + time of the last record -> time of the first record +
-value, and for the order in which they close `d` + time of the last record + key -> nothing.
+it, as soon as it is written. How they are stored: `session_store`; what a function
+sees of them: `session_tables`.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import reduce
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pipeline.errors import CodecError, PipelineError, WindowClosed
-from pipeline.tables.table import StoreView, TableSpec
-from pipeline.time.due_index import DueIndex
-from pipeline.time.position import Place, Position
-from pipeline.time.tables import ClosedWindow, DueCall, SessionTable
-from pipeline.time.timed_view import TIME_BYTES, CheckOwner, TimedView, read_time, time_bytes
-from pipeline.time.window_tables import checked_at
+from pipeline.tables.view import IMMUTABLE
+from pipeline.time import session_form as form
+from pipeline.time.session_form import Bounds
+from pipeline.time.session_store import StoredSessions
+from pipeline.time.timed_view import TIME_BYTES, ByUserKey, time_bytes
 from pipeline.time.windows import Session, Window
-from pipeline.values.codecs import Codec
 
 K = TypeVar("K")
 V = TypeVar("V")
-_SESSION, _AFTER_SESSIONS = b"s", b"t"
-_END, _AFTER_ENDS = b"d", b"e"
-_IN_CALL = b"v"  # keys that a call holds: never stored
-_HEAD = 1 + TIME_BYTES
-_LENGTH_BYTES = 4
-_KNOWN_KEYS = 10_000
+_MISSING: Final[Any] = object()
 
-Bounds = tuple[int, int]  # the last record's time, then the first's: in the order of the stored keys
+Met = tuple[
+    tuple[Bounds, ...], bytes | None
+]  # of a key and time: the sessions that are one with it, their value together
 
 
-class _CallKeys:
-    """Keys as a call has them: (the time at which it looks, key)."""
+class SessionsView(StoredSessions[K, V], ByUserKey):
+    """See the module."""
 
-    def __init__(self, codec: Codec[Any]) -> None:
-        self._codec = codec
-
-    def encode(self, value: tuple[int, Any]) -> bytes:
-        return _IN_CALL + _call_time(value[0]) + self._codec.encode(value[1])
-
-    def decode(self, data: bytes) -> tuple[int, Any]:
-        return _read_call_time(data), self._codec.decode(data[_HEAD:])
-
-
-@dataclass(frozen=True, slots=True)
-class _Met:
-    """What a time meets, of a key: the sessions that are one with it, and their value together."""
-
-    sessions: tuple[Bounds, ...]
-    value: bytes | None
-
-
-class SessionsView(TimedView[tuple[int, K], V]):
-    """See the module. `spec` is that of the keys as the user has them; `announces`: a function is called when one closes."""
-
-    def __init__(
-        self,
-        spec: TableSpec,
-        store: StoreView,
-        position: Position,
-        order: int,
-        check_owner: CheckOwner | None,
-        *,
-        windows: Session,
-        grace_ms: int,
-        retain_ms: int,
-        announces: bool,
-    ) -> None:
-        check = None if check_owner is None else lambda pair, data: check_owner(pair[1], data[_HEAD:])
-        inner = TableSpec(
-            spec.name,
-            _CallKeys(spec.key_codec),
-            spec.value_codec,
-            default=spec.default,
-            upgrade=spec.upgrade,
-            none_is_value=spec.none_is_value,
-        )
-        super().__init__(inner, store, position, order, check)
-        self.keys_spec = spec
-        self.gap_ms = windows.gap_ms
+    def __init__(self, *args: Any, windows: Session, **rest: Any) -> None:
+        super().__init__(*args, windows=windows, **rest)
         self._merge = windows.merge
-        self._closes_after_ms = windows.gap_ms + grace_ms
-        self._expires_after_ms = windows.gap_ms + retain_ms
-        self._announces = announces
         self._is_direct = False  # what a call holds is not what is stored
-        self._by_key: dict[bytes, list[Bounds]] = {}  # of keys with sessions that are not in the store yet
-        self._waiting: dict[bytes, list[bytes]] = {}  # the same, after an undo
-        self._met: dict[bytes, _Met] = {}
-        first = max(0, position.time_ms - self._closes_after_ms)
-        self._closing = DueIndex(self.scan, self._is_open_entry, _END + time_bytes(first), _AFTER_ENDS)
-        self._old = DueIndex(self.scan, self.is_stored, _END, _AFTER_ENDS)
-
-    @property
-    def argument(self) -> SessionTable[K, V]:
-        return Sessions(self, None)
-
-    def indexes(self) -> tuple[DueIndex, ...]:
-        return self._closing, self._old
-
-    def undone(self) -> None:
-        super().undone()
-        self._by_key.clear()
-        self._waiting = self.waiting_by_head(_SESSION, TIME_BYTES)
-
-    # open, closed, forgotten
-
-    def is_open(self, end_ms: int) -> bool:
-        return not self.position.has_passed(end_ms + self._closes_after_ms, self.order)
+        self.user_key, self.user_bytes = _MISSING, b""
+        self._here: tuple[Any, int | None, bytes, bytes] = _MISSING, None, b"", b""  # see `key_of_call`
+        self._met: dict[bytes, Met] = {}
 
     def is_late(self, key: Any, timestamp_ms: int) -> bool:
-        if self.is_open(timestamp_ms):
+        if self.position.reached[0] < timestamp_ms + self._closes_after_ms or self.is_open(timestamp_ms):
             return False
         try:
             data = self.keys_spec.encode_key(key)
         except CodecError:
             return True  # no key of this table
-        return not any(self.is_open(end) for end, _ in self._near(data, timestamp_ms))
+        return not any(self.is_open(end) for end, *_ in self._near(data, timestamp_ms))
 
     def bounds(self, pair: tuple[int, K]) -> Window | None:
         """Of the open session that a time meets; with the time, once it is written in this call."""
         k = self._key(pair)
-        met = self._meeting(k)
+        sessions, _ = self._meeting(k)
         written = k in self._set and self._present(k)
-        times = [time for session in met.sessions for time in session] + ([pair[0]] if written else [])
+        times = [time for session in sessions for time in session[:2]] + ([pair[0]] if written else [])
         return Window(min(times), max(times)) if times else None
 
-    def shown(self) -> Iterator[tuple[tuple[K, Window], V]]:
-        decode = self.keys_spec.key_codec.decode
-        for k, raw in self._merged(_SESSION, _AFTER_SESSIONS):
-            end_ms = read_time(k, len(k) - TIME_BYTES)
-            if raw is not None and not self._is_forgotten(end_ms):
-                window = Window(read_time(raw, 0), end_ms)
-                key = decode(k[1 + _LENGTH_BYTES : -TIME_BYTES])
-                yield (key, window), self.spec.decode_value(raw[TIME_BYTES:])
+    # keys
+
+    def _key(self, pair: tuple[int, K]) -> bytes:
+        if self.closed:
+            return super()._key(pair)  # which raises
+        return form.call_head(pair[0]) + self.bytes_of(pair[1])
+
+    def key_of_call(self, key: Any) -> bytes:
+        """The key of a call at its own time. Raises CodecError."""
+        at_ms, (last_key, last_ms, _, k) = self.at_ms, self._here
+        if key is last_key and at_ms is last_ms:
+            return k
+        k = form.call_head(self.time_of_call()) + self.bytes_of(key)
+        if key is self.user_key:
+            self._here = key, at_ms, self.user_bytes, k
+        return k
+
+    def _parts(self, k: bytes) -> tuple[int, bytes]:
+        """Time and key of a key of a call."""
+        _, at_ms, data, last = self._here
+        return (at_ms, data) if k is last and at_ms is not None else (form.call_time(k), k[form.CALL_HEAD :])
+
+    def _own(self, pair: tuple[int, K], k: bytes) -> None:
+        """A key belongs to the task at all times or at none."""
+        data = k[form.CALL_HEAD :]
+        if self._check_owner is not None and data not in self.record_keys and data not in self._owned:
+            self._check_owner(pair, k)
+            self._owned[data] = None
 
     # what a time meets
 
     def _near(self, data: bytes, at_ms: int) -> list[Bounds]:
-        """The sessions of a key that lie at most the gap away from a time."""
-        found = self._sessions(data)
-        first = bisect_left(found, (at_ms - self.gap_ms, -1))
+        """The sessions of a key that lie at most the gap away from a time, in order."""
+        first, last = at_ms - self.gap_ms, at_ms + self.gap_ms
+        sessions = self._sessions(data)
+        if len(sessions) == 1:
+            return sessions if sessions[0][0] >= first and sessions[0][1] <= last else []
         # Not until the first that begins later: a closed one may lie within the times of a longer one that is open.
-        return [session for session in found[first:] if session[1] <= at_ms + self.gap_ms]
+        return [session for session in sessions if session[0] >= first and session[1] <= last]
 
-    def _sessions(self, data: bytes) -> list[Bounds]:
-        """All sessions of a key."""
-        found = self._by_key.get(data)
-        if found is None:
-            head = _head(data)
-            entries = self.stored_under(head, self._waiting.get(head, ()))
-            found = [(read_time(k, len(head)), read_time(raw, 0)) for k, raw in entries]
-            self._by_key[data] = found
-        return found
-
-    def _meeting(self, k: bytes) -> _Met:
+    def _meeting(self, k: bytes) -> Met:
         met = self._met.get(k)
         if met is None:
-            at_ms, data = _read_call_time(k), k[_HEAD:]
+            at_ms, data = self._parts(k)
             near = self._near(data, at_ms)
             sessions = [one for one in near if self.is_open(one[0])]
             if not sessions and not self.is_open(at_ms):  # nothing can be written there: what is retained is shown
                 sessions = [one for one in near if not self._is_forgotten(one[0])][-1:]
-            met = self._met[k] = _Met(tuple(sessions), self._value_of(data, sessions))
+            met = self._met[k] = tuple(sessions), self._value_of(sessions) if sessions else None
         return met
 
-    def _is_forgotten(self, end_ms: int) -> bool:
-        return self.position.has_passed(end_ms + self._expires_after_ms, self.order)
-
-    def _value_of(self, data: bytes, sessions: list[Bounds]) -> bytes | None:
-        values = [raw[TIME_BYTES:] for end, _ in sessions if (raw := self._stored(_head(data) + time_bytes(end)))]
-        if len(values) < 2:
-            return values[0] if values else None
+    def _value_of(self, sessions: list[Bounds]) -> bytes | None:
+        if len(sessions) == 1:
+            raw = super()._stored(sessions[0][3])
+            return None if raw is None else raw[TIME_BYTES:]
+        raws = [super(SessionsView, self)._stored(entry) for *_, entry in sessions]
+        values = [raw[TIME_BYTES:] for raw in raws if raw is not None]
         decode = self.spec.decode_value
         merged = reduce(self._merge, [decode(value) for value in values])
         return self.spec.encode_value(merged)
 
     # one call: what it holds is compared with what its time met
 
+    def get_here(self, key: K) -> V:
+        """The value that a call finds at its own time. Raises KeyError."""
+        k = self.key_of_call(key)
+        if not self.closed and k not in self._live:
+            value = self._meeting(k)[1]
+            if value is not None:
+                return self._hand_out(k, value)
+        return self[self.time_of_call(), key]
+
+    def set_here(self, key: K, value: V) -> None:
+        """A call sets the value at its own time."""
+        if self.closed or self._iterating or self._defaults:
+            self[self.time_of_call(), key] = value
+            return
+        k = self.key_of_call(key)
+        encoded = self._encoded(value) if type(value) in IMMUTABLE else None
+        if self._check_owner is not None:
+            self._own((0, key), k)
+        self._live[k] = value
+        self._set[k] = encoded
+
     def _stored(self, k: bytes) -> bytes | None:
-        return self._meeting(k).value if k.startswith(_IN_CALL) else super()._stored(k)
+        return self._meeting(k)[1] if k[:1] == form.IN_CALL else super()._stored(k)
 
     def _current(self, k: bytes) -> bytes | None:
         return self._stored(k)
 
+    def keep_one(self, timestamp_ms: int) -> bool:
+        """The same for a call that has written one session, which has grown at its end, as most do."""
+        if len(self._set) != 1 or len(self._live) != 1 or self._defaults:
+            return False
+        ((k, value),) = self._set.items()
+        sessions, _ = self._meeting(k)
+        at_ms, data = self._parts(k)
+        all_sessions = self._by_key.get(data)
+        if value is None or len(sessions) != 1 or all_sessions is None or len(all_sessions) != 1:
+            return False
+        end_ms, start_ms, number, entry = sessions[0]
+        if at_ms < start_ms or not self.is_open(end_ms):
+            return False
+        if at_ms > end_ms:
+            all_sessions[0] = at_ms, start_ms, number, entry
+            self._latest_end_ms = max(self._latest_end_ms, at_ms)
+        self.layers.put_one(entry, time_bytes(max(at_ms, end_ms)) + value, timestamp_ms)
+        self._live.clear()
+        self._set.clear()
+        self._met.clear()
+        return True
+
     def changes(self) -> dict[bytes, bytes | None]:
         writes = super().changes()
         for k, value in self._set.items():  # the same value, of a session that has grown
-            met = self._meeting(k)
             if k not in writes and self._present(k):
-                writes[k] = met.value if value is None else value
+                writes[k] = self._meeting(k)[1] if value is None else value
         result: dict[bytes, bytes | None] = {}
-        written: dict[bytes, list[Bounds]] = {}
+        written: dict[bytes, list[tuple[int, int]]] = {}
         for k, data in writes.items():
             self._write(k, data, result, written)
-        return result
+        return {k: raw for k, raw in result.items() if self._differs(k, raw)}
 
     def _write(
-        self, k: bytes, value: bytes | None, result: dict[bytes, bytes | None], written: dict[bytes, list[Bounds]]
+        self,
+        k: bytes,
+        value: bytes | None,
+        result: dict[bytes, bytes | None],
+        written: dict[bytes, list[tuple[int, int]]],
     ) -> None:
         """What the stored bytes become where a call writes the session that a time meets. Raises WindowClosed."""
-        at_ms, key, met = _read_call_time(k), k[_HEAD:], self._meeting(k)
-        last_ms = max([at_ms, *(end for end, _ in met.sessions)])
-        first_ms = min([at_ms, *(start for _, start in met.sessions)])
+        at_ms, key, (sessions, _) = form.call_time(k), k[form.CALL_HEAD :], self._meeting(k)
+        last_ms = max([at_ms, *(one[0] for one in sessions)])
+        first_ms = min([at_ms, *(one[1] for one in sessions)])
         self.refuse_closed(last_ms if at_ms >= 0 else at_ms)
         for end, start in written.get(key, ()):
             if start - self.gap_ms <= last_ms and first_ms <= end + self.gap_ms:
@@ -215,11 +197,14 @@ class SessionsView(TimedView[tuple[int, K], V]):
                     f"table {self.spec.name!r}: one call writes the session of {shown!r} at two times; write it at one"
                 )
         written.setdefault(key, []).append((last_ms, first_ms))
-        for end, _ in met.sessions:
-            result[_head(key) + time_bytes(end)] = result[_END + time_bytes(end) + key] = None
+        for _, start, number, entry in sessions:
+            result[entry] = result[form.begun_of(key, start, number)] = None
         if value is not None:
-            result[_head(key) + time_bytes(last_ms)] = time_bytes(first_ms) + value
-            result[_END + time_bytes(last_ms) + key] = b""
+            others = {one[2] for one in self._sessions(key) if one[1] == first_ms}
+            others -= {one[2] for one in sessions if one[1] == first_ms}
+            free = min(set(range(len(others) + 1)) - others)
+            result[form.entry_of(key, first_ms, free)] = time_bytes(last_ms) + value
+            result[form.begun_of(key, first_ms, free)] = b""
 
     def refuse_closed(self, end_ms: int) -> None:
         """Raises WindowClosed."""
@@ -232,155 +217,25 @@ class SessionsView(TimedView[tuple[int, K], V]):
     def apply(self, changes: dict[bytes, bytes | None], timestamp_ms: int) -> None:
         super().apply(changes, timestamp_ms)
         for k, raw in changes.items():
-            if k.startswith(_END):
-                if raw is not None:
-                    if self._announces:
-                        self._closing.added(k)
-                    self._old.added(k)
-            else:
+            if k[:1] == form.SESSION:
                 self._note(k, raw)
+            elif raw is not None:
+                if self._announces:
+                    self._closing.added(k)
+                self._old.added(k)
 
-    def _note(self, k: bytes, raw: bytes | None) -> None:
-        """The stored sessions of a key have changed."""
-        data, end = k[1 + _LENGTH_BYTES : -TIME_BYTES], read_time(k, len(k) - TIME_BYTES)
-        sessions = self._sessions(data)
-        kept = [one for one in sessions if one[0] != end]
-        if raw is not None:
-            insort(kept, (end, read_time(raw, 0)))
-        self._by_key[data] = kept
+    def _differs(self, k: bytes, raw: bytes | None) -> bool:
+        """Whether it is to be written: the index of a session that has grown is there."""
+        return raw is None or k[:1] != form.BEGUN or super()._stored(k) is None
 
     def forget(self) -> None:
         super().forget()
         self._met.clear()
 
-    def mark_applied(self) -> None:
-        super().mark_applied()
-        if len(self._by_key) > _KNOWN_KEYS:
-            self._waiting = self.waiting_by_head(_SESSION, TIME_BYTES)
-            self._by_key = {data: found for data, found in self._by_key.items() if _head(data) in self._waiting}
-
     def keys_met(self, at_ms: int) -> list[tuple[bytes, K]]:
         """The keys of which a time meets a session, in the order of their bytes."""
-        found = {k[1 + _LENGTH_BYTES : -TIME_BYTES] for k in self.scan(_SESSION, _AFTER_SESSIONS)}
-        found.update(k[_HEAD:] for k in self._live if _read_call_time(k) == at_ms)
-        head = _IN_CALL + _call_time(at_ms)
+        found = {form.key_of(k) for k in self.scan(form.SESSION, form.AFTER_SESSIONS)}
+        found.update(k[form.CALL_HEAD :] for k in self._live if form.call_time(k) == at_ms)
+        head = form.call_head(at_ms)
         decode = self.keys_spec.key_codec.decode
         return [(data, decode(data)) for data in sorted(found) if self._present(head + data)]
-
-    # what closes and expires
-
-    def shown_due(self, due: DueCall) -> str:
-        return f"the session of {due.argument.key!r} from {due.argument.start_ms} to {due.argument.end_ms} ms of table {self.spec.name!r}"
-
-    def next_place(self) -> Place | None:
-        found = self._closing.first() if self._announces else None
-        return None if found is None else self._closes(found)
-
-    def next_due(self) -> DueCall:
-        found = self._closing.first()
-        assert found is not None
-        end_ms, key = read_time(found), found[_HEAD:]
-        raw = super()._stored(_head(key) + time_bytes(end_ms))
-        assert raw is not None
-        value = self.spec.decode_value(raw[TIME_BYTES:])
-        closed = ClosedWindow(self.keys_spec.key_codec.decode(key), value, read_time(raw, 0), end_ms)
-        return DueCall(self._closes(found), closed, end_ms, key, raw[TIME_BYTES:])
-
-    def forget_expired(self) -> None:
-        for index in self.forget_at_places(self._old, self._expires):
-            entry = _head(index[_HEAD:]) + index[1:_HEAD]
-            self._note(entry, None)
-            self.layers.remember(index, None)
-            self.layers.remember(entry, None)
-
-    def _closes(self, index: bytes) -> Place:
-        return read_time(index) + self._closes_after_ms, self.order, index[_HEAD:]
-
-    def _expires(self, index: bytes) -> Place:
-        return read_time(index) + self._expires_after_ms, self.order, index[_HEAD:]
-
-    def _is_open_entry(self, index: bytes) -> bool:
-        return self._closes(index) > self.position.reached and self.is_stored(index)
-
-
-def _call_time(at_ms: int) -> bytes:
-    """A time at which a call looks, which may lie before 0."""
-    return at_ms.to_bytes(TIME_BYTES, "big", signed=True)
-
-
-def _read_call_time(k: bytes) -> int:
-    return int.from_bytes(k[1:_HEAD], "big", signed=True)
-
-
-def _head(data: bytes) -> bytes:
-    """What all sessions of a key begin with."""
-    return _SESSION + len(data).to_bytes(_LENGTH_BYTES, "big") + data
-
-
-class Sessions(SessionTable[K, V]):
-    """The sessions at the time of the call, or at another, as a dict."""
-
-    def __init__(self, view: SessionsView[K, V], timestamp_ms: int | None) -> None:
-        self._view = view
-        self._timestamp_ms = timestamp_ms
-
-    def _pair(self, key: Any) -> tuple[int, Any]:
-        return self._view.time_of_call() if self._timestamp_ms is None else self._timestamp_ms, key
-
-    def window(self, key: K) -> Window | None:
-        return self._view.bounds(self._pair(key))
-
-    def at(self, timestamp_ms: int) -> SessionTable[K, V]:
-        return Sessions(self._view, checked_at(self._view, timestamp_ms))
-
-    def __getitem__(self, key: K) -> V:
-        try:
-            return self._view[self._pair(key)]
-        except KeyError as error:
-            raise KeyError(key) from error.__cause__
-
-    def __setitem__(self, key: K, value: V) -> None:
-        self._view[self._pair(key)] = value
-
-    def __delitem__(self, key: K) -> None:
-        try:
-            del self._view[self._pair(key)]
-        except KeyError:
-            raise KeyError(key) from None
-
-    def __contains__(self, key: object) -> bool:
-        return self._pair(key) in self._view
-
-    def get(self, key: K, default: Any = None, /) -> Any:
-        return self._view.get(self._pair(key), default)
-
-    def _keys(self) -> list[tuple[bytes, K]]:
-        return self._view.keys_met(self._pair(None)[0])
-
-    def __iter__(self) -> Iterator[K]:
-        return iter([key for _, key in self._keys()])
-
-    def __len__(self) -> int:
-        return len(self._keys())
-
-    def popitem(self) -> tuple[K, V]:
-        """Removes the last pair in key-byte order. Raises KeyError."""
-        keys = list(self)
-        if not keys:
-            raise KeyError(f"table {self._view.spec.name!r} has no session here in this task")
-        return keys[-1], self.pop(keys[-1])
-
-    def range(self, start: K | None = None, stop: K | None = None) -> Iterator[tuple[K, V]]:
-        encode = self._view.keys_spec.encode_key
-        first, end = b"" if start is None else encode(start), None if stop is None else encode(stop)
-        for data, key in self._keys():
-            if data >= first and (end is None or data < end):
-                yield key, self[key]
-
-    def prefix(self, start: Any) -> Iterator[tuple[K, V]]:
-        first, end, bounded = self._view.keys_spec.prefix_bounds(start)
-        for data, key in self._keys():
-            if data < first or (end is not None and data >= end):
-                continue
-            if not bounded or data[len(first) : len(first) + 1] in (b",", b"]"):
-                yield key, self[key]

@@ -1,7 +1,7 @@
 """How the rows of a table lie in its store and changelog, for tools that have the app's description and no code of it.
 
 One rule: what is no row (an index, an older version, the table's own time) is None here, so tools show what the app has.
-The views that write these forms are `window_view`, `session_view`, `sliding_view`, `timer_view` and `topic_view`.
+What writes these forms is `window_view`, `session_form`, `sliding_view`, `timer_view` and `topic_view`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from pipeline.tables.expiry import STREAM_TIME_KEY
 from pipeline.tables.table import after_prefix
+from pipeline.time import session_form
 from pipeline.time.timed_view import TIME_BYTES, read_time, time_bytes
 from pipeline.time.windows import Hopping, Sliding, Tumbling
 
@@ -24,7 +25,7 @@ WINDOWED = ("tumbling", "hopping", "sliding", "session")
 
 class StoredRow(NamedTuple):
     """A row: the key's bytes, its window, where it has one, and the value's bytes; None in a changelog where it is deleted.
-    A deleted session's start is not known."""
+    A deleted session's end is not known."""
 
     key: bytes
     start_ms: int | None
@@ -67,10 +68,11 @@ class StoredForm:
         rest = None if value is None else value[TIME_BYTES:]
         if self.kind == "topic":
             return StoredRow(key[1:], None, None, rest)
+        if self.kind == "session":
+            start_ms, _ = session_form.id_of(key)
+            return StoredRow(session_form.key_of(key), start_ms, None if value is None else read_time(value, 0), rest)
         user_key, at_ms = key[1 + _LENGTH_BYTES : -TIME_BYTES], read_time(key, len(key) - TIME_BYTES)
-        if self.kind == "sliding":
-            return StoredRow(user_key, at_ms, self._end_of(at_ms), rest)
-        return StoredRow(user_key, None if value is None else read_time(value, 0), at_ms, rest)
+        return StoredRow(user_key, at_ms, self._end_of(at_ms), rest)
 
     def bounds(self, start: bytes, stop: bytes | None) -> tuple[bytes, bytes | None]:
         """The entries among which the rows with start <= key < stop lie; those of windows lie among all."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import count
 from typing import Any, TypeVar
 
 from pipeline.errors import PipelineError
@@ -23,7 +24,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 CheckOwner = Callable[[Any, bytes], None]
 TIME_BYTES = 8
-_MOST_FORGOTTEN = 1_000
+MOST_FORGOTTEN = 1_000
 
 
 def time_bytes(at_ms: int) -> bytes:
@@ -87,6 +88,8 @@ class TimedView(TableView[K, V]):
         self.position = position
         self.order = order
         self.at_ms: int | None = 0
+        self.in_parts = False  # a take forgets some of what has expired, and another one the rest
+        self.leaves_expired = False  # the last one did
         kept = store.get(STREAM_TIME_KEY)
         position.start(kept)
         self.stream_ms = position.time_ms
@@ -111,6 +114,11 @@ class TimedView(TableView[K, V]):
     def next_place(self) -> Place | None:
         """Where what comes due next stands in the order of what happens; None where nothing does."""
         return None
+
+    def due_from_ms(self) -> int | None:
+        """A time before which nothing comes due; None where nothing does. Asked for each record."""
+        place = self.next_place()
+        return None if place is None else place[0]
 
     def next_due(self) -> DueCall:
         """Returns what comes due next; None where nothing does."""
@@ -151,12 +159,13 @@ class TimedView(TableView[K, V]):
     def forget_expired(self) -> None:
         """Writes tombstones for what has expired, and can no longer be read; of many some at each commit."""
 
-    def most_forgotten(self) -> int:
-        """How many entries a commit forgets: more than it writes, so that none are left in the end, and never so many that
-        nothing else happens for long."""
-        return _MOST_FORGOTTEN + self.layers.waiting
+    def most_forgotten(self) -> int | None:
+        """How many entries a take forgets; None for all. A part is more than was written, so that none are left in the end, and
+        never so many that nothing else happens for long."""
+        return MOST_FORGOTTEN + self.layers.waiting if self.in_parts else None
 
     def collect(self, stream_ms: int) -> tuple[dict[bytes, bytes | None], int]:
+        self.leaves_expired = False
         self.forget_expired()
         settled = stored(self.position.settled)
         if settled != self._kept and self.position.settled[0] >= 0:
@@ -166,9 +175,13 @@ class TimedView(TableView[K, V]):
 
     def forget_at_places(self, old: DueIndex, place: Callable[[bytes], tuple[int, int, bytes]]) -> Iterator[bytes]:
         """The keys of an index whose places have been reached, each of which is to be forgotten before the next."""
-        for _ in range(self.most_forgotten()):
+        most = self.most_forgotten()
+        for number in count():
             key = old.first()
             if key is None or place(key) > self.position.settled:
+                return
+            if number == most:
+                self.leaves_expired = True
                 return
             yield key
 

@@ -92,6 +92,10 @@ class TimersView(TimedView[K, int], Timers[K]):
 
     # what is due
 
+    def due_from_ms(self) -> int | None:
+        lowest = self._due.lowest()
+        return None if lowest is None else read_time(lowest)
+
     def next_place(self) -> Place | None:
         found = self._due.first()
         return None if found is None else (read_time(found), self.order, found[1 + TIME_BYTES :])

@@ -72,6 +72,7 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
         self._closing = DueIndex(self.scan, self._is_open_entry, start, _AFTER_WINDOWS)
         self._kept_from = WINDOW  # what lies before is forgotten
         self._ends_ms: dict[int, int] = {}  # by start: the first milliseconds after windows that were met lately
+        self._lowest: tuple[bytes | None, int | None] = None, None  # the first key to close, and when
         self._open_span = 0, 0, 0  # times that lie in the same windows, and before when the last of these is open
         self.user_key, self.user_bytes = _MISSING, b""
         self.layers.most_known = _KNOWN
@@ -223,6 +224,12 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
     def shown_due(self, due: DueCall) -> str:
         return f"the window of {due.argument.key!r} from {due.argument.start_ms} to {due.argument.end_ms} ms of table {self.spec.name!r}"
 
+    def due_from_ms(self) -> int | None:
+        lowest = self._closing.lowest() if self._announces else None
+        if lowest is not self._lowest[0]:
+            self._lowest = lowest, None if lowest is None else self._closes(lowest)[0]
+        return self._lowest[1]
+
     def next_place(self) -> Place | None:
         found = self._closing.first() if self._announces else None
         return None if found is None else self._closes(found)
@@ -246,7 +253,8 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
         found = list(islice(self.scan(self._kept_from, stop), most))
         for key in found:
             self.layers.remember(key, None)
-        self._kept_from = stop if len(found) < most else found[-1] + b"\x00"
+        self.leaves_expired = len(found) == most
+        self._kept_from = found[-1] + b"\x00" if self.leaves_expired else stop
 
     def _closes(self, key: bytes) -> Place:
         return self.windows.end_of(read_time(key)) - 1 + self.grace_ms, self.order, key[_HEAD:]

@@ -259,4 +259,4 @@ class Session:
 
     def described(self) -> dict[str, Any]:
         """As JSON-able data: a version whose gap differs cannot read what is stored."""
-        return {"kind": "session", "gap_ms": self.gap_ms}
+        return {"kind": "session", "gap_ms": self.gap_ms, "stored": 2}  # how its entries lie: 1 was by their ends

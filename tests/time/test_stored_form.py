@@ -80,8 +80,8 @@ def test_a_row_that_is_gone_keeps_its_window() -> None:
     of = {type(window).__name__: StoredForm({"form": window.described(), "value_codec": "int"}) for window in WINDOWS}
     windows = of["Hopping"]
     assert windows.row(windows.of_window(HOUR_MS, b"ann"), None) == StoredRow(b"ann", HOUR_MS, 3 * HOUR_MS, None)
-    session = of["Session"].of_key(b"ann") + (7).to_bytes(8, "big")
-    assert of["Session"].row(session, None) == StoredRow(b"ann", None, 7, None)
+    session = of["Session"].of_key(b"ann") + (7).to_bytes(8, "big") + bytes(2)
+    assert of["Session"].row(session, None) == StoredRow(b"ann", 7, None, None)
 
 
 def test_what_is_open_and_what_holds_a_time() -> None:

@@ -44,7 +44,7 @@ def collect(run: TaskRun, at_ms: int, *, with_gaps: bool) -> Taken | None:
     nothing waits and nothing is under way hold no record, so they count as read. `at_ms`: the wall time."""
     if run.process is None:
         return None
-    changes = run.process.collect()
+    changes = run.process.collect(in_parts=True)
     number = run.id.partition
     positions = {Partition(topic, number): offset for topic, offset in changes.positions.items()}
     if with_gaps:
