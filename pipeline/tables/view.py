@@ -15,12 +15,7 @@ from typing import Any, Final, TypeVar, cast
 
 from pipeline.errors import CodecError, PipelineError
 from pipeline.tables.expiry import STREAM_TIME_KEY, stored_time
-from pipeline.tables.table import (
-    StoreView,
-    Table,
-    TableSpec,
-    stored_stream_time,
-)
+from pipeline.tables.table import StoreView, Table, TableSpec, stored_stream_time
 from pipeline.tables.write_layers import WriteLayers
 
 K = TypeVar("K")
@@ -97,12 +92,7 @@ class TableView(Table[K, V]):
 
     def __setitem__(self, key: K, value: V) -> None:
         k = self._last_bytes if key is self._last_key and self._is_direct and not self.closed else self._key(key)
-        encoded = None
-        if type(value) in IMMUTABLE:
-            try:
-                encoded = self._encode(value) if value is not None else self.spec.encode_value(None)
-            except CodecError:
-                encoded = self.spec.encode_value(value)  # again, with the name of the table
+        encoded = self._encoded(value) if type(value) in IMMUTABLE else None
         if self._check_owner is not None and k not in self.record_keys:
             self._own(key, k)
         if self._iterating and not self._present(k):
@@ -275,6 +265,15 @@ class TableView(Table[K, V]):
         if self._check_owner is not None and k not in self.record_keys and k not in self._owned:
             self._check_owner(key, k)
             self._owned[k] = None
+
+    def _encoded(self, value: Any) -> bytes:
+        """Raises CodecError naming the table."""
+        if value is not None:
+            try:
+                return self._encode(value)
+            except CodecError:
+                pass  # again, with the name of the table
+        return self.spec.encode_value(value)
 
     def _stored(self, k: bytes) -> bytes | None:
         raw = self._known.get(k, _MISSING)
