@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from orchestrator.clocks import monotonic_s
 from orchestrator.errors import WrongUse
 from pipeline.spark.rows import packed
 from pipeline.spark.typed import Column, column
@@ -39,6 +40,7 @@ SCHEMA = (
 )
 NAME = "orchestrator.log"
 POLL_BYTES = 4 << 20
+WAIT_MS, PATIENCE_S = 500, 120.0  # a broker that is started again takes a while
 NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
@@ -186,11 +188,18 @@ async def _rows(url: str, part: Slice) -> AsyncGenerator[list[StoredRecord], Non
     where = Partition(part.topic, part.number)
     reader.add(where, part.start)
     try:
-        position = part.start
+        position, since = part.start, monotonic_s()
         while position < part.end:
-            fetched = await reader.poll(max_bytes_per_partition=POLL_BYTES)
+            fetched = await reader.poll(max_bytes_per_partition=POLL_BYTES, wait_ms=WAIT_MS)
             if not fetched:
-                raise StateError(f"{where} ended at {position}, before {part.end}: the log lost records it had")
+                if (await log.ends([where]))[where] < part.end:
+                    raise StateError(f"{where} ended at {position}, before {part.end}: the log lost records it had")
+                if monotonic_s() - since > PATIENCE_S:
+                    raise StateError(
+                        f"{where} gave nothing from {position} on for {PATIENCE_S:g} s, before its end {part.end}"
+                    )
+                continue
+            since = monotonic_s()
             for item in fetched:
                 records = [r for r in decode(item.data, item.position) if r.offset < part.end] if item.data else []
                 position = item.next_position

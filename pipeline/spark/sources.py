@@ -100,7 +100,9 @@ def _log(session: SparkSession, text: str) -> DataFrame:
     url, _, topic = text.rpartition("/")
     if not url or not topic:
         raise BadHistory(f"log:{text} names no topic; write log:URL/TOPIC, for example log:kafka://host:9092/payments")
-    return log_frame(session, url, [topic]).drop("order_ms", "topic")
+    frame = log_frame(session, url, [topic])
+    # Its partitions are merged as a task merges them; offsets are places within one of them.
+    return frame.withColumn("offset", frame["order_ms"]).drop("order_ms", "topic", "partition")
 
 
 def _text_file(text: str) -> bool:
