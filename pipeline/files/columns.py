@@ -7,7 +7,7 @@ string is wanted; null where the type has a default and does not know null is th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, get_args, get_origin
 
 import msgspec
@@ -20,6 +20,7 @@ from pipeline.records import Headers
 from pipeline.values.codecs import Codec, JsonCodec, codec_name, type_name
 
 Row = Mapping[str, Any]
+NAMES_SHOWN = 30
 OWN = ("key", "value", "timestamp_ms")
 _packed_headers = msgspec.msgpack.Decoder(Headers)
 
@@ -69,7 +70,7 @@ class Columns:
         if needed:
             raise BadFile(
                 f"{self._file} has no column '{name}' for topic '{self._reading.topic}', it has "
-                f"{', '.join(sorted(self._names))}; name columns with --key, --value and --timestamp"
+                f"{_listed(self._names)}; name columns with --key, --value and --timestamp"
             )
         return ""
 
@@ -137,7 +138,7 @@ class Columns:
         if not isinstance(codec, JsonCodec):
             raise BadFile(
                 f"topic '{self._reading.topic}' has values of one {codec_name(codec)}, and {self._file} has the columns "
-                f"{', '.join(others)}; name one with --value"
+                f"{_listed(others)}; name one with --value"
             )
         fields = fields_of(codec.type)
         if fields is None:
@@ -153,7 +154,7 @@ class Columns:
         if missing:
             raise BadFile(
                 f"{self._file} has no column '{missing[0]}', which values of topic '{self._reading.topic}' "
-                f"({type_name(codec.type)}) need; it has {', '.join(sorted(self._names))}"
+                f"({type_name(codec.type)}) need; it has {_listed(self._names)}"
             )
         return self._built(codec, kept)
 
@@ -184,6 +185,13 @@ class Field:
 
 
 _NO_DICT = object()
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Names of columns; with quotes around those that a reader could not see as they are. Of many the first."""
+    shown = [name if name.isprintable() and name and name == name.strip() else repr(name) for name in sorted(names)]
+    more = f" and {len(shown) - NAMES_SHOWN} more" if len(shown) > NAMES_SHOWN else ""
+    return ", ".join(shown[:NAMES_SHOWN]) + more
 
 
 def fields_of(type_: Any) -> dict[str, Field] | None:

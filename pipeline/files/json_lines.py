@@ -22,6 +22,7 @@ FIELDS = {"key", "value", "timestamp_ms", "headers"}
 IGNORED = {"partition", "offset"}  # `consume` prints them; where a record goes is decided by its key
 NUMBER_SHOWN = 20
 NULL = b"null"
+NOT_UTF8 = "not UTF-8; save the file as UTF-8"
 _NO_KEY = msgspec.Raw(NULL)
 
 
@@ -93,11 +94,11 @@ def _why(reading: Reading, line: bytes, error: Exception) -> str:
         line.decode()
         facts = msgspec.json.decode(line)
     except UnicodeDecodeError:
-        return "not UTF-8"
+        return NOT_UTF8
     except msgspec.DecodeError as broken:
         return _cause(line, broken)
     if not isinstance(facts, dict):
-        return "not a JSON object"
+        return no_object(facts)
     unknown = set(facts) - FIELDS - IGNORED
     if unknown:
         return f"unknown field '{min(unknown)}'; known are {', '.join(sorted(FIELDS))}"
@@ -114,6 +115,10 @@ def _why(reading: Reading, line: bytes, error: Exception) -> str:
     return str(error)
 
 
+def no_object(found: Any) -> str:
+    return "not a JSON object" + (" but an array; write one object a line" if isinstance(found, list) else "")
+
+
 def _cause(line: bytes, error: msgspec.DecodeError) -> str:
     """What is wrong with a line. Where it is JSON to others, it is for one of two things that the decoder does not name."""
     large: list[str] = []
@@ -127,7 +132,7 @@ def _cause(line: bytes, error: msgspec.DecodeError) -> str:
     try:
         text = json.dumps(json.loads(line, parse_float=number), ensure_ascii=False)
     except (ValueError, RecursionError):
-        return str(error)
+        return f"{error}; write each object on one line" if line.strip()[:1] in (b"{", b"[") else str(error)
     if large:
         return f"the number {large[0][:NUMBER_SHOWN]} is too large"
     half = next((letter for letter in text if "\ud800" <= letter <= "\udfff"), None)

@@ -13,19 +13,25 @@ import lzma
 from bz2 import BZ2File
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
 import msgspec
 
 from pipeline.files.columns import Columns, fields_of
-from pipeline.files.json_lines import read_line
+from pipeline.files.json_lines import NOT_UTF8, no_object, read_line
 from pipeline.files.shape import BadFile, BadRow, FileRecord, OnBad, Reading, Shape
 from pipeline.values.codecs import JsonCodec
 
 COMPRESSED = (".gz", ".bz2", ".xz")
 CHUNK = 1 << 20
 CELL_MAX = 64 << 20
+DELIMITERS = (
+    ",",
+    ";",
+    "\t",
+)  # the first of them that the header has: spreadsheets write others than commas in some countries
 BOM = b"\xef\xbb\xbf"  # Excel begins its UTF-8 with it
 
 
@@ -138,7 +144,7 @@ def _flat(reading: Reading, shape: Shape, number: int, line: bytes) -> FileRecor
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadRow(where, str(error)) from None
     if not isinstance(row, dict):
-        raise BadRow(where, "not a JSON object")
+        raise BadRow(where, no_object(row))
     try:
         columns, names = _columns(reading, shape, tuple(row))
     except BadFile as error:
@@ -181,22 +187,26 @@ def _lines_before(name: str, start: int) -> int:
 
 def csv_columns(lines: Iterable[bytes], reading: Reading, shape: Shape, name: str) -> CsvColumns:
     """From the first line on: reads the header. Raises BadFile."""
+    rest = _without_bom(iter(lines))
+    head = next(rest, b"")
+    delimiter = next((one for one in DELIMITERS if one.encode() in head), DELIMITERS[0])
     try:
-        first = next(_rows(_without_bom(iter(lines)), 1), None)
+        first = next(_rows(chain([head], rest), 1, delimiter), None)
     except BadRow as error:
         raise BadFile(f"{name}, {error}") from None
     if first is None:
         raise BadFile(f"{name} is empty; CSV begins with a line of names")
-    return CsvColumns(first.cells, Columns(reading, shape, first.cells, text=True, file=name), first.last)
+    return CsvColumns(first.cells, Columns(reading, shape, first.cells, text=True, file=name), first.last, delimiter)
 
 
 class CsvColumns:
-    """The header of a file, and what it makes of a row. `lines`: how many the header has."""
+    """The header of a file, and what it makes of a row. `lines`: how many the header has; `delimiter`: between its cells."""
 
-    def __init__(self, names: list[str], columns: Columns, lines: int) -> None:
+    def __init__(self, names: list[str], columns: Columns, lines: int, delimiter: str) -> None:
         self._names = names
         self._columns = columns
         self.lines = lines
+        self.delimiter = delimiter
 
     def record(self, line: int, cells: list[str]) -> FileRecord:
         """The record of a line, with as many cells as the first line has names. Raises BadRow."""
@@ -210,7 +220,7 @@ def csv_records(
 ) -> Iterator[FileRecord]:
     """A record a row; `before`: how many lines came before. RFC 4180: quoted cells may have commas, quotes and line
     ends, as pandas, Excel and DuckDB write them. Raises BadRow naming the line in which the row begins."""
-    for row in _rows(lines, before + 1):
+    for row in _rows(lines, before + 1, columns.delimiter):
         try:
             record = columns.record(row.first, row.cells)
         except BadRow as error:
@@ -229,10 +239,10 @@ class _Row(NamedTuple):
     cells: list[str]
 
 
-def _rows(lines: Iterable[bytes], first: int) -> Iterator[_Row]:
+def _rows(lines: Iterable[bytes], first: int, delimiter: str) -> Iterator[_Row]:
     csv.field_size_limit(CELL_MAX)
     begun = first
-    reader = csv.reader(_decoded(lines, first), strict=True)
+    reader = csv.reader(_decoded(lines, first), delimiter=delimiter, strict=True)
     try:
         for cells in reader:
             if cells:
@@ -247,7 +257,7 @@ def _decoded(lines: Iterable[bytes], first: int) -> Iterator[str]:
         try:
             yield line.decode()
         except UnicodeDecodeError:
-            raise BadRow(f"line {number}", "not UTF-8") from None
+            raise BadRow(f"line {number}", NOT_UTF8) from None
 
 
 def _without_bom(lines: Iterator[bytes]) -> Iterator[bytes]:

@@ -152,7 +152,8 @@ class JsonCodec:
         try:
             return self._decoder.decode(data)
         except msgspec.MsgspecError as error:
-            raise CodecError(f"{_shown(data)} cannot be read as {type_name(self.type)}: {error}") from None
+            text = _shortened(data.decode(errors="replace"))
+            raise CodecError(f"{text} cannot be read as {type_name(self.type)}: {error}") from None
 
 
 def codec_for(spec: Any, *, what: str, key: bool = False) -> Codec[Any]:
@@ -240,7 +241,10 @@ def _has_set(schema: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    return _shortened(repr(value))
+
+
+def _shortened(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 

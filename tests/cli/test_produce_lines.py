@@ -41,7 +41,8 @@ def test_a_line() -> None:
     ("line", "said"),
     [
         (b"not json", "malformed"),
-        (b"[1]", "not a JSON object"),
+        (b"[1]", "not a JSON object but an array; write one object a line"),
+        (b'{"key": "a",', "write each object on one line"),
         (b'"text"', "not a JSON object"),
         (b"{}", "no value"),
         (b'{"key": "a", "vlaue": 1}', "unknown field 'vlaue'"),
@@ -129,10 +130,17 @@ def test_a_bad_line_ends_it_and_it_goes_on_there(console: Console) -> None:
     with renamed.open("a") as file:
         file.write("\n" + lines[0])
     assert console.here(*words, "--file", renamed.name).out == "1 record\n", "it grew"
-    assert console.here(*words, "--file", renamed.name).out == "0 records\n"
+    assert (
+        console.here(*words, "--file", renamed.name).out
+        == f"0 records; what {renamed.name} holds was produced before\n"
+    )
     shown = console.here("consume", "bank", "payments").out
     again = console.here(*words, stdin=shown + "[1]\n" + shown)
-    assert again.code == 1 and "line 2507: not a JSON object; the 2506 records before it are written" in again.err
+    assert (
+        again.code == 1
+        and "line 2507: not a JSON object but an array; write one object a line; the 2506 records before it are written"
+        in again.err
+    )
 
 
 @pytest.mark.processes
@@ -157,7 +165,10 @@ def test_csv_and_parquet(console: Console) -> None:
     )
     pq.write_table(table, csv.with_suffix(".parquet"), row_group_size=2)
     words = ("produce", "bank:app", "payments", "--key", "account", "--timestamp", "at", "--file")
-    assert [console.here(*words, "new.parquet").out for _ in range(2)] == ["3 records\n", "0 records\n"]
+    assert [console.here(*words, "new.parquet").out for _ in range(2)] == [
+        "3 records\n",
+        "0 records; what new.parquet holds was produced before\n",
+    ]
     found = [json.loads(line) for line in console.here("consume", "bank", "payments").out.splitlines()]
     assert sorted((one["key"], one["value"]["amount"], one["timestamp_ms"]) for one in found) == [
         ("ann", 5, 1_769_860_800_000),
@@ -165,6 +176,20 @@ def test_csv_and_parquet(console: Console) -> None:
         ("cem", 2, 3_000),
         *[("dan", amount, 0) for amount in (1, 2, 3)],
     ]
+
+
+@pytest.mark.processes
+def test_files_without_lines_are_named_for_what_they_are(console: Console) -> None:
+    for name, head, words in (
+        ("x.xlsx", b"PK\x03\x04", "it is a workbook or another zip archive, of which CSV can be saved"),
+        ("x", b"PAR1", "it is Parquet"),
+        ("x.log", b"\x1f\x8b", "it is compressed (gzip)"),
+    ):
+        (console.folder / name).write_bytes(head + bytes(range(64)))
+        done = console.here("produce", "bank:app", "payments", "--file", name)
+        assert done.code == 2 and done.err.startswith(f"error: {name} is no text: {words}; files are read that end"), (
+            done
+        )
 
 
 @pytest.mark.processes

@@ -110,6 +110,36 @@ def test_csv_as_it_is_written(tmp_path: Path, rows: list[tuple[str, str, int]], 
     ]
 
 
+@pytest.mark.parametrize("between", [";", "\t"])
+def test_csv_of_spreadsheets_that_write_no_commas(tmp_path: Path, between: str) -> None:
+    path = tmp_path / "x.csv"
+    rows = [["tail", "delay", "note"], ["n1", "5", "a, b"], ["n2", "", f"c{between}d"]]
+    with path.open("w", newline="", encoding="utf-8-sig") as file:
+        csv.writer(file, delimiter=between).writerows(rows)
+    found = read(path, reading(Flight), shape_of("tail", None, None, None, None))
+    assert [(one.key, json.loads(one.value or b"")["note"]) for one in found] == [
+        (b"n1", "a, b"),
+        (b"n2", f"c{between}d"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"tail, delay\n", r"has no column 'delay', .*; it has ' delay', tail"),
+        (b"tail\x1b[31m,x\n", r"has no column 'tail' .* it has 'tail\\x1b\[31m', x; name columns"),
+        (b"".join(b"c%02d," % n for n in range(40)) + b"c\n", "c28 and 11 more"),
+        ("tail,delay\nn1,5\n".encode("utf-16"), "not UTF-8; save the file as UTF-8"),
+    ],
+    ids=["spaces", "control characters", "many", "UTF-16"],
+)
+def test_headers_that_do_not_do(tmp_path: Path, data: bytes, words: str) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(data)
+    with pytest.raises(BadFile, match=words):
+        reader.check(str(path), reading(Flight), shape_of("tail", None, None, None, None))
+
+
 def test_flat_csv_by_the_type(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("tail,delay,miles,cancelled,other,note,at\nn1,-3,1.5,true,x,,2026-01-31 12:00\nn2,,,,x,hi,\n")

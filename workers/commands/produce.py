@@ -61,8 +61,9 @@ def run(argv: list[str]) -> int:
     url = log_url(args, app.id, existing=False)
     if not 0 <= args.rate < math.inf:
         raise WrongUse(f"--rate {args.rate}: write a number of records a second, or 0 for as fast as it goes")
-    count = asyncio.run(_produce(app, topic, url, args.file, shape, args.rate))
-    print(json.dumps({"schema": 1, "records": count}) if args.json else _records(count))
+    count, is_known = asyncio.run(_produce(app, topic, url, args.file, shape, args.rate))
+    known = f"; what {args.file} holds was produced before" if is_known and not count else ""
+    print(json.dumps({"schema": 1, "records": count}) if args.json else f"{_records(count)}{known}")
     return 0
 
 
@@ -85,7 +86,10 @@ def find_topic(app: App, name: str) -> Topic[Any, Any]:
     return found
 
 
-async def _produce(app: App, topic: Topic[Any, Any], url: str, file: str | None, shape: Shape, rate: float) -> int:
+async def _produce(
+    app: App, topic: Topic[Any, Any], url: str, file: str | None, shape: Shape, rate: float
+) -> tuple[int, bool]:
+    """How many records were written, and whether the file was known: some of it had been written before."""
     log = await open_log(url, create=True)
     try:
         prepared = await prepare(log, app)
@@ -94,7 +98,7 @@ async def _produce(app: App, topic: Topic[Any, Any], url: str, file: str | None,
         counted = Counted(log, partitions)
         if file is None:
             lines = json_records(sys.stdin.buffer, 1, reading, shape)
-            return await Writing(log, app, topic, counted, rate, None).write(lines)
+            return await Writing(log, app, topic, counted, rate, None).write(lines), False
         try:
             begun = await begin(log, app.id, Path(file), reading, shape)
         except OSError as error:
@@ -102,7 +106,8 @@ async def _produce(app: App, topic: Topic[Any, Any], url: str, file: str | None,
         except BadFile as error:
             raise WrongUse(str(error)) from None
         with begun:
-            return await Writing(log, app, topic, counted, rate, begun).write(begun.records())
+            is_known = begun.is_known
+            return await Writing(log, app, topic, counted, rate, begun).write(begun.records()), is_known
     finally:
         await log.close()
 

@@ -25,6 +25,13 @@ from state.log.group_store import GroupStore, MetadataKind
 
 PROGRESS = MetadataKind("produce")
 CHUNK = 1 << 20
+NO_TEXT = {  # how files begin that have no lines
+    b"PK\x03\x04": "it is a workbook or another zip archive, of which CSV can be saved",
+    b"PAR1": "it is Parquet",
+    b"\x1f\x8b": "it is compressed (gzip)",
+    b"BZh": "it is compressed (bzip2)",
+    b"\xfd7zX": "it is compressed (xz)",
+}
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -49,6 +56,11 @@ class Begun:
         self._seen = seen
         self._tail = tail
         self._rows = 0 if seen is None else msgspec.json.decode(seen, type=Progress).rows
+
+    @property
+    def is_known(self) -> bool:
+        """Whether some of it was produced before."""
+        return self._seen is not None
 
     def __enter__(self) -> Self:
         return self
@@ -98,11 +110,8 @@ class Begun:
 
 async def begin(log: GroupStore, application: str, path: Path, reading: Reading, shape: Shape) -> Begun:
     """Open a file and find what was read of it. Raises OSError, BadFile."""
-    try:
-        kind = kind_of(path.name)
-    except BadFile:
-        kind = "json"
-    with path.open("rb"):
+    with path.open("rb") as file:
+        kind = _kind(path, file.read(4))
         if kind != "json":
             check(str(path), reading, shape)
         first = _first(path, kind)
@@ -119,6 +128,17 @@ async def begin(log: GroupStore, application: str, path: Path, reading: Reading,
             return Begun(path, reading, shape, kind, name, seen, tail)
         tail.close()
     raise AssertionError("names have no end")
+
+
+def _kind(path: Path, head: bytes) -> str:
+    """As the name ends; JSON lines where it says nothing, but not what is no text. Raises BadFile."""
+    try:
+        return kind_of(path.name)
+    except BadFile as error:
+        found = next((what for magic, what in NO_TEXT.items() if head.startswith(magic)), "")
+        if found:
+            raise BadFile(f"{path} is no text: {found}; {str(error).partition(': ')[2]}") from None
+        return "json"
 
 
 def _first(path: Path, kind: str) -> str:
