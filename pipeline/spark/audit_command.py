@@ -15,13 +15,10 @@ from orchestrator.names import counted
 from orchestrator.setting import whole_number
 from pipeline.loading import load
 from pipeline.spark.commands import bad_given, history_given, say, shape_given, shown, spark_parser
-from pipeline.spark.shown_differences import line
-from pipeline.spark.verifying import SHOWN, Stores, Wanted
-from pipeline.spark.verifying import audit as run_audit
 from state.log.protocol import GroupLog
 from workers.commands.cluster import cluster_of
 from workers.commands.run import state_dir
-from workers.commands.show import show_json
+from workers.commands.show import DIFFERENCES, show_json
 from workers.connection.credentials import client_credentials
 from workers.fleet.client import Client
 from workers.log.logs import log_url
@@ -37,13 +34,16 @@ def run(argv: list[str]) -> int:
     parser.add_argument(
         "--limit",
         type=checked(whole_number),
-        default=SHOWN,
+        default=DIFFERENCES,
         metavar="N",
-        help=f"how many differences of a check are shown, {SHOWN} by default",
+        help=f"how many differences of a check are shown, {DIFFERENCES} by default",
     )
     parser.add_argument("--out", metavar="FILE", help="all differences, as Parquet (FILE.parquet)")
     parser.add_argument("--no-stores", action="store_true", help="leave out the stores of the instances")
     args = parser.parse_intermixed_args(argv)
+    from pipeline.spark.verifying import Stores, Wanted
+    from pipeline.spark.verifying import audit as run_audit
+
     app = load(args.app)
     history = history_given(args, app)
     shape, out = shape_given(args, history), _out(args.out)
@@ -87,6 +87,8 @@ def _out(given: str | None) -> Path | None:
 
 def _lines(facts: dict[str, Any], out: str | None) -> Iterator[str]:
     """What a person reads."""
+    from pipeline.spark.shown_differences import line
+
     yield shown(facts["checks"])
     for check in facts["checks"]:
         if check.get("differences"):

@@ -1,4 +1,5 @@
-"""`orchestrator backfill` and `orchestrator verify`. One rule: progress goes to standard error, the answer to output."""
+"""`orchestrator backfill` and `orchestrator verify`. One rule: progress goes to standard error, the answer to output; what needs
+the extra `spark` is imported once the arguments are read, so that `--help` works without it."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import asyncio
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.arguments import Parser, checked
 from orchestrator.errors import WrongUse
@@ -15,16 +16,15 @@ from orchestrator.setting import natural_number
 from pipeline.app import App
 from pipeline.files.shape import Shape, shape_of
 from pipeline.loading import load
-from pipeline.spark.backfill import backfill as run_backfill
 from pipeline.spark.bad_rows import BadRecords
-from pipeline.spark.planning import plan_text, planned
-from pipeline.spark.sources import From, given, is_for_spark
-from pipeline.spark.verifying import Check
-from pipeline.spark.verifying import verify as run_verify
 from workers.commands.cluster import add_cluster, cluster_of
 from workers.commands.produce import add_shape
 from workers.commands.show import show_json, table
 from workers.log.logs import log_url
+
+if TYPE_CHECKING:
+    from pipeline.spark.sources import From
+    from pipeline.spark.verifying import Check
 
 SNAPSHOTS = ".orchestrator/snapshots"
 
@@ -70,6 +70,9 @@ def backfill(argv: list[str]) -> int:
     )
     parser.add_argument("--dry-run", action="store_true", help="show how much it would read, and change nothing")
     args = parser.parse_intermixed_args(argv)
+    from pipeline.spark.backfill import backfill as run_backfill
+    from pipeline.spark.planning import plan_text, planned
+
     app = load(args.app)
     history = history_given(args, app)
     shape = shape_given(args, history)
@@ -107,6 +110,8 @@ def verify(argv: list[str]) -> int:
     )
     parser.setting("snapshots", help="folder of the snapshot of a backfill with --snapshot-only")
     args = parser.parse_intermixed_args(argv)
+    from pipeline.spark.verifying import verify as run_verify
+
     app = load(args.app)
     history = history_given(args, app)
     shape = shape_given(args, history)
@@ -140,6 +145,8 @@ def shown(checks: list[Check]) -> str:
 
 def history_given(args: Any, app: App) -> dict[str, list[str | From]]:
     """What the arguments and --from name, by topic. Raises WrongUse."""
+    from pipeline.spark.sources import From, given, is_for_spark
+
     found: dict[str, list[str | From]] = {}
     for topic, patterns in history_of(args.history).items():
         found[topic] = [From(pattern) if is_for_spark(pattern) else pattern for pattern in patterns]

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
 
 from orchestrator.cli.arguments import Parser, checked
 from orchestrator.clocks import monotonic_s, wall_ms
@@ -29,8 +28,6 @@ from pipeline.calls.task_tables import routed
 from pipeline.definitions.definition import TableDef
 from pipeline.definitions.topology import Subtopology, Topology
 from pipeline.loading import load
-from pipeline.spark.differences import last_values
-from pipeline.spark.log_source import log_frame
 from pipeline.spark.running import in_thread, spark
 from pipeline.spark.session import absolute_log, failure
 from pipeline.spark.source import Source, ship
@@ -48,6 +45,7 @@ from workers.log.logs import log_url, open_log
 from workers.prepare import DESCRIPTION, NUMBERING, REPARTITION, REPARTITIONED, refuse_half_done
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 MOVES = "topic string, here int, there int, key binary, value binary"
@@ -253,6 +251,9 @@ async def _fence(log: GroupLog, lease: Lease) -> None:
 def _moves(session: SparkSession, app_ref: str, url: str, layout: Layout, to: int) -> tuple[list[Any], int]:
     """(what lies in another partition than its key's, how many entries there are). Raises SparkFailed."""
     try:
+        from pipeline.spark.differences import last_values
+        from pipeline.spark.log_source import log_frame
+
         job = MoveJob(ship(session, app_ref), layout.topology.numbering(), dict(layout.changelogs), to)
         changes = log_frame(session, url, list(layout.changelogs))
         entries = last_values(changes, "topic", "partition").cache()
@@ -267,6 +268,8 @@ def _moves(session: SparkSession, app_ref: str, url: str, layout: Layout, to: in
 
 def wrong_places(job_text: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """On an executor: entries in, those that lie in another partition than their key's out."""
+    import pyarrow as pa
+
     job = msgspec.json.decode(job_text, type=MoveJob)
     app = job.source.load()
     topology = app.topology(job.numbering)

@@ -34,6 +34,7 @@ from state.log.group_store import GroupStore
 from state.log.protocol import GroupLog
 from state.scratch import scratch
 from workers.commands.cluster import LOCAL, Cluster
+from workers.commands.show import DIFFERENCES
 from workers.fleet.client import Client, description
 from workers.log.logs import open_log
 from workers.prepare import Prepared, prepare, refuse_repartitioned
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Check = dict[str, Any]
-SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Wanted:
     allow_outside: bool = False
     memory_bytes: int = MEMORY_BYTES
     stores: Stores | None = None
-    limit: int = SHOWN
+    limit: int = DIFFERENCES
     out: Path | None = None
     bad: BadRecords | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,8 @@ def test_created_then_listed_then_described(console: Console) -> None:
     assert sum(row["end"] - row["start"] for row in facts["partitions"]) == rows["payments"]["records"]
     assert [row["position"] for row in facts["partitions"]] == [None] * 8
     assert console.here("topics", "describe", "bank", "payments").out.startswith("payments: input, plain, id ")
+    first = console.here("topics", "describe", "bank", "bank-balances-changelog").out.splitlines()[0]
+    assert re.fullmatch(r"bank-balances-changelog: changelog, id [^,]+, compacted", first), first
 
 
 def test_positions_are_shown_and_wrong_names_are_refused(console: Console) -> None:

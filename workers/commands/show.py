@@ -12,6 +12,7 @@ from typing import Any
 from orchestrator.names import counted
 
 WIDTH = 100  # characters that a line of a table may have
+DIFFERENCES = 20  # of a check, where no limit is given
 
 
 def show_json(facts: dict[str, Any]) -> None:

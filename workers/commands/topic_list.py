@@ -7,6 +7,7 @@ are offsets: on Kafka the markers of transactions count as well, so `records` is
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 from orchestrator.cli.arguments import Parser
@@ -53,7 +54,7 @@ def describe(argv: list[str]) -> int:
     if args.json:
         show_json(facts)
         return 0
-    print(f"{facts['topic']}: {facts['role']}, {facts['kind']}, id {facts['id']}, retention {_retention(facts)}")
+    print(f"{facts['topic']}: {', '.join(_heading(facts))}")
     rows = [(row["partition"], row["start"], row["end"], row["position"]) for row in facts["partitions"]]
     print(table(rows, ("partition", "start", "end", "position")))
     return 0
@@ -139,6 +140,14 @@ def _facts(name: str, role: str, info: TopicInfo | None) -> dict[str, Any]:
         }
     facts = {"topic": name, "role": role, "kind": info.kind, "id": info.topic_id, "partitions": info.partitions}
     return {**facts, "retention_ms": info.retention.ms, "retention_bytes": info.retention.bytes}
+
+
+def _heading(facts: dict[str, Any]) -> Iterator[str]:
+    """Role and kind, where they say different things; a changelog is compacted, and has no retention."""
+    yield from dict.fromkeys((facts["role"], facts["kind"]))
+    yield f"id {facts['id']}"
+    kept = _retention(facts)
+    yield "compacted" if kept is None else f"retention {kept}"
 
 
 def _retention(row: dict[str, Any]) -> str | None:
