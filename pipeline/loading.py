@@ -71,7 +71,8 @@ def _parts(target: str) -> tuple[str, str, bool]:
         )
     parts = [] if module.endswith(".py") else module.split(".")
     if not all(part.isidentifier() for part in (*parts, *attribute.split("."))):
-        raise LoadError(f"{target!r} is not MODULE:APP or MODULE:FACTORY()")
+        file = f"; the app of a file is {module}.py:{attribute}" if "/" in module else ""
+        raise LoadError(f"{target!r} is not MODULE:APP or MODULE:FACTORY(){file}")
     return module, attribute, call
 
 

@@ -42,7 +42,7 @@ class Run(NamedTuple):
 def run(argv: list[str]) -> int:
     """Exit code 0; 1 where a group did not come to rest; 2 for a workload that cannot be read. Raises WrongUse."""
     if argv[:1] != ["rebalance"] and argv[:1] not in (["-h"], ["--help"]):
-        what = f"'{argv[0]}' cannot be measured" if argv else "it is not said what to measure"
+        what = f"'{argv[0]}' cannot be measured" if argv else "name what to measure"
         raise WrongUse(f"orchestrator bench: {what}; write orchestrator bench rebalance")
     parser = Parser("bench rebalance", "One workload under every protocol, in virtual time on the real cores.")
     parser.add_argument("--workload", metavar="FILE", help="tasks, instances and changes; - for standard input")

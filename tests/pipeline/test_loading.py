@@ -94,6 +94,7 @@ def test_loads_from_a_package(folder: Path) -> None:
         ("bank.py", "'bank.py' names no app; write FILE.py:APP, for example bank.py:app"),
         ("./none.py:app", "there is no file {folder}/none.py; name the file of the app, for example ./bank.py:app"),
         ("bank:a b", "'bank:a b' is not MODULE:APP or MODULE:FACTORY()"),
+        ("./bank:app", "'./bank:app' is not MODULE:APP or MODULE:FACTORY(); the app of a file is ./bank.py:app"),
     ],
 )
 def test_mistakes_are_named(folder: Path, target: str, told: str) -> None:
