@@ -80,7 +80,8 @@ class JoinDef(TimedDef[Any]):
         return JoinView(self.name, store, position, self.order, sides=(sides[0], sides[1]), grace_ms=self.grace_ms)
 
     def described(self) -> dict[str, Any]:
-        return {"kind": "join", "before_ms": self.before_ms, "after_ms": self.after_ms, "grace_ms": self.grace_ms}
+        bounds = {"before_ms": self.before_ms, "after_ms": self.after_ms, "grace_ms": self.grace_ms}
+        return {"kind": "join", **bounds, "stored": 2}  # how its entries lie: 1 was by key alone
 
 
 def checked_sides(app: Owner, left: Any, right: Any) -> tuple[Topic[Any, Any], Topic[Any, Any]]:

@@ -1,16 +1,20 @@
 """The records of a join that are not over: one stored table for both sides, which the join alone sees.
 
-One rule: a record matches while it is not over, is announced once where nothing matched, and is forgotten when the task's
-position has passed its end. Stored: side + key with its length + time + offset -> value and headers, and for the order
-in which they end side's index + end + key + offset -> whether it has matched.
+One rule: a record matches while it is not over, is announced once where nothing matched, and is forgotten some time after the
+task's position has passed its end. Stored: side + bucket of its end + key with its length + time + offset -> value and headers, so
+that what is over lies together and what a key has in few places. Of a side whose records are announced alone also side's
+index + end + key + offset -> nothing, for those that nothing has matched yet. A record that came while its side was not
+announced, in an earlier version of the app, is not announced.
 """
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_left, insort
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 import msgspec
 
@@ -23,24 +27,20 @@ from pipeline.time.timed_view import TIME_BYTES, TimedView, read_time, time_byte
 from pipeline.values.codecs import BytesCodec, Codec
 
 LEFT, RIGHT = 0, 1
+_SIDES = (LEFT, RIGHT)
 _RECORDS = (b"l", b"r")
 _ENDS = (b"d", b"e")
-_AFTER = {b"d": b"e", b"e": b"f"}
+_AFTER = {b"d": b"e", b"e": b"f", b"l": b"m", b"r": b"s"}
 _LENGTH_BYTES = 4
-_TAIL = 2 * TIME_BYTES
-_ALONE, _MATCHED = b"\x00", b"\x01"
-_KNOWN_KEYS = 10_000
+_HEAD = 1 + TIME_BYTES + _LENGTH_BYTES  # of an entry, before the key
+_PLACE = struct.Struct(">QQ")  # time and offset of a record, behind the key
+_BARE, _WITH_HEADERS = b"\x00", b"\x01"
+_KNOWN_KEYS = 30_000
+_NONE: Final[Sequence[Any]] = ()
 _CODEC: Codec[bytes] = BytesCodec()
 
 Pair = tuple[Record[Any, Any] | None, Record[Any, Any] | None]
 Entry = tuple[int, int]  # time and offset of a record
-
-
-class _Kept(msgspec.Struct, array_like=True):
-    """What is stored of a record beside its place."""
-
-    value: bytes
-    headers: Headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,90 +82,133 @@ class JoinView(TimedView[bytes, bytes]):
         self.sides = sides
         self.grace_ms = grace_ms
         self.partition = 0  # of the task: where its records are from
-        self._known_entries: dict[bytes, list[Entry]] = {}  # of keys with entries that are not in the store yet
+        self._lives_ms = [side.reach_ms + grace_ms for side in sides]
+        self._bucket_ms = max(self._lives_ms) // 2 + 1
+        self._by_key: tuple[dict[bytes, list[Entry]], ...] = (
+            {},
+            {},
+        )  # of keys with records that are not in the store yet
         self._waiting: dict[bytes, list[bytes]] = {}  # the same, after an undo
+        self._asks_until_ms = -1  # a key that is not in `_by_key` may have records in the store that are not over
+        if any(True for _ in store.range(None, _AFTER[_RECORDS[RIGHT]])):
+            self._ask_again()
+        self._kept_from = list(_RECORDS)  # what lies before is forgotten
         self._ends = tuple(DueIndex(self.scan, self._is_alone, head, _AFTER[head]) for head in _ENDS)
-        self._old = tuple(DueIndex(self.scan, self.is_stored, head, _AFTER[head]) for head in _ENDS)
 
     def indexes(self) -> tuple[DueIndex, ...]:
-        return *self._ends, *self._old
+        return self._ends
 
     def undone(self) -> None:
         super().undone()
-        self._known_entries.clear()
-        self._waiting = self.waiting_by_head(b"lr", _TAIL)
+        for known in self._by_key:
+            known.clear()
+        self._waiting = self.waiting_by_head(b"lr", _PLACE.size)
+        self._ask_again()
+
+    def _ask_again(self) -> None:
+        """What was known of keys is not any more; no record is later than the position."""
+        self._asks_until_ms = max(self._asks_until_ms, self.position.time_ms + max(self._lives_ms))
 
     # a record comes
 
     def is_over(self, side: int, timestamp_ms: int) -> bool:
-        return self.position.has_passed(self._end(side, timestamp_ms), self.order + side)
+        return self.position.has_passed(timestamp_ms + self._lives_ms[side], self.order + side)
 
     def matches(self, side: int, key: bytes, timestamp_ms: int) -> list[Entry]:
         """The records of the other side that one of this side matches, by time, then arrival."""
         other = 1 - side
-        ahead, back = self.sides[side].reach_ms, self.sides[other].reach_ms
-        found = self._entries(_head(other, key))
-        near: list[Entry] = []
-        for entry in found[bisect_left(found, (timestamp_ms - back, -1)) :]:
-            if entry[0] > timestamp_ms + ahead:
-                break
-            if not self.is_over(other, entry[0]):
-                near.append(entry)
-        return near
+        found = self._entries(other, key)
+        if not found:
+            return []
+        ahead_ms, back_ms = timestamp_ms + self.sides[side].reach_ms, timestamp_ms - self.sides[other].reach_ms
+        if len(found) > 1:
+            found = found[bisect_left(found, (back_ms, -1)) : bisect_left(found, (ahead_ms + 1, -1))]
+        return [one for one in found if back_ms <= one[0] <= ahead_ms and not self.is_over(other, one[0])]
 
     def keep(self, side: int, raw: RawRecord) -> None:
         """A record of a side is kept until it is over."""
-        key = raw.key or b""
-        known = self._entries(_head(side, key))
-        entry = _head(side, key) + time_bytes(raw.timestamp_ms) + time_bytes(raw.offset)
-        index = self._index(side, key, raw.timestamp_ms, raw.offset)
-        kept = msgspec.msgpack.encode(_Kept(raw.value or b"", raw.headers))
-        self.layers.put({entry: kept, index: _ALONE}, self.position.time_ms)
-        insort(known, (raw.timestamp_ms, raw.offset))
-        self._old[side].added(index)
+        key, known = raw.key or b"", self._by_key[side]
+        own = known.get(key)
+        if own is None:
+            own = known[key] = list(self._entries(side, key))
+        entry = raw.timestamp_ms, raw.offset
+        if own and entry < own[-1]:
+            insort(own, entry)
+        else:
+            own.append(entry)
+        value = raw.value or b""
+        kept = _WITH_HEADERS + msgspec.msgpack.encode((value, raw.headers)) if raw.headers else _BARE + value
+        self.layers.put_one(self._place_of(side, key, entry), kept, self.position.time_ms)
         if self.sides[side].announced_alone:
+            index = self._index(side, key, entry)
+            self.layers.put_one(index, b"", self.position.time_ms)
             self._ends[side].added(index)
 
     def mark_matched(self, side: int, key: bytes, entry: Entry) -> None:
         """Notes that a record has matched: it is not announced alone."""
-        index = self._index(side, key, *entry)
-        if self._stored(index) == _ALONE:
-            self.layers.put({index: _MATCHED}, self.position.time_ms)
+        if self.sides[side].announced_alone:
+            index = self._index(side, key, entry)
+            if self._stored(index) is not None:
+                self.layers.put({index: None}, self.position.time_ms)
 
     def record(self, side: int, key: bytes, entry: Entry) -> Record[Any, Any]:
         """A record that is kept, decoded."""
-        kept, of = self._kept_of(side, key, entry), self.sides[side]
+        (value, headers), of = self._kept_of(side, key, entry), self.sides[side]
         return Record(
             of.key_codec.decode(key),
-            of.value_codec.decode(kept.value),
+            of.value_codec.decode(value),
             entry[0],
-            kept.headers,
+            headers,
             of.topic,
             self.partition,
             entry[1],
         )
 
-    def _kept_of(self, side: int, key: bytes, entry: Entry) -> _Kept:
-        raw = self._stored(_head(side, key) + time_bytes(entry[0]) + time_bytes(entry[1]))
+    def _kept_of(self, side: int, key: bytes, entry: Entry) -> tuple[bytes, Headers]:
+        raw = self._stored(self._place_of(side, key, entry))
         assert raw is not None
-        return msgspec.msgpack.decode(raw, type=_Kept)
+        return (raw[1:], ()) if raw[:1] == _BARE else msgspec.msgpack.decode(raw[1:], type=tuple[bytes, Headers])
 
-    def _entries(self, head: bytes) -> list[Entry]:
-        found = self._known_entries.get(head)
+    def _entries(self, side: int, key: bytes) -> Sequence[Entry]:
+        """What is kept of a key of a side, by time, then arrival."""
+        found = self._by_key[side].get(key)
         if found is None:
-            at = len(head)
-            pairs = self.stored_under(head, self._waiting.get(head, ()))
-            found = [(read_time(k, at), read_time(k, at + TIME_BYTES)) for k, _ in pairs]
-            self._known_entries[head] = found
+            if self.position.time_ms > self._asks_until_ms:
+                return _NONE
+            found = self._by_key[side][key] = sorted(self._asked(side, key))
         return found
 
+    def _asked(self, side: int, key: bytes) -> Iterable[Entry]:
+        first = max(0, self.position.time_ms) // self._bucket_ms
+        for bucket in range(first, first + self._lives_ms[side] // self._bucket_ms + 2):
+            head = self._head(side, bucket, key)
+            for k, _ in self.stored_under(head, self._waiting.get(head, ())):
+                yield _PLACE.unpack_from(k, len(head))
+
+    def _head(self, side: int, bucket: int, key: bytes) -> bytes:
+        """What the records of a side, a bucket and a key begin with."""
+        return _RECORDS[side] + time_bytes(bucket) + len(key).to_bytes(_LENGTH_BYTES, "big") + key
+
+    def _place_of(self, side: int, key: bytes, entry: Entry) -> bytes:
+        """Where a record lies."""
+        return self._head(side, (entry[0] + self._lives_ms[side]) // self._bucket_ms, key) + _PLACE.pack(*entry)
+
     def mark_applied(self) -> None:
+        self.layers.forget_deleted()
         super().mark_applied()
-        if len(self._known_entries) > _KNOWN_KEYS:
-            self._waiting = self.waiting_by_head(b"lr", _TAIL)
-            self._known_entries = {head: found for head, found in self._known_entries.items() if head in self._waiting}
+        if sum(map(len, self._by_key)) > _KNOWN_KEYS:
+            self._waiting = self.waiting_by_head(b"lr", _PLACE.size)
+            for side in _SIDES:
+                keys = {head[_HEAD:] for head in self._waiting if head[:1] == _RECORDS[side]}
+                for key in self._by_key[side].keys() - keys:
+                    del self._by_key[side][key]
+            self._ask_again()
 
     # what ends
+
+    def due_from_ms(self) -> int | None:
+        found = [index for ends in self._ends if (index := ends.lowest()) is not None]
+        return min(map(read_time, found)) if found else None
 
     def next_place(self) -> Place | None:
         first = self._first()
@@ -174,7 +217,7 @@ class JoinView(TimedView[bytes, bytes]):
     def _first(self) -> tuple[Place, bytes, int] | None:
         """Returns the record that is over first, of those that are announced alone: its place, index and side."""
         best: tuple[Place, bytes, int] | None = None
-        for side in (LEFT, RIGHT):
+        for side in _SIDES:
             index = self._ends[side].first() if self.sides[side].announced_alone else None
             if index is not None:
                 place = self._place(index)
@@ -187,49 +230,53 @@ class JoinView(TimedView[bytes, bytes]):
         assert first is not None
         place, index, side = first
         key, offset = _key_of(index)
-        entry = (place[0] - self.sides[side].reach_ms - self.grace_ms, offset)
+        entry = (read_time(index) - self._lives_ms[side], offset)
         record = self.record(side, key, entry)
         pair: Pair = (record, None) if side == LEFT else (None, record)
-        return DueCall(place, pair, record.timestamp_ms, key, self._kept_of(side, key, entry).value)
+        return DueCall(place, pair, record.timestamp_ms, key, self._kept_of(side, key, entry)[0])
 
     def due_facts(self, due: DueCall) -> Mapping[str, object]:
         return pair_facts(due.argument)
 
     def begin(self, due: DueCall) -> None:
-        """Notes that it is announced: never again, whatever else lies at its place."""
+        """It is announced, and never again."""
         side = due.place[1] - self.order
-        self.layers.put({_ENDS[side] + time_bytes(due.place[0]) + due.place[2]: _MATCHED}, self.position.time_ms)
+        self.layers.put({_ENDS[side] + time_bytes(due.place[0]) + due.place[2]: None}, self.position.time_ms)
 
     def forget_expired(self) -> None:
-        for side in (LEFT, RIGHT):
-            for index in self.forget_at_places(self._old[side], self._place):
-                key, offset = _key_of(index)
-                head = _head(side, key)
-                entry = (read_time(index) - self.sides[side].reach_ms - self.grace_ms, offset)
-                known = self._known_entries.get(head)
-                if known is not None:
-                    known.remove(entry)
-                    if not known:
-                        del self._known_entries[head]
-                self.layers.remember(index, None)
-                self.layers.remember(head + time_bytes(entry[0]) + time_bytes(offset), None)
+        """Records are forgotten by the bucket, once the ends of all in it have passed."""
+        bucket = max(0, self.position.settled[0]) // self._bucket_ms
+        for side in _SIDES:
+            stop = _RECORDS[side] + time_bytes(bucket)
+            if stop <= self._kept_from[side]:
+                continue
+            most = self.most_forgotten()
+            found = list(islice(self.scan(self._kept_from[side], stop), most))
+            for entry in found:
+                self.layers.remember(entry, None)
+                self._forget_known(side, entry)
+            leaves = len(found) == most
+            self.leaves_expired |= leaves
+            self._kept_from[side] = found[-1] + b"\x00" if leaves else stop
 
-    def _end(self, side: int, timestamp_ms: int) -> int:
-        return timestamp_ms + self.sides[side].reach_ms + self.grace_ms
+    def _forget_known(self, side: int, entry: bytes) -> None:
+        end = len(entry) - _PLACE.size
+        key = entry[_HEAD:end]
+        known = self._by_key[side].get(key)
+        if known is not None:
+            if (of_entry := _PLACE.unpack_from(entry, end)) in known:
+                known.remove(of_entry)
+            if not known and self.position.time_ms > self._asks_until_ms:
+                del self._by_key[side][key]
 
-    def _index(self, side: int, key: bytes, timestamp_ms: int, offset: int) -> bytes:
-        return _ENDS[side] + time_bytes(self._end(side, timestamp_ms)) + _ordered(key) + time_bytes(offset)
+    def _index(self, side: int, key: bytes, entry: Entry) -> bytes:
+        return _ENDS[side] + time_bytes(entry[0] + self._lives_ms[side]) + _ordered(key) + time_bytes(entry[1])
 
     def _place(self, index: bytes) -> Place:
         return read_time(index), self.order + _ENDS.index(index[:1]), index[1 + TIME_BYTES :]
 
     def _is_alone(self, index: bytes) -> bool:
-        return self._stored(index) == _ALONE and self._place(index) > self.position.reached
-
-
-def _head(side: int, key: bytes) -> bytes:
-    """What all records of a side and key begin with."""
-    return _RECORDS[side] + len(key).to_bytes(_LENGTH_BYTES, "big") + key
+        return self._stored(index) is not None and self._place(index) > self.position.reached
 
 
 def _ordered(key: bytes) -> bytes:
