@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pipeline.calls.call import refuse_awaitable, without_waiting
+from pipeline.calls.join_calls import JoinCalls, join_calls
 from pipeline.calls.passing import Passing
 from pipeline.calls.plain_calls import FAILURES, Progress
 from pipeline.calls.steps import Item, Step, TimedStep
@@ -126,9 +127,11 @@ def window_calls(
     sources: Mapping[str, Source],
     tables: Mapping[str, TableView[Any, Any]],
     passing: Passing | None,
-) -> WindowCalls | None:
+) -> WindowCalls | JoinCalls | None:
     """Returns the calls of a task where one sync step takes one record at a time of one topic, and all that keeps time are
-    windows and sessions; else None."""
+    windows and sessions, or where one joins two topics; else None."""
+    if (joined := join_calls(steps, sources, tables, passing)) is not None:
+        return joined
     own = [step for step in steps if step.processor.due is None]
     topics = [source for topic, source in sources.items() if topic != TICK]
     if passing is None or len(own) != 1 or len(topics) != 1 or any(step.is_async for step in steps):

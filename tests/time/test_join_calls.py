@@ -1,0 +1,92 @@
+"""The calls of a join without a coroutine for each give what those of any task give."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import pipeline.process
+from orchestrator import App, ProcessorFailed
+from orchestrator.testing import Driver
+from pipeline.time import join_view
+
+MS = timedelta(milliseconds=1)
+record = st.tuples(
+    st.sampled_from(["orders", "shipments"]),
+    st.sampled_from(["a", "a", "b", None]),
+    st.integers(0, 5),  # later than the one before
+    st.sampled_from([0, 0, 0, 1, 4, 9]),  # and so late
+    st.sampled_from([1, 2, 3, 11, 12, None]),
+)
+
+
+def played(records: Any, kind: str, cuts: set[int], *, stops: bool) -> tuple[Any, ...]:
+    """All that an app does with the records: what is sent, kept, late, and where it stops."""
+    app = App("pairs")
+    orders = app.topic("orders", key=str, value=int)
+    shipments = app.topic("shipments", key=str, value=int)
+    out = app.topic("out", key=str, value=str)
+    late, dead = app.topic("late", key=str, value=int), app.topic("dead", key=str, value=int)
+    counts = app.table("counts", key=str, value=int, default=int, expire=40 * MS)
+    policy: Any = {KeyError: dead, ValueError: "stop" if stops else "skip"}
+
+    @app.join(
+        orders, shipments, counts, out, within=(2 * MS, 6 * MS), grace=3 * MS, kind=kind, on_late=late, on_error=policy
+    )
+    def match(order: Any, shipment: Any, counts: Any, out: Any) -> None:
+        known = order or shipment
+        if known.key is not None:
+            counts[known.key] += 1
+        out.send(known.key, f"{order and order.value} {shipment and shipment.value}")
+        values = {one.value for one in (order, shipment) if one is not None}
+        if values & {11, 12}:
+            raise (KeyError if 11 in values else ValueError)(sorted(values))
+
+    stopped: list[str] = []
+    parts: list[list[Any]] = [[]]
+    now_ms = 0
+    for number, (topic, key, after_ms, late_ms, value) in enumerate(records):
+        now_ms += after_ms
+        if number in cuts:
+            parts.append([])
+        parts[-1].append((topic, key, max(0, now_ms - late_ms), value))
+    topics = {"orders": orders, "shipments": shipments}
+    with Driver(app) as d:
+        for part in parts:
+            try:
+                with d.together():
+                    for topic, key, at, value in part:
+                        d.send(topics[topic], key, value, timestamp_ms=at)
+            except ProcessorFailed as error:
+                stopped.append(str(error))
+                break
+        tables = [dict(store.data) for stores in d._stores.values() for store in stores.values()]
+        sent = [(r.key, r.value, r.timestamp_ms, r.headers) for name in (out, late, dead) for r in d.records(name)]
+        return sent, tables, stopped, d.table(counts)
+
+
+SECOND_STOPS = [("orders", "a", 1, 0, 1), ("orders", "a", 1, 0, 12), ("shipments", "a", 1, 0, 2)]
+kinds = st.sampled_from(["inner", "left", "outer"])
+
+
+@settings(max_examples=200, deadline=None)
+@given(records=st.lists(record, max_size=25), kind=kinds, cuts=st.sets(st.integers(0, 25)), stops=st.booleans())
+@example(records=SECOND_STOPS, kind="inner", cuts=set(), stops=True)
+def test_they_give_what_the_calls_of_any_task_give(records: Any, kind: str, cuts: set[int], stops: bool) -> None:
+    fast = played(records, kind, cuts, stops=stops)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline.process, "window_calls", lambda *arguments: None)
+        assert fast == played(records, kind, cuts, stops=stops)
+
+
+@settings(max_examples=100, deadline=None)
+@given(records=st.lists(record, max_size=25), kind=kinds, cuts=st.sets(st.integers(0, 25)), most=st.integers(0, 2))
+def test_nothing_at_hand_is_as_all_at_hand(records: Any, kind: str, cuts: set[int], most: int) -> None:
+    expected = played(records, kind, cuts, stops=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(join_view, "_KNOWN_KEYS", most)
+        assert expected == played(records, kind, cuts, stops=False)
