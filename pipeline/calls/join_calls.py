@@ -37,6 +37,7 @@ class JoinCalls:
     ) -> None:
         self._step = step
         self._view = view
+        self._function = step.processor.function
         self._passing = passing
         self._effects = passing.effects
         self._of = {topic: (sources[topic], side) for topic, side in sides.items()}
@@ -74,6 +75,9 @@ class JoinCalls:
                     take(topic, raw)
                 except BaseException:
                     position.reached = before
+                    self._effects.end()
+                    self._effects.begin()
+                    self._effects.undo()  # what views have found at a later time
                     raise
                 task.finished = done = done + 1
                 if clock() >= until:
@@ -148,7 +152,7 @@ class JoinCalls:
         for sink in step.sinks:
             sink.timestamp_ms = at_ms
         try:
-            result = step.function(pair, *step.arguments)
+            result = self._function(*pair, *step.arguments)
             if result is not None:
                 refuse_awaitable(step.name, result)
             step.keep(item.stream_ms)

@@ -20,7 +20,7 @@ from pipeline.definitions.join import JoinDef
 from pipeline.errors import PipelineError
 from pipeline.records import OutputRecord, RawRecord
 from pipeline.tables.view import TableView
-from pipeline.time.join_view import LEFT, RIGHT, Entry, JoinView, Pair, pair_facts
+from pipeline.time.join_view import LEFT, RIGHT, JoinView, Pair, pair_facts
 from pipeline.time.position import BEFORE_DUE, Position
 from pipeline.time.tables import DueCall
 from pipeline.time.timed_view import TimedView
@@ -319,14 +319,14 @@ class Passing:
             if topic is not None:
                 self._leave(topic, raw)
             return
-        own: Entry = (raw.timestamp_ms, raw.offset)
+        own = (raw.timestamp_ms, raw.offset)
         for side in open_sides:
             view.keep(side, raw)
         for side in open_sides:
             for entry in view.matches(side, raw.key, raw.timestamp_ms):
-                if len(sides) == 2 and entry == own and side == RIGHT:
+                if len(sides) == 2 and entry[:2] == own and side == RIGHT:
                     continue  # a record of a self join has matched itself, as the left one
-                other = item.record if len(sides) == 2 and entry == own else view.record(1 - side, raw.key, entry)
+                other = item.record if len(sides) == 2 and entry[:2] == own else view.record(1 - side, raw.key, entry)
                 view.mark_matched(side, raw.key, own)
                 view.mark_matched(1 - side, raw.key, entry)
                 await self._match(step, item, _pair(side, item.record, other))

@@ -55,7 +55,7 @@ class DueIndex:
         while (key := self.lowest()) is not None:
             if self._is_there(key):
                 return key
-            self._drop()
+            self.drop()
         return None
 
     def lowest(self) -> bytes | None:
@@ -64,7 +64,8 @@ class DueIndex:
             self._load()
         return self._heap[0] if self._heap else None
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
+        """The lowest key has come up."""
         self._held.discard(heapq.heappop(self._heap))
 
     def _load(self) -> None:
@@ -116,7 +117,7 @@ class MovingIndex(DueIndex):
             elif lowest is None or (before is not None and lowest >= before):
                 return None
             else:
-                self._drop()
+                self.drop()
                 moved = self._moved(lowest)
                 if moved is not None:
                     heapq.heappush(later, (moved, lowest))

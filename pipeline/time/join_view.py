@@ -33,6 +33,7 @@ _ENDS = (b"d", b"e")
 _AFTER = {b"d": b"e", b"e": b"f", b"l": b"m", b"r": b"s"}
 _LENGTH_BYTES = 4
 _HEAD = 1 + TIME_BYTES + _LENGTH_BYTES  # of an entry, before the key
+_LENGTH = struct.Struct(">I").pack
 _PLACE = struct.Struct(">QQ")  # time and offset of a record, behind the key
 _BARE, _WITH_HEADERS = b"\x00", b"\x01"
 _KNOWN_KEYS = 30_000
@@ -40,7 +41,7 @@ _NONE: Final[Sequence[Any]] = ()
 _CODEC: Codec[bytes] = BytesCodec()
 
 Pair = tuple[Record[Any, Any] | None, Record[Any, Any] | None]
-Entry = tuple[int, int]  # time and offset of a record
+Entry = tuple[int, int, bytes]  # time and offset of a record, and where it lies
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +90,11 @@ class JoinView(TimedView[bytes, bytes]):
             {},
         )  # of keys with records that are not in the store yet
         self._waiting: dict[bytes, list[bytes]] = {}  # the same, after an undo
+        self._most_keys = _KNOWN_KEYS
         self._asks_until_ms = -1  # a key that is not in `_by_key` may have records in the store that are not over
         if any(True for _ in store.range(None, _AFTER[_RECORDS[RIGHT]])):
             self._ask_again()
+        self._heads = [(-1, b""), (-1, b"")]  # of each side the bucket that was met last, and what its keys begin with
         self._kept_from = list(_RECORDS)  # what lies before is forgotten
         self._ends = tuple(DueIndex(self.scan, self._is_alone, head, _AFTER[head]) for head in _ENDS)
 
@@ -122,29 +125,33 @@ class JoinView(TimedView[bytes, bytes]):
             return []
         ahead_ms, back_ms = timestamp_ms + self.sides[side].reach_ms, timestamp_ms - self.sides[other].reach_ms
         if len(found) > 1:
-            found = found[bisect_left(found, (back_ms, -1)) : bisect_left(found, (ahead_ms + 1, -1))]
+            found = found[bisect_left(found, (back_ms,)) : bisect_left(found, (ahead_ms + 1,))]
         return [one for one in found if back_ms <= one[0] <= ahead_ms and not self.is_over(other, one[0])]
 
     def keep(self, side: int, raw: RawRecord) -> None:
         """A record of a side is kept until it is over."""
-        key, known = raw.key or b"", self._by_key[side]
+        key, known, at_ms = raw.key or b"", self._by_key[side], raw.timestamp_ms
+        place = self._place_of(side, key, at_ms, raw.offset)
+        entry = at_ms, raw.offset, place
         own = known.get(key)
         if own is None:
-            own = known[key] = list(self._entries(side, key))
-        entry = raw.timestamp_ms, raw.offset
-        if own and entry < own[-1]:
-            insort(own, entry)
-        else:
+            known[key] = [*self._entries(side, key), entry]
+            known[key].sort()
+        elif not own or entry > own[-1]:
+            if own and self.is_over(side, own[0][0]):
+                del own[: bisect_left(own, (self.position.time_ms - self._lives_ms[side],))]
             own.append(entry)
+        else:
+            insort(own, entry)
         value = raw.value or b""
         kept = _WITH_HEADERS + msgspec.msgpack.encode((value, raw.headers)) if raw.headers else _BARE + value
-        self.layers.put_one(self._place_of(side, key, entry), kept, self.position.time_ms)
+        self.layers.put_one(place, kept, self.position.time_ms)
         if self.sides[side].announced_alone:
             index = self._index(side, key, entry)
             self.layers.put_one(index, b"", self.position.time_ms)
             self._ends[side].added(index)
 
-    def mark_matched(self, side: int, key: bytes, entry: Entry) -> None:
+    def mark_matched(self, side: int, key: bytes, entry: tuple[Any, ...]) -> None:
         """Notes that a record has matched: it is not announced alone."""
         if self.sides[side].announced_alone:
             index = self._index(side, key, entry)
@@ -153,19 +160,13 @@ class JoinView(TimedView[bytes, bytes]):
 
     def record(self, side: int, key: bytes, entry: Entry) -> Record[Any, Any]:
         """A record that is kept, decoded."""
-        (value, headers), of = self._kept_of(side, key, entry), self.sides[side]
-        return Record(
-            of.key_codec.decode(key),
-            of.value_codec.decode(value),
-            entry[0],
-            headers,
-            of.topic,
-            self.partition,
-            entry[1],
-        )
+        at_ms, offset, place = entry
+        (value, headers), of = self._kept_at(place), self.sides[side]
+        decoded = of.value_codec.decode(value)
+        return Record(of.key_codec.decode(key), decoded, at_ms, headers, of.topic, self.partition, offset)
 
-    def _kept_of(self, side: int, key: bytes, entry: Entry) -> tuple[bytes, Headers]:
-        raw = self._stored(self._place_of(side, key, entry))
+    def _kept_at(self, place: bytes) -> tuple[bytes, Headers]:
+        raw = self._stored(place)
         assert raw is not None
         return (raw[1:], ()) if raw[:1] == _BARE else msgspec.msgpack.decode(raw[1:], type=tuple[bytes, Headers])
 
@@ -183,26 +184,43 @@ class JoinView(TimedView[bytes, bytes]):
         for bucket in range(first, first + self._lives_ms[side] // self._bucket_ms + 2):
             head = self._head(side, bucket, key)
             for k, _ in self.stored_under(head, self._waiting.get(head, ())):
-                yield _PLACE.unpack_from(k, len(head))
+                at_ms, offset = _PLACE.unpack_from(k, len(head))
+                yield at_ms, offset, k
 
     def _head(self, side: int, bucket: int, key: bytes) -> bytes:
         """What the records of a side, a bucket and a key begin with."""
-        return _RECORDS[side] + time_bytes(bucket) + len(key).to_bytes(_LENGTH_BYTES, "big") + key
+        last, before = self._heads[side]
+        if bucket != last:
+            before = _RECORDS[side] + time_bytes(bucket)
+            self._heads[side] = bucket, before
+        return before + _LENGTH(len(key)) + key
 
-    def _place_of(self, side: int, key: bytes, entry: Entry) -> bytes:
+    def _place_of(self, side: int, key: bytes, at_ms: int, offset: int) -> bytes:
         """Where a record lies."""
-        return self._head(side, (entry[0] + self._lives_ms[side]) // self._bucket_ms, key) + _PLACE.pack(*entry)
+        bucket = (at_ms + self._lives_ms[side]) // self._bucket_ms
+        return self._head(side, bucket, key) + _PLACE.pack(at_ms, offset)
 
     def mark_applied(self) -> None:
         self.layers.forget_deleted()
         super().mark_applied()
-        if sum(map(len, self._by_key)) > _KNOWN_KEYS:
+        if sum(map(len, self._by_key)) > self._most_keys:
+            self._drop_known()
+
+    def _drop_known(self) -> None:
+        """First keys whose records are all over, of which there is nothing to know; if that is too little, all that lie in the
+        store."""
+        for side, known in enumerate(self._by_key):
+            for key in [key for key, found in known.items() if not found or self.is_over(side, found[-1][0])]:
+                del known[key]
+        left = sum(map(len, self._by_key))
+        if left > _KNOWN_KEYS:
             self._waiting = self.waiting_by_head(b"lr", _PLACE.size)
-            for side in _SIDES:
+            for side, known in enumerate(self._by_key):
                 keys = {head[_HEAD:] for head in self._waiting if head[:1] == _RECORDS[side]}
-                for key in self._by_key[side].keys() - keys:
-                    del self._by_key[side][key]
+                for key in known.keys() - keys:
+                    del known[key]
             self._ask_again()
+        self._most_keys = max(_KNOWN_KEYS, 2 * left)
 
     # what ends
 
@@ -230,10 +248,11 @@ class JoinView(TimedView[bytes, bytes]):
         assert first is not None
         place, index, side = first
         key, offset = _key_of(index)
-        entry = (read_time(index) - self._lives_ms[side], offset)
-        record = self.record(side, key, entry)
+        at_ms = read_time(index) - self._lives_ms[side]
+        place_of = self._place_of(side, key, at_ms, offset)
+        record = self.record(side, key, (at_ms, offset, place_of))
         pair: Pair = (record, None) if side == LEFT else (None, record)
-        return DueCall(place, pair, record.timestamp_ms, key, self._kept_of(side, key, entry)[0])
+        return DueCall(place, pair, record.timestamp_ms, key, self._kept_at(place_of)[0])
 
     def due_facts(self, due: DueCall) -> Mapping[str, object]:
         return pair_facts(due.argument)
@@ -254,22 +273,11 @@ class JoinView(TimedView[bytes, bytes]):
             found = list(islice(self.scan(self._kept_from[side], stop), most))
             for entry in found:
                 self.layers.remember(entry, None)
-                self._forget_known(side, entry)
             leaves = len(found) == most
             self.leaves_expired |= leaves
             self._kept_from[side] = found[-1] + b"\x00" if leaves else stop
 
-    def _forget_known(self, side: int, entry: bytes) -> None:
-        end = len(entry) - _PLACE.size
-        key = entry[_HEAD:end]
-        known = self._by_key[side].get(key)
-        if known is not None:
-            if (of_entry := _PLACE.unpack_from(entry, end)) in known:
-                known.remove(of_entry)
-            if not known and self.position.time_ms > self._asks_until_ms:
-                del self._by_key[side][key]
-
-    def _index(self, side: int, key: bytes, entry: Entry) -> bytes:
+    def _index(self, side: int, key: bytes, entry: tuple[Any, ...]) -> bytes:
         return _ENDS[side] + time_bytes(entry[0] + self._lives_ms[side]) + _ordered(key) + time_bytes(entry[1])
 
     def _place(self, index: bytes) -> Place:

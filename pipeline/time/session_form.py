@@ -90,6 +90,10 @@ def entry_of_begun(index: bytes) -> bytes:
     return head_of(index[_BEGUN_HEAD:]) + index[1:_BEGUN_HEAD]
 
 
+def begun_of_entry(entry: bytes) -> bytes:
+    return BEGUN + entry[-ID_BYTES:] + key_of(entry)
+
+
 def closed_of(data: bytes, end_ms: int) -> bytes:
     """Where it stands in the index of the closed ones."""
     return CLOSED + time_bytes(end_ms) + data

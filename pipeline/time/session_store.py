@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterator
-from itertools import count
 from typing import TypeVar
 
 from pipeline.tables.table import StoreView, TableSpec
@@ -24,6 +23,7 @@ from pipeline.time.windows import Session, Window
 K = TypeVar("K")
 V = TypeVar("V")
 _KNOWN_KEYS = 30_000
+_HEAD = 1 + TIME_BYTES
 
 
 class StoredSessions(TimedView[tuple[int, K], V]):
@@ -68,7 +68,13 @@ class StoredSessions(TimedView[tuple[int, K], V]):
             -1 if is_empty else LAST_MS
         )  # a key that is not in `_by_key` may have sessions in the store
         self._closing = MovingIndex(self.scan, self._closes_at, form.BEGUN, form.AFTER_BEGUN)
-        self._old = MovingIndex(self.scan, self._ends_at, form.BEGUN, form.AFTER_BEGUN)
+        self._old = DueIndex(self.scan, self.is_stored, form.BEGUN, form.AFTER_BEGUN)
+        self._bucket_ms = self._expires_after_ms // 16 + 1
+        self._ending: dict[int, list[bytes]] = {}  # sessions by the bucket in which they were seen to end
+        self._next_ones: list[
+            tuple[int, bytes]
+        ] = []  # those of the bucket that expires now, by when they ended, the last first
+        self._expired: list[bytes] = []  # to be forgotten
         self._old_closed = DueIndex(self.scan, self.is_stored, form.CLOSED, form.AFTER_CLOSED)
 
     def indexes(self) -> tuple[DueIndex, ...]:
@@ -109,6 +115,8 @@ class StoredSessions(TimedView[tuple[int, K], V]):
 
     def undone(self) -> None:
         super().undone()
+        for waiting in (self._ending, self._next_ones, self._expired):
+            waiting.clear()
         self._by_key.clear()
         self._waiting = self.waiting_by_head(form.SESSION, form.ID_BYTES)
         self._ask_again()
@@ -167,33 +175,56 @@ class StoredSessions(TimedView[tuple[int, K], V]):
             self._old_closed.added(closed)
 
     def forget_expired(self) -> None:
+        """Sessions wait by the bucket in which they were last seen to end, and are looked at when it begins to expire: those that
+        have grown since wait for another one. A look costs the same however many wait."""
         before_ms = self.position.settled[0] - self._expires_after_ms
+        if before_ms > 0:
+            self._look(before_ms)
         most = self.most_forgotten()
-        for number in count():
-            found = self._next_expired(before_ms)
-            if found is None:
-                return
-            if number == most:
-                self.leaves_expired = True
-                return
-            index, entry = found
-            self._note(entry, None)
-            self.layers.remember(index, None)
-            self.layers.remember(entry, None)
+        chosen = self._expired if most is None else self._expired[:most]
+        for entry in chosen:
+            raw = super()._stored(entry)
+            if raw is not None and read_time(raw, 0) < before_ms:
+                self._forget_one(entry, raw)
+        del self._expired[: len(chosen)]
+        self.leaves_expired = bool(self._expired)
 
-    def _next_expired(self, before_ms: int) -> tuple[bytes, bytes] | None:
-        """The index and the entry of a session that ended before a time."""
-        if before_ms <= 0:
-            return None
-        begun = self._old.first(form.BEGUN + time_bytes(before_ms))
-        if begun is not None:
-            return begun, form.entry_of_begun(begun)
-        closed = self._old_closed.first()
-        if closed is None or read_time(closed) >= before_ms:
-            return None
-        of_entry = super()._stored(closed)
-        assert of_entry is not None
-        return closed, form.entry_of_closed(closed, of_entry)
+    def _look(self, before_ms: int) -> None:
+        """Finds what ended before a time."""
+        before = time_bytes(before_ms)
+        found: list[bytes] = []
+        while (index := self._old.lowest()) is not None and index[1:_HEAD] < before:
+            self._old.drop()
+            found.append(form.entry_of_begun(index))
+        while (closed := self._old_closed.lowest()) is not None and closed[1:_HEAD] < before:
+            self._old_closed.drop()
+            if (of_entry := super()._stored(closed)) is not None:
+                self._expired.append(form.entry_of_closed(closed, of_entry))
+        last, ending, next_ones = before_ms // self._bucket_ms, self._ending, self._next_ones
+        for bucket in sorted(one for one in ending if one <= last):
+            found += ending.pop(bucket)
+        while next_ones and next_ones[-1][0] < before_ms:
+            found.append(next_ones.pop()[1])
+        stored, waits = super()._stored, len(next_ones)
+        for entry in found:
+            raw = stored(entry)
+            if raw is None:
+                continue
+            end_ms = read_time(raw, 0)
+            if end_ms < before_ms:
+                self._expired.append(entry)
+            elif (bucket := end_ms // self._bucket_ms) <= last:
+                next_ones.append((end_ms, entry))
+            else:
+                ending.setdefault(bucket, []).append(entry)
+        if len(next_ones) > waits:
+            next_ones.sort(reverse=True)
+
+    def _forget_one(self, entry: bytes, raw: bytes) -> None:
+        begun, closed = form.begun_of_entry(entry), form.closed_of(form.key_of(entry), read_time(raw, 0))
+        self._note(entry, None)
+        self.layers.remember(entry, None)
+        self.layers.remember(closed if self._outlasts and super()._stored(begun) is None else begun, None)
 
     def _closes(self, index: bytes) -> Place:
         raw = super()._stored(form.entry_of_begun(index))

@@ -14,7 +14,7 @@ from functools import lru_cache
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
-_CACHED_KEYS = 1 << 14  # the hash is a Python loop, some microseconds; hot keys should not pay it
+_CACHED_KEYS = 1 << 15  # the hash is a Python loop, some microseconds; hot keys should not pay it
 
 
 def murmur2(data: bytes) -> int:
