@@ -110,7 +110,7 @@ class Client:
             if lease is None:
                 raise ConnectionEnded("it never had one")
             if not lease.address:  # of a backfill, which answers no requests
-                raise ConnectionEnded("its lease was taken by what listens nowhere")
+                raise ConnectionEnded("a backfill, or another command that answers no requests, had its lease last")
             self._connection = await connect(lease.address, self._credentials())
         return await ask_over(self._connection, request)
 
