@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from orchestrator.errors import RefusedBySafety, TimedOut
@@ -21,6 +22,7 @@ from workers.commands.scale_up import _ask_fleet
 from workers.fleet.fleet import GRANTED, REQUEST, Fleet, ProcessHandle
 from workers.fleet.named import NamedInstance
 from workers.fleet.presence import FLEET, NAMED, started, this_process
+from workers.log.patient_log import PatientLog
 from workers.spec import InstanceSpec
 
 pytestmark = pytest.mark.processes
@@ -55,8 +57,8 @@ class Life:
         self.log = log
         self.host = QuietHost()
         self.said: list[str] = []
-        spec = InstanceSpec("none:app", "app", "", f"sqlite:{self.path}", str(folder / "state"))
-        self.fleet = Fleet(self.host, log, spec, self.said.append)
+        self.spec = InstanceSpec("none:app", "app", "", f"sqlite:{self.path}", str(folder / "state"))
+        self.fleet = Fleet(self.host, log, self.spec, self.said.append)
         self.running: asyncio.Task[int] | None = None
 
     async def run(self, count: int) -> None:
@@ -219,3 +221,27 @@ async def test_of_two_that_take_a_name_at_one_moment_the_log_takes_one(tmp_path:
         other.kill()
         await other.wait()
         await log.close()
+
+
+@pytest.mark.parametrize("kind", ["fleet", "named"])
+async def test_a_log_that_is_away_does_not_hold_up_an_orderly_end(kind: str, tmp_path: Path) -> None:
+    """Whoever asked it to stop is waiting; the note that stays is of a process that is gone."""
+    async with life_in(tmp_path) as life:
+        patient = PatientLog(life.log, 3_600.0, time.monotonic)
+        if kind == "fleet":
+            life.fleet = Fleet(life.host, patient, life.spec, life.said.append)
+            await life.run(1)
+        else:
+            spec = msgspec.structs.replace(life.spec, instance="a")
+            life.fleet = NamedInstance(life.host, patient, spec, life.said.append, _nowhere_else)
+            await life.fleet.announce()
+            life.running = asyncio.create_task(life.fleet.run(1))
+            await life.until("it is there", lambda: life.host.started == ["a"])
+        with closing(sqlite3.connect(life.path, isolation_level=None)) as other:
+            other.execute("begin exclusive")
+            assert await life.end() == 0
+        assert life.notes() if kind == "fleet" else True
+
+
+async def _nowhere_else(name: str) -> str | None:
+    return None

@@ -36,7 +36,7 @@ REQUEST, GRANTED = "wish-", "granted-"  # as they are stored
 TAKEN = "taken_by"  # in a request: the fleet that grants it
 WITHDRAWN = json.dumps({"add": 0, TAKEN: ""}).encode()
 LOOK_S, RESTART_S, RESTART_MAX_S = 0.25, 0.5, 10.0
-SHUT_DOWN_S, LEAVE_S = 20.0, 600.0
+SHUT_DOWN_S, LEAVE_S, FORGET_S = 20.0, 600.0, 3.0
 
 
 class Handle(Protocol):
@@ -227,10 +227,16 @@ class Fleet:
             self.stop()
 
     async def _forget(self) -> None:
+        """A note that stays does no harm: its reader looks whether the process lives. So a log that is away is not waited
+        for."""
         try:
-            await self._log.put_metadata(self._base.application, FLEET, "fleet", None)
-        except StateError as error:  # the log may be what failed; its reader looks whether the process lives
-            log.info("the fleet's note stays: %s", error)
+            async with asyncio.timeout(FORGET_S):
+                await self._remove_note()
+        except (StateError, TimeoutError) as error:
+            log.info("the note of %s stays: %s", self._base.application, error or "the log is away")
+
+    async def _remove_note(self) -> None:
+        await self._log.put_metadata(self._base.application, FLEET, "fleet", None)
 
     def instances(self) -> list[str]:
         return [name for name, slot in self._slots.items() if not slot.stopped]

@@ -8,20 +8,17 @@ again. Everything else is as with a fleet of one.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from orchestrator.clocks import wall_ms
 from orchestrator.errors import RefusedBySafety
-from state.errors import StateError
 from state.log.group_store import GroupStore
 from workers.fleet.fleet import Fleet, Host
 from workers.fleet.presence import NAMED, fleet_of, hold, is_here, is_running, this_process
 from workers.spec import InstanceSpec
 
-log = logging.getLogger("orchestrator.named")
 FRESH_MS = 10_000  # a note from elsewhere that is younger may be of one that has not joined yet
 LOCK = "instance.lock"
 Elsewhere = Callable[[str], Awaitable[str | None]]
@@ -82,9 +79,6 @@ class NamedInstance(Fleet):
     async def _keep_up(self) -> None:
         """It is never asked for more instances."""
 
-    async def _forget(self) -> None:
+    async def _remove_note(self) -> None:
         """Frees the name, unless another process has taken it."""
-        try:
-            await self._log.replace_metadata(self._base.application, NAMED, self._name, self._note, None)
-        except StateError as error:  # the log may be what failed; the next one looks whether the process lives
-            log.info("the note of %s stays: %s", self._name, error)
+        await self._log.replace_metadata(self._base.application, NAMED, self._name, self._note, None)
