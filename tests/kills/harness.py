@@ -172,6 +172,12 @@ class Bank:
         assert await asyncio.to_thread(process.wait, DEADLINE_S) == 0
         return (self.folder / f"{words[0]}.log").read_text().rpartition("generation")[2]
 
+    async def shows(self, text: str, *words: str) -> None:
+        """Wait until a command prints this."""
+        deadline = time.monotonic() + DEADLINE_S
+        while text not in (found := await self.told(*words)):
+            assert time.monotonic() < deadline, found
+
     async def holder(self) -> str:
         """The instance that hosts the coordinator."""
         assert self.log is not None

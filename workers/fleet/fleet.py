@@ -35,8 +35,7 @@ log = logging.getLogger("orchestrator.fleet")
 REQUEST, GRANTED = "wish-", "granted-"  # as they are stored
 TAKEN = "taken_by"  # in a request: the fleet that grants it
 WITHDRAWN = json.dumps({"add": 0, TAKEN: ""}).encode()
-LOOK_S, RESTART_S, RESTART_MAX_S = 0.25, 0.5, 10.0
-SHUT_DOWN_S, LEAVE_S, FORGET_S = 20.0, 600.0, 3.0
+LOOK_S, RESTART_S, RESTART_MAX_S, SHUT_DOWN_S, LEAVE_S, FORGET_S = 0.25, 0.5, 10.0, 20.0, 600.0, 3.0
 
 
 class Handle(Protocol):
@@ -227,8 +226,7 @@ class Fleet:
             self.stop()
 
     async def _forget(self) -> None:
-        """A note that stays does no harm: its reader looks whether the process lives. So a log that is away is not waited
-        for."""
+        """A log that is away is not waited for: who reads a note that stays looks whether its process lives."""
         try:
             async with asyncio.timeout(FORGET_S):
                 await self._remove_note()
