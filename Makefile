@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-kafka chaos test-long check docs kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time bench-guard bench-idle simulate simulate-process clean
+.PHONY: setup demo test test-kafka chaos test-long check docs kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time bench-expiry bench-guard bench-idle simulate simulate-process clean
 
 setup: $(READY)
 
@@ -87,6 +87,10 @@ bench-stream: $(READY)
 # Windows, sessions and joins of streams, beside a plain count.
 bench-time: $(READY)
 	$(BIN)/python -m benchmarks.time
+
+# Ten million windows that expire at once, a million timers that are pending, windows that close. Some minutes.
+bench-expiry: $(READY)
+	$(BIN)/python -m benchmarks.expiry
 
 # Whether a record costs a fifth more than it did, in about a minute.
 bench-guard: $(READY)

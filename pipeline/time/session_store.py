@@ -83,8 +83,8 @@ class StoredSessions(TimedView[tuple[int, K], V]):
     # of a key
 
     def is_open(self, end_ms: int) -> bool:
-        at_ms = end_ms + self._closes_after_ms
-        return self.position.reached[0] < at_ms or not self.position.has_passed(at_ms, self.order)
+        at_ms, position = end_ms + self._closes_after_ms, self.position
+        return position.reached[0] < at_ms or not position.has_passed(at_ms, self.order)
 
     def _is_forgotten(self, end_ms: int) -> bool:
         return self.position.has_passed(end_ms + self._expires_after_ms, self.order)
@@ -205,9 +205,9 @@ class StoredSessions(TimedView[tuple[int, K], V]):
             found += ending.pop(bucket)
         while next_ones and next_ones[-1][0] < before_ms:
             found.append(next_ones.pop()[1])
-        stored, waits = super()._stored, len(next_ones)
+        stored, known, waits = super()._stored, self._known, len(next_ones)
         for entry in found:
-            raw = stored(entry)
+            raw = known.get(entry) or stored(entry)
             if raw is None:
                 continue
             end_ms = read_time(raw, 0)

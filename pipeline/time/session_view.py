@@ -22,9 +22,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 _MISSING: Final[Any] = object()
 
-Met = tuple[
-    tuple[Bounds, ...], bytes | None
-]  # of a key and time: the sessions that are one with it, their value together
+Met = tuple[list[Bounds], bytes | None]  # of a key and time: the sessions that are one with it, their value together
 
 
 class SessionsView(StoredSessions[K, V], ByUserKey):
@@ -100,15 +98,17 @@ class SessionsView(StoredSessions[K, V], ByUserKey):
         if met is None:
             at_ms, data = self._parts(k)
             near = self._near(data, at_ms)
-            sessions = [one for one in near if self.is_open(one[0])]
+            sessions = [one for one in near if self.is_open(one[0])] if near else near
             if not sessions and not self.is_open(at_ms):  # nothing can be written there: what is retained is shown
                 sessions = [one for one in near if not self._is_forgotten(one[0])][-1:]
-            met = self._met[k] = tuple(sessions), self._value_of(sessions) if sessions else None
+            met = self._met[k] = sessions, self._value_of(sessions) if sessions else None
         return met
 
     def _value_of(self, sessions: list[Bounds]) -> bytes | None:
         if len(sessions) == 1:
-            raw = super()._stored(sessions[0][3])
+            raw = self._known.get(sessions[0][3])
+            if raw is None:
+                raw = super()._stored(sessions[0][3])
             return None if raw is None else raw[TIME_BYTES:]
         raws = [super(SessionsView, self)._stored(entry) for *_, entry in sessions]
         values = [raw[TIME_BYTES:] for raw in raws if raw is not None]

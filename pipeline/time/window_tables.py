@@ -65,7 +65,13 @@ class OneWindow(WindowTable[K, V]):
             else:
                 data = view._read(k)
         if data is not None:
-            return view._hand_out(k, data)
+            try:
+                value = view._decode(data)
+            except CodecError:
+                return view._hand_out(k, data)  # which says of which table
+            if type(value) not in IMMUTABLE:
+                view._live[k] = value
+            return value  # type: ignore[no-any-return]
         if view.spec.default is None:
             raise KeyError(key)
         return view._default((self._start_ms, key), k)

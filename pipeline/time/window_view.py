@@ -186,26 +186,27 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
         set_, known = self._set, self._known
         if len(set_) != len(self._live) or self._defaults or not self._is_direct:
             return False
-        changed: list[tuple[bytes, bytes]] = []
+        changed: dict[bytes, bytes | None] = {}
         for k, data in set_.items():
             if data is None:
                 return False
             stored = known.get(k, _MISSING)
             if data != (self._stored(k) if stored is _MISSING else stored):
-                changed.append((k, data))
-        for k, data in changed:
-            self.layers.put_one(k, data, timestamp_ms)
-            if k > self._last_written:
-                self._last_written = k
-            if self._announces:
-                self._closing.added(k)
+                changed[k] = data
+        if changed:
+            self.layers.put(changed, timestamp_ms)
+            self._note_written(changed)
         self._live.clear()
         set_.clear()
         return True
 
     def apply(self, changes: dict[bytes, bytes | None], timestamp_ms: int) -> None:
         super().apply(changes, timestamp_ms)
-        self._last_written = max(self._last_written, *changes) if changes else self._last_written
+        if changes:
+            self._note_written(changes)
+
+    def _note_written(self, changes: dict[bytes, bytes | None]) -> None:
+        self._last_written = max(self._last_written, *changes)
         if self._announces:
             for key, value in changes.items():
                 if value is not None:
