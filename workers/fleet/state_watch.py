@@ -27,10 +27,12 @@ class StateWatch:
     def deleted(self, instances: Iterable[str]) -> list[Path]:
         """The folders that were deleted or replaced since the last look, once two looks agree; they are made again. Raises
         DirectoryUnusable where they cannot be."""
-        for path in (self._root / name for name in instances):
-            if path not in self._held:
-                with suppress(DirectoryUnusable):  # the instance has not made it yet
-                    self._held[path] = HeldFolder(path)
+        wanted = {self._root, *(self._root / name for name in instances)}
+        for path in self._held.keys() - wanted:  # of an instance that has left
+            self._held.pop(path).close()
+        for path in wanted - self._held.keys():
+            with suppress(DirectoryUnusable):  # the instance has not made it yet
+                self._held[path] = HeldFolder(path)
         found = sorted(path for path, held in self._held.items() if held.is_gone())
         before, self._before = self._before, found
         if not found or found != before:
