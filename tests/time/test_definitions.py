@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from orchestrator import App, Hopping, PipelineError, Session, Tumbling
@@ -169,6 +170,22 @@ def test_a_change_of_windows_is_refused() -> None:
     with pytest.raises(PipelineError, match="stored as table, not as tumbling"):
         app_of(Tumbling(hours=1)).check_schema(described(None))
     app_of(Tumbling(hours=1)).check_schema(kept)
+
+
+@pytest.mark.parametrize("kind", ["session", "join"])
+def test_entries_that_lie_in_an_older_way_are_refused(kind: str) -> None:
+    app = app_of(Session(gap=HOUR, merge=int.__add__))
+    if kind == "join":
+        app = App("bank")
+        left, right = (app.topic(name, key=str, value=int) for name in ("left", "right"))
+        app.join(left, right, within=HOUR)(lambda left, right: None)
+    kept = msgspec.json.decode(msgspec.json.encode(app.describe()))
+    app.check_schema(kept)
+    older = [table["form"] for table in kept["tables"].values() if table.get("form", {}).get("kind") == kind]
+    for form in older:
+        assert form.pop("stored") == 2
+    with pytest.raises(PipelineError, match=rf"it is stored as {kind} .*, not as {kind} .*stored 2"):
+        app.check_schema(kept)
 
 
 def app_of(window: Any) -> App:
