@@ -40,7 +40,6 @@ LOG_PARTS = (
         "listener",
         "log",
         "metrics",
-        "named",
         "records",
         "run",
         "scale_up",

@@ -409,7 +409,10 @@ async def test_history_without_its_columns(place: Place) -> None:
 async def test_history_that_its_type_cannot_read_is_named(place: Place) -> None:
     rows = [{"key": "a", "value": '{"id": "no number"}', "timestamp_ms": 1}]
     pq.write_table(pa.Table.from_pylist(rows), place.folder / "bad.parquet")
-    with pytest.raises(BadHistory, match=r"bad.parquet, row 1: .*cannot be read as Order.*correct the file$"):
+    with pytest.raises(
+        BadHistory,
+        match=r"bad.parquet, row 1: .*cannot be read as Order.*correct the file, or set such rows aside with --bad-records DIR$",
+    ):
         await place.backfill(history={"orders": [str(place.folder / "bad.parquet")]})
     assert place.nothing_left()
 

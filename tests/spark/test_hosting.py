@@ -28,6 +28,7 @@ from pipeline.values.partitioner import partition_of
 from state.log.protocol import GroupLog, NewRecord, Partition
 from state.log.sqlite import open_sqlite
 from tests.kills.receipts import Payment, app, payments
+from workers.commands.cluster import Cluster
 from workers.commands.consume import read_all
 from workers.fleet.fleet import GRANTED, REQUEST, Fleet
 from workers.fleet.presence import FLEET
@@ -265,4 +266,4 @@ def test_a_signal_goes_to_the_instance_and_to_no_stranger_with_its_number(tmp_pa
 def test_a_file_is_no_log_for_other_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = InstanceSpec("a:app", "a", "", f"sqlite:{tmp_path / 'log.db'}", str(tmp_path))
     with pytest.raises(WrongUse, match="name a Kafka log"):
-        run_fleet(spec, 2, "spark://elsewhere:7077")
+        run_fleet(spec, 2, Cluster("spark://elsewhere:7077"))
