@@ -41,6 +41,7 @@ from workers.connection.contact import Contact
 from workers.connection.uplink import LoopUplink
 from workers.fleet.fleet import LEAVE_S, Fleet
 from workers.instance import instance
+from workers.instance.candidate import Candidate
 from workers.instance.instance import Instance
 from workers.instance.ledger import LogLedger
 from workers.log import patient_log
@@ -496,6 +497,11 @@ def a_later_halt_forgets_a_skip(stack: ExitStack) -> None:
     _patch(stack, halts, "_not_committed", nothing)
 
 
+def a_cancelled_candidate_looks_on(stack: ExitStack) -> None:
+    """Where the coordinator's loops fail as the candidate is cancelled, it is a candidate for ever."""
+    _patch(stack, Candidate, "_end_if_cancelled", staticmethod(lambda: None))
+
+
 # ---- calls at once, and again
 
 
@@ -875,6 +881,7 @@ def a_refused_request_ends_no_term(stack: ExitStack) -> None:
 
 # Rules that few lives need: the mended plan (`mended/NAME.json`) that breaks without them.
 OF_MENDED: dict[str, Mutation] = {
+    "cancelled_with_its_loops": a_cancelled_candidate_looks_on,
     "grown_while_it_started": a_topic_that_grew_meanwhile_is_refused,
     "nobody_is_left_to_leave_to": a_fleet_leaves_to_those_who_are_gone,
     "forgotten_skip": a_later_halt_forgets_a_skip,

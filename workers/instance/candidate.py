@@ -86,14 +86,21 @@ class Candidate:
                 self._listener.close()  # it is not looked at meanwhile, and its listener ends those that are silent for long
                 reason = str(errors.exceptions[0])
                 if reason != reported:  # looks follow each other several times a second
-                    gone = isinstance(
-                        errors.exceptions[0], LogReplaced
-                    )  # what ends the workers, and with them the instance
+                    gone = isinstance(errors.exceptions[0], LogReplaced)  # the workers end, and with them the instance
                     log.log(logging.INFO if gone else logging.WARNING, "no coordinator from here for now: %s", reason)
                 reported = reason
             except* Exception:
                 log.exception("an internal error ended the coordinator here; a candidate takes over")
+            self._end_if_cancelled()
             await asyncio.sleep(LOOK_S)
+
+    @staticmethod
+    def _end_if_cancelled() -> None:
+        """A task group whose loops fail in the moment in which it is cancelled raises their errors instead (Python before
+        3.13): an instance that is to end would be a candidate for ever. Raises CancelledError."""
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError
 
     async def _give_back(self, lease: Lease) -> None:
         """After the coordinator's last write: the log's writes are made one after the other. A log that is away is not
