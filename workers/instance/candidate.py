@@ -61,9 +61,15 @@ class Candidate:
         self._listener = ListenerWatch()  # of the coordinator
         self._note = note  # writes a line into the journal of the instance
         self._measures = measures or Measures(OF_INSTANCE)
+        self._is_over = False
+
+    def over(self) -> None:
+        """It is cancelled next. A task group whose loops fail in that moment raises their errors in place of the cancellation
+        (Python before 3.13): it would go on looking for ever."""
+        self._is_over = True
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until it is over and cancelled."""
         try:
             await self._look_for_ever()
         finally:
@@ -91,16 +97,9 @@ class Candidate:
                 reported = reason
             except* Exception:
                 log.exception("an internal error ended the coordinator here; a candidate takes over")
-            self._end_if_cancelled()
+            if self._is_over:
+                return
             await asyncio.sleep(LOOK_S)
-
-    @staticmethod
-    def _end_if_cancelled() -> None:
-        """A task group whose loops fail in the moment in which it is cancelled raises their errors instead (Python before
-        3.13): an instance that is to end would be a candidate for ever. Raises CancelledError."""
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise asyncio.CancelledError
 
     async def _give_back(self, lease: Lease) -> None:
         """After the coordinator's last write: the log's writes are made one after the other. A log that is away is not

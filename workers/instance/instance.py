@@ -112,6 +112,7 @@ class Instance:
         finally:
             watching.cancel()
             if coordinating is not None:
+                candidate.over()
                 coordinating.cancel()
                 await asyncio.gather(coordinating, return_exceptions=True)
             await sent.close()
