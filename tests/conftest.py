@@ -1,10 +1,11 @@
-"""What all tests share: the switch that rewrites scenario files (never in CI)."""
+"""What all tests share: the switch that rewrites scenario files (never in CI), a console, a Spark session."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,3 +30,18 @@ def console(tmp_path: Path) -> Iterator[Console]:
     found = Console(tmp_path / "place").bank()
     yield found
     found.close()
+
+
+SPARK = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """One Spark session for the whole run: it takes seconds to start. Tests that need it are marked `spark`."""
+    from pipeline.spark.session import spark_session, stop
+    from workers.commands.cluster import Cluster
+
+    session = spark_session("tests", Cluster("local[8,4]"), settings=SPARK)
+    yield session
+    stop(session)
+    stop(session)  # it was stopped by its owner: nothing happens

@@ -144,7 +144,8 @@ def is_gone(session: Any) -> bool:
     from py4j.protocol import Py4JError
 
     try:
-        return bool(session.sparkContext._jsc.sc().isStopped())
+        context = session.sparkContext._jsc
+        return context is None or bool(context.sc().isStopped())  # None: its owner has stopped it
     except (Py4JError, OSError):
         return True
 
@@ -153,10 +154,10 @@ def stop(session: Any) -> None:
     """Stop Spark and remove its folder, unless an error has named the log in it."""
     if not is_gone(session):
         session.stop()
-    scratch = _SCRATCH.pop(session)
-    if session in _NAMED:
+    scratch = _SCRATCH.pop(session, None)
+    if scratch is not None and session in _NAMED:
         scratch.keep()
-    else:
+    elif scratch is not None:
         scratch.remove()
 
 

@@ -19,14 +19,13 @@ from state import snapshot
 from state.log.protocol import NewRecord, Partition, TopicSpec
 from tests.kafka.place import Place
 from tests.spark import sample
-from tests.spark.conftest import spark  # noqa: F401
 from tests.spark.test_backfill import in_log, write
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 APP = "tests.spark.sample:app"
 
 
-async def test_history_from_a_topic_and_everything_after_it(place: Place, tmp_path: Path, spark: Any) -> None:  # noqa: F811
+async def test_history_from_a_topic_and_everything_after_it(place: Place, tmp_path: Path, spark: Any) -> None:
     now = int(time.time() * 1000)  # a broker deletes what is older than its retention
     log = await place.open()
     await log.create_topic(TopicSpec("old", 3))

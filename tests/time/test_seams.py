@@ -13,7 +13,6 @@ import pytest
 
 from pipeline.spark.backfill import backfill
 from tests.cli.console import Console
-from tests.spark.conftest import spark  # noqa: F401
 from tests.time import watch
 from tests.time.test_live import FAST, driver_answer, history, live_answer, produce
 
@@ -46,13 +45,13 @@ def seam(folder: Path, seed: int, session: Any) -> None:
         console.close()
 
 
-def test_a_seam(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_seam(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     seam(tmp_path, 1, spark)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(2, 21))
-def test_seams(seed: int, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_seams(seed: int, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     seam(tmp_path, seed, spark)
