@@ -146,10 +146,12 @@ class Life:
             self.breaks(f"{wrong} (a commit of {process.name})")
 
     def answered(self, process: Process, name: str, who: str, error: Exception) -> None:
-        """Judges who goes on after a fence (at once) or after the end of a term (with what was under way)."""
+        """Judges who goes on after a fence (at once) or after the end of a term (with what was under way, while the process was
+        not stopped)."""
         if isinstance(error, Fenced | LeaseLost):
             first = self._refusals.setdefault((process.name, who), self.loop.time())
-            if self.loop.time() - first > (0.0 if name == "commit" else GOES_ON_S):
+            begun, limit_s = (first, 0.0) if name == "commit" else (max(first, process.since), GOES_ON_S)
+            if self.loop.time() - begun > limit_s:
                 self.breaks(f"fence: {process.name} goes on with {name} as {who} after {error}")
 
     def not_committed(self, process: Process, parts: Any, error: Exception | None) -> None:
