@@ -1,7 +1,7 @@
 """Folders for the time of one job, which no later job finds: also not after a kill.
 
-One rule: the process that made a folder holds its lock (flock) until it removes it; a folder whose lock is free is nobody's,
-and the next job removes it. A folder without a lock file is not one of these, and stays. POSIX only.
+One rule: the process that made a folder holds its lock (flock) until it removes it; a folder whose lock is free has no process
+any more, and the next job removes it. A folder without a lock file is not one of these, and stays. POSIX only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Jobs of Spark beside an event loop: started in a thread, cancelled with their caller, and told of while they run.
+"""Jobs of Spark beside an event loop: started in a thread, cancelled with their caller, with their progress on the terminal.
 
 One rule: what a call has begun is over when it returns, also where it was cancelled; jobs of others in the same session are
 not touched. In the flow: commands -> `spark` -> `in_thread` -> engine, comparing, snapshotting.

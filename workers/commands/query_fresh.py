@@ -1,6 +1,7 @@
 """What tasks have yet to process of what was in their inputs when a question about their tables was asked.
 
-One rule: who produces a record and then asks sees it, or is told that it is still waiting. What comes later is not waited for.
+One rule: a question that follows a record is answered with it, or with the count of records that still wait. Records produced after
+the question are not waited for.
 Used by `query` and `table`.
 """
 

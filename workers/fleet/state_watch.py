@@ -1,6 +1,6 @@
-"""Whether the state of a fleet's instances was deleted while they run, whoever did it: one line for all of it.
+"""Whether the state of a fleet's instances was deleted while they run: one line for all of it.
 
-One rule: the folders are held open, so that a new one in the place of an old one is told from it; and nothing is reported while more
+One rule: the folders are held open, so that a new folder in the place of an old one is recognised; and nothing is reported while more
 of it may still go, because `rm -r` takes its time. Looked at by fleet.py; workers that lose a store only note it
 (workers/worker/deleted_stores.py).
 """

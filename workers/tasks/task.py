@@ -199,7 +199,7 @@ class TaskRun:
     async def _take(self) -> bool:
         """Opens the stores; False where a twin still has them (the fence, or its end, frees the folder), or this worker has
         not closed them yet after their folder was deleted. Raises GivenUp."""
-        if self.release_wanted:  # the next owner may be the one who has the folder, and waits for the release
+        if self.release_wanted:  # the next owner may hold the folder already, and wait for the release
             self.released()
             raise GivenUp
         if self.closing:
