@@ -128,5 +128,5 @@ def test_what_waits_behind_a_halt_is_not_called_absent(console: Console, monkeyp
     pay(console, [(key, 2)])
     new = console.here("query", "bank", "balances", key)
     assert (
-        new.code == 1 and f"has no key {key} yet, and 2 records wait in the inputs of {task}; try again" in new.err
+        new.code == 5 and f"has no key {key} yet, and 2 records wait in the inputs of {task}; try again" in new.err
     ), new

@@ -62,7 +62,7 @@ def run(argv: list[str]) -> int:
             )
         none = "no such window of key" if any((args.at, args.first, args.until)) else "no key"
         if facts["waiting"]:
-            raise OrchestratorError(
+            raise NotThere(
                 f"table '{args.table}' has {none} {args.key} yet, and {waits(facts['waiting'])} in the inputs of "
                 f"{facts['task']}; try again, or see `orchestrator status {args.app}`"
             )
