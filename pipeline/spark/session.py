@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OURS = re.compile(r"(orchestrator|pipeline|state|workers)(\.\w+)+")
+GIVEN_UP = "Application has been killed. Reason: "
 PREFIX, LOG = "stream-orchestrator-spark-", "spark.log"
 _SCRATCH: dict[Any, Scratch] = {}  # by session
 _NAMED: set[Any] = set()  # sessions whose log an error has named
@@ -77,10 +78,14 @@ def spark_session(name: str, cluster: Cluster, *, settings: Mapping[str, str] | 
 
 
 def _reason(log: Path, error: Exception) -> str:
-    """Why Spark did not start: the last line that Java wrote before it ended, or what was raised here."""
+    """Why Spark did not start: the last line that Java wrote before it ended, or why a cluster was given up, or what was
+    raised here."""
     lines = _start_log(log).read_text(errors="replace").splitlines()
     reasons = [line.rpartition("Exception: ")[2] for line in lines if "Exception: " in line]
-    return reasons[-1].strip() if reasons else type(error).__name__
+    if not reasons and log.exists():
+        kept = log.read_text(errors="replace").splitlines()
+        reasons = [line.partition(GIVEN_UP)[2] for line in kept if GIVEN_UP in line]
+    return reasons[-1].strip() if reasons else own_words(str(error))
 
 
 def _start_log(log: Path) -> Path:

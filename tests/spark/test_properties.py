@@ -10,6 +10,7 @@ import pytest
 from pipeline.spark.own_words import own_words
 from pipeline.spark.properties import environment, parsed, properties
 from pipeline.spark.running import no_slot
+from pipeline.spark.session import _reason
 from tests.cli.console import Console
 from workers.commands.cluster import Cluster
 
@@ -106,3 +107,16 @@ def test_no_slot_is_one_line() -> None:
     assert "\n" not in no_slot("spark://head:7077") and "spark://head:7077 has no free slot" in no_slot(
         "spark://head:7077"
     )
+
+
+def test_why_spark_did_not_start(tmp_path: Path) -> None:
+    log = tmp_path / "spark.log"
+    (tmp_path / "spark.start.log").write_text("WARNING: Using incubator modules\n")
+    error = Exception("An error occurred while calling None.JavaSparkContext.\n: java.lang.NullPointerException: x")
+    assert _reason(log, error) == "x"
+    log.write_text(
+        "04:00 ERROR Backend: Application has been killed. Reason: All masters are unresponsive! Giving up.\n"
+    )
+    assert _reason(log, error) == "All masters are unresponsive! Giving up."
+    (tmp_path / "spark.start.log").write_text("Exception in thread: SparkException: HADOOP_CONF_DIR must be set\n")
+    assert _reason(log, error) == "HADOOP_CONF_DIR must be set"
