@@ -14,7 +14,7 @@ from pipeline.calls.failed_calls import FailedCalls
 from pipeline.calls.steps import Step
 from pipeline.calls.task_sources import Source
 from pipeline.records import RawRecord, Record
-from pipeline.values.codecs import BytesCodec, Codec, IntCodec, StrCodec
+from pipeline.values.codecs import SAME_BYTES, Codec
 
 # What a user function may raise as a failure of its call: sys.exit() in a processor is no orderly end.
 FAILURES = (Exception, SystemExit)
@@ -38,11 +38,7 @@ class PlainCalls:
         self._partition = partition
         self._on_error = on_error
         self._keep = step.tables[0].keep_alone if len(step.tables) == 1 and not step.sinks else step.keep
-        is_fixed = type(key_codec) in (
-            StrCodec,
-            IntCodec,
-            BytesCodec,
-        )  # what decodes a key encodes it to the same bytes
+        is_fixed = type(key_codec) in SAME_BYTES
         self._same_keys = [t for t in step.tables if is_fixed and type(t.spec.key_codec) is type(key_codec)]
         self._expiring = [table for table in step.tables if table.spec.expire_ms is not None]
 

@@ -18,7 +18,7 @@ from pipeline.tables.view import IMMUTABLE, TableView
 from pipeline.time.due_index import DueIndex
 from pipeline.time.position import Place, Position, stored
 from pipeline.time.tables import ClosedWindow, DueCall
-from pipeline.values.codecs import BytesCodec, Codec, IntCodec, StrCodec
+from pipeline.values.codecs import SAME_BYTES, Codec
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -50,13 +50,6 @@ class Prefixed:
         return self._codec.decode(data[len(self._prefix) :])
 
 
-_SAME_BYTES = (
-    StrCodec,
-    BytesCodec,
-    IntCodec,
-)  # a value that was decoded is encoded to the bytes that it was decoded from
-
-
 class ByUserKey:
     """A view whose keys hold one that the user has: the last one that was used is kept with its bytes."""
 
@@ -66,7 +59,7 @@ class ByUserKey:
 
     def has_keys_of(self, codec: Codec[Any]) -> bool:
         """Whether a key that this codec has decoded has the same bytes here."""
-        return self.keys_spec.key_codec is codec and isinstance(codec, _SAME_BYTES)
+        return self.keys_spec.key_codec is codec and isinstance(codec, SAME_BYTES)
 
     def bytes_of(self, key: Any) -> bytes:
         """The bytes of a key. Raises CodecError."""

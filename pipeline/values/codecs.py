@@ -83,6 +83,9 @@ class IntCodec:
             raise CodecError(f"{_shown(data)} is not an int: {len(data)} bytes, 8 are expected") from None
 
 
+SAME_BYTES = (BytesCodec, StrCodec, IntCodec)  # what one of these has decoded it encodes to the same bytes
+
+
 class FloatCodec:
     """8 bytes, big endian, as Java's DoubleSerializer. -0.0 becomes 0.0: they are one key of a dict."""
 
