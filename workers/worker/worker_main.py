@@ -8,6 +8,7 @@ standard error, one line) above REPORTED: a process that ends with any other cod
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import sys
 from pathlib import Path
 
@@ -29,6 +30,7 @@ def main() -> int:
     line = first_line()
     if not line:
         return 1
+    faulthandler.enable()  # a crash in native code (RocksDB, an extension of the app) says where on standard error
     private_process()
     spec = decode_worker(line)
     log_lines.set_up(spec.instance.log_level, spec.instance.log_format, spec.instance.instance, spec.number)
