@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-kafka chaos test-long check docs kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time bench-expiry bench-guard bench-idle simulate simulate-process clean
+.PHONY: setup demo test test-kafka chaos test-long check docs kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time bench-expiry bench-handover bench-failover bench-guard bench-idle simulate simulate-process clean
 
 setup: $(READY)
 
@@ -99,6 +99,14 @@ bench-guard: $(READY)
 # What rest costs, and how soon a record is processed that comes then. Linux.
 bench-idle: $(READY)
 	$(BIN)/python -m benchmarks.idle
+
+# How long a task that moves on purpose is away, and what the others feel. Ten minutes or so.
+bench-handover: $(READY)
+	$(BIN)/python -m benchmarks.handover
+
+# How long tasks are away when an instance dies or freezes, and what a start and a restart take.
+bench-failover: $(READY)
+	$(BIN)/python -m benchmarks.failover
 
 # One workload under every protocol, in virtual time, with a timeline of tasks by instance.
 bench-rebalance: $(READY)

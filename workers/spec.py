@@ -26,7 +26,8 @@ class InstanceSpec(InstanceSettings, frozen=True):
     the coordinator. `secret_file` "": where credentials.py looks for it; `listen` "": a free port of 127.0.0.1;
     `attempt` distinguishes a retry of the host (a Spark task's attempt) from the first start; `failpoint` see failpoint.py.
     `is_watched`: the fleet that started it, on this machine, reports what happens to the log and to the folders of all its
-    instances, in one line; they only note it.
+    instances, in one line; they only note it. `started_with`: how many instances were started together, this one too; 0
+    where others may join that nothing here knows of.
     """
 
     app: str
@@ -39,6 +40,7 @@ class InstanceSpec(InstanceSettings, frozen=True):
     coordinate: bool = True
     attempt: int = 0
     is_watched: bool = False
+    started_with: int = 0
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):

@@ -32,10 +32,10 @@ class Ledger(Protocol):
     async def fence(self, transactional_id: str) -> tuple[TaskId, ...]:
         """From now on the log refuses `transactional_id`; returns the tasks it had. Raises NotCoordinator."""
 
-    async def generation(self) -> int:
-        """The last generation that was written down; 0 where none was."""
+    async def generation(self) -> tuple[int, frozenset[str]]:
+        """The last generation that was written down, and its members; 0 where none was."""
 
-    async def put_generation(self, generation: int) -> None:
+    async def put_generation(self, generation: int, members: frozenset[str]) -> None:
         """Raises NotCoordinator."""
 
     async def operations(self) -> Sequence[Mapping[str, object]]:

@@ -54,6 +54,7 @@ class Coordinator:
         *,
         host: str = "",
         former: str = "",
+        started_with: int = 0,
         wall_ms: Callable[[], int] = wall_ms,
         on_hand_over: Callable[[ev.HandedOver, ev.HandedOver | None, str], None] = lambda move, known, why: None,
     ) -> None:
@@ -63,6 +64,7 @@ class Coordinator:
         self.live: Mapping[str, str] = {}
         self.host = host  # the instance whose process this is
         self.former = former  # the instance whose process was the coordinator before and is gone
+        self.started_with = started_with  # see GroupState
         self.wall_ms = wall_ms  # deadlines in the log outlive this process, and with it the clock of its loop
         self.on_hand_over = on_hand_over  # called with a published hand-over, its last facts before, and the reason
         self.ledger = ledger
@@ -104,15 +106,18 @@ class Coordinator:
         assert self._behind is not None
         self.live = await self.ledger.settings()
         self.settings = overlaid(self.configured, self.live)
+        generation, members = await self.ledger.generation()
         self.group = Group(
             self.settings,
             self.tasks,
             await self.ledger.owners(),
             term=self.ledger.term,
             now_ms=monotonic_ms(),
-            generation=await self.ledger.generation(),
+            generation=generation,
             gathering=True,
             former=self.former,
+            before=members,
+            started_with=self.started_with,
         )
         await self._resume_operations()
         self._started.set()
@@ -187,6 +192,8 @@ class Coordinator:
             self._perform(effect)
         if self.group.generation != before:
             self._agreed.set()
+        if self._started.is_set() and not self.group.gathering:
+            self.gathered.set()
         if self.settings.check_invariants:
             invariants.check(self.group)
 
@@ -244,7 +251,10 @@ class Coordinator:
     async def _gather(self) -> None:
         """Nothing is planned or counted before those without tasks had the time to come back (docs/decisions/29)."""
         if self.group.gathering:
-            await asyncio.sleep(self.settings.gathering_ms / 1000)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.gathering_ms / 1000):
+                    await self.gathered.wait()
+                    return
             self.event(ev.Gathered())
         self.gathered.set()
 
@@ -285,7 +295,7 @@ class Coordinator:
         while True:
             await self._agreed.wait()
             self._agreed.clear()
-            await self.ledger.put_generation(self.group.generation)
+            await self.ledger.put_generation(self.group.generation, frozenset(self.group.members.by_name))
 
     async def _compute(self) -> None:
         """Long placements, off this loop; what is left of them here is in steps of about a millisecond."""

@@ -10,6 +10,7 @@ from orchestrator.group import changes as ch
 from orchestrator.group import events as ev
 from orchestrator.group import fencing, hand_overs, measured_weights, partition_growth, replicas
 from orchestrator.group.members import Member
+from orchestrator.group.phases import are_all_back
 from orchestrator.group.state import GroupState
 from orchestrator.model import MemberStatus
 
@@ -44,6 +45,8 @@ def joined(group: GroupState, event: ev.Joined, now_ms: int) -> ch.Decisions:
     yield from _measured(group, member, MemberStatus())
     if known is None or not partition_growth.only_adds_pending(group, known, member) or matters(known.status, status):
         yield ch.TargetOutdated()
+    if are_all_back(group):
+        yield ch.Gathered()
     if status.term == 0:
         yield ch.StateReclaimed(join_request.instance)
         yield ch.TargetOutdated(membership=True)

@@ -88,6 +88,16 @@ def turn_of(group: GroupState, now_ms: int) -> Turn:
     return Turn.MOVES_AGREED if group.moves or group.recording else Turn.NOTHING_MOVES
 
 
+def are_all_back(group: GroupState) -> bool:
+    """Whether a group that gathers waits for no member of the last generation any more."""
+    return group.gathering and len(group.before) > 0 and all(_is_here(group, name) for name in group.before)
+
+
+def _is_here(group: GroupState, name: str) -> bool:
+    member = group.members.get(name)
+    return member is not None and member.session is not None
+
+
 def absent_transactional_ids(group: GroupState) -> Set[str]:
     """Transactional ids that the log names, of members that did not come back to this coordinator yet."""
     return group.by_transactional_id.keys() - group.members.transactional_ids()
@@ -96,6 +106,8 @@ def absent_transactional_ids(group: GroupState) -> Set[str]:
 def _is_delayed(group: GroupState, now_ms: int) -> bool:
     """Whether a fresh group still waits for more members to join."""
     if group.by_transactional_id or group.generation != group.inherited:
+        return False
+    if 0 < group.started_with <= len(group.members):
         return False
     since_ms = now_ms - (group.first_join_ms if group.first_join_ms is not None else now_ms)
     return since_ms < group.settings.initial_delay_ms

@@ -81,6 +81,8 @@ class GroupState:
         long_assignment: int = LONG_ASSIGNMENT,
         gathering: bool = False,
         former: str = "",
+        before: Iterable[str] = (),
+        started_with: int = 0,
     ) -> None:
         self.settings = settings
         self.term = term
@@ -129,6 +131,10 @@ class GroupState:
                 self.retiring[owner.task] = now_ms
         # Until Gathered: a plan made before those without tasks are back would throw away what they restored.
         self.gathering = gathering and len(self.owners) > 0
+        self.before = frozenset(before)  # the members of the last generation: once they are back, all are
+        self.started_with = (
+            started_with  # members that were started together: a new group has them, and waits for no other
+        )
         self.former = former  # the instance of the coordinator before, where its process is known to be gone
 
     # ---- owners of tasks

@@ -93,8 +93,9 @@ class KeptLedger:
 
     term = 1
 
-    def __init__(self, owners: Iterable[Owner]) -> None:
+    def __init__(self, owners: Iterable[Owner], members: Iterable[str] = ()) -> None:
         self.kept = Ledger()
+        self.members = frozenset(members)  # of the last generation
         self.kept.acquire("here", None)
         self.kept.record(self.term, owners)
 
@@ -110,10 +111,10 @@ class KeptLedger:
     async def fence(self, writer: str) -> tuple[TaskId, ...]:
         return self.kept.fence(self.term, writer)
 
-    async def generation(self) -> int:
-        return 0
+    async def generation(self) -> tuple[int, frozenset[str]]:
+        return 0, self.members
 
-    async def put_generation(self, generation: int) -> None: ...
+    async def put_generation(self, generation: int, members: frozenset[str]) -> None: ...
 
     async def operations(self) -> Sequence[Mapping[str, object]]:
         return []

@@ -54,6 +54,31 @@ def test_a_fresh_group_waits_for_nobody() -> None:
     assert set(group.recording) == set(TASKS)
 
 
+def test_once_the_members_of_the_last_generation_are_back_nothing_is_waited_for() -> None:
+    group = Group(Settings(), map(Task, TASKS), OWNERS, term=2, gathering=True, before=["S1", "S2"])
+    group.step(ev.Joined(1, join_request("S1"), MemberStatus(active=dict.fromkeys(TASKS, 1))), 0)
+    assert group.gathering, "S2 may have copies"
+    group.step(ev.Joined(2, join_request("S2"), MemberStatus(copies={TASKS[1]: Copy(Role.LEARNER, 5, 9)})), 10)
+    assert not group.gathering
+    assert dict(group.learners) == {TASKS[1]: "S2"}
+
+
+def test_one_that_came_and_went_is_waited_for() -> None:
+    group = Group(Settings(), map(Task, TASKS), OWNERS, term=2, gathering=True, before=["S1", "S2"])
+    group.step(ev.Joined(2, join_request("S2"), MemberStatus()), 0)
+    group.step(ev.SessionEnded(2), 5)
+    group.step(ev.Joined(1, join_request("S1"), MemberStatus(active=dict.fromkeys(TASKS, 1))), 10)
+    assert group.gathering
+
+
+def test_a_new_group_that_is_whole_does_not_wait_for_others() -> None:
+    group = Group(Settings(initial_delay_ms=700), map(Task, TASKS), gathering=True, started_with=2)
+    group.step(ev.Joined(1, join_request("S1"), MemberStatus()), 0)
+    assert not group.recording, "its other member has not joined"
+    group.step(ev.Joined(2, join_request("S2"), MemberStatus()), 100)
+    assert {owner.member for owner in group.recording.values()} == {"S1", "S2"}
+
+
 async def joined(address: str, name: str, status: MemberStatus) -> Connection:
     link = await connect(address, CREDENTIALS)
     link.send(messages.Join(messages.VERSION, "bench", join_request(name), status))
@@ -75,6 +100,23 @@ async def test_a_status_that_is_asked_for_at_once_counts_everybody() -> None:
         assert not asking.done(), "nobody knows yet how many there are"
         assert [one["id"] for one in (await asking)["instances"]] == ["S1", "S2"]
         assert (await ask(control_link, PlanRequest(to="50%")))["from"] == 2
+        await over(services, serving, first, second, control_link)
+
+
+async def test_members_that_are_all_back_are_counted_at_once() -> None:
+    ledger = KeptLedger(OWNERS, members=["S1", "S2"])
+    coordinator = Coordinator(
+        "bench", Settings(heartbeat_ms=60_000, session_timeout_ms=120_000), ledger, map(Task, TASKS), admin.HANDLERS
+    )
+    services, address = await listening(coordinator)
+    serving = asyncio.create_task(coordinator.serve())
+    async with asyncio.timeout(30):
+        first, second = await connect(address, CREDENTIALS), await connect(address, CREDENTIALS)
+        owner = MemberStatus(active=dict.fromkeys(TASKS, 1))
+        first.send(messages.Join(messages.VERSION, "bench", join_request("S1"), owner))
+        second.send(messages.Join(messages.VERSION, "bench", join_request("S2"), MemberStatus()))
+        control_link = await connect(address, CREDENTIALS)
+        assert len((await ask(control_link, StatusRequest()))["instances"]) == 2
         await over(services, serving, first, second, control_link)
 
 

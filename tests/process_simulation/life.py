@@ -106,6 +106,7 @@ class Life:
             log="memory:",
             state_dir="/state",
             workers=plan.workers,
+            started_with=plan.instances,
             settings=plan.settings,
             commit_ms=plan.commit_ms,
             on_halt=plan.on_halt,

@@ -1,4 +1,4 @@
-"""Scale-downs as the log keeps them. Law: what was written before there were several is read; one alone is written so."""
+"""What a coordinator keeps in the log: scale-downs and generations. Law: what older versions wrote is read, and they read one alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from state.log.memory import MemoryLog
-from workers.instance.ledger import OPERATION, LogLedger
+from workers.instance.ledger import GENERATION, OPERATION, LogLedger
 
 
 def operation(name: str) -> dict[str, Any]:
@@ -28,3 +28,16 @@ async def test_one_is_written_as_ever_and_several_are_read_again() -> None:
     assert await ledger.operations() == [one, two, three]
     await ledger.put_operations([])
     assert await ledger.operations() == []
+
+
+async def test_the_members_of_the_last_generation_are_kept_beside_its_number() -> None:
+    log = MemoryLog()
+    lease = await log.acquire("app", "i1", "", None)
+    assert lease is not None
+    ledger = LogLedger(log, lease)
+    assert await ledger.generation() == (0, frozenset())
+    await ledger.put_generation(4, frozenset({"i1", "i2"}))
+    assert await LogLedger(log, lease).generation() == (4, frozenset({"i1", "i2"}))
+    assert await log.metadata("app", GENERATION, "generation") == b"4", "older versions read the number alone"
+    await ledger.put_generation(5, frozenset({"i1"}))
+    assert await LogLedger(log, lease).generation() == (5, frozenset({"i1"}))

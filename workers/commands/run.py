@@ -71,6 +71,7 @@ def run(argv: list[str]) -> int:
         state_dir=state_dir(args, url),
         folder=folder,
         settings=settings,
+        started_with=0 if args.name else count,
         **instance_values(args, folder),
     )
     if args.on in HOSTS:

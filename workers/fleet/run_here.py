@@ -85,6 +85,7 @@ def run_app(app: App, *, log: str = "", state_dir: str = "") -> None:
             folder=str(Path.cwd()),
             settings=Settings(session_timeout_ms=PATIENCE_MS),
             max_call_ms=PATIENCE_MS,
+            started_with=1,
         )
         code = asyncio.run(_run(app, spec))
     except (OrchestratorError, StateError, PipelineError) as error:

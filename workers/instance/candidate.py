@@ -126,6 +126,9 @@ class Candidate:
             HANDLERS,
             host=self._spec.instance,
             former=former,
+            started_with=self._spec.started_with * self._spec.workers
+            if settings.initial_delay_ms == FIRST_DELAY_MS
+            else 0,
             wall_ms=self._surroundings.wall_ms,
             on_hand_over=self._handed_over,
         )

@@ -17,6 +17,7 @@ from state.log.protocol import GroupLog
 OPERATION, GENERATION = (MetadataKind(name, under_lease=True) for name in ("operation", "generation"))
 SETTINGS = MetadataKind("settings", under_lease=True)
 LEASE, GIVEN_BACK = MetadataKind("lease", under_lease=True), "given back"
+MEMBERS = "members"
 
 
 async def is_given_back(store: GroupStore, lease: Lease | None) -> bool:
@@ -43,6 +44,7 @@ class LogLedger:
     def __init__(self, log: GroupLog, lease: Lease) -> None:
         self._log = log
         self._lease = lease
+        self._members: frozenset[str] = frozenset()  # of the last generation that is written down
         self.term = lease.term
 
     async def renew(self) -> None:
@@ -70,10 +72,17 @@ class LogLedger:
         except LeaseLost as error:
             raise NotCoordinator(str(error)) from error
 
-    async def generation(self) -> int:
-        return int(await self._log.metadata(self._lease.application, GENERATION, GENERATION.name) or 0)
+    async def generation(self) -> tuple[int, frozenset[str]]:
+        application = self._lease.application
+        found = await self._log.metadata(application, GENERATION, GENERATION.name)
+        members = await self._log.metadata(application, GENERATION, MEMBERS)
+        self._members = frozenset(json.loads(members or b"[]"))
+        return int(found or 0), self._members
 
-    async def put_generation(self, generation: int) -> None:
+    async def put_generation(self, generation: int, members: frozenset[str]) -> None:
+        if members != self._members:  # a row of its own: versions that know of none read the number
+            await self._put(GENERATION, MEMBERS, json.dumps(sorted(members)).encode())
+            self._members = members
         await self._put(GENERATION, GENERATION.name, b"%d" % generation)
 
     async def operations(self) -> Sequence[Mapping[str, object]]:

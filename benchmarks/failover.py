@@ -1,0 +1,210 @@
+"""How long tasks are away when an instance dies, freezes or a fleet restarts: `make bench-failover`.
+
+One rule: as in hand-overs, a gap is the time between two commits that a third party can read, here the longest of the
+tasks that the instance had. Three instances with a standby of each task under a steady load; every other setting is the default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import signal
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from benchmarks.handover_apps import CHANGELOG, PARTITIONS, TOPIC
+from benchmarks.moving import NAME, WAIT_S, Keys, Load, Watch, caught_up, fill, fleet, verb
+from benchmarks.processes import children
+from benchmarks.section import write_section
+from state.log.protocol import NewRecord, Partition, TopicSpec
+from state.log.sqlite import SqliteLog, open_sqlite
+
+DOCS = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+INSTANCES = 3
+GRACE_S, HEARTBEAT_S = 1.0, 1.0
+REST_S = 2.0
+THAW_S = 20.0  # a frozen process goes on after that
+BARS_S = {
+    "kill -9": GRACE_S + 0.4,
+    "kill -9 of the coordinator's": GRACE_S + 1.0,
+    "SIGSTOP": 3 * HEARTBEAT_S + GRACE_S,
+}
+
+
+@dataclass(slots=True)
+class Failures:
+    """Seconds: the longest gap of a task that the instance had, by what happened to it."""
+
+    by_kind: dict[str, list[float]] = field(default_factory=dict)
+
+
+async def status(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(await verb(folder, "status", NAME, "--json"))
+    return found
+
+
+async def warm(folder: Path) -> dict[str, Any]:
+    """A status in which every instance is there, nothing moves, and each task has a copy that is close."""
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        found = await status(folder)
+        copies = [task["standbys"] for task in found["tasks"]]
+        if (
+            found["stable"]
+            and len(found["instances"]) == INSTANCES
+            and all(task["active"] for task in found["tasks"])
+            and all(any(copy["restore_lag"] < 1_000 for copy in own) for own in copies)
+        ):
+            return found
+        await asyncio.sleep(0.3)
+    raise SystemExit("the fleet is not whole again")
+
+
+async def fail(folder: Path, watch: Watch, kind: str) -> float:
+    """Let it happen once; the longest gap of a task of the instance. Returns when the fleet is whole again."""
+    found = await warm(folder)
+    await asyncio.sleep(REST_S)
+    leading = found["coordinator"]["instance"]
+    wants_leader = kind.endswith("coordinator's")
+    mine = {task["active"] for task in found["tasks"]}
+    victim = next(one for one in found["instances"] if one["id"] in mine and (one["id"] == leading) is wants_leader)
+    numbers = [int(task["id"].partition("_")[2]) for task in found["tasks"] if task["active"] == victim["id"]]
+    pids = [victim["pid"], *children(victim["pid"])]
+    began = time.monotonic()
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP if kind == "SIGSTOP" else signal.SIGKILL)
+    deadline = began + WAIT_S
+    while any(not watch.seen[number] or watch.seen[number][-1] < began + 0.3 for number in numbers):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{kind}: the tasks of {victim['id']} do not come back")
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(1.0)
+    gap = max(watch.longest(number, began, began + 0.3) for number in numbers)
+    if kind == "SIGSTOP":
+        await asyncio.sleep(max(0.0, began + THAW_S - time.monotonic()))
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGCONT)
+            except ProcessLookupError:
+                continue  # its supervisor ended it
+    return gap
+
+
+async def failures(keys: Keys, rate: int, rounds: int) -> Failures:
+    found = Failures()
+    with tempfile.TemporaryDirectory() as root:
+        folder = Path(root)
+        await fill(folder / "log.db", keys)
+        async with fleet(folder, INSTANCES, "--standbys", "1"):
+            log = await open_sqlite(folder / "log.db", create=False)
+            try:
+                await caught_up(log, 0)
+                watch, load = Watch(log), Load(log, keys, rate)
+                beside = [asyncio.create_task(watch.run()), asyncio.create_task(load.run())]
+                try:
+                    for _ in range(rounds):
+                        for kind in BARS_S:
+                            found.by_kind.setdefault(kind, []).append(await fail(folder, watch, kind))
+                finally:
+                    for task in beside:
+                        task.cancel()
+                    await asyncio.gather(*beside, return_exceptions=True)
+            finally:
+                await log.close()
+    return found
+
+
+# ---- starts
+
+
+async def starts(rounds: int) -> dict[str, list[float]]:
+    """Seconds from `run` to the first record that is processed, of a first start, and of the same fleet started again."""
+    found: dict[str, list[float]] = {"1 instance, first start": [], "1 instance, restart": []}
+    for count in (3,):
+        found |= {f"{count} instances, first start": [], f"{count} instances, restart": []}
+    for _ in range(rounds):
+        for count in (1, 3):
+            with tempfile.TemporaryDirectory() as root:
+                folder = Path(root)
+                log = await open_sqlite(folder / "log.db", create=True)
+                await log.create_topic(TopicSpec(TOPIC, PARTITIONS))
+                try:
+                    noun = "instance" if count == 1 else "instances"
+                    for what in ("first start", "restart"):
+                        found[f"{count} {noun}, {what}"].append(await _first_records(folder, log, count))
+                finally:
+                    await log.close()
+    return found
+
+
+async def _first_records(folder: Path, log: SqliteLog, instances: int) -> float:
+    """A record of each task is written before the start; until all of them are processed."""
+    inputs = [Partition(TOPIC, number) for number in range(PARTITIONS)]
+    await log.append({place: [NewRecord(b"key-of-%d" % place.number, b"x", 1_000)] for place in inputs})
+    ends, began = await log.ends(inputs), time.monotonic()
+    async with fleet(folder, instances):
+        while time.monotonic() < began + WAIT_S:
+            positions = await log.positions(NAME, inputs)
+            if all(positions.get(place, 0) >= end for place, end in ends.items()):
+                return time.monotonic() - began
+            await asyncio.sleep(0.01)
+    raise SystemExit("the fleet has not processed its first records")
+
+
+# ---- the table
+
+
+def text(found: Failures, begun: dict[str, list[float]], keys: int, rate: int) -> str:
+    lines = [
+        "## What dies, freezes and starts",
+        "",
+        f"`make bench-failover`, {date.today()}; {platform.machine()}, {platform.system()}, Python {platform.python_version()}, "
+        f"load average {os.getloadavg()[0]:.1f}; {PARTITIONS} tasks, {keys:,} keys, {rate:,} records a second, {INSTANCES} instances "
+        f"with a standby of each task, {CHANGELOG.removesuffix('-changelog')} on the embedded log. Seconds of the task that was away "
+        "longest, between two commits that can be read.",
+        "",
+        "| what happened to an instance | times | p50 | longest | bar |",
+        "|---|---|---|---|---|",
+    ]
+    for kind, values in found.by_kind.items():
+        shown = f"{statistics.median(values):.2f} | {max(values):.2f} | {BARS_S[kind]:.1f}"
+        lines.append(f"| {kind} | {len(values)} | {shown} |")
+    lines += [
+        "",
+        "From `run` until a record of each task is processed (bar: 1.2 of one instance; a restart no slower than a first start):",
+        "",
+        "| fleet | times | p50 s | longest |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {what} | {len(values)} | {statistics.median(values):.2f} | {max(values):.2f} |"
+        for what, values in begun.items()
+    ]
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="How long tasks are away when something dies, freezes or starts.")
+    parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--rate", type=int, default=1_500)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--dry", action="store_true", help="print alone; docs/benchmarks.md stays")
+    args = parser.parse_args()
+    begun = asyncio.run(starts(args.rounds))
+    found = asyncio.run(failures(Keys(args.keys), args.rate, args.rounds))
+    shown = text(found, begun, args.keys, args.rate)
+    print(shown)
+    if not args.dry:
+        write_section(DOCS, "failover", shown)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""How long a task that moves on purpose is away, and what the others feel: `make bench-handover`.
+
+One rule: a gap is the time between two commits that a third party can read, of a moved task around its move, less what
+lies between two commits of that task when nothing moves. Fleets of two grow to four and shrink again, in a loop, under a
+steady load with default settings; nothing is left out but the start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+
+from benchmarks.handover_apps import PARTITIONS
+from benchmarks.moving import NAME, Keys, Load, Watch, caught_up, fill, fleet, verb
+from benchmarks.section import write_section
+from state.log.sqlite import open_sqlite
+from workers.journal import read_journals
+
+DOCS = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+REST_S = 3.0  # between two changes: what is steady is measured in it
+AROUND_S = 0.3  # of a move: a commit may come that much before its release or after its start
+EXCESS_BAR_MS, BETWEEN_BAR_MS, STAYING_BAR = 50.0, 10.0, 1.1
+
+
+@dataclass(slots=True)
+class Moves:
+    """Milliseconds of one size: gaps in rest, excess of moved tasks over the median gap in rest by direction, and the gaps of
+    tasks that stayed while others moved."""
+
+    keys: int
+    steady: list[float] = field(default_factory=list)
+    up: list[float] = field(default_factory=list)
+    down: list[float] = field(default_factory=list)
+    staying: list[float] = field(default_factory=list)
+    pauses: list[float] = field(default_factory=list)  # as the fleet itself measured them
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A scale-up or scale-down, in monotonic seconds and in the wall time of the journals."""
+
+    is_up: bool
+    began: float
+    ended: float
+
+
+async def measure(count: int, rate: int, moves: int) -> Moves:
+    """Loops until at least `moves` tasks have moved each way."""
+    found, keys = Moves(count), Keys(count)
+    with tempfile.TemporaryDirectory() as root:
+        folder = Path(root)
+        await fill(folder / "log.db", keys)
+        async with fleet(folder, 2):
+            log = await open_sqlite(folder / "log.db", create=False)
+            try:
+                await caught_up(log, 0)
+                watch, load = Watch(log), Load(log, keys, rate)
+                beside = [asyncio.create_task(watch.run()), asyncio.create_task(load.run())]
+                try:
+                    await _loop(folder, found, watch, moves)
+                finally:
+                    for task in beside:
+                        task.cancel()
+                    await asyncio.gather(*beside, return_exceptions=True)
+            finally:
+                await log.close()
+    return found
+
+
+async def _loop(folder: Path, found: Moves, watch: Watch, moves: int) -> None:
+    wall = time.time() - time.monotonic()
+    changes: list[_Change] = []
+    rests: list[tuple[float, float]] = []
+    while min(len(found.up), len(found.down)) < moves:
+        for is_up in (True, False):
+            await asyncio.sleep(REST_S)
+            began = time.monotonic()
+            rests.append((began - REST_S / 2, began))
+            words = ("scale-up", NAME, "--to", "4") if is_up else ("scale-down", NAME, "--to", "50%")
+            await verb(folder, *words, "--wait")
+            changes.append(_Change(is_up, began, time.monotonic()))
+        await asyncio.sleep(AROUND_S * 2)
+        _judge(folder, found, watch, changes, rests, wall)
+        changes.clear()
+        rests.clear()
+
+
+def _judge(
+    folder: Path, found: Moves, watch: Watch, changes: list[_Change], rests: list[tuple[float, float]], wall: float
+) -> None:
+    for first, last in rests:
+        for number in range(PARTITIONS):
+            found.steady.append(watch.longest(number, first, last - AROUND_S) * 1e3)
+    usual = statistics.median(found.steady)
+    rows = read_journals(folder / "state" / NAME)
+    for change in changes:
+        moved: set[int] = set()
+        for number in range(PARTITIONS):
+            mine = [row for row in rows if row.get("task") == f"0_{number}"]
+            spans = _moves(mine, change, wall)
+            for released, started in spans:
+                moved.add(number)
+                gap = watch.longest(number, released - AROUND_S, started + AROUND_S) * 1e3
+                (found.up if change.is_up else found.down).append(gap - usual)
+        for number in set(range(PARTITIONS)) - moved:
+            for middle in _middles(change):
+                found.staying.append(watch.longest(number, middle - REST_S / 4, middle + REST_S / 4 - AROUND_S) * 1e3)
+
+
+def _middles(change: _Change) -> list[float]:
+    """Of pieces of a change, each as long as what is called rest."""
+    pieces = max(1, int((change.ended - change.began) / (REST_S / 2)))
+    return [change.began + (index + 0.5) * REST_S / 2 for index in range(pieces)]
+
+
+def _moves(rows: list[dict[str, object]], change: _Change, wall: float) -> list[tuple[float, float]]:
+    """Release and start of each move of a task within a change."""
+    found: list[tuple[float, float]] = []
+    released: float | None = None
+    for row in rows:
+        at = float(str(row["at_ms"])) / 1e3 - wall
+        if not change.began <= at <= change.ended + AROUND_S:
+            continue
+        if row["what"] == "released":
+            released = at
+        elif row["what"] == "started" and released is not None:
+            found.append((released, at))
+            released = None
+    return found
+
+
+# ---- the table
+
+
+def _points(values: list[float]) -> str:
+    cuts = statistics.quantiles(values, n=100) if len(values) > 1 else [values[0]] * 99
+    return f"{statistics.median(values):.0f} | {cuts[98]:.0f} | {max(values):.0f}"
+
+
+def text(sizes: list[Moves], rate: int) -> str:
+    lines = [
+        "## Planned moves",
+        "",
+        f"`make bench-handover`, {date.today()}; {platform.machine()}, {platform.system()}, Python {platform.python_version()}, "
+        f"load average {os.getloadavg()[0]:.1f}; {PARTITIONS} tasks, {rate:,} records a second, default settings; 2 instances "
+        "become 4 and 2 again, in a loop. Milliseconds between two commits that can be read; of a moved task less the median in "
+        f"rest (bars: p99 below {EXCESS_BAR_MS:.0f} more, {BETWEEN_BAR_MS:.0f} between the medians of both sizes; tasks that stay: "
+        f"{STAYING_BAR} times rest).",
+        "",
+        "| keys | what | moves or windows | p50 | p99 | longest |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in sizes:
+        rows = [
+            ("rest: longest gap of 1.2 s", one.steady),
+            ("moved by scale-up: more than in rest", one.up),
+            ("moved by scale-down: more than in rest", one.down),
+            ("stayed while others moved: longest gap of 1.2 s", one.staying),
+        ]
+        lines += [f"| {one.keys:,} | {what} | {len(values)} | {_points(values)} |" for what, values in rows if values]
+    if len(sizes) > 1:
+        middles = [statistics.median(one.up + one.down) for one in sizes]
+        lines += ["", f"Between the medians of the sizes: {max(middles) - min(middles):.1f} ms."]
+    for one in sizes:
+        if one.staying:
+            shares = statistics.median(one.staying) / statistics.median(one.steady)
+            lines += ["", f"{one.keys:,} keys: tasks that stay have {shares:.2f} times the gap of rest (medians)."]
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="How long a task that moves on purpose is away.")
+    parser.add_argument("--keys", default="100000,1000000")
+    parser.add_argument("--rate", type=int, default=1_500)
+    parser.add_argument("--moves", type=int, default=100, help="at least so many each way")
+    parser.add_argument("--dry", action="store_true", help="print alone; docs/benchmarks.md stays")
+    args = parser.parse_args()
+    found = [asyncio.run(measure(int(keys), args.rate, args.moves)) for keys in args.keys.split(",")]
+    shown = text(found, args.rate)
+    print(shown)
+    if not args.dry:
+        write_section(DOCS, "handover", shown)
+
+
+if __name__ == "__main__":
+    main()
