@@ -316,6 +316,6 @@ class Settings:
 
     @property
     def gathering_ms(self) -> int:
-        """How long a new coordinator waits for those who were here before it and have no tasks: nothing is written down of
-        them. A worker finds out within a heartbeat, and is there with the next."""
+        """How long at most a new coordinator waits for those who were here before it and have no tasks. A worker finds out
+        within a heartbeat, and is there with the next."""
         return min(2 * self.heartbeat_ms, self.rejoin_grace_ms)

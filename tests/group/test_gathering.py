@@ -106,7 +106,11 @@ async def test_a_status_that_is_asked_for_at_once_counts_everybody() -> None:
 async def test_members_that_are_all_back_are_counted_at_once() -> None:
     ledger = KeptLedger(OWNERS, members=["S1", "S2"])
     coordinator = Coordinator(
-        "bench", Settings(heartbeat_ms=60_000, session_timeout_ms=120_000), ledger, map(Task, TASKS), admin.HANDLERS
+        "bench",
+        Settings(heartbeat_ms=60_000, session_timeout_ms=120_000, rejoin_grace_ms=120_000),
+        ledger,
+        map(Task, TASKS),
+        admin.HANDLERS,
     )
     services, address = await listening(coordinator)
     serving = asyncio.create_task(coordinator.serve())
