@@ -142,6 +142,13 @@ class Tour(Stage):
         self.show.step(4, f"scale up from {count} to {2 * count}: learners first, then they take over")
         before = await self.status()
         await self._command("scale-up", "scale-up", app.id, "--to", str(2 * count), "--wait")
+
+        async def whole() -> bool:
+            status = await self.status()
+            return len(status["instances"]) == 2 * count and status["stable"]
+
+        # With graces as short as these a machine that stands still for a moment has an instance fenced, and it comes back.
+        await self.until(f"{2 * count} instances that share the tasks", whole, 60)
         after = await self.status()
         moves = await self._collect("scale up", before, after)
         self.show.note(
