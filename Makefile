@@ -100,13 +100,16 @@ bench-guard: $(READY)
 bench-idle: $(READY)
 	$(BIN)/python -m benchmarks.idle
 
+# LOG=kafka for both: a broker of their own.
+LOG ?= embedded
+
 # How long a task that moves on purpose is away, and what the others feel. Ten minutes or so.
 bench-handover: $(READY)
-	$(BIN)/python -m benchmarks.handover
+	$(BIN)/python -m benchmarks.handover --log $(LOG)
 
 # How long tasks are away when an instance dies or freezes, and what a start and a restart take.
 bench-failover: $(READY)
-	$(BIN)/python -m benchmarks.failover
+	$(BIN)/python -m benchmarks.failover --log $(LOG)
 
 # One workload under every protocol, in virtual time, with a timeline of tasks by instance.
 bench-rebalance: $(READY)

@@ -13,19 +13,19 @@ import os
 import platform
 import signal
 import statistics
-import tempfile
 import time
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from benchmarks.handover_apps import CHANGELOG, PARTITIONS, TOPIC
-from benchmarks.moving import NAME, WAIT_S, Keys, Load, Watch, caught_up, fill, fleet, verb
+from benchmarks.handover import ARGUMENTS, PLACES
+from benchmarks.handover_apps import PARTITIONS, TOPIC
+from benchmarks.moving import NAME, WAIT_S, Keys, Load, Place, Watch, caught_up, fill, fleet, place_on, verb
 from benchmarks.processes import children
 from benchmarks.section import write_section
-from state.log.protocol import NewRecord, Partition, TopicSpec
-from state.log.sqlite import SqliteLog, open_sqlite
+from state.log.protocol import GroupLog, NewRecord, Partition, TopicSpec
+from workers.log.logs import open_log
 
 DOCS = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 INSTANCES = 3
@@ -46,16 +46,16 @@ class Failures:
     by_kind: dict[str, list[float]] = field(default_factory=dict)
 
 
-async def status(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(await verb(folder, "status", NAME, "--json"))
+async def status(place: Place) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(await verb(place, "status", NAME, "--json"))
     return found
 
 
-async def warm(folder: Path) -> dict[str, Any]:
+async def warm(place: Place) -> dict[str, Any]:
     """A status in which every instance is there, nothing moves, and each task has a copy that is close."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
-        found = await status(folder)
+        found = await status(place)
         copies = [task["standbys"] for task in found["tasks"]]
         if (
             found["stable"]
@@ -68,9 +68,9 @@ async def warm(folder: Path) -> dict[str, Any]:
     raise SystemExit("the fleet is not whole again")
 
 
-async def fail(folder: Path, watch: Watch, kind: str) -> float:
+async def fail(place: Place, watch: Watch, kind: str) -> float:
     """Let it happen once; the longest gap of a task of the instance. Returns when the fleet is whole again."""
-    found = await warm(folder)
+    found = await warm(place)
     await asyncio.sleep(REST_S)
     leading = found["coordinator"]["instance"]
     wants_leader = kind.endswith("coordinator's")
@@ -98,21 +98,20 @@ async def fail(folder: Path, watch: Watch, kind: str) -> float:
     return gap
 
 
-async def failures(keys: Keys, rate: int, rounds: int) -> Failures:
+async def failures(kind: str, keys: Keys, rate: int, rounds: int) -> Failures:
     found = Failures()
-    with tempfile.TemporaryDirectory() as root:
-        folder = Path(root)
-        await fill(folder / "log.db", keys)
-        async with fleet(folder, INSTANCES, "--standbys", "1"):
-            log = await open_sqlite(folder / "log.db", create=False)
+    with place_on(kind) as place:
+        await fill(place, keys)
+        async with fleet(place, INSTANCES, "--standbys", "1"):
+            log = await open_log(place.url, create=False)
             try:
                 await caught_up(log, 0)
                 watch, load = Watch(log), Load(log, keys, rate)
                 beside = [asyncio.create_task(watch.run()), asyncio.create_task(load.run())]
                 try:
                     for _ in range(rounds):
-                        for kind in BARS_S:
-                            found.by_kind.setdefault(kind, []).append(await fail(folder, watch, kind))
+                        for what in BARS_S:
+                            found.by_kind.setdefault(what, []).append(await fail(place, watch, what))
                 finally:
                     for task in beside:
                         task.cancel()
@@ -125,32 +124,31 @@ async def failures(keys: Keys, rate: int, rounds: int) -> Failures:
 # ---- starts
 
 
-async def starts(rounds: int) -> dict[str, list[float]]:
+async def starts(kind: str, rounds: int) -> dict[str, list[float]]:
     """Seconds from `run` to the first record that is processed, of a first start, and of the same fleet started again."""
     found: dict[str, list[float]] = {"1 instance, first start": [], "1 instance, restart": []}
     for count in (3,):
         found |= {f"{count} instances, first start": [], f"{count} instances, restart": []}
     for _ in range(rounds):
         for count in (1, 3):
-            with tempfile.TemporaryDirectory() as root:
-                folder = Path(root)
-                log = await open_sqlite(folder / "log.db", create=True)
+            with place_on(kind) as place:
+                log = await open_log(place.url, create=True)
                 await log.create_topic(TopicSpec(TOPIC, PARTITIONS))
                 try:
                     noun = "instance" if count == 1 else "instances"
                     for what in ("first start", "restart"):
-                        found[f"{count} {noun}, {what}"].append(await _first_records(folder, log, count))
+                        found[f"{count} {noun}, {what}"].append(await _first_records(place, log, count))
                 finally:
                     await log.close()
     return found
 
 
-async def _first_records(folder: Path, log: SqliteLog, instances: int) -> float:
+async def _first_records(place: Place, log: GroupLog, instances: int) -> float:
     """A record of each task is written before the start; until all of them are processed."""
     inputs = [Partition(TOPIC, number) for number in range(PARTITIONS)]
     await log.append({place: [NewRecord(b"key-of-%d" % place.number, b"x", 1_000)] for place in inputs})
     ends, began = await log.ends(inputs), time.monotonic()
-    async with fleet(folder, instances):
+    async with fleet(place, instances):
         while time.monotonic() < began + WAIT_S:
             positions = await log.positions(NAME, inputs)
             if all(positions.get(place, 0) >= end for place, end in ends.items()):
@@ -162,21 +160,21 @@ async def _first_records(folder: Path, log: SqliteLog, instances: int) -> float:
 # ---- the table
 
 
-def text(found: Failures, begun: dict[str, list[float]], keys: int, rate: int) -> str:
+def text(kind: str, found: Failures, begun: dict[str, list[float]], keys: int, rate: int) -> str:
     lines = [
-        "## What dies, freezes and starts",
+        f"## What dies, freezes and starts: {PLACES[kind]}",
         "",
-        f"`make bench-failover`, {date.today()}; {platform.machine()}, {platform.system()}, Python {platform.python_version()}, "
+        f"`make bench-failover{ARGUMENTS[kind]}`, {date.today()}; {platform.machine()}, {platform.system()}, Python {platform.python_version()}, "
         f"load average {os.getloadavg()[0]:.1f}; {PARTITIONS} tasks, {keys:,} keys, {rate:,} records a second, {INSTANCES} instances "
-        f"with a standby of each task, {CHANGELOG.removesuffix('-changelog')} on the embedded log. Seconds of the task that was away "
+        f"with a standby of each task. Seconds of the task that was away "
         "longest, between two commits that can be read.",
         "",
         "| what happened to an instance | times | p50 | longest | bar |",
         "|---|---|---|---|---|",
     ]
-    for kind, values in found.by_kind.items():
-        shown = f"{statistics.median(values):.2f} | {max(values):.2f} | {BARS_S[kind]:.1f}"
-        lines.append(f"| {kind} | {len(values)} | {shown} |")
+    for what, values in found.by_kind.items():
+        shown = f"{statistics.median(values):.2f} | {max(values):.2f} | {BARS_S[what]:.1f}"
+        lines.append(f"| {what} | {len(values)} | {shown} |")
     lines += [
         "",
         "From `run` until a record of each task is processed (bar: 1.2 of one instance; a restart no slower than a first start):",
@@ -193,17 +191,18 @@ def text(found: Failures, begun: dict[str, list[float]], keys: int, rate: int) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="How long tasks are away when something dies, freezes or starts.")
+    parser.add_argument("--log", default="embedded", choices=sorted(PLACES))
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--rate", type=int, default=1_500)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--dry", action="store_true", help="print alone; docs/benchmarks.md stays")
     args = parser.parse_args()
-    begun = asyncio.run(starts(args.rounds))
-    found = asyncio.run(failures(Keys(args.keys), args.rate, args.rounds))
-    shown = text(found, begun, args.keys, args.rate)
+    begun = asyncio.run(starts(args.log, args.rounds))
+    found = asyncio.run(failures(args.log, Keys(args.keys), args.rate, args.rounds))
+    shown = text(args.log, found, begun, args.keys, args.rate)
     print(shown)
     if not args.dry:
-        write_section(DOCS, "failover", shown)
+        write_section(DOCS, "failover" if args.log == "embedded" else f"failover {args.log}", shown)
 
 
 if __name__ == "__main__":

@@ -12,21 +12,22 @@ import asyncio
 import os
 import platform
 import statistics
-import tempfile
 import time
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
 from benchmarks.handover_apps import PARTITIONS
-from benchmarks.moving import NAME, Keys, Load, Watch, caught_up, fill, fleet, verb
+from benchmarks.moving import NAME, Keys, Load, Place, Watch, caught_up, fill, fleet, place_on, verb
 from benchmarks.section import write_section
-from state.log.sqlite import open_sqlite
 from workers.journal import read_journals
+from workers.log.logs import open_log
 
 DOCS = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 REST_S = 3.0  # between two changes: what is steady is measured in it
 AROUND_S = 0.3  # of a move: a commit may come that much before its release or after its start
+PLACES = {"embedded": "the embedded log", "kafka": "one broker, on the same two cores"}
+ARGUMENTS = {"embedded": "", "kafka": " LOG=kafka"}
 EXCESS_BAR_MS, BETWEEN_BAR_MS, STAYING_BAR = 50.0, 10.0, 1.1
 
 
@@ -52,20 +53,19 @@ class _Change:
     ended: float
 
 
-async def measure(count: int, rate: int, moves: int) -> Moves:
+async def measure(kind: str, count: int, rate: int, moves: int) -> Moves:
     """Loops until at least `moves` tasks have moved each way."""
     found, keys = Moves(count), Keys(count)
-    with tempfile.TemporaryDirectory() as root:
-        folder = Path(root)
-        await fill(folder / "log.db", keys)
-        async with fleet(folder, 2):
-            log = await open_sqlite(folder / "log.db", create=False)
+    with place_on(kind) as place:
+        await fill(place, keys)
+        async with fleet(place, 2):
+            log = await open_log(place.url, create=False)
             try:
                 await caught_up(log, 0)
                 watch, load = Watch(log), Load(log, keys, rate)
                 beside = [asyncio.create_task(watch.run()), asyncio.create_task(load.run())]
                 try:
-                    await _loop(folder, found, watch, moves)
+                    await _loop(place, found, watch, moves)
                 finally:
                     for task in beside:
                         task.cancel()
@@ -75,7 +75,7 @@ async def measure(count: int, rate: int, moves: int) -> Moves:
     return found
 
 
-async def _loop(folder: Path, found: Moves, watch: Watch, moves: int) -> None:
+async def _loop(place: Place, found: Moves, watch: Watch, moves: int) -> None:
     wall = time.time() - time.monotonic()
     changes: list[_Change] = []
     rests: list[tuple[float, float]] = []
@@ -85,10 +85,10 @@ async def _loop(folder: Path, found: Moves, watch: Watch, moves: int) -> None:
             began = time.monotonic()
             rests.append((began - REST_S / 2, began))
             words = ("scale-up", NAME, "--to", "4") if is_up else ("scale-down", NAME, "--to", "50%")
-            await verb(folder, *words, "--wait")
+            await verb(place, *words, "--wait")
             changes.append(_Change(is_up, began, time.monotonic()))
         await asyncio.sleep(AROUND_S * 2)
-        _judge(folder, found, watch, changes, rests, wall)
+        _judge(place.folder, found, watch, changes, rests, wall)
         changes.clear()
         rests.clear()
 
@@ -145,11 +145,11 @@ def _points(values: list[float]) -> str:
     return f"{statistics.median(values):.0f} | {cuts[98]:.0f} | {max(values):.0f}"
 
 
-def text(sizes: list[Moves], rate: int) -> str:
+def text(kind: str, sizes: list[Moves], rate: int) -> str:
     lines = [
-        "## Planned moves",
+        f"## Planned moves: {PLACES[kind]}",
         "",
-        f"`make bench-handover`, {date.today()}; {platform.machine()}, {platform.system()}, Python {platform.python_version()}, "
+        f"`make bench-handover{ARGUMENTS[kind]}`, {date.today()}; {platform.machine()}, {platform.system()}, Python {platform.python_version()}, "
         f"load average {os.getloadavg()[0]:.1f}; {PARTITIONS} tasks, {rate:,} records a second, default settings; 2 instances "
         "become 4 and 2 again, in a loop. Milliseconds between two commits that can be read; of a moved task less the median in "
         f"rest (bars: p99 below {EXCESS_BAR_MS:.0f} more, {BETWEEN_BAR_MS:.0f} between the medians of both sizes; tasks that stay: "
@@ -178,16 +178,17 @@ def text(sizes: list[Moves], rate: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="How long a task that moves on purpose is away.")
+    parser.add_argument("--log", default="embedded", choices=sorted(PLACES))
     parser.add_argument("--keys", default="100000,1000000")
     parser.add_argument("--rate", type=int, default=1_500)
     parser.add_argument("--moves", type=int, default=100, help="at least so many each way")
     parser.add_argument("--dry", action="store_true", help="print alone; docs/benchmarks.md stays")
     args = parser.parse_args()
-    found = [asyncio.run(measure(int(keys), args.rate, args.moves)) for keys in args.keys.split(",")]
-    shown = text(found, args.rate)
+    found = [asyncio.run(measure(args.log, int(keys), args.rate, args.moves)) for keys in args.keys.split(",")]
+    shown = text(args.log, found, args.rate)
     print(shown)
     if not args.dry:
-        write_section(DOCS, "handover", shown)
+        write_section(DOCS, "handover" if args.log == "embedded" else f"handover {args.log}", shown)
 
 
 if __name__ == "__main__":

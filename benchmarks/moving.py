@@ -10,17 +10,20 @@ import asyncio
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.handover_apps import CHANGELOG, PARTITIONS, TOPIC
 from pipeline.values.partitioner import partition_of
-from state.log.protocol import NewRecord, Partition, TopicSpec
-from state.log.sqlite import SqliteLog, open_sqlite
+from state.log.kafka import broker
+from state.log.protocol import GroupLog, NewRecord, Partition, TopicSpec
+from workers.log.logs import open_log
 
 APP = "benchmarks.handover_apps:moving"
 NAME = "moving"
@@ -39,9 +42,36 @@ class Keys:
             self.of[partition_of(key, PARTITIONS)].append(key)
 
 
-async def fill(path: Path, keys: Keys) -> None:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a fleet runs: its folder, and the URL of its log."""
+
+    folder: Path
+    url: str
+
+    def flags(self) -> list[str]:
+        return ["--log", self.url, "--state-dir", str(self.folder / "state")]
+
+
+@contextmanager
+def place_on(kind: str) -> Iterator[Place]:
+    """An empty log: "embedded", or "kafka" for one on a broker of its own."""
+    with tempfile.TemporaryDirectory() as root:
+        folder = Path(root)
+        if kind == "embedded":
+            yield Place(folder, f"sqlite:{folder / 'log.db'}")
+            return
+        made = broker.prepare(folder / "broker")
+        made.launch()
+        try:
+            yield Place(folder, f"kafka://{made.address}")
+        finally:
+            made.stop(kill=True)
+
+
+async def fill(place: Place, keys: Keys) -> None:
     """A log whose input has each key once."""
-    log = await open_sqlite(path, create=True)
+    log = await open_log(place.url, create=True)
     await log.create_topic(TopicSpec(TOPIC, PARTITIONS))
     for number, mine in enumerate(keys.of):
         for first in range(0, len(mine), CHUNK):
@@ -53,7 +83,7 @@ async def fill(path: Path, keys: Keys) -> None:
 class Load:
     """A producer of `rate` records a second, spread evenly over partitions and keys."""
 
-    def __init__(self, log: SqliteLog, keys: Keys, rate: int) -> None:
+    def __init__(self, log: GroupLog, keys: Keys, rate: int) -> None:
         self._log = log
         self._keys = keys
         self._rate = rate
@@ -78,7 +108,7 @@ class Load:
 class Watch:
     """When a commit of each partition could be read, in monotonic seconds."""
 
-    def __init__(self, log: SqliteLog) -> None:
+    def __init__(self, log: GroupLog) -> None:
         self._log = log
         self.seen: list[list[float]] = [[] for _ in range(PARTITIONS)]
 
@@ -105,9 +135,9 @@ class Watch:
 
 
 @asynccontextmanager
-async def fleet(folder: Path, instances: int, *flags: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    command = [sys.executable, "-m", "orchestrator", "run", APP, "--instances", str(instances), *places(folder), *flags]
-    with (folder / "fleet.log").open("ab") as written:
+async def fleet(place: Place, instances: int, *flags: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    command = [sys.executable, "-m", "orchestrator", "run", APP, "--instances", str(instances), *place.flags(), *flags]
+    with (place.folder / "fleet.log").open("ab") as written:
         process = await asyncio.create_subprocess_exec(*command, stdout=written, stderr=written)
     try:
         yield process
@@ -117,13 +147,9 @@ async def fleet(folder: Path, instances: int, *flags: str) -> AsyncIterator[asyn
         await process.wait()
 
 
-def places(folder: Path) -> list[str]:
-    return ["--log", f"sqlite:{folder / 'log.db'}", "--state-dir", str(folder / "state")]
-
-
-async def verb(folder: Path, *words: str) -> str:
+async def verb(place: Place, *words: str) -> str:
     """A command of the orchestrator; ends the benchmark where it fails."""
-    command = [sys.executable, "-m", "orchestrator", *words, *places(folder)]
+    command = [sys.executable, "-m", "orchestrator", *words, *place.flags()]
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     out, errors = await process.communicate()
     if process.returncode:
@@ -131,7 +157,7 @@ async def verb(folder: Path, *words: str) -> str:
     return out.decode()
 
 
-async def caught_up(log: SqliteLog, slack: int) -> None:
+async def caught_up(log: GroupLog, slack: int) -> None:
     """The fleet has processed all but `slack` records of the input."""
     inputs = [Partition(TOPIC, number) for number in range(PARTITIONS)]
     deadline = time.monotonic() + WAIT_S
