@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-kafka chaos test-long check docs kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time bench-expiry bench-handover bench-failover bench-guard bench-idle simulate simulate-process clean
+.PHONY: setup demo test test-kafka chaos test-long check docs kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time bench-expiry bench-handover bench-failover bench-restore bench-guard bench-idle simulate simulate-process clean
 
 setup: $(READY)
 
@@ -110,6 +110,10 @@ bench-handover: $(READY)
 # How long tasks are away when an instance dies or freezes, and what a start and a restart take.
 bench-failover: $(READY)
 	$(BIN)/python -m benchmarks.failover --log $(LOG)
+
+# What a restore takes, from a changelog and from a snapshot (Java), and what tasks beside it feel.
+bench-restore: $(READY)
+	$(BIN)/python -m benchmarks.restore --log $(LOG)
 
 # One workload under every protocol, in virtual time, with a timeline of tasks by instance.
 bench-rebalance: $(READY)

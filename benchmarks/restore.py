@@ -1,0 +1,195 @@
+"""What a restore takes, from a changelog and from a snapshot, and what tasks beside it feel: `make bench-restore`.
+
+One rule: a restore is timed by the journal of the instance, from the moment in which the first task opens its stores until
+the last one has started; its CPU time is that of the worker's process. State folders are deleted before. What others feel is
+measured as in bench-handover.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from benchmarks.handover import PLACES
+from benchmarks.handover_apps import PARTITIONS
+from benchmarks.moving import APP, NAME, WAIT_S, Keys, Load, Place, Watch, caught_up, fill, fleet, place_on, verb
+from benchmarks.processes import cpu_s, family
+from benchmarks.section import write_section
+from workers.journal import read_journals
+from workers.log.logs import open_log
+
+DOCS = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+REST_S = 6.0
+
+
+@dataclass(slots=True)
+class Restores:
+    """Of one way: seconds by the clock, and CPU seconds of the worker from the first task that opens to the last that runs."""
+
+    seconds: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+
+async def restores(place: Place, rounds: int, *flags: str) -> Restores:
+    found = Restores()
+    for _ in range(rounds):
+        shutil.rmtree(place.folder / "state", ignore_errors=True)
+        async with fleet(place, 1, *flags) as process:
+            seconds, cpu = await _one(place, process.pid)
+            found.seconds.append(seconds)
+            found.cpu.append(cpu)
+    return found
+
+
+async def _one(place: Place, fleet_pid: int) -> tuple[float, float]:
+    deadline, begun = time.monotonic() + WAIT_S, 0.0
+    while time.monotonic() < deadline:
+        workers = [one.pid for one in family(fleet_pid) if one.kind == "worker"]
+        rows = [row for row in _journal(place) if row["what"] == "started"]
+        if workers and not begun and any((place.folder / "state" / NAME).glob("i1/*/counts/CURRENT")):
+            begun = cpu_s(workers[0])
+        if len({row["task"] for row in rows}) == PARTITIONS:
+            first = min(row["at_ms"] - row["opened_ms"] for row in rows)
+            return (max(row["at_ms"] for row in rows) - first) / 1e3, cpu_s(workers[0]) - begun
+        await asyncio.sleep(0.01)
+    raise SystemExit("the tasks do not start")
+
+
+def _journal(place: Place) -> list[dict[str, Any]]:
+    return read_journals(place.folder / "state" / NAME)
+
+
+async def take_snapshot(place: Place) -> None:
+    words = ["snapshot", APP, "--log", place.url, "--snapshots", str(place.folder / "snapshots")]
+    command = [sys.executable, "-m", "orchestrator", *words]
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    _, errors = await process.communicate()
+    if process.returncode:
+        raise SystemExit(errors.decode())
+
+
+@dataclass(slots=True)
+class Beside:
+    """Milliseconds: the longest gap of each task in rest, and of those that process while their instance restores others."""
+
+    rest: list[float] = field(default_factory=list)
+    restoring: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+async def beside(place: Place, keys: Keys, rate: int) -> Beside:
+    """Two instances; one leaves, and the other restores what that had while it processes its own."""
+    found = Beside()
+    shutil.rmtree(place.folder / "state", ignore_errors=True)
+    async with fleet(place, 2):
+        log = await open_log(place.url, create=False)
+        try:
+            await caught_up(log, 0)
+            watch, load = Watch(log), Load(log, keys, rate)
+            running = [asyncio.create_task(watch.run()), asyncio.create_task(load.run())]
+            try:
+                await _shared(place)
+                await asyncio.sleep(REST_S)
+                began = time.monotonic()
+                stays = {number for number in range(PARTITIONS) if _last(place, number) == "i1"}
+                await verb(place, "scale-down", NAME, "--instances", "i2", "--wait")
+                ended = time.monotonic()
+            finally:
+                for task in running:
+                    task.cancel()
+                await asyncio.gather(*running, return_exceptions=True)
+        finally:
+            await log.close()
+    found.seconds = ended - began
+    for number in range(PARTITIONS):
+        found.rest.append(watch.longest(number, began - REST_S / 2, began) * 1e3)
+        if number in stays:
+            found.restoring.append(watch.longest(number, began, ended) * 1e3)
+    return found
+
+
+async def _shared(place: Place) -> None:
+    """Both instances run their half."""
+    deadline = time.monotonic() + WAIT_S
+    while sum(_last(place, number) == "i1" for number in range(PARTITIONS)) != PARTITIONS // 2:
+        if time.monotonic() > deadline:
+            raise SystemExit("the instances do not share the tasks")
+        await asyncio.sleep(0.1)
+
+
+def _last(place: Place, number: int) -> str:
+    """The instance that started the task last."""
+    rows = [row for row in _journal(place) if row["what"] == "started" and row["task"] == f"0_{number}"]
+    return str(rows[-1]["instance"]) if rows else ""
+
+
+# ---- the table
+
+
+async def measure(kind: str, count: int, rate: int, rounds: int) -> str:
+    keys = Keys(count)
+    with place_on(kind) as place:
+        await fill(place, keys)
+        async with fleet(place, 1):
+            log = await open_log(place.url, create=False)
+            await caught_up(log, 0)
+            await log.close()
+        found = {"the changelog": await restores(place, rounds)}
+        await take_snapshot(place)
+        found["a snapshot"] = await restores(place, rounds, "--snapshots", str(place.folder / "snapshots"))
+        felt = await beside(place, keys, rate)
+    return text(kind, count, rate, found, felt)
+
+
+def text(kind: str, count: int, rate: int, found: dict[str, Restores], felt: Beside) -> str:
+    lines = [
+        f"## Restores: {PLACES[kind]}",
+        "",
+        f"`make bench-restore`, {date.today()}; {platform.machine()}, {platform.system()}, Python {platform.python_version()}, "
+        f"load average {os.getloadavg()[0]:.1f}; {count:,} keys with a count of 8 bytes in {PARTITIONS} tasks, all restored by one "
+        "worker whose state was deleted.",
+        "",
+        "| from | times | seconds p50 | longest | entries a second | entries a CPU-second |",
+        "|---|---|---|---|---|---|",
+    ]
+    for what, one in found.items():
+        middle, cpu = statistics.median(one.seconds), statistics.median(one.cpu)
+        lines.append(
+            f"| {what} | {len(one.seconds)} | {middle:.2f} | {max(one.seconds):.2f} | {count / middle:,.0f} | {count / cpu:,.0f} |"
+        )
+    lines += [
+        "",
+        f"An instance that processes {rate // 2:,} records a second and restores four tasks of another one beside it "
+        f"({felt.seconds:.1f} s): longest gap between two commits of its tasks {max(felt.restoring):.0f} ms (median "
+        f"{statistics.median(felt.restoring):.0f}), in 3 s of rest {max(felt.rest):.0f} ms (median {statistics.median(felt.rest):.0f}).",
+    ]
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What a restore takes.")
+    parser.add_argument("--log", default="embedded", choices=sorted(PLACES))
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--rate", type=int, default=1_500)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dry", action="store_true", help="print alone; docs/benchmarks.md stays")
+    args = parser.parse_args()
+    shown = asyncio.run(measure(args.log, args.keys, args.rate, args.rounds))
+    print(shown)
+    if not args.dry:
+        write_section(DOCS, "restore" if args.log == "embedded" else f"restore {args.log}", shown)
+
+
+if __name__ == "__main__":
+    main()
