@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-kafka chaos test-long check docs kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time bench-expiry bench-handover bench-failover bench-restore bench-guard bench-idle simulate simulate-process clean
+.PHONY: setup demo test test-kafka chaos test-long check docs kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time bench-expiry bench-handover bench-failover bench-restore bench-kafka bench-guard bench-idle simulate simulate-process clean
 
 setup: $(READY)
 
@@ -114,6 +114,14 @@ bench-failover: $(READY)
 # What a restore takes, from a changelog and from a snapshot (Java), and what tasks beside it feel.
 bench-restore: $(READY)
 	$(BIN)/python -m benchmarks.restore --log $(LOG)
+
+# On a real broker, beside the embedded log: a record, a commit at least and exactly once, restores, planned moves, failures.
+bench-kafka: $(READY)
+	$(BIN)/python -m benchmarks.kafka
+	$(BIN)/python -m benchmarks.guarantees
+	$(BIN)/python -m benchmarks.restore --log kafka
+	$(BIN)/python -m benchmarks.handover --log kafka
+	$(BIN)/python -m benchmarks.failover --log kafka
 
 # One workload under every protocol, in virtual time, with a timeline of tasks by instance.
 bench-rebalance: $(READY)
