@@ -135,6 +135,43 @@ def test_kubernetes_schemas_take_the_manifests(tmp_path: Path) -> None:
     assert tool("kubernetes-validate", "--strict", wrong).returncode != 0
 
 
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    return found
+
+
+def test_the_schema_of_compose_takes_the_file(tmp_path: Path) -> None:
+    words = ("--builtin-schema", "vendor.compose-spec")
+    done = tool("check-jsonschema", *words, DEPLOY / "compose.yaml")
+    assert done.returncode == 0, done.stdout
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text((DEPLOY / "compose.yaml").read_text().replace("stop_grace_period", "stop_grace"))
+    assert tool("check-jsonschema", *words, wrong).returncode != 0
+
+
+def test_what_compose_runs_is_what_we_take(
+    compose: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = compose["services"]["kafka"]["environment"]
+    instances = {name: one for name, one in compose["services"].items() if name != "kafka"}
+    assert len(instances) == 3
+    for name, one in instances.items():
+        given = one["environment"]
+        assert set(given) <= {setting.variable for setting in TABLE.values()}
+        assert not Sources(tmp_path, given).strange()
+        monkeypatch.setattr("socket.gethostname", lambda host=one["hostname"]: host)
+        args = options_of(one["command"], given, tmp_path, monkeypatch)
+        assert (args.app, args.name, args.listen) == ("bank:app", name, f"{name}:7000")
+        assert f"PLAINTEXT://{args.log.removeprefix('kafka://')}" == broker["KAFKA_ADVERTISED_LISTENERS"]
+        mounts = {volume.split(":")[0]: volume.split(":")[1] for volume in one["volumes"]}
+        assert mounts[name] == args.state_dir and name in compose["volumes"]
+        assert mounts["../secrets"] == str(Path(args.secret_file).parent) == str(Path(args.tls_key).parent)
+        assert one["stop_signal"] == "SIGTERM" and one["depends_on"] == {"kafka": {"condition": "service_healthy"}}
+        assert (DEPLOY / one["build"]["context"] / one["build"]["dockerfile"]).exists()
+        assert (ROOT / one["build"]["args"]["APP"]).exists()
+
+
 def test_hadolint_takes_the_dockerfiles(tmp_path: Path) -> None:
     page = next(block for block in blocks(ROOT / "docs/howto/docker.md") if block.language == "dockerfile")
     (tmp_path / "Dockerfile").write_text(page.text)
