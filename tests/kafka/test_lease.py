@@ -188,3 +188,14 @@ async def test_what_is_kept_survives_the_holder(place: Place) -> None:
     other = await place.open()
     assert (await other.owners(APP))["0_0"] == owner(3, lease)
     assert await other.metadata(APP, MetadataKind("op", under_lease=True), "k") == b"v"
+
+
+async def test_writes_that_wait_behind_the_one_that_lost_the_lease_have_lost_it_too(place: Place) -> None:
+    log, other = await place.topics(), await place.open()
+    lease = await log.acquire(APP, "one", "a:1", await log.lease(APP))
+    assert lease is not None
+    assert await other.acquire(APP, "two", "a:2", await other.lease(APP)) is not None
+    kind = MetadataKind("settings", under_lease=True)
+    writes = (log.put_metadata(APP, kind, "settings", b"1", lease=lease), log.renew(lease), log.renew(lease))
+    found = await asyncio.gather(*writes, return_exceptions=True)
+    assert [type(error) for error in found] == [LeaseLost] * 3

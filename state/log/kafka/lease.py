@@ -115,6 +115,7 @@ class Leases:
         producer = self._producer_of(topic, lease)
         assert topic is not None
         async with producer.turn:
+            self._producer_of(topic, lease)  # it may have been given up by the write before
             records = make()
             partition = topic.partition(UNDER_LEASE)
             try:
