@@ -28,6 +28,7 @@ from state.store.rocksdb import Budget, RocksDbStore
 from workers.calls.blame import CallNote, remove_notes
 from workers.connection.credentials import instance_credentials
 from workers.connection.uplink import Line, ThreadLine
+from workers.end_watch import end_within
 from workers.journal import Journal
 from workers.log.logs import BUSY_MS, open_log
 from workers.spec import InstanceSpec, WorkerSpec, encode_spec
@@ -117,7 +118,8 @@ async def open_requests() -> asyncio.StreamReader:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """See the module text. `exit` ends the process at once, without any clean-up."""
+    """See the module text. `exit` ends the process at once, without any clean-up; `end_within` sees that it does end
+    (end_watch.py): of a process that is the group's alone, which OF_A_PROCESS is for."""
 
     wall_ms: Callable[[], int] = wall_ms
     clock: Callable[[], float] = monotonic_s  # what bounds a turn: read after each record, and by the watch of calls
@@ -136,7 +138,9 @@ class Surroundings:
     requests: Callable[[], Awaitable[asyncio.StreamReader]] = open_requests
     start_worker: Callable[[WorkerSpec], Awaitable[WorkerProcess]] = start_worker
     exit: Callable[[int], None] = os._exit
+    end_within: Callable[[float, int], Callable[[], None]] = lambda limit_s, code: lambda: None
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)  # the variables of the process
 
 
 REAL = Surroundings()
+OF_A_PROCESS = Surroundings(end_within=end_within)

@@ -25,6 +25,7 @@ from workers import log_lines
 from workers.calls.blame import Blame, CallNote, note_path
 from workers.connection.credentials import agree
 from workers.connection.listening import place_of
+from workers.end_watch import LIMIT_S
 from workers.instance import metrics_page
 from workers.instance.candidate import Candidate
 from workers.instance.instance_stores import InstanceStores
@@ -36,7 +37,7 @@ from workers.metrics.otlp import OtlpExport
 from workers.metrics.server import MetricsServer
 from workers.prepare import Prepared, prepare
 from workers.spec import FAILED_APP, LOG_REPLACED, REPORTED, InstanceSpec, WorkerSpec, decode_instance, first_line
-from workers.surroundings import REAL, Surroundings, WorkerProcess
+from workers.surroundings import OF_A_PROCESS, REAL, Surroundings, WorkerProcess
 from workers.tasks import halts
 
 log = logging.getLogger("orchestrator.instance")
@@ -47,7 +48,7 @@ ENDS = (0, 1, 2, 3, LogTimedOut.exit_code, FAILED_APP, LOG_REPLACED)  # reports 
 def run_instance(spec: InstanceSpec, *, leash: bool = False) -> int:
     """Run until the instance left (0), was asked to stop (0), or failed (an exit code; the reason is on stderr)."""
     try:
-        return asyncio.run(Instance(spec, leash).run())
+        return asyncio.run(Instance(spec, leash, OF_A_PROCESS if leash else REAL).run())
     except LogReplaced as error:
         if not spec.is_watched:
             report(error)
@@ -109,6 +110,10 @@ class Instance:
         watching = asyncio.create_task(self._watch())
         try:
             codes = await asyncio.gather(*(self._keep(number) for number in range(1, self.spec.workers + 1)))
+            stay = self._surroundings.end_within(LIMIT_S, max(codes))
+        except BaseException:
+            stay = self._surroundings.end_within(LIMIT_S, 1)
+            raise
         finally:
             watching.cancel()
             if coordinating is not None:
@@ -119,6 +124,7 @@ class Instance:
             await served.close()
             await services.close()
         if self.spec.after_leave == "park" and max(codes) == 0:
+            stay()
             await self._stop.wait()  # left: for a supervisor that would start again what exits
         return max(codes)
 

@@ -23,6 +23,7 @@ from state.log.protocol import GroupLog, Guarantee, MayWrite, Partition
 from workers.calls.blame import Caution, note_path
 from workers.calls.call_watch import Turn, blame, is_of_one_record
 from workers.connection.uplink import Watch
+from workers.end_watch import LIMIT_S
 from workers.log.patient_log import PatientLog
 from workers.log_lines import TASK
 from workers.metrics.families import ERRORS, OF_WORKER
@@ -123,6 +124,7 @@ class Worker:
         await asyncio.wait([*loops, stop], return_when=asyncio.FIRST_COMPLETED)
         self.stopping.set()
         await self._stop_records()
+        self.surroundings.end_within(LIMIT_S, REPORTED if self.failure is None else REPORTED + 1)
         for loop in loops:
             loop.cancel()
         results = await asyncio.gather(*loops, return_exceptions=True)

@@ -22,7 +22,7 @@ from workers import log_lines
 from workers.log.patient_log import open_patiently
 from workers.prepare import prepare
 from workers.spec import FAILED_APP, LOG_REPLACED, REPORTED, WorkerSpec, decode_worker, first_line
-from workers.surroundings import REAL, Surroundings
+from workers.surroundings import OF_A_PROCESS, REAL, Surroundings
 from workers.worker.worker import Worker
 
 
@@ -35,7 +35,7 @@ def main() -> int:
     spec = decode_worker(line)
     log_lines.set_up(spec.instance.log_level, spec.instance.log_format, spec.instance.instance, spec.number)
     try:
-        return asyncio.run(run_worker(spec))
+        return asyncio.run(run_worker(spec, OF_A_PROCESS))
     except KeyboardInterrupt:
         return 130
 

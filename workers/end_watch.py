@@ -1,0 +1,65 @@
+"""The end of a process of the group is bounded: what has nothing left to lose does not stay because something does not end.
+
+One rule: it begins when everything that was processed is committed and every task is given up. A process that is still there
+after the limit writes down what it waits for, one line a task, and ends with the code that it was to end with. Used by
+worker_main.py and instance.py, through Surroundings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+LIMIT_S = 20.0
+FRAMES = 4
+
+
+def end_within(limit_s: float, code: int) -> Callable[[], None]:
+    """Ends this process with `code` after so many seconds, unless the returned function is called before."""
+    timer = threading.Timer(limit_s, _end, (asyncio.get_running_loop(), limit_s, code))
+    timer.daemon = True
+    timer.start()
+    return timer.cancel
+
+
+def _end(loop: asyncio.AbstractEventLoop, limit_s: float, code: int) -> None:
+    lines = [
+        f"process {os.getpid()} did not end within {limit_s:g} s of its last work, and is ended; nothing is lost. It waits for:"
+    ]
+    try:
+        lines += [f"  {shown(task)}" for task in asyncio.all_tasks(loop)]
+    except RuntimeError as error:  # the set changed while another thread looked at it
+        lines.append(f"  {error}")
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    lines += [f"  thread {names.get(ident, ident)}: {_at(frame)}" for ident, frame in sys._current_frames().items()]
+    os.write(2, ("\n".join(lines) + "\n").encode())
+    os._exit(code)
+
+
+def shown(task: asyncio.Task[object]) -> str:
+    """The name of a task, and where it waits, the innermost place last."""
+    found: list[str] = []
+    awaited: object = task.get_coro()
+    while awaited is not None:
+        frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "ag_frame", None)
+        if frame is not None:
+            found.append(_place(frame))
+        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "ag_await", None)
+    return f"task {task.get_name()}: {' > '.join(found[-FRAMES:])}"
+
+
+def _at(frame: FrameType | None) -> str:
+    found: list[str] = []
+    while frame is not None:
+        found.append(_place(frame))
+        frame = frame.f_back
+    return " > ".join(reversed(found[:FRAMES]))
+
+
+def _place(frame: FrameType) -> str:
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"
