@@ -5,7 +5,7 @@ Everything the other rooms may have to show to a person derives from PipelineErr
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class PipelineError(Exception):
@@ -67,8 +67,25 @@ class LoadError(PipelineError):
         self.frames = frames
 
 
+class DueCallId(NamedTuple):
+    """A call of what came due, or of a join for a row that a call changed, as any replay of its task knows it: the `nth` of
+    this processor, name (of the timers or table), time and key, of those that count with `due` (a place in the order of
+    time), or with the record at topic, partition, offset."""
+
+    processor: str
+    name: str
+    at_ms: int
+    key: bytes | None
+    nth: int
+    due: tuple[int, int, bytes] | None
+    record: tuple[str, int, int] | None
+
+
 class ProcessorFailed(PipelineError):
-    """A user function raised. `frames` is the text of the user's own frames; `__cause__` is what they raised."""
+    """A user function raised. `frames` is the text of the user's own frames; `__cause__` is what they raised; `due` says which
+    call it was, where there is no record for it."""
+
+    due: DueCallId | None = None
 
     def __init__(
         self, message: str, *, processor: str, task: str, topic: str, partition: int, offset: int, frames: str = ""
@@ -83,7 +100,7 @@ class ProcessorFailed(PipelineError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """It may have to cross to another process."""
-        return _again, (type(self), str(self), {name: getattr(self, name) for name in _FIELDS})
+        return _again, (type(self), str(self), {name: getattr(self, name) for name in _FIELDS}, self.due)
 
     @property
     def record(self) -> str:
@@ -99,8 +116,10 @@ def shown_place(topic: str, partition: int, offset: int) -> str:
 _FIELDS = ("processor", "task", "topic", "partition", "offset", "frames")
 
 
-def _again(kind: type[ProcessorFailed], message: str, fields: dict[str, Any]) -> ProcessorFailed:
-    return kind(message, **fields)
+def _again(kind: type[ProcessorFailed], message: str, fields: dict[str, Any], due: DueCallId | None) -> ProcessorFailed:
+    error = kind(message, **fields)
+    error.due = due
+    return error
 
 
 class CallLost(PipelineError):

@@ -87,6 +87,7 @@ class TaskProcess:
         self._batch_steps = [step for step in self._steps if step.processor.batch]
         self._sources = sources_of(app, self._steps, self._tables)
         self._passing = passing_of(self, self._effects, self._on_error, position, self._tables, self._steps, partition)
+        self.due_calls = None if self._passing is None else self._passing.due_calls
         self._is_limited = any(source.max_ahead_ms is not None for source in self._sources.values())
         self.keeps_time = any(app.tables[name].keeps_time for name in subtopology.tables)
         self.keeps_order = self.keeps_time or any(source.tables for source in self._sources.values())
@@ -142,8 +143,7 @@ class TaskProcess:
         if windowed is None and (self._batch_steps or self._unit != CALL):
             return without_waiting(self.run_async(records, clock, until))
         effects = self._effects
-        self._stream_time_ms = effects.stream_time_ms
-        self.finished = 0
+        self._stream_time_ms, self.finished = effects.stream_time_ms, 0
         try:
             if fast := windowed or self._plain:
                 self._stream_time_ms = fast.run(self, records, clock, until, self._stream_time_ms)

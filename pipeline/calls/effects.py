@@ -55,6 +55,8 @@ class UnitOfTime(Protocol):
     def settle(self) -> None: ...
     def undone(self) -> None: ...
     def stand_at(self, timestamp_ms: int) -> None: ...
+    def collected(self) -> None: ...
+    def applied(self) -> None: ...
 
 
 class Effects:
@@ -163,6 +165,8 @@ class Effects:
         leaves the rest, `has_completed` stays True."""
         for view in self._timed:
             view.in_parts = in_parts
+        if self.passing is not None:
+            self.passing.collected()
         collected = {name: table.collect(self.stream_time_ms) for name, table in self._tables.items()}
         left_out = self.left_out[: self._before] if self._done is not self.outputs else list(self.left_out)
         late = self._late_before if self._done is not self.outputs else self._late
@@ -188,5 +192,7 @@ class Effects:
 
     def mark_applied(self) -> None:
         """The stores have what the oldest take that was not settled gave."""
+        if self.passing is not None:
+            self.passing.applied()
         for table in self._tables.values():
             table.mark_applied()

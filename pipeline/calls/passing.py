@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pipeline.calls.due_calls import DueCalls
 from pipeline.calls.effects import Effects
 from pipeline.calls.failed_calls import FailedCalls
 from pipeline.calls.joined_tables import Changed, TableJoins
 from pipeline.calls.steps import CallRecord, Item, Step, TimedStep, place
 from pipeline.calls.table_joins import JoinFailed, raw_of
 from pipeline.definitions.join import JoinDef
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, ProcessorFailed
 from pipeline.records import OutputRecord, RawRecord
 from pipeline.tables.view import TableView
 from pipeline.time.join_view import LEFT, RIGHT, JoinView, Pair, pair_facts
@@ -74,6 +75,7 @@ class Passing:
         self.effects = effects
         self.on_error = on_error
         self.position = position
+        self.due_calls = DueCalls(position)
         self._views = views
         self._joins = joins
         self._steps: dict[str, list[Step]] = {}
@@ -102,7 +104,9 @@ class Passing:
         while (view := self._next(timestamp_ms)) is not None:
             self.effects.begin()
             try:
-                await self._happen([self._begin(view)])
+                under = self._begin(view)
+                self.due_calls.of_due(under.due.place)
+                await self._happen([under])
             except BaseException:
                 self.effects.undo()
                 raise
@@ -155,13 +159,21 @@ class Passing:
     def settle(self) -> None:
         """A unit has ended well."""
         self.position.settle()
+        self.due_calls.ended()
 
     def undone(self) -> None:
         """A unit was undone."""
         self.position.undo()
+        self.due_calls.ended()
         self._joins.undone()
         for view in self._views:
             view.undone()
+
+    def collected(self) -> None:
+        self.due_calls.collected()
+
+    def applied(self) -> None:
+        self.due_calls.applied()
 
     # one record, in the unit of its caller
 
@@ -173,6 +185,7 @@ class Passing:
     async def call(self, step: Step, item: Item) -> None:
         """The calls of one step for a record, and what they make due in the past."""
         assert isinstance(step, TimedStep)
+        self.due_calls.of_record(item.topic, self.partition, item.raw.offset)
         if step.processor.join is not None:
             await self._join(step, step.processor.join, item)
         elif step.processor.joins_tables:
@@ -249,7 +262,9 @@ class Passing:
         step.belongs_to(None if isinstance(due.argument, tuple) else due.argument.key)
         view.call_of(due)
         try:
-            if one.is_chained and self._made_due > MOST_DUE:
+            if not self.due_calls.next(step, item.topic, due.place[0], due.place[2]):
+                self.effects.left_out.append((item.topic, False))
+            elif one.is_chained and self._made_due > MOST_DUE:
                 problem = (
                     f"more than {MOST_DUE:,} calls were made due by calls at stream time {self.position.target_ms}"
                 )
@@ -259,6 +274,9 @@ class Passing:
             else:
                 await self._host.make(step, item)
             self.on_error.tries.forget(item.topic, raw)
+        except ProcessorFailed as error:
+            self.due_calls.failed(error)
+            raise
         finally:
             view.call_of(None)
 
@@ -281,7 +299,17 @@ class Passing:
 
     async def _call_joined(self, changed: Changed) -> None:
         """The call of a join for a change that a call has made."""
-        step = changed.step
+        step, change = changed.step, changed.change
+        if not self.due_calls.next(step, changed.table, change.timestamp_ms, change.key):
+            self.effects.left_out.append((changed.table, False))
+            return
+        try:
+            await self._make_joined(step, changed)
+        except ProcessorFailed as error:
+            self.due_calls.failed(error)
+            raise
+
+    async def _make_joined(self, step: Step, changed: Changed) -> None:
         try:
             made = self._joins.of_change(changed, self.position.time_ms)
         except JoinFailed as error:

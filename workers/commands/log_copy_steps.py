@@ -88,9 +88,8 @@ async def _placed(
     """Where positions, halts and beginnings lie in the target; every record that is not a changelog's is compared."""
     asked: dict[Partition, set[int]] = {one: {position} for one, position in positions.items()}
     for halt in halted.values():
-        for topic, number, offset in (halt.place, *halt.skips):
-            if offset >= 0:
-                asked.setdefault(Partition(topic, number), set()).add(offset)
+        for topic, number, offset in halt.records:
+            asked.setdefault(Partition(topic, number), set()).add(offset)
     for one, position in began.items():
         asked.setdefault(one, set()).add(position)
     return {
@@ -134,14 +133,10 @@ async def _halted(target: GroupStore, application: str, halted: Mapping[str, hal
 
     def moved(place: halts.Place) -> halts.Place:
         topic, number, offset = place
-        return place if offset < 0 else (topic, number, places[Partition(topic, number)][offset])
+        return topic, number, places[Partition(topic, number)][offset]
 
     for task, halt in halted.items():
-        topic, partition, offset = moved(halt.place)
-        there = msgspec.structs.replace(
-            halt, topic=topic, partition=partition, offset=offset, skips=tuple(map(moved, halt.skips))
-        )
-        await target.put_metadata(application, halts.HALTS, task, halts.encode(there))
+        await target.put_metadata(application, halts.HALTS, task, halts.encode(halt.with_records(moved)))
     return len(halted)
 
 

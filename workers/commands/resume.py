@@ -22,7 +22,11 @@ def run(argv: list[str]) -> int:
     parser = Parser("resume", "Let a task go on that was halted at a record.")
     parser.add_argument("app", metavar="APP")
     parser.add_argument("task", metavar="TASK", help="such as 0_3")
-    parser.add_argument("--skip", action="store_true", help="leave the record out instead of trying it again")
+    parser.add_argument(
+        "--skip",
+        action="store_true",
+        help="leave the record, or the call that came due, out instead of trying it again",
+    )
     parser.settings(*PLACE, *ACCESS)
     args = parser.parse_args(argv)
     print(asyncio.run(_resume(args)))
@@ -37,14 +41,16 @@ async def _resume(args: Any) -> str:
         client.require(Right.SCALE)  # nothing is asked of the group: the request is a change of the log
         if seen is None:
             return nothing
-        if skip and halts.decode(seen).is_due:
+        halt = halts.decode(seen)
+        if skip and halt.is_due and halt.due is None:
             raise WrongUse(
-                f"{task} is halted at {halts.decode(seen).record}, which is no record and comes due again; correct the "
-                'function, or give it on_error="skip"'
+                f"{task} was halted by an earlier release, which did not say at which call of {halt.record}; "
+                "`orchestrator resume` without --skip makes it again, and the halt after that can be skipped"
             )
         if not await halts.take_back(log, application, task, seen, skip=skip):
             raise RefusedBySafety(f"{task} was resumed or halted again meanwhile; look at `orchestrator status {app}`")
-        return f"{task} goes on {'behind' if skip else 'with'} {halts.decode(seen).record}"
+        how = "with" if not skip else "without" if halt.is_due else "behind"
+        return f"{task} goes on {how} {halt.record}"
 
 
 async def _not_halted(log: GroupLog, application: str, task: str) -> str:

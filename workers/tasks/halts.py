@@ -8,9 +8,11 @@ worker looks whether a halt of a task that it holds was taken back (`halt_watch.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import msgspec
 
-from pipeline.errors import ProcessorFailed, shown_place
+from pipeline.errors import DueCallId, ProcessorFailed, shown_place
 from state.log.group_store import GroupStore, MetadataKind
 from state.log.protocol import GroupLog, Partition
 
@@ -20,7 +22,8 @@ Place = tuple[str, int, int]  # of a record: topic, partition, offset
 
 class Halt(msgspec.Struct, frozen=True):
     """Why a task processes nothing: the record, and what its processor failed with. `skip`: go on behind the record.
-    `skips`: records of earlier halts that are to be skipped and were not committed when this halt was written."""
+    `skips`: records of earlier halts that are to be skipped and were not committed when this halt was written. `due`: the
+    call, where there is no record for it; `due_skips` those of earlier halts."""
 
     topic: str
     partition: int
@@ -29,11 +32,18 @@ class Halt(msgspec.Struct, frozen=True):
     at_ms: int
     skip: bool = False
     skips: tuple[Place, ...] = ()
+    due: DueCallId | None = None
+    due_skips: tuple[DueCallId, ...] = ()
 
     @property
     def left_out(self) -> tuple[Place, ...]:
         """All records that are to be skipped."""
-        return (*self.skips, self.place) if self.skip else self.skips
+        return (*self.skips, self.place) if self.skip and not self.is_due else self.skips
+
+    @property
+    def due_left_out(self) -> tuple[DueCallId, ...]:
+        """All calls for no record that are to be skipped."""
+        return (*self.due_skips, self.due) if self.skip and self.due is not None else self.due_skips
 
     @property
     def place(self) -> Place:
@@ -48,9 +58,39 @@ class Halt(msgspec.Struct, frozen=True):
         """Whether it was no record, but a timer, a window or a join of a table that came due."""
         return self.offset < 0
 
+    def with_records(self, moved: Callable[[Place], Place]) -> Halt:
+        """The same where records lie at other places."""
+
+        def call(one: DueCallId) -> DueCallId:
+            return one if one.record is None else one._replace(record=moved(one.record))
+
+        topic, partition, offset = self.place if self.is_due else moved(self.place)
+        return Halt(
+            topic,
+            partition,
+            offset,
+            self.error,
+            self.at_ms,
+            self.skip,
+            tuple(map(moved, self.skips)),
+            None if self.due is None else call(self.due),
+            tuple(map(call, self.due_skips)),
+        )
+
+    @property
+    def records(self) -> tuple[Place, ...]:
+        """All records that it names."""
+        calls = self.due_skips if self.due is None else (*self.due_skips, self.due)
+        places = self.skips if self.is_due else (*self.skips, self.place)
+        return (*places, *(call.record for call in calls if call.record is not None))
+
+    def skips_again(self, other: Halt) -> bool:
+        """Whether what halted a task by `other` is to be skipped by this one."""
+        return other.due in self.due_left_out if other.is_due else other.place in self.left_out
+
 
 def of_failure(error: ProcessorFailed, at_ms: int) -> Halt:
-    return Halt(error.topic, error.partition, error.offset, str(error), at_ms)
+    return Halt(error.topic, error.partition, error.offset, str(error), at_ms, due=error.due)
 
 
 def encode(halt: Halt) -> bytes:
@@ -77,18 +117,30 @@ async def write(log: GroupLog, application: str, task: str, halt: Halt) -> bool:
     record is to be skipped by now: a call of it that began before `resume --skip` ended after it."""
     while True:
         seen = await log.metadata(application, HALTS, task)
-        skips = () if seen is None else await _not_committed(log, application, decode(seen).left_out)
-        if halt.place in skips:
-            return False
-        value = encode(msgspec.structs.replace(halt, skips=skips))
+        if seen is None:
+            value = encode(halt)
+        else:
+            before = await _not_committed(log, application, decode(seen))
+            if before.skips_again(halt):
+                return False
+            value = encode(msgspec.structs.replace(halt, skips=before.left_out, due_skips=before.due_left_out))
         if await log.replace_metadata(application, HALTS, task, seen, value):
             return True
 
 
-async def _not_committed(log: GroupLog, application: str, places: tuple[Place, ...]) -> tuple[Place, ...]:
-    partitions = [Partition(topic, number) for topic, number, _ in places]
-    positions = await log.positions(application, partitions)
-    return tuple(place for place in places if positions.get(Partition(*place[:2]), 0) <= place[2])
+async def _not_committed(log: GroupLog, application: str, halt: Halt) -> Halt:
+    """What is to be skipped, without what the log knows to be committed. Of what came due the owner knows (`halt_watch`)."""
+    calls = halt.due_left_out
+    records = [place for place in (*halt.left_out, *(call.record for call in calls)) if place is not None]
+    positions = await log.positions(application, [Partition(*place[:2]) for place in records])
+    kept = tuple(place for place in halt.left_out if not is_behind(positions, place))
+    kept_calls = tuple(call for call in calls if call.record is None or not is_behind(positions, call.record))
+    return msgspec.structs.replace(halt, skip=False, skips=kept, due_skips=kept_calls)
+
+
+def is_behind(positions: Mapping[Partition, int], place: Place) -> bool:
+    """Whether positions lie behind a record."""
+    return positions.get(Partition(*place[:2]), 0) > place[2]
 
 
 async def take_back(log: GroupLog, application: str, task: str, seen: bytes, *, skip: bool) -> bool:
@@ -97,6 +149,9 @@ async def take_back(log: GroupLog, application: str, task: str, seen: bytes, *, 
     halt = decode(seen)
     if skip:
         value = encode(msgspec.structs.replace(halt, skip=True))
+    elif halt.due_skips:
+        *calls, due = halt.due_skips
+        value = encode(Halt(due.name, halt.partition, -1, halt.error, halt.at_ms, True, halt.skips, due, tuple(calls)))
     elif halt.skips:
         *before, (topic, partition, offset) = halt.skips
         value = encode(Halt(topic, partition, offset, halt.error, halt.at_ms, skip=True, skips=tuple(before)))

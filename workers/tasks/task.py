@@ -28,7 +28,7 @@ from workers.journal import Journal
 from workers.prepare import Prepared
 from workers.spec import WorkerSpec
 from workers.surroundings import Surroundings
-from workers.tasks import former_owner, halts
+from workers.tasks import former_owner, halts, skips
 from workers.tasks.halts import Halt
 from workers.tasks.snapshot_progress import GivenUp, reading
 from workers.tasks.stores import Opened, StoreOpener, close, origins
@@ -263,9 +263,8 @@ class TaskRun:
         if halt is not None and not halt.skip:
             self._report_started()
             return
-        for topic, number, offset in halt.left_out if halt is not None else ():
-            if committed.get(Partition(topic, number), 0) <= offset:
-                self.worker.caution.leave_out(self.scope, topic, number, offset)
+        for place in skips.records_left_out(halt, committed):
+            self.worker.caution.leave_out(self.scope, *place)
         stores = {table: opened.store for table, opened in self.stores.items()}
         self.process = TaskProcess(
             prepared.app,
@@ -276,6 +275,7 @@ class TaskRun:
             {**self.worker.resources, **global_views(prepared.app, self.worker.globals.stores)},
             self.worker.spec.instance.max_call_ms / 1000,
         )
+        skips.leave_out_calls(halt, self.process)
         self.merger = Merger()
         self.committed = dict(committed)
         self.first_done, self.last_ms, self.pause_ms = False, 0, 0

@@ -5,8 +5,7 @@ One rule: a halt goes from the log only after every skip that it names is commit
 
 from __future__ import annotations
 
-from state.log.protocol import Partition
-from workers.tasks import halts
+from workers.tasks import halts, skips
 from workers.tasks.halts import Halt
 from workers.tasks.task import TaskRun
 from workers.worker.ports import HaltPort
@@ -30,10 +29,8 @@ async def _look(worker: HaltPort, run: TaskRun, found: Halt | None) -> None:
     if run.process is None:
         if found is None or found.skip:
             run.resume(found)
-    elif found is not None and found.skip:
-        committed = run.committed
-        if all(committed.get(Partition(*place[:2]), 0) > place[2] for place in found.left_out):
-            await _is_over(worker, run, found)
+    elif found is not None and found.skip and skips.are_committed(found, run.committed, run.process):
+        await _is_over(worker, run, found)
 
 
 async def _is_over(worker: HaltPort, run: TaskRun, found: Halt) -> None:
