@@ -50,7 +50,9 @@ class Budget:
     """Memory that all stores of a process share: a cache of blocks read and a limit for what is not flushed yet."""
 
     def __init__(self, cache_bytes: int = 64 << 20, write_bytes: int = 64 << 20) -> None:
-        self.cache = Cache(cache_bytes)
+        # Its parts are of 32 MiB; those of the other kind are of 1 MiB, and a file of a million small keys has a filter that is
+        # larger than that: it was read again for each key.
+        self.cache = Cache.new_hyper_clock_cache(cache_bytes, 0)
         self.writes = WriteBufferManager(write_bytes, False)
 
 
