@@ -350,14 +350,17 @@ class Passing:
         own = (raw.timestamp_ms, raw.offset)
         for side in open_sides:
             view.keep(side, raw)
-        for side in open_sides:
-            for entry in view.matches(side, raw.key, raw.timestamp_ms):
-                if len(sides) == 2 and entry[:2] == own and side == RIGHT:
-                    continue  # a record of a self join has matched itself, as the left one
-                other = item.record if len(sides) == 2 and entry[:2] == own else view.record(1 - side, raw.key, entry)
-                view.mark_matched(side, raw.key, own)
-                view.mark_matched(1 - side, raw.key, entry)
-                await self._match(step, item, _pair(side, item.record, other))
+        matches = [(side, entry) for side in open_sides for entry in view.matches(side, raw.key, raw.timestamp_ms)]
+        if len(open_sides) == 2:  # a self join: the roles of one other follow each other
+            matches.sort(key=lambda match: (match[1][:2], match[0]))
+        for side, entry in matches:
+            is_itself = len(sides) == 2 and entry[:2] == own
+            if is_itself and side == RIGHT:
+                continue  # it has matched itself, as the left one
+            other = item.record if is_itself else view.record(1 - side, raw.key, entry)
+            view.mark_matched(side, raw.key, own)
+            view.mark_matched(1 - side, raw.key, entry)
+            await self._match(step, item, _pair(side, item.record, other))
 
     async def _match(self, step: Step, item: Item, pair: Pair) -> None:
         """One call with a pair, whose time is the later of the two."""
