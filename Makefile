@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-kafka chaos test-long check docs kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time bench-expiry bench-handover bench-failover bench-restore bench-kafka bench-guard bench-idle simulate simulate-process clean
+.PHONY: setup demo test test-kafka chaos test-long check docs kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time bench-expiry bench-handover bench-failover bench-restore bench-kafka bench-guard bench-idle simulate simulate-process one-answer clean
 
 setup: $(READY)
 
@@ -62,6 +62,13 @@ kill: $(READY)
 SEEDS ?= 300
 simulate: $(READY)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+# Random apps with windows, timers and joins, and records out of order: the Driver, live instances with a kill and a scale-up, and
+# history on Spark give one answer.
+APPS ?= 20
+ONE_SEED ?= 1
+one-answer: $(READY)
+	$(BIN)/python -m tests.time.one_answer --apps $(APPS) --seed $(ONE_SEED)
 
 # Whole processes: the real shell on a loop of virtual time, with the log, disks and connections in memory. Some more for
 # apps at least once, and for snapshots that are taken, damaged, forged and restored from.

@@ -12,20 +12,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from pipeline.calls.call import without_waiting
-from pipeline.calls.retries import Waiting
+from pipeline.calls.retries import cannot_wait
 from pipeline.calls.task_tables import global_views
 from pipeline.definitions.definition import Stored
 from pipeline.definitions.processor import checked_app
 from pipeline.definitions.topic_tables import GlobalTableDef
-from pipeline.errors import PipelineError, ProcessorFailed
+from pipeline.errors import PipelineError
+from pipeline.meeting import Flow, met
 from pipeline.merge import Merger
 from pipeline.process import TaskProcess
-from pipeline.records import Record, SourceRecord
+from pipeline.records import OutputRecord, Record, SourceRecord
 from pipeline.resources import Resources
 from pipeline.sinks import checked_headers, checked_timestamp, encoded
 from pipeline.tables.dict_store import DictStore
@@ -70,6 +71,8 @@ class Driver:
         self._late: Counter[str] = Counter()
         self._shared = {name: DictStore() for name in app.globals}
         self._held = False
+        self._flow = Flow(self.topology.subtopologies)
+        self._sent: dict[tuple[str, int], list[Sequence[OutputRecord]]] = {}  # to tasks, and not there yet
 
     def __enter__(self) -> Driver:
         self._begin(self._wait(self._resources.__aenter__()) if self.app.resources else {})
@@ -215,14 +218,21 @@ class Driver:
             raise PipelineError("a Driver runs inside its block: with Driver(app) as driver: ...")
         checked_timestamp("advance", to_ms)
         self._latest_ms = max(self._latest_ms, to_ms)
-        for task, process in self._tasks.items():
-            try:
-                while not await process.advance(to_ms):
-                    if process.waiting is not None:
-                        raise _waits(process.waiting, task)
-            finally:
-                self._take(task, process)
-        return await self._process()
+        runs = 0
+        for number in self._flow.in_order():  # what comes due at one is there before time has come further at another
+            with self._meeting():
+                for task, _ in self._inbox_of(number):
+                    await self._advance_task(task, self._tasks[task], to_ms)
+            runs += await self._process()
+        return runs
+
+    async def _advance_task(self, task: str, process: TaskProcess, to_ms: int) -> None:
+        try:
+            while not await process.advance(to_ms):
+                if process.waiting is not None:
+                    raise cannot_wait(process.waiting, task)
+        finally:
+            self._take(task, process)
 
     def items(self, topic: Topic[K, V]) -> list[tuple[K, V]]:
         """The (key, value) pairs of all records of a topic so far, in the order they were written."""
@@ -268,14 +278,28 @@ class Driver:
             without_waiting(work)
 
     async def _process(self) -> int:
-        """Run tasks, in their natural order, until nothing waits; returns how many runs that took."""
+        """Run tasks, those first that send to others, until nothing waits; returns how many runs that took."""
         runs = 0
-        while any(self._inbox.values()):
-            for task, inbox in self._inbox.items():
-                if inbox:
-                    await self._run(task, inbox.take(len(inbox)))
-                    runs += 1
+        while waiting := {_subtopology(task) for task, inbox in self._inbox.items() if inbox}:
+            with self._meeting():
+                for task, inbox in self._inbox_of(self._flow.first(waiting)):
+                    if inbox:
+                        await self._run(task, inbox.take(len(inbox)))
+                        runs += 1
         return runs
+
+    def _inbox_of(self, number: int) -> list[tuple[str, Merger]]:
+        return [(task, inbox) for task, inbox in self._inbox.items() if _subtopology(task) == number]
+
+    @contextmanager
+    def _meeting(self) -> Iterator[None]:
+        """Of the tasks of one subtopology: what they have sent to others is there when all have run."""
+        try:
+            yield
+        finally:
+            sent, self._sent = self._sent, {}
+            for (topic, partition), lists in sent.items():
+                self._append_all(topic, partition, met(lists))
 
     async def _run(self, task: str, records: list[tuple[str, Any]]) -> None:
         process = self._tasks[task]
@@ -292,8 +316,14 @@ class Driver:
         process.mark_applied()
         self._late.update(changes.late)
         for (topic, partition), outputs in changes.outputs.items():
-            for output in outputs:
-                self._append(topic, partition, output.key, output.value, output.timestamp_ms, output.headers)
+            if topic in self._task_of:
+                self._sent.setdefault((topic, partition), []).append(outputs)
+            else:
+                self._append_all(topic, partition, outputs)
+
+    def _append_all(self, topic: str, partition: int, outputs: Iterable[OutputRecord]) -> None:
+        for output in outputs:
+            self._append(topic, partition, output.key, output.value, output.timestamp_ms, output.headers)
 
     async def _run_to_the_end(self, task: str, process: TaskProcess, records: list[tuple[str, Any]]) -> None:
         """A retry follows at once; an error that waits ends it."""
@@ -307,7 +337,7 @@ class Driver:
             records = process.left(records)
             if process.waiting is not None:
                 self._inbox[task].put_back(process.partition, records)
-                raise _waits(process.waiting, task)
+                raise cannot_wait(process.waiting, task)
 
     def _wait(self, awaitable: Coroutine[Any, Any, Any]) -> Any:
         if self._runner is None:
@@ -382,16 +412,8 @@ class AsyncDriver:
         await self._process()
 
 
-def _waits(waiting: Waiting, task: str) -> ProcessorFailed:
-    return ProcessorFailed(
-        f"{waiting.processor} waits at {waiting.record} in task {task}: {waiting.error}; a Driver does not wait: "
-        "send again once what it waits for is there",
-        processor=waiting.processor,
-        task=task,
-        topic=waiting.topic,
-        partition=waiting.partition,
-        offset=waiting.offset,
-    )
+def _subtopology(task: str) -> int:
+    return int(task.partition("_")[0])
 
 
 def _decoded(codec: Any, data: bytes | None) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pipeline.calls.steps import Step
 from pipeline.definitions.error_policy import WAIT
 from pipeline.definitions.processor import MOST_BACKOFF_S
-from pipeline.errors import shown_place
+from pipeline.errors import ProcessorFailed, shown_place
 from pipeline.records import RawRecord
 
 _DOUBLINGS = 30
@@ -79,3 +79,16 @@ class Tries:
 def _delay_s(backoff_s: float, count: int) -> float:
     """The pause after so many tries: it doubles up to a minute, or stays at a longer `backoff=`."""
     return float(min(backoff_s * 2 ** min(count - 1, _DOUBLINGS), max(MOST_BACKOFF_S, backoff_s)))
+
+
+def cannot_wait(waiting: Waiting, task: str) -> ProcessorFailed:
+    """What a Driver raises where an error waits."""
+    return ProcessorFailed(
+        f"{waiting.processor} waits at {waiting.record} in task {task}: {waiting.error}; a Driver does not wait: "
+        "send again once what it waits for is there",
+        processor=waiting.processor,
+        task=task,
+        topic=waiting.topic,
+        partition=waiting.partition,
+        offset=waiting.offset,
+    )

@@ -104,10 +104,11 @@ EMPTY = DictStore()
 def run(driver: Driver, task: str, count: int) -> None:
     """One task takes so many records of what waits for it."""
     process = driver._tasks[task]
-    try:
-        process.run(driver._inbox[task].take(count))
-    finally:
-        driver._take(task, process)
+    with driver._meeting():
+        try:
+            process.run(driver._inbox[task].take(count))
+        finally:
+            driver._take(task, process)
 
 
 def test_an_answer_to_an_older_row_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
