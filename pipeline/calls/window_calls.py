@@ -28,11 +28,13 @@ class WindowCalls:
 
     def __init__(self, step: TimedStep, source: Source, passing: Passing, *, closes: bool) -> None:
         self._step = step
-        self._source = source
         self._passing = passing
         self._closes = closes  # a function is called when something closes
         self._own = [table for table in step.tables if table.is_by_record_key]
         self._expiring = [table for table in step.tables if table.spec.expire_ms is not None]
+        self._others = bool(step.sliding or self._expiring or step.observed or step.sinks)
+        self._decode_key, self._decode_value = source.key_codec.decode, source.value_codec.decode
+        self._keep = step.tables[0].keep_alone if len(step.tables) == 1 and not step.sinks else step.keep
         self._same_keys = [
             view for view in step.timed if isinstance(view, ByUserKey) and view.has_keys_of(source.key_codec)
         ]
@@ -47,79 +49,91 @@ class WindowCalls:
     ) -> int:
         """See TaskProcess.run; returns the stream time with the last record. `task` knows at any moment how many records are
         completed. Raises what a call that stops raises."""
-        position, passing = self._passing.position, self._passing
-        call, closes, begin, end = self._call, self._closes, self._step.begin, self._step.end
+        position, passing, step = self._passing.position, self._passing, self._step
+        call, closes, keep = self._call, self._closes, self._keep
+        function, arguments, sends = step.function, step.arguments, bool(step.sinks)
         done = 0
-        begin()
+        step.begin()
         try:
             for topic, raw in records:
                 timestamp_ms = raw.timestamp_ms
                 if closes and passing.has_due(timestamp_ms):
-                    end()
+                    step.end()
                     if not without_waiting(passing.pass_to(timestamp_ms, lambda: clock() < until)):
                         break
-                    begin()
+                    step.begin()
                 before = position.reached
                 if timestamp_ms > before[0]:
                     position.reached = position.settled = (timestamp_ms, BEFORE_DUE, b"")
                 try:
-                    call(topic, raw, timestamp_ms)
+                    record = call(topic, raw, timestamp_ms)
+                    if record is not None:
+                        try:
+                            result = function(record, *arguments)
+                            if result is not None:
+                                refuse_awaitable(step.name, result)
+                            keep(position.reached[0])
+                        except FAILURES as error:
+                            self._failed(topic, raw, error)
+                        if sends and passing.effects.outputs:
+                            passing.effects.end()
                 except BaseException:
-                    self._passing.effects.begin()
-                    self._passing.effects.undo()
+                    passing.effects.begin()
+                    passing.effects.undo()
                     position.reached = position.settled = before
                     raise
                 task.finished = done = done + 1
                 if clock() >= until:
                     break
         finally:
-            end()
+            step.end()
         return max(stream_ms, position.time_ms)
 
-    def _call(self, topic: str, raw: RawRecord, timestamp_ms: int) -> None:
-        """One record. Raises CallAgain, ProcessorFailed, or a store's error."""
-        step, source, passing = self._step, self._source, self._passing
-        raw_key, raw_value, stream_ms = raw.key, raw.value, passing.position.reached[0]
+    def _failed(self, topic: str, raw: RawRecord, error: BaseException) -> None:
+        """Raises CallAgain, ProcessorFailed, or a store's error."""
+        self._step.forget()
+        if error is self._step.fault:
+            raise error
+        self._passing.on_error.failed(self._step, topic, raw, error)
+        self._passing.effects.end()
+
+    def _call(self, topic: str, raw: RawRecord, timestamp_ms: int) -> Record[Any, Any] | None:
+        """A record is next: what its call is to have, at its time. None where it is not called. Raises ProcessorFailed."""
+        step, passing = self._step, self._passing
+        raw_key, raw_value = raw.key, raw.value
         try:
-            key = None if raw_key is None else source.key_codec.decode(raw_key)
-            value = None if raw_value is None else source.value_codec.decode(raw_value)
+            key = None if raw_key is None else self._decode_key(raw_key)
+            value = None if raw_value is None else self._decode_value(raw_value)
         except Exception as error:  # noqa: BLE001 - a codec of the user's may raise anything; on_error decides
             passing.on_error.failed(step, topic, raw, error, decoding=True)
             passing.effects.end()
-            return
+            return None
         record: Record[Any, Any] = Record(key, value, timestamp_ms, raw.headers, topic, passing.partition, raw.offset)
         if raw_key is not None:
             for same in self._same_keys:
                 same.user_key, same.user_bytes = key, raw_key
         for view in step.timed:
             if view.is_late(key, timestamp_ms):
-                passing.is_late(step, Item(record, raw, topic, stream_ms))
+                passing.is_late(step, Item(record, raw, topic, passing.position.reached[0]))
                 passing.effects.end()
-                return
+                return None
             view.at_ms = timestamp_ms
-        for sliding in step.sliding:
-            sliding.record_key = key
         for own in self._own:
             own.record_keys = (raw_key,)
+        if self._others:
+            self._set_others(key, timestamp_ms)
+        return record
+
+    def _set_others(self, key: Any, timestamp_ms: int) -> None:
+        step = self._step
+        for sliding in step.sliding:
+            sliding.record_key = key
         for expiring in self._expiring:
-            expiring.stream_ms = stream_ms
+            expiring.stream_ms = self._passing.position.reached[0]
         for observed in step.observed:
             observed.at_ms = timestamp_ms
         for sink in step.sinks:
             sink.timestamp_ms = timestamp_ms
-        try:
-            result = step.function(record, *step.arguments)
-            if result is not None:
-                refuse_awaitable(step.name, result)
-            step.keep(stream_ms)
-        except FAILURES as error:
-            step.forget()
-            if error is step.fault:
-                raise
-            passing.on_error.failed(step, topic, raw, error)
-            passing.effects.end()
-        if passing.effects.outputs:
-            passing.effects.end()
 
 
 def window_calls(

@@ -108,5 +108,9 @@ class WriteLayers:
         """The oldest take is about to be marked applied: what it deleted is not asked for again."""
         later = (*self._collected[1:], self._pending)
         for k, raw in self._collected[0].items():
-            if raw is None and not any(k in layer for layer in later):
-                self.known.pop(k, None)
+            if raw is None:
+                for layer in later:
+                    if k in layer:
+                        break
+                else:
+                    self.known.pop(k, None)

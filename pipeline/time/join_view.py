@@ -115,7 +115,8 @@ class JoinView(TimedView[bytes, bytes]):
     # a record comes
 
     def is_over(self, side: int, timestamp_ms: int) -> bool:
-        return self.position.has_passed(timestamp_ms + self._lives_ms[side], self.order + side)
+        end_ms, reached = timestamp_ms + self._lives_ms[side], self.position.reached
+        return end_ms < reached[0] or (end_ms == reached[0] and self.order + side <= reached[1])
 
     def matches(self, side: int, key: bytes, timestamp_ms: int) -> list[Entry]:
         """The records of the other side that one of this side matches, by time, then arrival."""
@@ -130,25 +131,26 @@ class JoinView(TimedView[bytes, bytes]):
 
     def keep(self, side: int, raw: RawRecord) -> None:
         """A record of a side is kept until it is over."""
-        key, known, at_ms = raw.key or b"", self._by_key[side], raw.timestamp_ms
-        place = self._place_of(side, key, at_ms, raw.offset)
-        entry = at_ms, raw.offset, place
+        key, known, at_ms, offset = raw.key or b"", self._by_key[side], raw.timestamp_ms, raw.offset
+        now_ms, life_ms = self.position.reached[0], self._lives_ms[side]
+        place = self._head(side, (at_ms + life_ms) // self._bucket_ms, key) + _PLACE.pack(at_ms, offset)
+        entry = at_ms, offset, place
         own = known.get(key)
         if own is None:
             known[key] = [*self._entries(side, key), entry]
             known[key].sort()
         elif not own or entry > own[-1]:
-            if own and self.is_over(side, own[0][0]):
-                del own[: bisect_left(own, (self.position.time_ms - self._lives_ms[side],))]
+            if own and own[0][0] + life_ms < now_ms:
+                del own[: bisect_left(own, (now_ms - life_ms,))]
             own.append(entry)
         else:
             insort(own, entry)
         value = raw.value or b""
         kept = _WITH_HEADERS + msgspec.msgpack.encode((value, raw.headers)) if raw.headers else _BARE + value
-        self.layers.put_one(place, kept, self.position.time_ms)
+        self.layers.put_one(place, kept, now_ms)
         if self.sides[side].announced_alone:
             index = self._index(side, key, entry)
-            self.layers.put_one(index, b"", self.position.time_ms)
+            self.layers.put_one(index, b"", now_ms)
             self._ends[side].added(index)
 
     def mark_matched(self, side: int, key: bytes, entry: tuple[Any, ...]) -> None:
@@ -174,7 +176,7 @@ class JoinView(TimedView[bytes, bytes]):
         """What is kept of a key of a side, by time, then arrival."""
         found = self._by_key[side].get(key)
         if found is None:
-            if self.position.time_ms > self._asks_until_ms:
+            if self.position.reached[0] > self._asks_until_ms:
                 return _NONE
             found = self._by_key[side][key] = sorted(self._asked(side, key))
         return found

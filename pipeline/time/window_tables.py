@@ -150,6 +150,9 @@ class OneWindow(WindowTable[K, V]):
             yield key, value
 
 
+_get, _set = OneWindow.__getitem__, OneWindow.__setitem__  # for each record: looking them up costs what they do
+
+
 class AtTime(OneWindow[K, V], TumblingTable[K, V]):
     """The window at the time of the call."""
 
@@ -165,8 +168,9 @@ class AtTime(OneWindow[K, V], TumblingTable[K, V]):
         return self._start_ms
 
     def _move(self) -> None:
-        at_ms = self._view.time_of_call()
-        if not self._from_ms <= at_ms < self._until_ms:
+        at_ms = self._view.at_ms
+        if at_ms is None or not self._from_ms <= at_ms < self._until_ms:
+            at_ms = self._view.time_of_call()
             self._from_ms, self._until_ms = self._view.windows.span(at_ms)
             self._at(self._view.windows.starts(at_ms)[0])
         self._for_ms = at_ms
@@ -174,12 +178,12 @@ class AtTime(OneWindow[K, V], TumblingTable[K, V]):
     def __getitem__(self, key: K) -> V:
         if self._view.at_ms is not self._for_ms:
             self._move()
-        return super().__getitem__(key)
+        return _get(self, key)
 
     def __setitem__(self, key: K, value: V) -> None:
         if self._view.at_ms is not self._for_ms:
             self._move()
-        super().__setitem__(key, value)
+        _set(self, key, value)
 
     def at(self, timestamp_ms: int) -> WindowTable[K, V]:
         windows = self._view.windows

@@ -186,6 +186,8 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
         set_, known = self._set, self._known
         if len(set_) != len(self._live) or self._defaults or not self._is_direct:
             return False
+        if len(set_) == 1:
+            return self._keep_the_one(timestamp_ms)
         changed: dict[bytes, bytes | None] = {}
         for k, data in set_.items():
             if data is None:
@@ -198,6 +200,22 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
             self._note_written(changed)
         self._live.clear()
         set_.clear()
+        return True
+
+    def _keep_the_one(self, timestamp_ms: int) -> bool:
+        """The same for one key, which is what most calls set."""
+        ((k, data),) = self._set.items()
+        if data is None:
+            return False
+        stored = self._known.get(k, _MISSING)
+        if data != (self._stored(k) if stored is _MISSING else stored):
+            self.layers.put_one(k, data, timestamp_ms)
+            if k > self._last_written:
+                self._last_written = k
+            if self._announces:
+                self._closing.added(k)
+        self._live.clear()
+        self._set.clear()
         return True
 
     def apply(self, changes: dict[bytes, bytes | None], timestamp_ms: int) -> None:
