@@ -1,13 +1,15 @@
 """What windows, sessions and joins of streams cost a worker, beside a plain count: `make bench-time`.
 
 One rule: a row is a ratio of two figures of one run, in CPU time of the worker's process, measured in turns. All apps count the
-same records; the join gets each of them from one of two topics, and each meets one of the other.
+same records; the join gets each of them from one of two topics, and each meets one of the other. Where QUIX_PYTHON names a Python
+that has quixstreams, the same counts in Quix Streams are measured in turns with ours, each on a broker of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import platform
 import shutil
 import signal
@@ -23,6 +25,7 @@ from benchmarks.section import write_section
 from benchmarks.stream import DOCS, WAIT_S, cpu_s, worker_of
 from benchmarks.time_apps import APPS, BARS, OTHER, PARTITIONS, TOPIC
 from pipeline.values.partitioner import partition_of
+from state.log.kafka import broker
 from state.log.protocol import NewRecord, Partition, TopicSpec
 from state.log.sqlite import open_sqlite
 
@@ -84,9 +87,26 @@ async def _rate(path: Path, form: str, fleet: subprocess.Popen[bytes]) -> float:
     raise SystemExit(f"the worker of {form} has not processed its input in {WAIT_S:g} s")
 
 
-def measure(records: int, rounds: int, forms: list[str]) -> dict[str, list[float]]:
-    """Records per CPU-second by form."""
+def run_quix(python: str, folder: Path, form: str, records: int) -> float:
+    """Quix Streams on the same records, with a broker of its own: records per CPU-second."""
+    made = broker.prepare(folder / "broker")
+    made.launch()
+    try:
+        where = ["--broker", made.address.removeprefix("kafka://"), "--prefix", "quix-", "--records", str(records)]
+        command = [python, str(Path(__file__).with_name("quix_time.py"))]
+        topics = f"{TOPIC},{OTHER}" if form == "joining" else TOPIC
+        subprocess.run([*command, "write", *where, "--topics", topics], check=True, timeout=WAIT_S)
+        done = subprocess.run([*command, form, *where], check=True, stdout=subprocess.PIPE, text=True, timeout=WAIT_S)
+        return float(done.stdout.split()[-1])
+    finally:
+        made.stop(kill=True)
+
+
+def measure(records: int, rounds: int, forms: list[str]) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Records per CPU-second by form, ours and Quix's."""
     rates: dict[str, list[float]] = {}
+    theirs: dict[str, list[float]] = {}
+    python = os.environ.get("QUIX_PYTHON")
     with tempfile.TemporaryDirectory() as root:
         sources = {is_joined: Path(root) / f"joined-{is_joined}.db" for is_joined in (False, True)}
         for is_joined, source in sources.items():
@@ -97,16 +117,27 @@ def measure(records: int, rounds: int, forms: list[str]) -> dict[str, list[float
                 folder.mkdir()
                 rates.setdefault(form, []).append(run_worker(folder, sources[form == "joining"], form))
                 print(f"{form:10} {rates[form][-1]:12,.0f} records per CPU-second", flush=True)
+                if python:
+                    theirs.setdefault(form, []).append(run_quix(python, folder, form, records))
+                    print(f"{form:10} {theirs[form][-1]:12,.0f} in Quix Streams", flush=True)
                 shutil.rmtree(folder)
-    return rates
+    return rates, theirs
 
 
-def text(rates: dict[str, list[float]], records: int, rounds: int) -> str:
+def text(rates: dict[str, list[float]], theirs: dict[str, list[float]], records: int, rounds: int) -> str:
     medians = {form: statistics.median(found) for form, found in rates.items()}
+    quix = {form: statistics.median(found) for form, found in theirs.items()}
     rows = [
         f"| {form} | {rate:,.0f} | {rate / medians['plain']:.2f} | {BARS.get(form, '')} |"
+        + (f" {quix[form]:,.0f} | {rate / quix[form]:.1f} |" if form in quix else " - | - |")
         for form, rate in medians.items()
     ]
+    beside = (
+        "Quix Streams exactly once on a broker, the same records, in turns with ours; the broker's time counts for neither, "
+        "and ours has the log's in it."
+        if quix
+        else "Quix Streams was not measured: QUIX_PYTHON names no Python that has quixstreams."
+    )
     return "\n".join(
         [
             "## Windows, sessions and joins, beside a plain count",
@@ -114,10 +145,10 @@ def text(rates: dict[str, list[float]], records: int, rounds: int) -> str:
             f"`make bench-time`, {date.today()}; {platform.machine()}, {platform.system()}, Python {platform.python_version()}; "
             f"{records:,} records a millisecond apart, {KEYS:,} keys, 100-byte values; tumbling windows of a minute, hopping ones "
             "of a minute every ten seconds (six of them hold each record), sessions with a gap of 30 s, a join within ten "
-            f"seconds; exactly once, commits every 100 ms; median of {rounds}. Trust the ratios.",
+            f"seconds; exactly once, commits every 100 ms; median of {rounds}. {beside} Trust the ratios.",
             "",
-            "| form | records per CPU-second | of the plain count | bar |",
-            "|---|---|---|---|",
+            "| form | records per CPU-second | of the plain count | bar | Quix Streams | ours of theirs |",
+            "|---|---|---|---|---|---|",
             *rows,
             "",
         ]
@@ -131,8 +162,8 @@ def main() -> None:
     parser.add_argument("--forms", default=",".join(form for form in APPS if form != "plain"))
     parser.add_argument("--dry", action="store_true", help="print alone; docs/benchmarks.md stays")
     args = parser.parse_args()
-    rates = measure(args.records, args.rounds, args.forms.split(","))
-    found = text(rates, args.records, args.rounds)
+    rates, theirs = measure(args.records, args.rounds, args.forms.split(","))
+    found = text(rates, theirs, args.records, args.rounds)
     print(found)
     if not args.dry:
         write_section(DOCS, "time", found)
