@@ -20,6 +20,7 @@ from aiokafka.record.util import calc_crc32c
 
 from state.errors import LogDamaged, LogUnusable, RecordTooLarge
 from state.log import checks
+from state.log.entries import Entries, batches_of
 from state.log.protocol import Headers, NewRecord, Partition, StoredRecord, TaskCommit
 
 HEADER_BYTES = 61
@@ -33,6 +34,7 @@ _TRANSACTIONAL = 0x10
 _LENGTH_AT, _MAGIC_AT, _CRC_AT, _ATTRIBUTES_AT, _DELTA_AT, _TIMESTAMPS_AT, _COUNT_AT = 8, 16, 17, 21, 23, 27, 57
 _BEFORE_LENGTH_ENDS = 12
 _int32 = struct.Struct(">i").unpack_from
+_uint32 = struct.Struct(">I").unpack_from
 _int64 = struct.Struct(">q").unpack_from
 _timestamps = struct.Struct(">qq")
 _int16 = struct.Struct(">h").unpack_from
@@ -72,6 +74,10 @@ def build(
     rewrites batches keeps to small ones (`cut_bytes`, `cut_records`); a broker takes any below its own limit. `codec`: as
     Kafka numbers them; 0 is none, and a batch that it does not make smaller is left as it is."""
     max_bytes = min(max_bytes, cut_bytes)
+    if isinstance(records, Entries) and codec == 0:
+        made = batches_of(records, max_bytes, cut_records)
+        if made is not None:
+            return [Batch(data, count, count) for data, count in made]
     batches: list[Batch] = []
     count = len(records)
     at = 0
@@ -183,12 +189,12 @@ def headers(data: bytes) -> Iterator[Header]:
     at, size = 0, len(data)
     while at < size:
         if size - at < HEADER_BYTES:
-            raise LogDamaged(f"record batch cut off at byte {at} of {size}: {_ADVICE}")
+            raise LogDamaged(f"record batch cut off at byte {at} of {size}: {ADVICE}")
         if data[at + _MAGIC_AT] != _MAGIC:
-            raise LogDamaged(f"record batch at byte {at} has format {data[at + _MAGIC_AT]}, not {_MAGIC}: {_ADVICE}")
+            raise LogDamaged(f"record batch at byte {at} has format {data[at + _MAGIC_AT]}, not {_MAGIC}: {ADVICE}")
         stop = at + _BEFORE_LENGTH_ENDS + cast(int, _int32(data, at + _LENGTH_AT)[0])
         if stop > size or stop - at < HEADER_BYTES:
-            raise LogDamaged(f"record batch at byte {at} claims to end at byte {stop} of {size}: {_ADVICE}")
+            raise LogDamaged(f"record batch at byte {at} claims to end at byte {stop} of {size}: {ADVICE}")
         base: int = _int64(data, at)[0]
         delta: int = _int32(data, at + _DELTA_AT)[0]
         count: int = _int32(data, at + _COUNT_AT)[0]
@@ -197,13 +203,21 @@ def headers(data: bytes) -> Iterator[Header]:
         at = stop
 
 
+def frame(data: bytes, start: int) -> tuple[int, int, int, int]:
+    """What stands before the records of the batch that begins at `start`: attributes, checksum, first and largest timestamp."""
+    attributes: int = _int16(data, start + _ATTRIBUTES_AT)[0]
+    crc: int = _uint32(data, start + _CRC_AT)[0]
+    first, largest = _timestamps.unpack_from(data, start + _TIMESTAMPS_AT)
+    return attributes, crc, first, largest
+
+
 def _unread_codec(error: Exception) -> LogUnusable:
     return LogUnusable(
         f"a record batch is compressed, and what reads it is not installed ({error}): install the extra 'kafka'"
     )
 
 
-_ADVICE = "the bytes are not what was written; restore from another copy"
+ADVICE = "the bytes are not what was written; restore from another copy"
 
 
 def _batches(data: bytes, from_position: int) -> Iterator[tuple[int, Iterable[Any]]]:
@@ -215,7 +229,7 @@ def _batches(data: bytes, from_position: int) -> Iterator[tuple[int, Iterable[An
         whole = data if header.stop - header.start == len(data) else data[header.start : header.stop]
         batch = DefaultRecordBatch(whole)
         if not batch.validate_crc():
-            raise LogDamaged(f"record batch at offset {header.base} does not match its checksum: {_ADVICE}")
+            raise LogDamaged(f"record batch at offset {header.base} does not match its checksum: {ADVICE}")
         if header.next > from_position and header.records and not header.control:
             yield header.base, batch
 
@@ -240,7 +254,7 @@ def decode(data: bytes, from_position: int) -> list[StoredRecord]:
     except UnsupportedCodecError as error:
         raise _unread_codec(error) from error
     except CorruptRecordException as error:
-        raise LogDamaged(f"record batch cannot be read ({error}): {_ADVICE}") from error
+        raise LogDamaged(f"record batch cannot be read ({error}): {ADVICE}") from error
     return found
 
 
@@ -261,7 +275,7 @@ def pairs(data: bytes, from_position: int) -> list[tuple[bytes | None, bytes | N
     except UnsupportedCodecError as error:
         raise _unread_codec(error) from error
     except CorruptRecordException as error:
-        raise LogDamaged(f"record batch cannot be read ({error}): {_ADVICE}") from error
+        raise LogDamaged(f"record batch cannot be read ({error}): {ADVICE}") from error
     return found
 
 

@@ -117,10 +117,11 @@ def merged(tasks: Sequence[TaskCommit]) -> Mapping[Partition, Sequence[NewRecord
     """The records of all tasks by partition, in the order of the tasks."""
     if len(tasks) == 1:
         return tasks[0].records
-    found: dict[Partition, list[NewRecord]] = {}
+    found: dict[Partition, Sequence[NewRecord]] = {}
     for task in tasks:
         for partition, records in task.records.items():
-            found.setdefault(partition, []).extend(records)
+            before = found.get(partition)
+            found[partition] = records if before is None else [*before, *records]
     return found
 
 

@@ -8,12 +8,13 @@ its completed records did, with the positions after them; when that happens, Com
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from pipeline.process import Changes, TaskProcess
 from state.changelog import LEADER_EPOCH
 from state.errors import Fenced, NotOpened, OutcomeUnknown, Refused, StateError, StoreDeleted
+from state.log.entries import Entries
 from state.log.protocol import EXACTLY_ONCE, Guarantee, Log, MayWrite, NewRecord, Partition, TaskCommit, always
 from workers.tasks.task import TaskRun
 
@@ -61,15 +62,15 @@ def collect(run: TaskRun, at_ms: int, *, with_gaps: bool) -> Taken | None:
     return Taken(run, run.process, changes, part)
 
 
-def _records(run: TaskRun, changes: Changes) -> dict[Partition, list[NewRecord]]:
-    records = {
+def _records(run: TaskRun, changes: Changes) -> dict[Partition, Sequence[NewRecord]]:
+    records: dict[Partition, Sequence[NewRecord]] = {
         Partition(*place): [NewRecord(r.key, r.value, r.timestamp_ms, r.headers) for r in outputs]
         for place, outputs in changes.outputs.items()
     }
     for table, writes in changes.writes.items():
         at_ms = changes.write_timestamp_ms[table]
         partition = run.stores[table].partition
-        records[partition] = [NewRecord(key, value, at_ms) for key, value in writes.items()]
+        records[partition] = Entries(writes, at_ms)
     return records
 
 
