@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipeline.app import App as App
+    from pipeline.columns.public import Columns as Columns
+    from pipeline.columns.public import ColumnTable as ColumnTable
     from pipeline.errors import PipelineError as PipelineError
     from pipeline.errors import ProcessorFailed as ProcessorFailed
     from pipeline.errors import WindowClosed as WindowClosed
@@ -39,6 +41,8 @@ PUBLIC = {
     "App": "pipeline.app",
     "ClosedWindow": "pipeline.time.tables",
     "Codec": "pipeline.values.codecs",
+    "ColumnTable": "pipeline.columns.public",
+    "Columns": "pipeline.columns.public",
     "Due": "pipeline.time.tables",
     "Hopping": "pipeline.time.windows",
     "HoppingTable": "pipeline.time.tables",
@@ -64,6 +68,8 @@ __all__ = [
     "App",
     "ClosedWindow",
     "Codec",
+    "ColumnTable",
+    "Columns",
     "Due",
     "Hopping",
     "HoppingTable",

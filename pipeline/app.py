@@ -32,6 +32,7 @@ from pipeline.definitions.processor import (
     checked_app,
     checked_backoff,
     checked_batch,
+    checked_columns,
     checked_concurrency,
     checked_on_error,
     checked_others,
@@ -230,6 +231,7 @@ class App(Declares, DeclaresTables, DeclaresTime, DeclaresJoins, DeclaresTableJo
         others: Sequence[Any],
         *,
         batch: bool,
+        columns: bool,
         alias: Name,
         on_error: Any,
         timeout: Wait,
@@ -241,12 +243,22 @@ class App(Declares, DeclaresTables, DeclaresTime, DeclaresJoins, DeclaresTableJo
         name = self._name_for(bind(function, declared, alias))
         is_async = awaits(function)
         tries = checked_retries(name, retries)
+        by_arrays = checked_columns(
+            name,
+            columns,
+            batch=batch,
+            concurrency=concurrency,
+            is_async=is_async,
+            sources=sources,
+            others=declared,
+        )
         found = Processor(
             name,
             function,
             sources,
             declared,
-            batch=checked_batch(name, batch, declared),
+            batch=by_arrays or checked_batch(name, batch, declared),
+            columns=by_arrays,
             on_error=checked_on_error(self, on_error),
             timeout_s=checked_timeout(name, timeout),
             is_async=is_async,

@@ -301,7 +301,7 @@ class Driver:
             for (topic, partition), lists in sent.items():
                 self._append_all(topic, partition, met(lists))
 
-    async def _run(self, task: str, records: list[tuple[str, Any]]) -> None:
+    async def _run(self, task: str, records: Sequence[tuple[str, Any]]) -> None:
         process = self._tasks[task]
         try:
             await self._run_to_the_end(task, process, records)
@@ -325,7 +325,7 @@ class Driver:
         for output in outputs:
             self._append(topic, partition, output.key, output.value, output.timestamp_ms, output.headers)
 
-    async def _run_to_the_end(self, task: str, process: TaskProcess, records: list[tuple[str, Any]]) -> None:
+    async def _run_to_the_end(self, task: str, process: TaskProcess, records: Sequence[tuple[str, Any]]) -> None:
         """A retry follows at once; an error that waits ends it."""
         while True:
             if process.needs_async:

@@ -40,7 +40,7 @@ class Merger:
             if size_bytes:
                 self._fetched.setdefault(place, deque()).append((next_position, size_bytes))
 
-    def take(self, limit: int) -> list[tuple[str, RawRecord]]:
+    def take(self, limit: int) -> Sequence[tuple[str, RawRecord]]:
         """The next records, at most `limit`, with the topic of each."""
         heads = [(records[0].timestamp_ms, *place) for place, records in self._waiting.items() if records]
         heapify(heads)

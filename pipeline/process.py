@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.calls.at_once import AtOnce
 from pipeline.calls.batches import Batches
-from pipeline.calls.call import CALL, RECORD, RUN, in_time, refuse_awaitable, unit_of, without_waiting
+from pipeline.calls.call import CALL, DONE, FAILED, RECORD, RUN, in_time, refuse_awaitable, unit_of, without_waiting
 from pipeline.calls.effects import Changes as Changes
 from pipeline.calls.effects import Effects
 from pipeline.calls.failed_calls import FailedCalls
 from pipeline.calls.lanes import Lane, Outputs
 from pipeline.calls.overlap import More
 from pipeline.calls.passing import passing_of
-from pipeline.calls.plain_batches import DONE, FAILED, plain_batch
+from pipeline.calls.plain_batches import plain_batch
 from pipeline.calls.plain_calls import FAILURES, plain_calls
 from pipeline.calls.retries import CallAgain, Waiting
 from pipeline.calls.steps import Arrived, Item, Step, count_of, steps_of
@@ -93,6 +93,7 @@ class TaskProcess:
         self.keeps_order = self.keeps_time or any(source.tables for source in self._sources.values())
         self._plain = plain_calls(self._steps, self._sources, self._unit, partition, self._on_error)
         self._plain_batch = plain_batch(self._steps, self._sources, self._unit, partition, self._on_error)
+        self.takes_columns = self._passing is None and getattr(self._plain_batch, "takes_columns", False)
         self._windowed = window_calls(self._steps, self._sources, self._tables, self._passing)
         self.needs_async = any(step.is_async for step in self._steps)
         self.most_at_once = max((step.processor.concurrency for step in self._steps), default=1)
@@ -139,7 +140,7 @@ class TaskProcess:
         if self.needs_async:
             names = ", ".join(step.name for step in self._steps if step.is_async)
             raise PipelineError(f"task {self.task} has async processors ({names}); use run_async")
-        windowed = self._windowed if all(topic != TICK for topic, _ in records) else None
+        windowed = self._windowed if self._windowed and all(topic != TICK for topic, _ in records) else None
         if windowed is None and (self._batch_steps or self._unit != CALL):
             return without_waiting(self.run_async(records, clock, until))
         effects = self._effects
@@ -264,8 +265,7 @@ class TaskProcess:
         self._stream_time_ms, self.finished = self._effects.stream_time_ms, 0
         found = "" if self._plain_batch is None else self._plain_batch.call(self, records, self._stream_time_ms)
         if self._plain_batch is not None and found == DONE:
-            self._stream_time_ms = self._plain_batch.stream_ms
-            self._effects.all_completed(records, self._stream_time_ms, is_one_topic=True)
+            self._stream_time_ms = self._plain_batch.completed(self._effects, records)
             return
         items: list[Item | None] = []
         failure: ProcessorFailed | CallAgain | None = None

@@ -61,6 +61,7 @@ PURE_ROOMS = (
     "orchestrator/simulator/**/*.py",
     "pipeline/*.py",
     "pipeline/calls/*.py",
+    "pipeline/columns/*.py",
     "pipeline/definitions/*.py",
     "pipeline/tables/*.py",
     "pipeline/time/*.py",
@@ -96,6 +97,7 @@ MAY_USE = {
     "pipeline/driver.py": {"asyncio"},  # awaits user code
     "pipeline/calls/overlap.py": {"asyncio"},  # awaits user code
     "pipeline/app.py": {"importlib", "sys"},  # the module that declares an app; who runs one is named as text
+    "pipeline/columns/declared.py": {"importlib"},  # looks whether pyarrow is there
     "pipeline/failures.py": {"importlib"},  # frames of the import machinery are left out
     "orchestrator/simulator/benchmark/yardstick.py": {"random"},  # drawn from the seed that it is given
 }

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pipeline.app import App
     from pipeline.definitions.topology import Subtopology
 
+UNREADABLE, FAILED, DONE = "unreadable", "failed", "done"  # what became of the call of a whole batch
 CALL, RECORD, RUN = "call", "record", "run"  # what counts together: a call, the calls of a record, or of a whole run
 
 

@@ -160,6 +160,12 @@ class Effects:
         self._processed.update({records[0][0]: len(records)} if is_one_topic else Counter(t for t, _ in records))
         self.stream_time_ms = max(self.stream_time_ms, stream_time_ms)
 
+    def completed_of_one(self, topic: str, next_offset: int, count: int, stream_time_ms: int) -> None:
+        """The same for `count` records of one topic, the last of which lies before `next_offset`."""
+        self._positions[topic] = self.reached[topic] = next_offset
+        self._processed[topic] += count
+        self.stream_time_ms = max(self.stream_time_ms, stream_time_ms)
+
     def collect(self, *, in_parts: bool = False) -> Changes:
         """Everything that completed records did since the last take. `in_parts`: with some of what has expired; as long as it
         leaves the rest, `has_completed` stays True."""

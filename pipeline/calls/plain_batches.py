@@ -7,10 +7,10 @@ of it is anywhere, and Batches makes the calls that follow. Used by TaskProcess 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.calls.batch import Batch
-from pipeline.calls.call import CALL, refuse_awaitable
+from pipeline.calls.call import CALL, DONE, FAILED, UNREADABLE, refuse_awaitable
 from pipeline.calls.failed_calls import FailedCalls
 from pipeline.calls.plain_calls import FAILURES, Progress
 from pipeline.calls.steps import Step
@@ -18,11 +18,15 @@ from pipeline.calls.task_sources import Source
 from pipeline.definitions.error_policy import WAIT
 from pipeline.records import RawRecord, Record
 
-UNREADABLE, FAILED, DONE = "unreadable", "failed", "done"
+if TYPE_CHECKING:
+    from pipeline.calls.effects import Effects
+    from pipeline.calls.plain_columns import PlainColumns
 
 
 class PlainBatch:
     """Of one task and its one step. `partition` is the task's; `stream_ms` the stream time with the latest batch."""
+
+    takes_columns = False
 
     def __init__(self, step: Step, source: Source, partition: int, on_error: FailedCalls) -> None:
         self._on_error = on_error
@@ -41,6 +45,11 @@ class PlainBatch:
         if found != DONE:
             task.finished = 0
         return found
+
+    def completed(self, effects: Effects, records: Sequence[tuple[str, RawRecord]]) -> int:
+        """The latest call was of these, and is DONE. Returns the stream time with them."""
+        effects.all_completed(records, self.stream_ms, is_one_topic=True)
+        return self.stream_ms
 
     def _call(self, records: Sequence[tuple[str, RawRecord]], stream_ms: int) -> str:
         step, decode_key, decode_value, partition = self._step, self._decode_key, self._decode_value, self._partition
@@ -78,8 +87,12 @@ class PlainBatch:
 
 def plain_batch(
     steps: Sequence[Step], sources: Mapping[str, Source], unit: str, partition: int, on_error: FailedCalls
-) -> PlainBatch | None:
-    """Returns the calls of a task where one sync step takes batches of one topic; else None."""
+) -> PlainBatch | PlainColumns | None:
+    """Returns the calls of a task where one sync step takes batches, or columns, of one topic; else None."""
+    if any(step.columns is not None for step in steps):
+        from pipeline.calls.plain_columns import plain_columns  # with pyarrow, which others do not need
+
+        return plain_columns(steps, sources, unit, on_error)
     if len(steps) != 1 or len(sources) != 1 or unit != CALL:
         return None
     (step,), (source,) = steps, sources.values()

@@ -14,6 +14,7 @@ import msgspec
 
 from pipeline.calls.batch import Batch
 from pipeline.calls.timeouts import Ticks
+from pipeline.columns.public import Columns
 from pipeline.definitions.definition import Resource, Stored, Topic
 from pipeline.definitions.error_policy import ErrorPolicy
 from pipeline.definitions.processor import Processor
@@ -31,6 +32,7 @@ from pipeline.values.partitioner import partition_of
 
 if TYPE_CHECKING:
     from pipeline.app import App
+    from pipeline.columns.arguments import ColumnArguments
     from pipeline.definitions.topology import Subtopology
 
 
@@ -74,8 +76,10 @@ class Step:
         partitions: Mapping[str, int],
         task_partition: int,
         outputs: dict[tuple[str, int], list[OutputRecord]],
+        task_partitions: int = 1,
     ) -> None:
         self.processor = processor
+        self.columns = _column_arguments(processor, (task_partitions, task_partition)) if processor.columns else None
         self.name = processor.name
         self.function: Callable[..., Any] = processor.function
         self.policy = policy
@@ -93,7 +97,7 @@ class Step:
         self.fault: Exception | None = None  # set when a store failed during a call
 
         def sink(topic: Topic[Any, Any]) -> LiveSink:
-            made = LiveSink(
+            made = (LiveSink if self.columns is None else self.columns.sink)(
                 topic.topic,
                 topic.key_codec,
                 topic.value_codec,
@@ -107,8 +111,8 @@ class Step:
         arguments: list[Any] = []
         for item in processor.others:
             if isinstance(item, Stored):
-                self.tables.append(tables[item.name])
-                arguments.append(tables[item.name].argument)
+                self.tables.append(table := tables[item.name])
+                arguments.append(table.argument if self.columns is None else self.columns.table(table))
             elif isinstance(item, Topic):
                 arguments.append(sink(item))
             elif isinstance(item, GlobalTableDef):
@@ -151,8 +155,10 @@ class Step:
         for sink in self.sinks:
             sink.timestamp_ms = timestamp_ms
 
-    def batch(self, items: Sequence[Item]) -> list[Record[Any, Any]]:
+    def batch(self, items: Sequence[Item]) -> list[Record[Any, Any]] | Columns[Any, Any]:
         """The records of a batch for the function; a plain list where the function cannot see a difference."""
+        if self.columns is not None:
+            return self.columns.of_records(items[0].topic, [item.raw for item in items], self.sinks)
         records = [item.record for item in items]
         return Batch(records, self.looked_at) if self.sinks else records
 
@@ -297,6 +303,13 @@ class TimedStep(Step):
         return super().open(timestamp_ms, stream_ms, keys)
 
 
+def _column_arguments(processor: Processor, owner: tuple[int, int]) -> ColumnArguments:
+    from pipeline.columns.arguments import ColumnArguments  # with pyarrow, which others do not need
+
+    source = processor.sources[0]  # several have the same types
+    return ColumnArguments(source.key_codec, source.value_codec, owner)
+
+
 def _with_a_pair(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda pair, *others: function(*pair, *others)
 
@@ -324,6 +337,7 @@ def steps_of(
             partitions=partitions,
             task_partition=partition,
             outputs=outputs,
+            task_partitions=subtopology.partitions,
         )
         if processor.timeout_s is None:
             steps[name].timeout_s = max_call_s

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
-from pipeline.definitions.definition import Declared, Topic
+from pipeline.columns.public import Columns
+from pipeline.definitions.definition import ByArrays, Declared, Topic
 from pipeline.definitions.error_policy import OnError
 from pipeline.errors import DefinitionError
 from pipeline.records import Record
@@ -29,6 +30,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 Source = Topic[K, V] | Sequence[Topic[K, V]]
 Name = Mapping[Any, str] | None
 Wait = timedelta | float | None
+
+
+class ColumnOptions(TypedDict, total=False):
+    """Options of a processor that takes columns."""
+
+    alias: Name
+    on_error: OnError | None
+    timeout: Wait
+    retries: int
+    backoff: Wait
 
 
 class Declares:
@@ -231,12 +242,82 @@ class Declares:
         [Callable[[Sequence[Record[K, V]], A, B, C, D, E], R]], Callable[[Sequence[Record[K, V]], A, B, C, D, E], R]
     ]: ...
     @overload
+    def processor(  # type: ignore[overload-overlap]
+        self,
+        source: Source[K, V],
+        /,
+        *,
+        columns: Literal[True],
+        **options: Unpack[ColumnOptions],
+    ) -> Callable[[Callable[[Columns[K, V]], None]], Callable[[Columns[K, V]], None]]: ...
+    @overload
+    def processor(
+        self,
+        source: Source[K, V],
+        a: ByArrays[A],
+        /,
+        *,
+        columns: Literal[True],
+        **options: Unpack[ColumnOptions],
+    ) -> Callable[[Callable[[Columns[K, V], A], None]], Callable[[Columns[K, V], A], None]]: ...
+    @overload
+    def processor(
+        self,
+        source: Source[K, V],
+        a: ByArrays[A],
+        b: ByArrays[B],
+        /,
+        *,
+        columns: Literal[True],
+        **options: Unpack[ColumnOptions],
+    ) -> Callable[[Callable[[Columns[K, V], A, B], None]], Callable[[Columns[K, V], A, B], None]]: ...
+    @overload
+    def processor(
+        self,
+        source: Source[K, V],
+        a: ByArrays[A],
+        b: ByArrays[B],
+        c: ByArrays[C],
+        /,
+        *,
+        columns: Literal[True],
+        **options: Unpack[ColumnOptions],
+    ) -> Callable[[Callable[[Columns[K, V], A, B, C], None]], Callable[[Columns[K, V], A, B, C], None]]: ...
+    @overload
+    def processor(
+        self,
+        source: Source[K, V],
+        a: ByArrays[A],
+        b: ByArrays[B],
+        c: ByArrays[C],
+        d: ByArrays[D],
+        /,
+        *,
+        columns: Literal[True],
+        **options: Unpack[ColumnOptions],
+    ) -> Callable[[Callable[[Columns[K, V], A, B, C, D], None]], Callable[[Columns[K, V], A, B, C, D], None]]: ...
+    @overload
+    def processor(
+        self,
+        source: Source[K, V],
+        a: ByArrays[A],
+        b: ByArrays[B],
+        c: ByArrays[C],
+        d: ByArrays[D],
+        e: ByArrays[E],
+        /,
+        *,
+        columns: Literal[True],
+        **options: Unpack[ColumnOptions],
+    ) -> Callable[[Callable[[Columns[K, V], A, B, C, D, E], None]], Callable[[Columns[K, V], A, B, C, D, E], None]]: ...
+    @overload
     def processor(
         self,
         source: Topic[Any, Any] | Sequence[Topic[Any, Any]],
         /,
         *others: Declared[Any],
         batch: bool = False,
+        columns: bool = False,
         alias: Name = None,
         on_error: OnError | None = None,
         timeout: Wait = None,
@@ -250,6 +331,7 @@ class Declares:
         /,
         *others: Any,
         batch: bool = False,
+        columns: bool = False,
         alias: Name = None,
         on_error: Any = None,
         timeout: Wait = None,
@@ -258,6 +340,7 @@ class Declares:
         backoff: Wait = None,
     ) -> Any:
         """Declare a function as a processor of `source` (a topic or a list of topics); returns it unchanged.
+        `batch`: it takes the records of a call; `columns`: as an Arrow table, and its tables by arrays.
         `concurrency`: so many calls of a task may be under way at once, those of one key in order. `retries`: a call
         that raised is made again so often, `backoff` seconds later, twice as long each time, up to a minute; then
         `on_error` decides. Raises DefinitionError."""
@@ -271,6 +354,7 @@ class Declares:
                 source,
                 others,
                 batch=batch,
+                columns=columns,
                 alias=alias,
                 on_error=on_error,
                 timeout=timeout,
@@ -289,6 +373,7 @@ class Declares:
         others: Sequence[Any],
         *,
         batch: bool,
+        columns: bool,
         alias: Name,
         on_error: Any,
         timeout: Wait,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, overload
 
+from pipeline.columns.public import ColumnTable
 from pipeline.errors import CodecError, DefinitionError, DefinitionUsed
 from pipeline.records import Record
 from pipeline.sinks import FakeSink, Sink, checked_headers
@@ -101,7 +102,11 @@ class Declared(Generic[A_co]):
         __hash__ = object.__hash__
 
 
-class Topic(Declared[Sink[K, V]]):
+class ByArrays(Generic[A_co]):
+    """What can be declared on a processor with `columns=True`; A is what the function gets in its place."""
+
+
+class Topic(Declared[Sink[K, V]], ByArrays[Sink[K, V]]):
     """A topic: a source of processors, or the sink of some."""
 
     kind = "topic"
@@ -335,7 +340,7 @@ class KeyedDef(Stored[A_co]):
             ) from None
 
 
-class TableDef(KeyedDef[Table[K, V]]):
+class TableDef(KeyedDef[Table[K, V]], ByArrays[ColumnTable[K, V]]):
     """A table: a dict of each task."""
 
     def view(
@@ -349,7 +354,7 @@ class TableDef(KeyedDef[Table[K, V]]):
         return TableView(self.spec, Empty())
 
 
-class Resource(Declared[A_co]):
+class Resource(Declared[A_co], ByArrays[A_co]):
     """A client, a model or a pool: made once per worker by `factory`, see `resources`."""
 
     kind = "resource"

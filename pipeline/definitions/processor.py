@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from pipeline.definitions.definition import Declared, Owner, Resource, Stored, Topic, aliases
+from pipeline.columns.declared import check_alike, check_installed, check_values
+from pipeline.definitions.definition import ByArrays, Declared, Owner, Resource, Stored, Topic, aliases
 from pipeline.definitions.error_policy import WAIT, Choice, OnError
 from pipeline.definitions.foreign_key_join import ForeignKeySide
 from pipeline.definitions.join import JoinDef
@@ -37,7 +38,8 @@ class Processor:
     function: Callable[..., Any]
     sources: tuple[Topic[Any, Any], ...]
     others: tuple[Declared[Any], ...]
-    batch: bool = False
+    batch: bool = False  # also where it takes columns
+    columns: bool = False
     on_error: OnError | None = None
     timeout_s: float | None = None
     is_async: bool = False
@@ -250,6 +252,39 @@ def checked_batch(name: str, batch: Any, others: Sequence[Declared[Any]]) -> boo
                 f"{name}: batch=True cannot have {what} {item.name!r}, which go by the time of each record; leave batch= out"
             )
     return bool(batch)
+
+
+def checked_columns(
+    name: str,
+    columns: Any,
+    *,
+    batch: bool,
+    concurrency: int,
+    is_async: bool,
+    sources: Sequence[Topic[Any, Any]],
+    others: Sequence[Declared[Any]],
+) -> bool:
+    """`columns=`: a call with many records by arrays. Raises DefinitionError."""
+    if not columns:
+        return False
+    check_installed(name)
+    for problem, way_out in (
+        (batch, "batch=True: the one gives arrays, the other records; leave one of them out"),
+        (is_async, "async def: a call waits for nothing; declare it with def, or leave columns= out"),
+        (concurrency != 1, "concurrency=: its calls are one at a time; leave one of them out"),
+    ):
+        if problem:
+            raise DefinitionError(f"{name}: columns=True cannot have {way_out}")
+    for item in others:
+        if not isinstance(item, ByArrays):
+            raise DefinitionError(
+                f"{name}: columns=True cannot have {item.kind} {item.name!r}, which is not read by arrays; give it a table of "
+                "app.table(), or leave columns= out"
+            )
+    for topic in sources:
+        check_values(name, topic.name, topic.value_codec)
+    check_alike(name, [(topic.name, topic.key_codec, topic.value_codec) for topic in sources])
+    return True
 
 
 def awaits(function: Callable[..., Any]) -> bool:

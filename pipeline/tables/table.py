@@ -7,9 +7,9 @@ implementation is in `table_view`.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, MutableMapping, Sequence, ValuesView
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 from pipeline.errors import CodecError, PipelineError
 from pipeline.tables import expiry
@@ -30,6 +30,14 @@ class StoreView(Protocol):
     def get(self, key: bytes) -> bytes | None: ...
 
     def range(self, start: bytes | None, stop: bytes | None) -> Iterable[tuple[bytes, bytes]]: ...
+
+
+@runtime_checkable
+class ReadsMany(Protocol):
+    """A store that is asked for many keys at once in less time than one by one."""
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The value of each key, in order. Raises the store's error."""
 
 
 class Table(MutableMapping[K, V]):

@@ -22,7 +22,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _MISSING: Final[Any] = object()
-_DELETED: Final[Any] = object()
+DELETED: Final[Any] = object()
 # Values that cannot change in place; everything else is encoded again at the end of the call.
 IMMUTABLE = frozenset({int, float, str, bytes, bool, type(None), datetime, date, time, timedelta, Decimal})
 _OWNED_KEYS = 10_000
@@ -86,7 +86,7 @@ class TableView(Table[K, V]):
                 data = self._read(k) if self._is_plain else self._current(k)
             if data is not None:
                 return self._hand_out(k, data)
-        elif value is not _DELETED:
+        elif value is not DELETED:
             return cast(V, value)
         return self._default(key, k) if self._constant is _MISSING else cast(V, self._constant)
 
@@ -108,7 +108,7 @@ class TableView(Table[K, V]):
             raise KeyError(key)
         self._own(key, k)
         self._version += 1
-        self._live[k] = _DELETED
+        self._live[k] = DELETED
         self._set[k] = None
         self._defaults.pop(k, None)
 
@@ -165,7 +165,7 @@ class TableView(Table[K, V]):
                 stored = self._known.get(k, _MISSING)
                 if data != (self._stored(k) if stored is _MISSING else stored):
                     result[k] = data
-            elif value is _DELETED:
+            elif value is DELETED:
                 if self._stored(k) is not None:
                     result[k] = None
             elif k in self._defaults:
@@ -298,7 +298,7 @@ class TableView(Table[K, V]):
         value = self._live.get(k, _MISSING)
         if value is _MISSING:
             return self._current(k) is not None
-        if value is _DELETED:
+        if value is DELETED:
             return False
         return k not in self._defaults or self.spec.encode_value(value) != self._defaults[k][1]
 

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import timedelta
 import msgspec
-from orchestrator import App, Record, Sink, Table
+from orchestrator import App, Columns, ColumnTable, Record, Sink, Table
 from orchestrator.testing import Driver
 
 class Payment(msgspec.Struct):
@@ -85,6 +85,14 @@ def one(record: Record[str, Payment], maybe: Sink[str, int | None]) -> None: ...
 @app.processor(numbers, own)
 def count(record: Record[int, Payment], own: Sink[str, str]) -> None: ...
 
+@app.processor(payments, balances, alerts, limit, columns=True, on_error=dead)
+def by_arrays(
+    batch: Columns[str, Payment], balances: ColumnTable[str, int], alerts: Sink[str, str], limit: int
+) -> None:
+    keys = batch.table["key"]
+    balances.put(keys, balances.get(keys))
+    alerts.send(keys, keys, timestamp_ms=batch.table["timestamp_ms"])
+
 def test() -> None:
     with Driver(app) as bank:
         bank.send(payments, "ann", Payment("ann", -5))
@@ -117,6 +125,18 @@ def a(payment: Record[str, Payment], alerts: Sink[str, str]) -> None: ...""",
     "no batch is none": """
 @app.processor(payments, alerts)
 def a(payment: Sequence[Record[str, Payment]], alerts: Sink[str, str]) -> None: ...""",
+    "columns are no records": """
+@app.processor(payments, balances, columns=True)
+def a(payment: Record[str, Payment], balances: ColumnTable[str, int]) -> None: ...""",
+    "by arrays no dict is given": """
+@app.processor(payments, balances, columns=True)
+def a(batch: Columns[str, Payment], balances: Table[str, int]) -> None: ...""",
+    "values of the columns' table": """
+@app.processor(payments, balances, columns=True)
+def a(batch: Columns[str, Payment], balances: ColumnTable[str, str]) -> None: ...""",
+    "columns= is what gives columns": """
+@app.processor(payments, balances)
+def a(batch: Columns[str, Payment], balances: ColumnTable[str, int]) -> None: ...""",
     "a table is no source": """
 @app.processor(balances, alerts)
 def a(payment: Record[str, Payment], alerts: Sink[str, str]) -> None: ...""",

@@ -1,0 +1,434 @@
+"""Processors that take columns. Laws: the answer is that of the same app written per record, wherever batches are cut;
+a call counts whole or not at all; what is stored are the bytes that a plain table stores."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator import App, Columns, ColumnTable, PipelineError, ProcessorFailed, Record, Sink, Table
+from orchestrator.testing import Driver
+from pipeline.columns.murmur import partitions_of
+from pipeline.columns.raw import from_records
+from pipeline.errors import CodecError, DefinitionError, WrongTask
+from pipeline.process import TaskProcess
+from pipeline.records import SourceRecord
+from pipeline.tables.dict_store import DictStore
+from pipeline.values.partitioner import partition_of
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT = 50
+
+
+class Flight(msgspec.Struct):
+    delay: int
+    tail: str = "none"
+    note: str | None = None
+
+
+def by_record(app: App, on_error: Any = "stop") -> None:
+    flights = app.topic("flights", key=str, value=Flight)
+    delays, out = app.table("delays", key=str, value=int, default=int), app.topic("out", key=str, value=int)
+
+    @app.processor(flights, delays, out, on_error=on_error)
+    def add_up(flight: Record[str, Flight], delays: Table[str, int], out: Sink[str, int]) -> None:
+        delays[flight.key] += flight.value.delay
+        out.send(flight.key, flight.value.delay)
+        if flight.value.delay > LIMIT:
+            raise ValueError("too late")
+
+
+def by_columns(app: App, on_error: Any = "stop") -> None:
+    flights = app.topic("flights", key=str, value=Flight)
+    delays, out = app.table("delays", key=str, value=int, default=int), app.topic("out", key=str, value=int)
+
+    @app.processor(flights, delays, out, columns=True, on_error=on_error)
+    def add_up(batch: Columns[str, Flight], delays: ColumnTable[str, int], out: Sink[str, int]) -> None:
+        sums = batch.table.group_by("key").aggregate([("delay", "sum")])
+        delays.put(sums["key"], pc.add(delays.get(sums["key"]), sums["delay_sum"]))
+        out.send(batch.table["key"], batch.table["delay"])
+        if pc.any(pc.greater(batch.table["delay"], LIMIT)).as_py():
+            raise ValueError("too late")
+
+
+def answer(
+    declare: Callable[[App, Any], None], values: list[bytes], cuts: set[int], on_error: str, *, raw: bool
+) -> tuple[Any, ...]:
+    """What is stored, sent and left out, and where it stopped; a run and a commit end at each of `cuts`. `raw`: records
+    come in columns, as a worker gives them."""
+    app = App("x", partitions=1)
+    letters = app.topic("letters", key=bytes, value=bytes)
+    declare(app, letters if on_error == "letters" else on_error)
+    store = DictStore()
+    counts = {"flights": 1, "out": 1, "letters": 1}
+    process = TaskProcess(app, app.topology().subtopologies[0], 0, {"delays": store}, counts)
+    records = [SourceRecord(n, 100 - n % 7, b"k%d" % (n % 3), value) for n, value in enumerate(values)]
+    sent: list[Any] = []
+    left_out, position, stopped, begin = 0, 0, "", 0
+    for end in sorted({*cuts, len(records)}):
+        part, begin = records[begin:end], max(begin, end)
+        if not part:
+            continue
+        try:
+            process.run(from_records("flights", part) if raw else [("flights", one) for one in part])
+        except ProcessorFailed as error:
+            stopped = error.record
+        changes = process.collect()
+        store.write(changes.writes.get("delays", {}))
+        process.mark_applied()
+        for (topic, _), outputs in changes.outputs.items():
+            sent += [(topic, one.key, one.value, one.timestamp_ms) for one in outputs]
+        left_out += len(changes.left_out)
+        position = changes.positions.get("flights", position)
+        if stopped:
+            break
+    return dict(store.data), sorted(sent, key=repr), left_out, position, stopped
+
+
+FLIGHTS = st.builds(Flight, st.integers(-LIMIT, LIMIT + 3), st.text(max_size=3), st.none() | st.text(max_size=2))
+VALUES = st.one_of(
+    FLIGHTS.map(msgspec.json.encode),
+    FLIGHTS.map(msgspec.json.encode),
+    st.integers(0, 9).map(lambda n: b'{"delay":%d}' % n),
+    st.sampled_from(
+        [b"", b"{", b'{"delay":"7"}', b'{"delay":1.5}', b'{"delay":1}{"delay":2}', b'{"delay":1,"tail":null}']
+    ),
+    st.sampled_from(
+        [b' {"delay":4}', b'{"delay":5,"more":[1,{"delay":6}]}', b'{"delay":7,"delay":8}', b'{"tail":"x"}']
+    ),
+    st.sampled_from(['{"delay":3,"tail":"ü"}'.encode(), b'{"delay":3,"tail":"\xff"}', b'{"delay":3,"x":NaN}']),
+)
+
+
+@given(
+    st.lists(VALUES, max_size=14),
+    st.sets(st.integers(1, 13)),
+    st.sampled_from(["stop", "skip", "letters"]),
+    st.booleans(),
+)
+def test_the_answer_is_that_of_single_records(values: list[bytes], cuts: set[int], on_error: str, raw: bool) -> None:
+    expected = answer(by_record, values, set(), on_error, raw=False)
+    assert answer(by_columns, values, cuts, on_error, raw=raw) == expected
+    assert answer(by_columns, values, set(), on_error, raw=raw) == expected
+
+
+def test_columns_are_named_as_fields() -> None:
+    class Reading(TypedDict):
+        celsius: float
+        ok: bool
+
+    app = App("x")
+    seen: list[pa.Table] = []
+    for number, (value, one) in enumerate(
+        [
+            (Flight, Flight(3)),
+            (Reading, {"celsius": 1.5, "ok": True}),
+            (int, 4),
+            (float, 2.5),
+            (str, "ü"),
+            (bytes, b"\xff"),
+            (list[int], [1, 2]),
+            (dict[str, int], {"a": 1}),
+        ]
+    ):
+        topic = app.topic(f"t{number}", key=int, value=value)
+        app.processor(topic, columns=True)(lambda batch: seen.append(batch.table))
+        with Driver(app) as driver:
+            driver.send(topic, 7, one, timestamp_ms=5)
+            driver.send(topic, None, None, timestamp_ms=6)
+    types = [dict(zip(table.column_names, map(str, table.schema.types), strict=True)) for table in seen[::2]]
+    own = {"key": "int64", "timestamp_ms": "int64", "offset": "int64"}
+    assert [{name: type_ for name, type_ in one.items() if own.get(name) != type_} for one in types] == [
+        {"delay": "int64", "tail": "string", "note": "string"},
+        {"celsius": "double", "ok": "bool"},
+        {"value": "int64"},
+        {"value": "double"},
+        {"value": "string"},
+        {"value": "binary"},
+        {"value": "list<item: int64>"},
+        {"a": "int64"},
+    ]
+    assert seen[0].to_pylist() == [{"key": 7, "delay": 3, "tail": "none", "note": None, "timestamp_ms": 5, "offset": 0}]
+    assert seen[1].to_pylist()[0] == dict.fromkeys(("key", "delay", "tail", "note")) | {"timestamp_ms": 6, "offset": 1}
+
+
+class Own:
+    """A codec of the user's own."""
+
+    def encode(self, value: int) -> bytes:
+        return str(value).encode()
+
+    def decode(self, data: bytes) -> int:
+        return int(data)
+
+
+KEYS = st.sampled_from(["a", "b", "c", "ü", ""])
+
+
+class Note(msgspec.Struct):
+    text: str
+    size: int = 0
+
+
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        (int, [1, -1, 1 << 62]),
+        (float, [1.5, -0.0, 3.0]),
+        (str, ["x", "", "ü"]),
+        (bytes, [b"x", b"", b"\xff"]),
+        (list[int], [[1], [], [2, 3]]),
+        (Note, [Note("a"), Note("b", 2)]),
+        (int | None, [1, None, 2]),
+        (Own(), [1, 2, 3]),
+    ],
+    ids=str,
+)
+@given(st.data())
+def test_a_table_by_arrays_is_the_table(type_: Any, values: list[Any], data: st.DataObject) -> None:
+    """A walk of put, get and delete over one table, by key and by arrays: the same stored bytes and changelog."""
+    steps = data.draw(
+        st.lists(st.tuples(st.sampled_from(["put", "delete"]), st.lists(st.tuples(KEYS, st.sampled_from(values)))))
+    )
+    default = values[-1]
+    stores = []
+    for columns in (False, True):
+        app = App("x", partitions=1)
+        steps_topic = app.topic("steps", key=str, value=int)
+        table = app.table("t", key=str, value=type_, default=lambda: default)
+        gone: list[Any] = []
+
+        def walk(batch: Any, t: Any, columns: bool = columns, gone: list[Any] = gone) -> None:
+            verb, pairs = steps[batch.table["value"][0].as_py() if columns else batch.value]
+            keys = [key for key, _ in pairs]
+            if columns:
+                array = pa.array(keys, pa.string())
+                if verb == "put":
+                    plain = [msgspec.to_builtins(value, builtin_types=(bytes,)) for _, value in pairs]
+                    t.put(array, pa.array(plain, None if plain else t.get(array).type))
+                else:
+                    t.delete(array)
+                gone.append([msgspec.to_builtins(one, builtin_types=(bytes,)) for one in t.get(array).to_pylist()])
+            else:
+                for key, value in pairs:
+                    if verb == "put":
+                        t[key] = value
+                    else:
+                        t.pop(key, None)
+                gone.append([msgspec.to_builtins(t[key], builtin_types=(bytes,)) for key in keys])
+
+        app.processor(steps_topic, table, columns=columns)(walk)
+        store = DictStore()
+        process = TaskProcess(app, app.topology().subtopologies[0], 0, {"t": store}, {"steps": 1})
+        written = []
+        for number in range(len(steps)):
+            process.run([("steps", SourceRecord(number, number, b"k", number.to_bytes(8, "big")))])
+            changes = process.collect()
+            written.append(changes.writes.get("t", {}))
+            store.write(written[-1])
+            process.mark_applied()
+        stores.append((written, dict(store.data), gone))
+    assert stores[0] == stores[1]
+
+
+def called(function: Callable[..., None], *, partitions: int = 1, **table: Any) -> Driver:
+    """One call with a batch of the keys a, b, c."""
+    app = App("x", partitions=partitions)
+    source = app.topic("in", key=str, value=int)
+    counts, out = app.table("counts", **{"key": str, "value": int} | table), app.topic("out", key=str, value=int)
+    app.processor(source, counts, out, columns=True)(function)
+    driver = Driver(app)
+    with driver, driver.together():
+        for key in "abc":
+            driver.send(source, key, 1)
+    return driver
+
+
+A, N = pa.array(["a", "b"]), pa.array([1, 2])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda t, out: t.put(A, N[:1]), "table 'counts': put.. was given 2 keys and 1 values"),
+        (lambda t, out: t.put(pa.array(["a", None]), N), "table 'counts': keys of put.. *: 1 of them are null"),
+        (lambda t, out: t.get(pa.array(["a", None])), "table 'counts': keys of get.. *: 1 of them are null"),
+        (lambda t, out: t.delete(pa.array([None], pa.string())), "keys of delete"),
+        (lambda t, out: t.put(N, N), "keys of put.. *: an array of int64 is none of string"),
+        (lambda t, out: t.put(A, pa.array([1.0, 2.0])), "values of put.. *: an array of double is none of int64"),
+        (lambda t, out: t.put(A, A), "values of put.. *: an array of string is none of int64"),
+        (lambda t, out: t.put(A, pa.array([1, None])), "1 of them are null, and None is not one of its values"),
+        (lambda t, out: t.put(A, pa.array([1 << 63, 2], pa.uint64())), "an array of uint64 cannot be one of int64"),
+        (lambda t, out: t.put(["a", "b"], N), "takes a pyarrow Array or ChunkedArray, not list"),
+        (lambda t, out: out.send(A, N[:1]), "sink 'out': send.. was given 2 keys and 1 values"),
+        (lambda t, out: out.send(A, A), "sink 'out': values of send.. *: an array of string is none of int64"),
+        (lambda t, out: out.send(A, N, timestamp_ms=A), "timestamp_ms of send"),
+        (lambda t, out: out.send(A, N, timestamp_ms=pa.array([1, -1])), "is not a number of milliseconds"),
+        (lambda t, out: out.send(None, None), "neither keys nor values"),
+    ],
+)
+def test_what_is_refused_names_the_column(wrong: Callable[[Any, Any], Any], message: str) -> None:
+    def call(batch: Any, counts: Any, out: Any) -> None:
+        wrong(counts, out)
+
+    with pytest.raises(ProcessorFailed, match=message) as failed:
+        called(call)
+    assert isinstance(failed.value.__cause__, CodecError)
+
+
+def test_of_a_key_that_comes_twice_the_last_value_wins_and_other_widths_fit() -> None:
+    def call(batch: Any, counts: Any, out: Any) -> None:
+        counts.put(pa.chunked_array([["a", "b"], ["a"]]), pa.array([1, 2, 3], pa.int32()))
+        counts.put(pa.array(["d"], pa.large_string()).dictionary_encode(), pa.array([9], pa.uint8()))
+        assert counts.get(pa.array(["a", "x", "a", "d"])).to_pylist() == [3, None, 3, 9]
+        counts.delete(pa.array(["b", "nowhere"]))
+
+    driver = called(call)
+    (table,) = driver.app.tables.values()
+    assert driver.table(table) == {"a": 3, "d": 9}
+
+
+def test_a_key_of_another_task_is_refused() -> None:
+    """By its bytes, and where a route decides."""
+
+    def call(batch: Any, counts: Any, out: Any) -> None:
+        counts.put(pa.array(["a", "b", "c", "d"]), pa.array([1, 2, 3, 4]))
+
+    for route in ({}, {"route": lambda key: key + "!"}):
+        with pytest.raises(ProcessorFailed, match=r"belongs to 0_.*rekey first") as failed:
+            called(call, partitions=5, **route)
+        assert isinstance(failed.value.__cause__, WrongTask)
+    called(call, partitions=5, local=True)
+
+
+@given(st.lists(st.binary(max_size=40)), st.integers(1, 12))
+def test_partitions_are_those_of_single_keys(keys: list[bytes], count: int) -> None:
+    found = partitions_of(pa.array([b"before", *keys], pa.binary()).slice(1), count)
+    assert found.tolist() == [partition_of(key, count) for key in keys]
+
+
+def test_sent_arrays_carry_times() -> None:
+    def call(batch: Any, counts: Any, out: Any) -> None:
+        keys = batch.table["key"]
+        out.send(keys, batch.table["value"], headers=[("h", b"x")])
+        out.send(A, None)
+        out.send(A, N, timestamp_ms=pa.array([70, 71]))
+        out.send(A, N, timestamp_ms=80)
+        out.send(pa.array(["a", None]), pa.array([None, 1], pa.int64()))
+
+    driver = called(call)
+    found = driver.records(driver.app.topics["out"])
+    assert [one.timestamp_ms for one in found] == [0, 1, 2, 2, 2, 70, 71, 80, 80, 2, 2]
+    assert [(one.key, one.value) for one in found[-2:]] == [("a", None), (None, 1)]
+    assert found[0].headers == (("h", b"x"),) and found[3].value is None
+
+
+def test_a_table_is_closed_between_calls() -> None:
+    kept: list[Any] = []
+    called(lambda batch, counts, out: kept.extend((counts, out)))
+    for late in (
+        lambda: kept[0].get(A),
+        lambda: kept[0].put(A, N),
+        lambda: kept[0].delete(A),
+        lambda: kept[1].send(A, N),
+    ):
+        with pytest.raises(PipelineError, match="was used after the call"):
+            late()
+
+
+def test_tables_that_expire_and_upgrade() -> None:
+    def call(batch: Any, counts: Any, out: Any) -> None:
+        keys = batch.table["key"]
+        counts.put(keys, pc.add(pc.fill_null(counts.get(keys), 0), 1))
+
+    from datetime import timedelta
+
+    driver = called(call, expire=timedelta(days=1), upgrade=lambda old: old)
+    (table,) = driver.app.tables.values()
+    assert driver.table(table) == {"a": 1, "b": 1, "c": 1}
+
+
+class Named(msgspec.Struct):
+    key: str
+
+
+class Narrow(msgspec.Struct):
+    size: Annotated[int, msgspec.Meta(ge=0)]
+
+
+@pytest.mark.parametrize(
+    ("value", "options", "message"),
+    [
+        (int, {"batch": True}, "columns=True cannot have batch=True"),
+        (int, {"concurrency": 2}, "columns=True cannot have concurrency="),
+        (Named, {}, "field 'key' of the values of topic 'in' would be a second column"),
+    ],
+)
+def test_what_cannot_be_declared(value: Any, options: dict[str, Any], message: str) -> None:
+    app = App("x")
+    with pytest.raises(DefinitionError, match=message):
+        app.processor(app.topic("in", key=str, value=value), columns=True, **options)(lambda batch: None)
+
+
+def test_what_is_not_read_by_arrays_cannot_be_declared() -> None:
+    app = App("x")
+    source = app.topic("in", key=str, value=int)
+    timers, rates = app.timers("timers", key=str), app.global_table(app.topic("rates", key=str, value=int))
+    for item in (timers, rates):
+        with pytest.raises(DefinitionError, match=f"{item.kind} {item.name!r}, which is not read by arrays"):
+            app.processor(source, item, columns=True, alias={item: "item"})(lambda batch, item: None)
+
+    async def waits(batch: Any) -> None: ...
+
+    with pytest.raises(DefinitionError, match="cannot have async def"):
+        app.processor(source, columns=True)(waits)
+    with pytest.raises(DefinitionError, match="the values of topics 'in' and 'names' have different types"):
+        app.processor([source, app.topic("names", key=str, value=str)], columns=True)(lambda batch: None)
+
+
+def test_a_number_too_large_for_a_column_goes_by_on_error() -> None:
+    app = App("x", on_error="skip")
+    source = app.topic("in", key=str, value=Narrow)
+    seen: list[int] = []
+    app.processor(source, columns=True)(lambda batch: seen.extend(batch.table["size"].to_pylist()))
+    with Driver(app) as driver, driver.together():
+        for size in (1, 1 << 70, 2):
+            driver.send(source, "a", Narrow(size))
+        driver.send_bytes(source, b"a", b'{"size":-1}')
+    assert seen == [1, 2]
+
+
+def test_without_pyarrow_the_declaration_says_what_to_install(tmp_path: Path) -> None:
+    """And an app without columns is run, with pyarrow not loaded."""
+    (tmp_path / "plain.py").write_text(
+        "from orchestrator import App\nfrom orchestrator.testing import Driver\n"
+        "app = App('x')\nsource = app.topic('in', key=str, value=int)\n"
+        "table = app.table('t', key=str, value=int, default=int)\n"
+        "@app.processor(source, table, batch=True)\ndef add(records, t):\n    for one in records: t[one.key] += 1\n"
+        "with Driver(app) as driver:\n    driver.send(source, 'a', 1)\n    assert driver.table(table) == {'a': 1}\n"
+        "import sys\nassert not {'pyarrow', 'numpy'} & set(sys.modules), 'loaded'\n"
+        "import importlib.util\nfound = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *rest: None if name == 'pyarrow' else found(name, *rest)\n"
+        "import pipeline.columns.declared\npipeline.columns.declared.find_spec = importlib.util.find_spec\n"
+        "app.processor(source, table, columns=True)(lambda batch, t: None)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, tmp_path / "plain.py"], cwd=ROOT, capture_output=True, text=True, timeout=60, env=_env()
+    )
+    assert "columns=True needs pyarrow, which is not installed; install the extra 'columns'" in done.stderr
+
+
+def _env() -> dict[str, str]:
+    import os
+
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
