@@ -27,6 +27,7 @@ SHAPES = {
     "sync": "tests.kills.receipts:app",
     "async": "tests.kills.receipts_async:app",
     "batch": "tests.kills.receipts_batch:app",
+    "columns": "tests.kills.receipts_columns:app",
     "repeated": "tests.kills.receipts_repeated:app",
 }
 INPUTS = [Partition("payments", number) for number in range(8)]
@@ -275,10 +276,12 @@ async def stops(
         await bank.stop()
 
 
-async def scaled(folder: Path, words: Sequence[str], *, kill: bool = False, records: int = 4_000) -> Report:
+async def scaled(
+    folder: Path, words: Sequence[str], *, kill: bool = False, records: int = 4_000, shape: str = "sync"
+) -> Report:
     """One life in which the fleet is scaled up and down under load; with `kill` the coordinator's instance is killed while
     it is scaled up."""
-    bank = Bank(folder, records, instances=2, words=words)
+    bank = Bank(folder, records, instances=2, shape=shape, words=words)
     bank.produce_s = 5.0
     await bank.start()
     try:

@@ -20,6 +20,17 @@ async def test_nothing_is_lost_or_doubled(kind: str, moment: float, tmp_path: Pa
     assert report.ok, report
 
 
+@pytest.mark.parametrize("kind", ["instance", "coordinator"])
+async def test_columns_lose_and_double_nothing(kind: str, tmp_path: Path) -> None:
+    report = await life(tmp_path, kind, 0.4, shape="columns")
+    assert report.ok, report
+
+
+async def test_columns_scaled_under_load_lose_and_double_nothing(tmp_path: Path) -> None:
+    report = await scaled(tmp_path, (), shape="columns")
+    assert report.ok, report
+
+
 SCALED = {
     "eager": ("--protocol", "eager", "--task-weights", "0_0=4", "--capacity", "2"),
     "cooperative": ("--protocol", "cooperative", "--workers", "2"),

@@ -8,7 +8,7 @@ that keeps the connection to the coordinator alive.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -27,7 +27,7 @@ class Turn:
 
     scope: str
     process: TaskProcess
-    records: list[tuple[str, RawRecord]]  # grows while calls overlap
+    records: Sequence[tuple[str, RawRecord]]  # a list, which grows while calls overlap
     is_careful: bool = False
 
 

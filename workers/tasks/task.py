@@ -30,6 +30,7 @@ from workers.spec import WorkerSpec
 from workers.surroundings import Surroundings
 from workers.tasks import former_owner, halts, skips
 from workers.tasks.halts import Halt
+from workers.tasks.inbox import inbox
 from workers.tasks.snapshot_progress import GivenUp, reading
 from workers.tasks.stores import Opened, StoreOpener, close, origins
 
@@ -276,8 +277,7 @@ class TaskRun:
             self.worker.spec.instance.max_call_ms / 1000,
         )
         skips.leave_out_calls(halt, self.process)
-        self.merger = Merger()
-        self.committed = dict(committed)
+        self.merger, self.committed = inbox(self.process), dict(committed)
         self.first_done, self.last_ms, self.pause_ms = False, 0, 0
         self.worker.records.start(self)
         for partition, position in committed.items():

@@ -10,18 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from orchestrator.model import TaskId
 from pipeline.errors import CallLost, ProcessorFailed
 from pipeline.process import TaskProcess
 from pipeline.records import RawRecord
 from state.errors import LogDamaged, PositionOutOfRange, StateError
-from state.log.batches import decode
 from state.log.protocol import Partition, Reader
 from workers.calls.call_watch import CallWatch, CallWatches, Turn, blame
 from workers.tasks import commit_machine as cm
 from workers.tasks.commit import Taken, collect, commit
+from workers.tasks.inbox import take_in
 from workers.tasks.task import TaskRun
 from workers.worker import counted
 from workers.worker.heads import Heads
@@ -32,9 +32,10 @@ from workers.worker.turns import in_turn
 from workers.worker.unreadable import Unreadable
 
 log = logging.getLogger("orchestrator.records")
-TURN_RECORDS, TURN_S = 500, 0.05
+TURN_RECORDS, TURN_COLUMNS, TURN_S = 500, 1 << 15, 0.05  # of a turn: most records, in columns, and how long
 FETCH_BYTES, FETCH_BYTES_MIN = 256 << 10, 16 << 10
 BUFFER_BYTES, BUFFER_BYTES_ALL = 1 << 20, 64 << 20  # of fetched records that wait: of a partition, and of the worker
+COLUMNS = 8  # times as much of each where a processor takes columns: a call costs mostly what its distinct keys do
 ROUNDS = 20  # a turn of N calls at once takes so many times N records at most
 IDLE_MS, QUIET_MS = 20, 500  # where nothing can be processed; where besides nothing is to be committed or called
 LOOKS = 3  # heartbeats within which a sync call that lasts is looked at, at least
@@ -58,6 +59,8 @@ class RecordLoop:
         self._commit: asyncio.Task[None] | None = None
         self._commit_s = worker.spec.instance.commit_ms / 1000
         self._next_commit = 0.0
+        times = COLUMNS if any(one.columns for one in worker.prepared.app.processors.values()) else 1
+        self._fetch_bytes, self._buffer_bytes = FETCH_BYTES * times, BUFFER_BYTES * times
         self._stopped = asyncio.Event()
         self.quiet = False  # only a record gives work; a part that has other work clears it
         self._turn_under_way: Turn | None = None
@@ -153,9 +156,9 @@ class RecordLoop:
     async def _fetch(self) -> bool:
         """Read what there is for the tasks that have little left; wait where nothing can be processed. Returns whether a record can."""
         if self.quiet:
-            return await self._read(FETCH_BYTES, QUIET_MS)
+            return await self._read(self._fetch_bytes, QUIET_MS)
         ready = any(self._may_call(run) for run in self.active())
-        most = max(FETCH_BYTES_MIN, min(BUFFER_BYTES, BUFFER_BYTES_ALL // max(1, len(self._runs))))
+        most = max(FETCH_BYTES_MIN, min(self._buffer_bytes, BUFFER_BYTES_ALL // max(1, len(self._runs))))
         self._hold_back(most)
         for partition, position in self.unreadable.due():
             if partition in self._runs:
@@ -163,7 +166,7 @@ class RecordLoop:
         if len(self._paused) == len(self._runs):
             await asyncio.sleep(0 if ready else IDLE_MS / 1000)
             return True
-        return await self._read(min(FETCH_BYTES, most), 0 if ready else IDLE_MS) or ready
+        return await self._read(min(self._fetch_bytes, most), 0 if ready else IDLE_MS) or ready
 
     async def _read(self, size: int, wait_ms: int) -> bool:
         try:
@@ -177,14 +180,11 @@ class RecordLoop:
             if run is None or run.process is None:
                 continue
             try:
-                records: Sequence[RawRecord] = decode(part.data, part.position) if part.data else []
+                take_in(run.merger, run.process, self._worker.prepared.event_times[part.partition.topic], part)
             except LogDamaged as error:
                 self.unreadable.hold(part.partition, part.position, error)
                 self._reader.drop(part.partition)
                 continue
-            topic, number = part.partition
-            records = run.worker.prepared.event_times[topic].stamped(records)
-            run.merger.add(topic, number, records, part.next_position, len(part.data))
             self._nudge(run)
         return bool(fetched)
 
@@ -272,7 +272,7 @@ class RecordLoop:
         if again is not None:
             self.rests.begin(run, again.delay_s)
         elif turn.process.most_at_once == 1:
-            run.adapt_turn(took_s, TURN_S, TURN_RECORDS)
+            run.adapt_turn(took_s, TURN_S, TURN_COLUMNS if turn.process.takes_columns else TURN_RECORDS)
         self._calls_ended(run)
 
     def _take(self, run: TaskRun, process: TaskProcess) -> Turn:
@@ -348,9 +348,9 @@ class RecordLoop:
         at_once = turn.process.most_at_once
         if turn.is_careful or run.process is not turn.process:
             return []
-        if len(turn.records) >= max(TURN_RECORDS, at_once * ROUNDS):
+        if len(turn.records) >= max(TURN_RECORDS, at_once * ROUNDS) or not isinstance(turn.records, list):
             return []
-        more = run.merger.take(at_once)
+        more = list(run.merger.take(at_once))
         turn.records.extend(more)
         return more
 
