@@ -9,7 +9,8 @@ what is a merge otherwise. A source is (topic, upstream): a partition of a topic
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from functools import partial
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.columns.raw import RawColumns
 from pipeline.records import Headers, OutputRecord, SourceRecord
 
 ROWS = pa.schema(
@@ -88,6 +90,25 @@ def records(batch: pa.RecordBatch) -> list[tuple[str, SourceRecord]]:
         listed,
     )
     return list(zip(batch.column("topic").to_pylist(), found, strict=True))
+
+
+def in_columns(batch: pa.RecordBatch) -> list[RawColumns]:
+    """The same records without an object for each, a piece for those of one topic that follow each other."""
+    pieces: list[RawColumns] = []
+    topics = batch.column("topic").to_pylist()
+    first = 0
+    while first < len(topics):
+        count = sum(1 for _ in takewhile(topics[first].__eq__, islice(topics, first, None)))
+        piece = batch.slice(first, count)
+        times, offsets = (piece.column(name).to_numpy() for name in ("timestamp_ms", "seq"))
+        keys, values = piece.column("key"), piece.column("value")
+        pieces.append(RawColumns(topics[first], keys, values, times, offsets, partial(_rows, piece)))
+        first += count
+    return pieces
+
+
+def _rows(batch: pa.RecordBatch) -> list[SourceRecord]:
+    return [record for _, record in records(batch)]
 
 
 class Written:

@@ -25,9 +25,9 @@ from pipeline.app import App
 from pipeline.definitions.topology import Subtopology
 from pipeline.errors import ProcessorFailed
 from pipeline.process import Changes, TaskProcess
-from pipeline.records import RawRecord, SourceRecord
+from pipeline.records import RawRecord
 from pipeline.resources import Resources
-from pipeline.spark.rows import Written, records, write_pairs
+from pipeline.spark.rows import Written, in_columns, records, write_pairs
 from pipeline.spark.source import Source
 from pipeline.spark.task_state import TaskState
 from state import manifest
@@ -160,6 +160,11 @@ class _Running:
             process = TaskProcess(self._app, self._sub, self._partition, stores, self._job.counts, resources)
             for batch in batches:
                 self._check(batch)
+                if process.takes_columns:
+                    for piece in in_columns(batch):
+                        if piece.topic:
+                            await self._some(process, piece)
+                    continue
                 rows = [row for row in records(batch) if row[0]]
                 for at in range(0, len(rows), RUN_RECORDS):
                     await self._some(process, rows[at : at + RUN_RECORDS])
@@ -170,7 +175,7 @@ class _Running:
         if strangers:
             raise StageFailed(f"task {self._facts.task} was given rows of partition {min(strangers)}; report it")
 
-    async def _some(self, process: TaskProcess, rows: list[tuple[str, SourceRecord]]) -> None:
+    async def _some(self, process: TaskProcess, rows: Sequence[tuple[str, RawRecord]]) -> None:
         left: Sequence[tuple[str, RawRecord]] = rows
         while True:
             if process.needs_async:
