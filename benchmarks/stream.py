@@ -23,7 +23,7 @@ from datetime import date
 from pathlib import Path
 
 from benchmarks.section import write_section
-from benchmarks.stream_apps import APPS, PARTITIONS, TOPIC
+from benchmarks.stream_apps import APPS, JSON, PARTITIONS, TOPIC
 from pipeline.values.partitioner import partition_of
 from state.log import batches
 from state.log.protocol import NewRecord, Partition, TopicSpec
@@ -73,7 +73,15 @@ def run_worker(folder: Path, source: Path, form: str) -> float:
     for suffix in ("", "-wal", "-shm"):
         if (found := Path(f"{source}{suffix}")).exists():
             shutil.copy(found, f"{log}{suffix}")
-    command = [sys.executable, "-m", "orchestrator", "run", f"benchmarks.stream_apps:{form}", "--log", f"sqlite:{log}"]
+    command = [
+        sys.executable,
+        "-m",
+        "orchestrator",
+        "run",
+        f"benchmarks.stream_apps:{form.replace('-', '_')}",
+        "--log",
+        f"sqlite:{log}",
+    ]
     with subprocess.Popen([*command, "--state-dir", str(folder / "state")], stdout=subprocess.DEVNULL) as fleet:
         try:
             return asyncio.run(_rate(log, form, fleet))
@@ -192,14 +200,14 @@ def measure(inputs: list[Input], forms: list[str], rounds: int) -> dict[tuple[st
             source = Path(root) / f"{one.name}.db"
             asyncio.run(write_input(source, one))
             for turn in range(rounds):
-                for form in ("bare", *(f for f in forms if (f == "structs") == one.json)):
+                for form in ("bare", *(f for f in forms if (f in JSON) == one.json)):
                     folder = Path(root) / f"{one.name}-{form}-{turn}"
                     folder.mkdir()
                     rate = (
                         one.records / run_bare(folder, source) if form == "bare" else run_worker(folder, source, form)
                     )
                     rates.setdefault((one.name, form), []).append(rate)
-                    print(f"{one.name:8} {form:10} {rate:12,.0f} records per CPU-second", flush=True)
+                    print(f"{one.name:8} {form:14} {rate:12,.0f} records per CPU-second", flush=True)
                     shutil.rmtree(folder)
     return rates
 

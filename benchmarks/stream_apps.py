@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import msgspec
+import pyarrow.compute as pc
 
-from orchestrator import App, Record, Sink, Table
+from orchestrator import App, Columns, ColumnTable, Record, Sink, Table
 
 TOPIC = "events"
 PARTITIONS = 8
@@ -102,4 +103,30 @@ async def count_async(event: Record[str, bytes], counts: Table[str, int]) -> Non
     counts[event.key] += 1
 
 
-APPS = {app.id: app for app in (record, least, batch, expiring, sending, rekeying, structs, waiting)}
+columns = App("columns", partitions=PARTITIONS)
+columns_events = columns.topic(TOPIC, key=str, value=bytes)
+columns_counts = columns.table("counts", key=str, value=int, default=int)
+
+
+@columns.processor(columns_events, columns_counts, columns=True)
+def count_columns(batch: Columns[str, bytes], counts: ColumnTable[str, int]) -> None:
+    found = batch.table["key"].value_counts()
+    keys = found.field("values")
+    counts.put(keys, pc.add(counts.get(keys), found.field("counts")))
+
+
+struct_columns = App("struct-columns", partitions=PARTITIONS)
+struct_columns_events = struct_columns.topic(TOPIC, key=str, value=Payment)
+struct_columns_sums = struct_columns.table("sums", key=str, value=int, default=int)
+
+
+@struct_columns.processor(struct_columns_events, struct_columns_sums, columns=True)
+def add_up_columns(batch: Columns[str, Payment], sums: ColumnTable[str, int]) -> None:
+    found = batch.table.group_by("key").aggregate([("amount", "sum")])
+    keys = found["key"]
+    sums.put(keys, pc.add(sums.get(keys), found["amount_sum"]))
+
+
+_EVERY = (record, least, batch, columns, expiring, sending, rekeying, structs, struct_columns, waiting)
+APPS = {app.id: app for app in _EVERY}
+JSON = {"structs", "struct-columns"}
