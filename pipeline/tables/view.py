@@ -156,9 +156,11 @@ class TableView(Table[K, V]):
         if self._is_plain and len(self._set) == len(self._live) and not self._defaults:
             known = self._known
             if None not in self._set.values():  # values that cannot change in place, and no deletion
-                return {
-                    k: data for k, data in self._set.items() if data != (known[k] if k in known else self._stored(k))
-                }
+                same = [k for k, data in self._set.items() if data == (known[k] if k in known else self._stored(k))]
+                changed: Any = self._set.copy()  # in less time than as many entries one by one
+                for k in same:
+                    del changed[k]
+                return cast("dict[bytes, bytes | None]", changed)
         result: dict[bytes, bytes | None] = {}
         for k, value in self._live.items():
             if self._is_direct and (data := self._set.get(k)) is not None:  # what most calls write

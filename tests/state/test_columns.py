@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state.errors import LogDamaged
@@ -35,6 +35,7 @@ def same(data: bytes, from_position: int) -> None:
     assert list(found.rows()) == expected
 
 
+@settings(deadline=None)
 @given(st.lists(RECORDS, max_size=4), st.integers(0, 200), st.integers(0, 60))
 def test_columns_are_what_decode_gives(parts: list[list[NewRecord]], base: int, skipped: int) -> None:
     data, at = b"", base
@@ -45,10 +46,13 @@ def test_columns_are_what_decode_gives(parts: list[list[NewRecord]], base: int, 
 
 
 @pytest.mark.parametrize("width", [1, 90, 20_000])
-def test_runs_of_one_length_and_what_lies_between(width: int) -> None:
-    """Runs are found at once, whatever breaks them: another length, offsets and times that take a byte more."""
+@pytest.mark.parametrize("more", [1, 64, 8_192])
+def test_runs_of_one_length_and_what_lies_between(width: int, more: int) -> None:
+    """Runs are found at once, whatever breaks them: another length (by 64 and 8,192 the first bytes that say it are the
+    same), offsets and times that take a byte more."""
     records = [
-        NewRecord(b"k%04d" % n, bytes(width + (n % 97 == 0)), 1_000 + n * (500 if n > 700 else 1)) for n in range(1_500)
+        NewRecord(b"k%04d" % n, bytes(width + more * (n % 97 == 0)), 1_000 + n * (500 if n > 700 else 1))
+        for n in range(1_500)
     ]
     same(batches.encode(records, 3), 0)
 
@@ -74,6 +78,7 @@ def test_damage_is_seen(place: int) -> None:
         columns(bytes(data), 0)
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(st.binary(max_size=20), st.one_of(st.none(), st.binary(max_size=20)), max_size=20),
     st.booleans(),
