@@ -53,6 +53,11 @@ class Processor:
     foreign_key: ForeignKeySide | None = None
 
     @property
+    def takes_many(self) -> str:
+        """The option by which a call has many records; "" where it has one."""
+        return "columns=True" if self.columns else "batch=True" if self.batch else ""
+
+    @property
     def joins_tables(self) -> bool:
         return self.table_join is not None or self.foreign_key is not None
 

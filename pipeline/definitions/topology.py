@@ -278,7 +278,7 @@ def _check_ahead(piece: _Piece) -> None:
     limited = [t for processor in piece.processors for t in processor.sources if t.event_time.max_ahead_ms is not None]
     for processor in piece.processors if limited else ():
         if processor.batch or processor.concurrency > 1:
-            option = "batch=True" if processor.batch else f"concurrency={processor.concurrency}"
+            option = processor.takes_many or f"concurrency={processor.concurrency}"
             raise DefinitionError(
                 f"{processor.name} has {option}, but the times of {limited[0].name!r} are limited by max_ahead=, one record "
                 "after the other; leave one of them out"
@@ -303,8 +303,8 @@ def _check_joined(piece: _Piece) -> None:
         joined = [table for table in processor.tables if table.is_joined and table.source is None]
         if processor.batch and joined:
             raise DefinitionError(
-                f"{processor.name} has batch=True, but table {joined[0].name!r} is joined, and the join is called for each "
-                "change at its time; leave batch= out"
+                f"{processor.name} has {processor.takes_many}, but table {joined[0].name!r} is joined, and the join is called "
+                f"for each change at its time; leave {processor.takes_many.partition('=')[0]}= out"
             )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -431,8 +432,6 @@ def test_tables_that_expire_and_upgrade() -> None:
         keys = batch.table["key"]
         counts.put(keys, pc.add(pc.fill_null(counts.get(keys), 0), 1))
 
-    from datetime import timedelta
-
     driver = called(call, expire=timedelta(days=1), upgrade=lambda old: old)
     (table,) = driver.app.tables.values()
     assert driver.table(table) == {"a": 1, "b": 1, "c": 1}
@@ -467,6 +466,12 @@ def test_what_is_not_read_by_arrays_cannot_be_declared() -> None:
     for item in (timers, rates):
         with pytest.raises(DefinitionError, match=f"{item.kind} {item.name!r}, which is not read by arrays"):
             app.processor(source, item, columns=True, alias={item: "item"})(lambda batch, item: None)
+
+    app.processor(app.topic("limited", key=str, value=int, max_ahead=timedelta(days=1)), columns=True)(
+        lambda batch: None
+    )
+    with pytest.raises(PipelineError, match="columns=True, but the times of 'limited' are limited"):
+        app.topology()
 
     async def waits(batch: Any) -> None: ...
 
