@@ -244,6 +244,9 @@ def test_columns_are_named_as_fields() -> None:
 class Own:
     """A codec of the user's own."""
 
+    def __repr__(self) -> str:
+        return "Own()"
+
     def encode(self, value: int) -> bytes:
         return str(value).encode()
 
