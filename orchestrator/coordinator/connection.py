@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol, cast
@@ -23,6 +24,7 @@ from orchestrator.errors import OrchestratorError, ProtocolError
 UNREAD_BYTES_MAX = 1 << 20  # a peer is not read from while so much waits to be received
 STRANGER_BYTES_MAX = 16 << 10  # of a frame, and of what is unread, before the peer is admitted
 CLOSE_S = 1.0
+PROBES = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 5, "TCP_USER_TIMEOUT": 25_000}  # seconds, and ms
 
 
 class ConnectionEnded(OrchestratorError):
@@ -136,6 +138,20 @@ class Connection(asyncio.Protocol):
         tls = self._transport.get_extra_info("ssl_object")
         certificate = None if tls is None else tls.getpeercert(binary_form=True)
         return b"" if certificate is None else digest(certificate)
+
+    @property
+    def own_host(self) -> str:
+        """The address of this machine that the connection uses."""
+        return str(self._transport.get_extra_info("sockname")[0])
+
+    def notice_a_dead_host(self) -> None:
+        """The connection ends, too, where the peer's machine or the network to it is gone: the kernels of both ends look now
+        and then. A process that stands still is no dead host."""
+        found = self._transport.get_extra_info("socket")
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in PROBES.items():
+            if hasattr(socket, name):
+                found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def drop(self, failure: Exception) -> None:
         """End it at once; `receive` raises the reason."""

@@ -69,6 +69,14 @@ def test_a_flag_that_can_do_nothing_is_refused(place: Console, app: str, words: 
     assert not (place.folder / ".orchestrator").exists()
 
 
+@pytest.mark.skipif(not shutil.which("openssl"), reason="certificates are made by openssl")
+def test_machines_of_a_cluster_are_open_addresses(place: Console) -> None:
+    words = ("--on", "spark", "--master", "spark://elsewhere:7077", "--tls-cert", "fleet.pem", "--tls-key", "fleet.key")
+    done = place.here("run", "bank:app", *BROKERS, *words)
+    assert done.code == 2 and "no effect" not in done.err
+    assert "name files for --secret-file that lie at the same path on every machine" in done.err, done.err
+
+
 def test_every_setting_with_a_need_is_refused_without_it() -> None:
     needy = {name for name, setting in TABLE.items() if setting.need is not None}
     assert needy == {word.removeprefix("--") for _, words, _ in REFUSED for word in words if word[:2] == "--"} & needy

@@ -122,7 +122,7 @@ class Host:
 async def _instance(spec: InstanceSpec, around: Surroundings) -> int:
     """What `run_instance` does around its loop."""
     try:
-        return await Instance(spec, leash=True, surroundings=around).run()
+        return await Instance(spec, leash=0, surroundings=around).run()
     except (OrchestratorError, StateError, PipelineError) as error:
         return report(error)
 

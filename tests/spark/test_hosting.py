@@ -7,8 +7,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -19,10 +17,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from orchestrator.clocks import wall_ms
 from orchestrator.errors import WrongUse
 from orchestrator.model import Settings
-from pipeline.spark.hosting import SparkHandle, SparkHost, process_of, run_fleet
+from pipeline.spark.hosting import SparkHandle, SparkHost, run_fleet
 from pipeline.spark.source import ship
 from pipeline.values.partitioner import partition_of
 from state.log.protocol import GroupLog, NewRecord, Partition
@@ -239,31 +236,19 @@ async def test_killing_ends_an_instance_that_has_not_begun(tmp_path: Path, spark
     await log.close()
 
 
-def test_a_signal_goes_to_the_instance_and_to_no_stranger_with_its_number(tmp_path: Path) -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    journal = tmp_path / "journal.jsonl"
-
-    def row(what: str, at_ms: int) -> str:
-        return json.dumps({"at_ms": at_ms, "what": what, "instance": "i1", "pid": child.pid}) + "\n"
-
-    try:
-        now = wall_ms()
-        journal.write_text(row("instance", now + 500))
-        assert process_of(journal, now) == child.pid
-        assert process_of(journal, now + 501) is None  # of an earlier start of the instance
-        journal.write_text(row("instance", now - 10_000))  # written before the process with this number began
-        assert process_of(journal, now - 20_000) is None
-        journal.write_text(row("instance", now + 500) + row("instance ended", now + 600))
-        assert process_of(journal, now) is None
-        journal.write_text(row("instance", now + 500))
-    finally:
-        child.kill()
-        child.wait()
-    assert process_of(journal, now) is None
-    assert process_of(tmp_path / "none", now) is None
-
-
 def test_a_file_is_no_log_for_other_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = InstanceSpec("a:app", "a", "", f"sqlite:{tmp_path / 'log.db'}", str(tmp_path))
     with pytest.raises(WrongUse, match="name a Kafka log"):
         run_fleet(spec, 2, Cluster("spark://elsewhere:7077"))
+
+
+def test_machines_of_a_cluster_need_secret_and_tls(tmp_path: Path) -> None:
+    spec = InstanceSpec("a:app", "a", "", "kafka://127.0.0.1:1", str(tmp_path), secret_file="a.secret")
+    with pytest.raises(WrongUse, match="--tls-cert, --tls-key that lie at the same path"):
+        run_fleet(spec, 2, Cluster("spark://elsewhere:7077"))
+
+
+def test_which_masters_span_machines() -> None:
+    here = ("local[2]", "local-cluster[1,2,1024]", "spark://127.0.0.1:7077", "spark://localhost:7077", "")
+    assert not any(Cluster(master).spans_machines for master in here)
+    assert all(Cluster(master).spans_machines for master in ("spark://10.0.0.5:7077", "yarn", "k8s://https://a:6443"))

@@ -17,6 +17,7 @@ from orchestrator.errors import WrongUse
 RETRIES = 4  # tries of a task of local[N]; Spark has one there, and four on clusters
 DEFAULT_MASTER = f"local[2,{RETRIES}]"
 PACKAGES = "spark.jars.packages"
+THIS_MACHINE = ("local", "spark://127.0.0.1:", "spark://localhost:")
 FIXED = MappingProxyType(
     {
         "spark.master": "--master names it",
@@ -39,6 +40,11 @@ class Cluster(msgspec.Struct, frozen=True):
     def is_here(self) -> bool:
         """Whether all of it is on this machine."""
         return self.master.startswith("local")
+
+    @property
+    def spans_machines(self) -> bool:
+        """Whether executors may be on other machines than the driver: no port of the loopback leads there."""
+        return bool(self.master) and not self.master.startswith(THIS_MACHINE)
 
 
 LOCAL = Cluster()

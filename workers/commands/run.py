@@ -94,12 +94,13 @@ def count_of(args: Any) -> int:
 def facts_of(args: Any, app: App, url: str) -> dict[str, Any]:
     """Returns what `orchestrator.setting.Need` looks at."""
     host, _ = place_of(args.listen)
+    on_machines = args.on in HOSTS and cluster_of(args).spans_machines
     values = {name: getattr(args, setting.option, None) for name, setting in TABLE.items()}
     return {
         **values,
         "has tables": bool(app.tables),
         "embedded log": log_path(url) is not None,
-        "open address": not is_loopback(host),
+        "open address": not is_loopback(host) or on_machines,
     }
 
 

@@ -41,12 +41,14 @@ from workers.surroundings import OF_A_PROCESS, REAL, Surroundings, WorkerProcess
 from workers.tasks import halts
 
 log = logging.getLogger("orchestrator.instance")
+STOP = b"stop\n"  # in the leash
 RESTART_S, RESTART_MAX_S, STOP_S, WATCH_S = 0.2, 5.0, 15.0, 1.0
 ENDS = (0, 1, 2, 3, LogTimedOut.exit_code, FAILED_APP, LOG_REPLACED)  # reports of a worker that is not started again
 
 
-def run_instance(spec: InstanceSpec, *, leash: bool = False) -> int:
-    """Run until the instance left (0), was asked to stop (0), or failed (an exit code; the reason is on stderr)."""
+def run_instance(spec: InstanceSpec, *, leash: int | None = None) -> int:
+    """Run until the instance left (0), was asked to stop (0), or failed (an exit code; the reason is on stderr). `leash`: a
+    descriptor whose end means that the process which started the instance is gone; a line `STOP` in it is a SIGTERM."""
     try:
         return asyncio.run(Instance(spec, leash, OF_A_PROCESS if leash else REAL).run())
     except LogReplaced as error:
@@ -60,7 +62,7 @@ def run_instance(spec: InstanceSpec, *, leash: bool = False) -> int:
 class Instance:
     """One instance's parent process."""
 
-    def __init__(self, spec: InstanceSpec, leash: bool = False, surroundings: Surroundings = REAL) -> None:
+    def __init__(self, spec: InstanceSpec, leash: int | None = None, surroundings: Surroundings = REAL) -> None:
         self.spec = spec
         self._surroundings = surroundings
         self._leash = leash
@@ -233,15 +235,16 @@ class Instance:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._signal)
-        if self._leash:
-            self._leashed = loop.create_task(self._hold_leash())
+        if self._leash is not None:
+            self._leashed = loop.create_task(self._hold_leash(self._leash))
 
-    async def _hold_leash(self) -> None:
+    async def _hold_leash(self, descriptor: int) -> None:
         reader = asyncio.StreamReader()
-        loop = asyncio.get_running_loop()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-        while await reader.readline():
-            pass
+        pipe = os.fdopen(descriptor, "rb", 0, closefd=False)
+        await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+        while line := await reader.readline():
+            if line == STOP:
+                self._signal()
         self._stop_all()
 
     def _signal(self) -> None:
@@ -272,7 +275,7 @@ def main() -> int:
     private_process()
     spec = decode_instance(first_line())
     log_lines.set_up(spec.log_level, spec.log_format, spec.instance)
-    return run_instance(spec, leash=True)
+    return run_instance(spec, leash=0)
 
 
 if __name__ == "__main__":
