@@ -15,6 +15,7 @@ from workers.calls.blame import Blame
 
 FAILED_APP = 70  # the user's code failed: another instance would fail on the same record
 LOG_REPLACED = 71  # the log was deleted or replaced: another process would not do better
+HOST_GOES = -1_000  # of a handle: its host is being taken away, and it has handed over or stopped in order
 REPORTED = 80  # a worker process ends with this and the exit code that it reports; any other end is a crash
 OVERDUE = 9  # reported by a worker whose call lasted longer than --max-call; its note names the record
 
@@ -52,6 +53,11 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     careful: bool = False
     blamed: tuple[Blame, ...] = ()
     address: str = ""
+
+
+def how_ended(code: int) -> str:
+    """Why an instance is started again, from what its handle returned (below 0)."""
+    return "ended because its host goes" if code == HOST_GOES else f"was killed by signal {-code}"
 
 
 def first_line(descriptor: int = 0) -> str:

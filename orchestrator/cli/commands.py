@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "compare changelogs, stores and outputs with Spark's answer, key by key",
     ),
     "repartition": ("pipeline.spark.repartition:run", "give an app's tables and inputs more partitions; state is kept"),
+    "spark": ("pipeline.spark.packing:run", "pack what the executors of a cluster need"),
     "simulate": ("orchestrator.cli.simulate:run", "play a scenario file: an operator's what-if"),
     "bench": ("orchestrator.cli.bench:run", "measure how protocols rebalance, in virtual time"),
     "settings": ("workers.commands.settings:run", "show or change the settings of a group that runs"),

@@ -10,32 +10,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
+import re
 import signal
 import sys
-from collections.abc import Iterable, Iterator
 from functools import partial
-from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from orchestrator.error_report import report
-from orchestrator.errors import OrchestratorError, WrongUse
-from pipeline.spark.leash import Hosted, Leash, hosted
+from orchestrator.errors import WrongUse
+from pipeline.spark.decommissions import Decommissions
+from pipeline.spark.hosted_task import SIGNALS, Task, host
 from pipeline.spark.leash_server import LeashServer
+from pipeline.spark.properties import users_defaults
 from pipeline.spark.session import SparkFailed, absolute_log, failure, is_gone, log_of, spark_session, stop
 from pipeline.spark.source import Source, ship
-from state.errors import StateError
-from state.private import FILE, OTHERS, make_folder
-from workers import log_lines
 from workers.commands import run as run_command
 from workers.commands.cluster import RETRIES, Cluster
 from workers.connection.credentials import instance_credentials
 from workers.connection.listening import LOOPBACK, place_of
-from workers.instance.instance import run_instance
-from workers.spec import InstanceSpec
+from workers.spec import HOST_GOES, InstanceSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,97 +40,12 @@ SPARE_SLOTS = 64  # a slot of local[N] is a thread that is not started before it
 LOOK_S = 0.1
 CANCEL_S = 10.0  # a job that Spark has not ended by then: its process is killed all the same
 ALONE_S = 20.0  # Spark's end stops the instances; one that runs on after this time is killed
+DECOMMISSION_S = 1.0
 KILL_S = 60.0  # then a process that does not end is left to Spark and to the kernel of its machine
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-STDERR_BYTES = 4_000
-STDERR = "stderr.log"
-
-
-# ---------------------------------------------------------------- on an executor
-
-
-class Task(msgspec.Struct, frozen=True):
-    """What a Spark task needs to host an instance: its spec, the address of the driver, and the group of the job.
-    `is_open`: other machines are to reach the instance, at the address from which it reaches the driver."""
-
-    spec: InstanceSpec
-    driver: str
-    group: str
-    is_open: bool
-
-
-def host(source: Source, tasks: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """The function of the Spark task: one instance until it ends; its exit code, and what it wrote of a failure.
-
-    The Python process may be used again for another task, so everything is put back as it was.
-    """
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None
-    for text in tasks:
-        task = msgspec.json.decode(text, type=Task)
-        tried, number = context.attemptNumber(), context.taskAttemptId()
-        spec = msgspec.structs.replace(
-            task.spec, app=source.app, attempt=task.spec.attempt + tried, folder=str(source.folder())
-        )
-        yield _instance(spec, task, hosted(task.group, tried, number))
-
-
-def _instance(spec: InstanceSpec, task: Task, introduction: Hosted) -> tuple[int, str]:
-    folder = Path(spec.state_dir) / spec.application / spec.instance
-    try:
-        make_folder(folder)
-    except OSError as error:
-        where = f"the state folder {folder} on {introduction.host} cannot be made"
-        return 1, f"error: {where} ({error.strerror}); choose another with --state-dir"
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    mask = os.umask(OTHERS)
-    with _stderr_to(folder / STDERR) as begun:
-        log_lines.set_up(spec.log_level, spec.log_format, spec.instance)
-        try:
-            code = _leashed(spec, task, introduction)
-        except (OrchestratorError, StateError) as error:
-            code = report(error)
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            os.umask(mask)
-        return code, "" if code == 0 else _tail(folder / STDERR, begun)
-
-
-def _leashed(spec: InstanceSpec, task: Task, introduction: Hosted) -> int:
-    """Raises what the driver's end says of a secret that does not fit, and DriverAway."""
-    with Leash(task.driver, instance_credentials(spec), introduction) as leash:
-        if task.is_open:
-            own = leash.own_host
-            spec = msgspec.structs.replace(spec, listen=f"[{own}]:0" if ":" in own else f"{own}:0")
-        return run_instance(spec, leash=leash.descriptor)
-
-
-@contextlib.contextmanager
-def _stderr_to(path: Path) -> Iterator[int]:
-    """An executor's standard error is lost in the JVM's log: the instance and its workers get a file of their own, and every
-    attempt adds to it. Gives where this one begins."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE)
-    begun = os.fstat(target).st_size
-    os.dup2(target, 2)
-    os.close(target)
-    try:
-        yield begun
-    finally:
-        sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
-
-
-def _tail(path: Path, begun: int) -> str:
-    return path.read_bytes()[begun:][-STDERR_BYTES:].decode(errors="replace")
-
-
-# ---------------------------------------------------------------- in the driver
+HOSTING = {  # before the user's own: executors report that they are taken away, and instances do not all go to the first
+    "spark.decommission.enabled": "true",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+}
 
 
 class SparkHandle:
@@ -152,6 +62,25 @@ class SparkHandle:
         self.remote = leashes.expect(task.group)
         self._killing: asyncio.Task[None] | None = None
         self._alone = False  # Spark is gone
+        self._goes = False
+
+    def host_goes(self, others: bool) -> None:
+        """Spark takes its executor away: it hands over, or where there are no others to take its tasks it stops in order.
+        Another one is started for it, elsewhere."""
+        if not self._goes and not self._done.done():
+            self._goes = True
+            log.warning("%s: Spark takes its executor away; it is started again on another", self._task.spec.instance)
+            self.remote.leave("leave" if others else "bounce")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its job has ended."""
+        return self._done.done()
+
+    @property
+    def stays(self) -> bool:
+        """Whether it runs on an executor that is not being taken away."""
+        return not self._goes and self.remote.is_there
 
     def begin(self) -> None:
         """Submit the job."""
@@ -174,7 +103,7 @@ class SparkHandle:
         self._leashes.forget(self._task.group)
         if self._alone:
             raise gone(self._session)
-        return code
+        return HOST_GOES if self._goes and code == 0 and not self.remote.is_to_end else code
 
     def bounce(self) -> None:
         """See workers.fleet.fleet.Handle. An instance that is just starting, or starting again, gets it with its first word."""
@@ -263,6 +192,8 @@ class SparkHost:
         self._leashes: LeashServer | None = None
         self._opening = asyncio.Lock()
         self._address = ""
+        self._handles: list[SparkHandle] = []
+        self._looking: asyncio.Task[None] | None = None
 
     async def start(self, spec: InstanceSpec) -> SparkHandle:
         """Raises SparkFailed where Spark is gone, WrongUse where the driver cannot listen."""
@@ -273,14 +204,34 @@ class SparkHost:
                 leashes = LeashServer(instance_credentials(spec))
                 self._address = await leashes.open(*self._place)
                 self._leashes = leashes
+                if not re.match(r"local($|\[)", str(self._session.sparkContext.master)):  # where there is no executor
+                    self._looking = asyncio.create_task(self._look_for_decommissions())
         group = f"instance {spec.instance} {spec.attempt} {token_hex(4)}"
         task = Task(spec, self._address, group, self._is_open)
         handle = SparkHandle(self._session, self._source, self._leashes, task)
         handle.begin()
+        self._handles = [*(one for one in self._handles if not one.is_over), handle]
         return handle
+
+    async def _look_for_decommissions(self) -> None:
+        """For as long as there is Spark."""
+        decommissions = Decommissions(self._session)
+        while not is_gone(self._session):
+            await asyncio.sleep(DECOMMISSION_S)
+            there = {one.remote.hosted: one for one in self._handles if one.stays and one.remote.hosted is not None}
+            try:
+                found = await asyncio.to_thread(decommissions.among, there)
+            except Exception as error:  # noqa: BLE001 - whatever py4j raises where Java is ending
+                log.info("Spark does not say which executors it takes away: %s", error)
+                continue
+            for process in found:
+                there[process].host_goes(others=len(found) < len(there))
 
     async def close(self) -> None:
         """After the last instance."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
         if self._leashes is not None:
             await self._leashes.close()
 
@@ -289,7 +240,7 @@ def run_fleet(spec: InstanceSpec, count: int, cluster: Cluster) -> int:
     """`orchestrator run --on spark`: start Spark, run the fleet on it, stop Spark. A cluster without a master: local, with a
     slot for each instance and some to spare."""
     master = cluster.master or f"local[{count + SPARE_SLOTS},{RETRIES}]"
-    cluster = msgspec.structs.replace(cluster, master=master)
+    cluster = msgspec.structs.replace(cluster, master=master, conf={**HOSTING, **users_defaults(), **cluster.conf})
     _check_reach(spec, cluster)
     spec = msgspec.structs.replace(spec, log=absolute_log(spec.log))
     return asyncio.run(_on_spark(spec, count, cluster))

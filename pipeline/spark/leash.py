@@ -25,13 +25,13 @@ from orchestrator.coordinator.handshake import Credentials
 from orchestrator.coordinator.transport import connect
 from orchestrator.errors import OrchestratorError
 from workers.fleet.presence import started
-from workers.instance.instance import STOP
+from workers.instance.instance import LEAVE, STOP
 
 ALONE_S = 20.0  # without a driver, before an instance stops in order
 AGAIN_S = 0.25
 BOOT, PIDS = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
 
-Word = Literal["stop", "bounce", "kill"]
+Word = Literal["leave", "stop", "bounce", "kill"]
 
 
 class Process(msgspec.Struct, frozen=True):
@@ -48,12 +48,14 @@ class Hosted(msgspec.Struct, tag="hosted", frozen=True):
     group: str
     attempt: int
     host: str
+    stage: int
     task: int  # the id of the attempt in all of Spark's application
     process: Process
 
 
 class Order(msgspec.Struct, tag="order", frozen=True):
-    """What an instance is to do: stop as on SIGTERM, stop in order whatever SIGTERM means to it, or end at once."""
+    """What an instance is to do: hand over and end, stop as on SIGTERM, stop in order whatever SIGTERM means to it, or end at
+    once."""
 
     word: Word
 
@@ -78,9 +80,9 @@ def this_process() -> Process:
     return Process(os.getpid(), started(os.getpid()) or "", kernel())
 
 
-def hosted(group: str, attempt: int, task: int) -> Hosted:
+def hosted(group: str, attempt: int, stage: int, task: int) -> Hosted:
     """The introduction of this process."""
-    return Hosted(group, attempt, socket.gethostname(), task, this_process())
+    return Hosted(group, attempt, socket.gethostname(), stage, task, this_process())
 
 
 class Leash:
@@ -199,4 +201,4 @@ class Leash:
         elif word == "bounce":
             self._let_go()
         elif self._write >= 0:
-            os.write(self._write, STOP)
+            os.write(self._write, STOP if word == "stop" else LEAVE)

@@ -1,7 +1,7 @@
 """The driver's end of the connections to instances in Spark tasks: orders go down, an ended connection is an ended process.
 
-One rule: an order counts for the job of an instance and not for a process, so a process that Spark starts for it later
-gets it as its first message; and of two processes of one job the later attempt lives, the earlier stops in order as soon
+One rule: an order to end counts for the job of an instance and not for a process, so a process that Spark starts for it
+later gets it as its first message; and of two processes of one job the later attempt lives, the earlier stops in order as soon
 as it is reached. In the flow: hosting (the driver) -> `LeashServer` -> leash.py (executors).
 """
 
@@ -18,7 +18,7 @@ from orchestrator.coordinator.handshake import Credentials
 from orchestrator.coordinator.listener import Listener, Peer
 from orchestrator.coordinator.secret import Right, refusal
 from orchestrator.errors import ProtocolError
-from pipeline.spark.leash import Hosted, Order, Word, kernel
+from pipeline.spark.leash import Hosted, Order, Process, Word, kernel
 from workers.fleet.presence import started
 
 STRENGTH: tuple[Word | None, ...] = (None, "stop", "bounce", "kill")
@@ -32,6 +32,7 @@ class Remote:
         self.hosted: Hosted | None = None  # the process of the latest attempt, also after its end
         self._connection: Connection | None = None
         self._wanted: Word | None = None
+        self._leaving: tuple[Process, Word] | None = None
 
     @property
     def is_there(self) -> bool:
@@ -42,6 +43,17 @@ class Remote:
         """Send it, and to whatever process comes later, unless a stronger one was given."""
         if STRENGTH.index(word) > STRENGTH.index(self._wanted):
             self._wanted = word
+            self._send()
+
+    @property
+    def is_to_end(self) -> bool:
+        """Whether its job was given an order to end."""
+        return self._wanted is not None
+
+    def leave(self, word: Word = "leave") -> None:
+        """This process is to hand over and end (or to stop in order: "bounce"), and none that Spark starts after it."""
+        if self._connection is not None and self.hosted is not None:
+            self._leaving = self.hosted.process, word
             self._send()
 
     def kill_here(self) -> None:
@@ -72,7 +84,11 @@ class Remote:
             self._connection = None
 
     def _send(self) -> None:
-        if self._connection is not None and self._wanted is not None:
+        if self._connection is None or self.hosted is None:
+            return
+        if self._leaving is not None and self._leaving[0] == self.hosted.process:
+            self._connection.send(Order(self._leaving[1]))
+        if self._wanted is not None:
             self._connection.send(Order(self._wanted))
 
 

@@ -20,7 +20,7 @@ FIXED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
-JAVA = "spark.driver.extraJavaOptions"
+JAVA, PYTHON = "spark.driver.extraJavaOptions", "spark.pyspark.python"
 # On one machine jobs are short: the second compiler and parallel collectors cost more than they give (session 12 s -> 6 s
 # on two busy cores).
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -72,8 +72,11 @@ def environment(cluster: Cluster, python_path: str) -> dict[str, str]:
         "PYTHONWARNINGS": "ignore::FutureWarning",
     }
     if cluster.is_here:
-        found |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    elif "PYSPARK_PYTHON" not in os.environ and "spark.pyspark.python" not in {**users_defaults(), **cluster.conf}:
+        return found | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    named = {**users_defaults(), **cluster.conf}.get(PYTHON)  # which a session that Python starts does not look at
+    if named is not None:
+        found["PYSPARK_PYTHON"] = named
+    elif "PYSPARK_PYTHON" not in os.environ:
         found["PYSPARK_PYTHON"] = sys.executable
     return found
 

@@ -18,10 +18,10 @@ from orchestrator.coordinator.connection import ConnectionEnded
 from orchestrator.coordinator.handshake import Credentials, NotTrusted
 from orchestrator.coordinator.secret import KEY_BYTES, Right, Secret
 from orchestrator.coordinator.transport import connect
-from pipeline.spark.hosting import _stderr_to, _tail
+from pipeline.spark.hosted_task import _stderr_to, _tail
 from pipeline.spark.leash import DriverAway, Hosted, Leash, hosted
 from pipeline.spark.leash_server import LeashServer, Remote
-from workers.instance.instance import STOP
+from workers.instance.instance import LEAVE, STOP
 
 SECRET = Secret(Right.JOIN, bytes(KEY_BYTES))
 CREDENTIALS = Credentials("bank", SECRET)
@@ -39,7 +39,7 @@ async def driver() -> AsyncIterator[tuple[LeashServer, str]]:
 
 
 def leash(address: str, attempt: int = 0, group: str = "g", credentials: Credentials = CREDENTIALS) -> Leash:
-    return Leash(address, credentials, hosted(group, attempt, 0), alone_s=ALONE_S)
+    return Leash(address, credentials, hosted(group, attempt, 0, 0), alone_s=ALONE_S)
 
 
 async def entered(one: Leash) -> Leash:
@@ -112,6 +112,21 @@ def connection_of(remote: Remote) -> Any:
     return remote._connection
 
 
+async def test_a_process_leaves_and_its_successor_does_not() -> None:
+    async with driver() as (server, address):
+        remote = server.expect("g")
+        first = await entered(leash(address))
+        await until(lambda: remote.is_there)
+        remote.leave()
+        assert await read(first) == LEAVE
+        await left(first)
+        again = await entered(elsewhere(address, attempt=1))
+        await until(lambda: remote.is_there)
+        remote.order("stop")
+        assert await read(again) == STOP
+        await left(again)
+
+
 async def test_without_a_driver_the_pipe_ends() -> None:
     async with driver() as (server, address):
         remote = server.expect("g")
@@ -142,7 +157,7 @@ async def test_a_lesser_right_hosts_nothing() -> None:
         remote = server.expect("g")
         lesser = Credentials("bank", SECRET.lowered(Right.SCALE))
         connection = await connect(address, lesser)
-        connection.send(hosted("g", 0, 0))
+        connection.send(hosted("g", 0, 0, 0))
         with pytest.raises(Exception, match="ended"):
             await connection.receive()
         assert not remote.is_there
@@ -169,9 +184,9 @@ async def test_of_two_attempts_the_later_lives() -> None:
 
 def elsewhere(address: str, attempt: int) -> Leash:
     """As from a process of another machine with the number of this one."""
-    mine = hosted("g", attempt, 0)
+    mine = hosted("g", attempt, 0, 0)
     process = type(mine.process)(mine.process.pid, mine.process.started, "another kernel")
-    return Leash(address, CREDENTIALS, Hosted("g", attempt, "b", 0, process), alone_s=ALONE_S)
+    return Leash(address, CREDENTIALS, Hosted("g", attempt, "b", 0, 0, process), alone_s=ALONE_S)
 
 
 CHILD = """
@@ -217,7 +232,7 @@ async def test_a_signal_goes_to_a_process_of_this_kernel_and_to_no_stranger_with
             type(found.process)(one.pid, found.process.started, "another"),
             type(found.process)(one.pid, found.process.started, ""),
         ):
-            remote.hosted = Hosted("g", 0, found.host, 0, process)
+            remote.hosted = Hosted("g", 0, found.host, 0, 0, process)
             remote.kill_here()
         with pytest.raises(subprocess.TimeoutExpired):
             await asyncio.to_thread(one.wait, 0.3)

@@ -29,7 +29,7 @@ from workers.connection.listening import metrics_port_of_instance, place_of_inst
 from workers.fleet.presence import FLEET, hold, named_of, started, this_process
 from workers.fleet.state_watch import StateWatch
 from workers.log.logs import log_path, show_log
-from workers.spec import FAILED_APP, LOG_REPLACED, InstanceSpec, encode_spec
+from workers.spec import FAILED_APP, LOG_REPLACED, InstanceSpec, encode_spec, how_ended
 
 log = logging.getLogger("orchestrator.fleet")
 REQUEST, GRANTED = "wish-", "granted-"  # as they are stored
@@ -42,8 +42,8 @@ class Handle(Protocol):
     """A started instance."""
 
     async def wait(self) -> int:
-        """Its exit code: 0 left or stopped, below 0 killed by that signal, else failed. Raises OrchestratorError where
-        the host is gone."""
+        """Its exit code: 0 left or stopped, below 0 killed by that signal or HOST_GOES, else failed. Raises
+        OrchestratorError where the host is gone."""
 
     def stop(self) -> None:
         """SIGTERM: a bounce, or with on_stop=leave it hands everything over first."""
@@ -283,7 +283,7 @@ class Fleet:
                 self._say(f"{name} failed{self.after_failure}")
                 self.stop()
                 return
-            self._say(f"{name} was killed by signal {-code}; it is started again")
+            self._say(f"{name} {how_ended(code)}; it is started again")
             await asyncio.sleep(RESTART_S)
             slot.spec = msgspec.structs.replace(slot.spec, attempt=slot.spec.attempt + 1)
 

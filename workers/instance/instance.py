@@ -41,16 +41,17 @@ from workers.surroundings import OF_A_PROCESS, REAL, Surroundings, WorkerProcess
 from workers.tasks import halts
 
 log = logging.getLogger("orchestrator.instance")
-STOP = b"stop\n"  # in the leash
+STOP, LEAVE = b"stop\n", b"leave\n"  # in the leash
 RESTART_S, RESTART_MAX_S, STOP_S, WATCH_S = 0.2, 5.0, 15.0, 1.0
 ENDS = (0, 1, 2, 3, LogTimedOut.exit_code, FAILED_APP, LOG_REPLACED)  # reports of a worker that is not started again
 
 
-def run_instance(spec: InstanceSpec, *, leash: int | None = None) -> int:
+def run_instance(spec: InstanceSpec, *, leash: int | None = None, surroundings: Surroundings = REAL) -> int:
     """Run until the instance left (0), was asked to stop (0), or failed (an exit code; the reason is on stderr). `leash`: a
-    descriptor whose end means that the process which started the instance is gone; a line `STOP` in it is a SIGTERM."""
+    descriptor whose end means that the process which started the instance is gone; a line `STOP` in it is a SIGTERM,
+    `LEAVE`: hand over, and end."""
     try:
-        return asyncio.run(Instance(spec, leash, OF_A_PROCESS if leash else REAL).run())
+        return asyncio.run(Instance(spec, leash, surroundings).run())
     except LogReplaced as error:
         if not spec.is_watched:
             report(error)
@@ -70,6 +71,7 @@ class Instance:
         self._request: bytes | None = None  # what every worker was asked, also for one that is started later
         self._stop = asyncio.Event()
         self._signals = 0
+        self._must_end = False  # its host goes
         self._careful: set[int] = set()
         self._blamed: dict[int, list[Blame]] = {}
         self._incarnations: dict[int, str] = {}  # of the processes that are the workers now
@@ -125,7 +127,7 @@ class Instance:
             await sent.close()
             await served.close()
             await services.close()
-        if self.spec.after_leave == "park" and max(codes) == 0:
+        if self.spec.after_leave == "park" and max(codes) == 0 and not self._must_end:
             stay()
             await self._stop.wait()  # left: for a supervisor that would start again what exits
         return max(codes)
@@ -245,6 +247,9 @@ class Instance:
         while line := await reader.readline():
             if line == STOP:
                 self._signal()
+            elif line == LEAVE and not self._stop.is_set():
+                self._must_end = True
+                self._say(b"leave")
         self._stop_all()
 
     def _signal(self) -> None:
@@ -275,7 +280,7 @@ def main() -> int:
     private_process()
     spec = decode_instance(first_line())
     log_lines.set_up(spec.log_level, spec.log_format, spec.instance)
-    return run_instance(spec, leash=0)
+    return run_instance(spec, leash=0, surroundings=OF_A_PROCESS)
 
 
 if __name__ == "__main__":
