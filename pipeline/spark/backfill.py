@@ -20,6 +20,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from orchestrator.clocks import monotonic_s, wall_ms
 from orchestrator.errors import RefusedBySafety, WrongUse
 from orchestrator.names import counted
@@ -296,6 +298,7 @@ class Run:
             "skipped": computed.total("skipped"),
             "dead_lettered": computed.total("dead_lettered"),
             "tables": computed.sums("entries"),
+            "skewed": [msgspec.structs.asdict(one) for one in computed.skewed],
             "spilled_tables": computed.total("spilled"),
             "positions": {str(p): position for p, position in sorted(self._positions.items())},
             "seconds": {**self._clock.seconds, "total": self._clock.total()},

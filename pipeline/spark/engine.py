@@ -25,6 +25,7 @@ from pipeline.spark.history import files, history_rows
 from pipeline.spark.log_source import log_frame
 from pipeline.spark.rows import COLUMNS, PLACE
 from pipeline.spark.session import failure
+from pipeline.spark.skew import Skewed, line, skewed
 from pipeline.spark.source import Source, ship
 from pipeline.spark.sources import From, local_files
 from pipeline.spark.stage import StageJob, TaskFacts, run
@@ -78,6 +79,7 @@ class Computed:
     tasks: dict[str, TaskFacts] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     bad: dict[str, int] = field(default_factory=dict)  # rows of history that were left out, by topic
+    skewed: list[Skewed] = field(default_factory=list)
 
     def total(self, what: str) -> int:
         return sum(getattr(facts, what) for facts in self.tasks.values())
@@ -168,7 +170,23 @@ class Engine:
             computed.seconds[f"subtopology {sub.number}"] = round(spent + seconds, 2)
             count = sum(one.records_in for one in facts)
             say(f"subtopology {sub.number}: {counted(count, 'record')}, {counted(len(facts), 'task')}, {seconds:.1f} s")
+            found = skewed([(one.task, one.records_in, one.heavy) for one in facts], self._shown_key(sub))
+            computed.skewed += found
+            for one in found:
+                say(line(one))
         return computed
+
+    def _shown_key(self, sub: Subtopology) -> Callable[[bytes], str]:
+        """How people read the keys of a subtopology: its inputs are partitioned by the same ones."""
+        about = self._topics.get(sub.sources[0])
+
+        def shown(key: bytes) -> str:
+            try:
+                return repr(key if about is None else about.key_codec.decode(key))
+            except Exception:  # noqa: BLE001 - a codec of the user's may raise anything; the bytes name the key as well
+                return repr(key)
+
+        return shown
 
     def _ordered(self) -> list[Subtopology]:
         """The stages. Raises WrongUse."""

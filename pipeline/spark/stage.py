@@ -28,6 +28,7 @@ from pipeline.process import Changes, TaskProcess
 from pipeline.records import RawRecord
 from pipeline.resources import Resources
 from pipeline.spark.rows import Written, in_columns, records, write_pairs
+from pipeline.spark.skew import Heavy, HeavyKeys
 from pipeline.spark.source import Source
 from pipeline.spark.task_state import TaskState
 from state import manifest
@@ -74,6 +75,7 @@ class TaskFacts(msgspec.Struct):
     rekeyed: dict[str, int] = {}
     entries: dict[str, int] = {}
     written_ms: dict[str, int] = {}
+    heavy: list[Heavy] = []
     seconds: float = 0.0
     failure: str = ""
     frames: str = ""
@@ -125,6 +127,7 @@ class _Running:
         self._facts = TaskFacts(f"{job.subtopology}_{partition}")
         self._state = TaskState(self._sub.tables, job.memory_bytes)
         self._files: dict[str, Written] = {}
+        self._heavy = HeavyKeys()
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> TaskFacts:
         begun = monotonic_s()
@@ -139,6 +142,7 @@ class _Running:
             return TaskFacts(self._facts.task, failure=str(error), frames=error.frames)
         finally:
             self._state.close()
+        self._facts.heavy = self._heavy.top()
         self._facts.seconds = round(monotonic_s() - begun, 3)
         return self._facts
 
@@ -160,6 +164,7 @@ class _Running:
             process = TaskProcess(self._app, self._sub, self._partition, stores, self._job.counts, resources)
             for batch in batches:
                 self._check(batch)
+                self._heavy.add(batch.column("key"))
                 if process.takes_columns:
                     for piece in in_columns(batch):
                         if piece.topic:
