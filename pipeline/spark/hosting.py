@@ -22,6 +22,7 @@ import msgspec
 from orchestrator.errors import WrongUse
 from pipeline.spark.decommissions import Decommissions
 from pipeline.spark.hosted_task import SIGNALS, Task, host
+from pipeline.spark.leash import Process
 from pipeline.spark.leash_server import LeashServer
 from pipeline.spark.properties import users_defaults
 from pipeline.spark.session import SparkFailed, absolute_log, failure, is_gone, log_of, spark_session, stop
@@ -62,13 +63,14 @@ class SparkHandle:
         self.remote = leashes.expect(task.group)
         self._killing: asyncio.Task[None] | None = None
         self._alone = False  # Spark is gone
-        self._goes = False
+        self._going: Process | None = None  # whose executor Spark takes away
 
     def host_goes(self, others: bool) -> None:
         """Spark takes its executor away: it hands over, or where there are no others to take its tasks it stops in order.
         Another one is started for it, elsewhere."""
-        if not self._goes and not self._done.done():
-            self._goes = True
+        found = self.remote.hosted
+        if found is not None and self.stays:
+            self._going = found.process
             log.warning("%s: Spark takes its executor away; it is started again on another", self._task.spec.instance)
             self.remote.leave("leave" if others else "bounce")
 
@@ -80,7 +82,12 @@ class SparkHandle:
     @property
     def stays(self) -> bool:
         """Whether it runs on an executor that is not being taken away."""
-        return not self._goes and self.remote.is_there
+        return self.remote.is_there and not self._is_going
+
+    @property
+    def _is_going(self) -> bool:
+        """Of the latest process: one that Spark started after a crash is on another executor."""
+        return self.remote.hosted is not None and self.remote.hosted.process == self._going
 
     def begin(self) -> None:
         """Submit the job."""
@@ -103,7 +110,7 @@ class SparkHandle:
         self._leashes.forget(self._task.group)
         if self._alone:
             raise gone(self._session)
-        return HOST_GOES if self._goes and code == 0 and not self.remote.is_to_end else code
+        return HOST_GOES if self._is_going and code == 0 and not self.remote.is_to_end else code
 
     def bounce(self) -> None:
         """See workers.fleet.fleet.Handle. An instance that is just starting, or starting again, gets it with its first word."""

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from workers.fleet.fleet import GRANTED, REQUEST, Fleet
 from workers.fleet.presence import FLEET
 from workers.journal import read_journals
 from workers.prepare import prepare
-from workers.spec import InstanceSpec
+from workers.spec import HOST_GOES, InstanceSpec
 
 pytestmark = [pytest.mark.spark, pytest.mark.processes]
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -221,6 +222,34 @@ async def test_killing_ends_an_instance_whose_spark_is_gone(
     handle.kill()
     assert await asyncio.wait_for(handle.wait(), DEADLINE_S) < 0
     await life.until("its processes are gone", gone([row["pid"] for row in life.starts("i1")]))
+    await log.close()
+
+
+async def test_an_instance_whose_host_goes_is_to_be_started_elsewhere(tmp_path: Path, spark: Any) -> None:
+    """And one that Spark has started since then, on another executor, is not: what it leaves, it leaves for good."""
+    log = await open_sqlite(tmp_path / "log.db", create=True)
+    await prepare(log, app)
+    life = Life(tmp_path, log, spark)
+    handle = await life.started_alone(spark)
+    handle.host_goes(others=False)
+    assert not handle.stays
+    assert await asyncio.wait_for(handle.wait(), DEADLINE_S) == HOST_GOES
+    ended = [row["what"] for row in read_journals(life.state / "receipts")]
+    assert ended == ["instance", "instance ended"], "in order"
+
+    handle = await host_on(spark).start(msgspec.structs.replace(life.spec, instance="i1", attempt=1))
+
+    async def attempts(wanted: list[int]) -> bool:
+        return [row["attempt"] for row in life.starts("i1")] == wanted and handle.stays
+
+    await life.until("it is there again", partial(attempts, [0, 1]))
+    pid = life.starts("i1")[-1]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    handle.host_goes(others=True)
+    os.kill(pid, signal.SIGKILL)  # the machine was gone before it had handed over
+    await life.until("Spark has started it again", partial(attempts, [0, 1, 2]))
+    os.kill(life.starts("i1")[-1]["pid"], signal.SIGTERM)
+    assert await asyncio.wait_for(handle.wait(), DEADLINE_S) == 0
     await log.close()
 
 
