@@ -520,3 +520,14 @@ def _env() -> dict[str, str]:
     import os
 
     return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def test_tombstones_are_rows_between_the_others() -> None:
+    app = App("x")
+    source = app.topic("in", key=str, value=Flight)
+    seen: list[list[int | None]] = []
+    app.processor(source, columns=True)(lambda batch: seen.append(batch.table["delay"].to_pylist()))
+    with Driver(app) as driver, driver.together():
+        for value in (None, Flight(1), None, Flight(2), None):
+            driver.send(source, "a", value)
+    assert seen == [[None, 1, None, 2, None]]
