@@ -184,7 +184,7 @@ class LogClient:
             elif error is not None and not lost:  # an answer that is lost tells its process nothing
                 self._judge.answered(process, name, _who(name, args, more), error)
             if name == "commit" and (error is not None or lost):
-                self._judge.not_committed(process, args[2], error)
+                self._judge.not_committed(process, args[2], None if lost else error)
             if lost:
                 loop.tell(f"{process.name}: an answer is lost, the commit is made: {error or 'done'}")
                 error = OutcomeUnknown("the log did not answer (it did what was asked)")

@@ -118,7 +118,7 @@ class TaskRun:
         self.by_changelog: dict[Partition, Opened] = {}
         self.role = Role.STANDBY
         self.epoch = 0
-        self.begun_epoch = 0
+        self.begun_epoch = self.held_epoch = 0  # that it began in; that it has begun in, to process or to be held
         self.process: TaskProcess | None = None
         self.merger = Merger()
         self.committed: dict[Partition, int] = {}
@@ -134,8 +134,7 @@ class TaskRun:
         self.last_ms = 0
         self.from_ms = 0  # the last commit of the owner before, as the log has it
         self.awaited = False  # there was input when it began
-        self.pause_ms = 0
-        self.records = 0
+        self.pause_ms = self.records = 0
         self.turn_records = 32  # grows to what a turn has time for
         self.is_damaged = False  # its stores are wiped when they are closed
         self.opened_ms = self.restored_from = 0
@@ -260,7 +259,7 @@ class TaskRun:
         self.from_ms, self.awaited = await former_owner.left(self.worker.log, prepared.app.id, committed)
         if self.closing or self.role is not Role.ACTIVE or self.epoch != epoch:
             return  # given up meanwhile
-        self.halt, self.halt_is_written = halt, True
+        self.halt, self.halt_is_written, self.held_epoch = halt, True, epoch
         if halt is not None and not halt.skip:
             self._report_started()
             return
@@ -300,7 +299,8 @@ class TaskRun:
         self._then(self._resume)
 
     async def _resume(self) -> None:
-        if self.process is None and self.role is Role.ACTIVE and not self.catching_up:
+        # One that is about to begin reads the halt itself: begun twice, it would put out again what it has committed meanwhile.
+        if self.process is None and self.role is Role.ACTIVE and self.held_epoch == self.epoch:
             await self._begin()
 
     def topics_grew(self) -> None:
