@@ -125,10 +125,22 @@ TestLives.settings = settings(max_examples=300, stateful_step_count=40, deadline
 
 
 def started(*tasks: TaskId) -> CommitMachine:
+    """Tasks that have committed before."""
     machine = CommitMachine()
     for task in tasks:
         assert machine.step(cm.Started(task)) == []
+        assert machine.step(cm.Completed(task)) == [cm.BeginCommit((task,))]
+        assert machine.step(cm.CommitEnded(frozenset({task}))) == []
     return machine
+
+
+def test_what_a_task_has_done_first_is_committed_at_once() -> None:
+    """Whoever waited while it moved waits for that; it waits for no interval, and the next one does."""
+    machine = started(A)
+    assert machine.step(cm.Started(B)) == [] == machine.step(cm.Completed(A))
+    assert machine.step(cm.Completed(B)) == [cm.BeginCommit((A, B))]
+    assert machine.step(cm.Completed(B)) == [] == machine.step(cm.CommitEnded(frozenset({A, B})))
+    assert machine.step(cm.CommitDue()) == [cm.BeginCommit((B,))]
 
 
 def test_a_commit_waits_for_its_time_and_for_the_one_before_it() -> None:

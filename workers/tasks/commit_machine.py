@@ -156,6 +156,7 @@ class _Task:
     work: Work = Work.PROCESSING
     share: Share = Share.CLEAN
     in_calls: bool = False
+    is_new: bool = True  # nothing of it was in a commit: whoever waited while it moved waits for its first one
 
 
 class CommitMachine:
@@ -254,11 +255,13 @@ class CommitMachine:
         self.committing = frozenset(moved)
         for task in self.committing:
             self._share(task, "taken")
+            self._tasks[task].is_new = False
         return BeginCommit(tuple(sorted(self.committing)))
 
     def _is_settled(self, found: _Task) -> bool:
         return found.work is not Work.PROCESSING and not found.in_calls and found.share is Share.CLEAN
 
     def _are_waited_for(self, moved: Iterable[TaskId]) -> bool:
-        """Whether the end of one of these tasks is waited for, and only its commit is missing."""
-        return any(self._tasks[t].work is not Work.PROCESSING and not self._tasks[t].in_calls for t in moved)
+        """Whether one of these tasks is new here, or its end is waited for and only its commit is missing."""
+        found = [self._tasks[task] for task in moved]
+        return any(one.is_new or (one.work is not Work.PROCESSING and not one.in_calls) for one in found)
