@@ -8,15 +8,17 @@ worker_main.py and instance.py, through Surroundings.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import AsyncGeneratorType, FrameType
 
-LIMIT_S = 20.0
+LIMIT_S = 12.0  # stores are closed within 10 s; an instance that was asked to stop kills its workers after 15 s, without a word
 FRAMES = 4
+BETWEEN = ("anext_awaitable", "async_generator_asend", "async_generator_athrow")
 
 
 def end_within(limit_s: float, code: int) -> Callable[[], None]:
@@ -29,14 +31,15 @@ def end_within(limit_s: float, code: int) -> Callable[[], None]:
 
 def _end(loop: asyncio.AbstractEventLoop, limit_s: float, code: int) -> None:
     lines = [
-        f"process {os.getpid()} did not end within {limit_s:g} s of its last work, and is ended; nothing is lost. It waits for:"
+        f"process {os.getpid()} did not end within {limit_s:g} s of its last work, and is ended; nothing of its tasks is lost. It waits for:"
     ]
     try:
         lines += [f"  {shown(task)}" for task in asyncio.all_tasks(loop)]
     except RuntimeError as error:  # the set changed while another thread looked at it
         lines.append(f"  {error}")
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    lines += [f"  thread {names.get(ident, ident)}: {_at(frame)}" for ident, frame in sys._current_frames().items()]
+    names = {thread.ident: thread.name for thread in threading.enumerate() if thread is not threading.current_thread()}
+    frames = {ident: frame for ident, frame in sys._current_frames().items() if ident in names}
+    lines += [f"  thread {names[ident]}: {_at(frame)}" for ident, frame in frames.items() if not _is_idle(frame)]
     os.write(2, ("\n".join(lines) + "\n").encode())
     os._exit(code)
 
@@ -49,8 +52,21 @@ def shown(task: asyncio.Task[object]) -> str:
         frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "ag_frame", None)
         if frame is not None:
             found.append(_place(frame))
-        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "ag_await", None)
+        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "ag_await", None) or _generator(awaited)
     return f"task {task.get_name()}: {' > '.join(found[-FRAMES:])}"
+
+
+def _generator(awaited: object) -> object:
+    """What stands behind the next value of a generator that is awaited: the objects between have no names for it."""
+    if type(awaited).__name__ not in BETWEEN:
+        return None
+    found = gc.get_referents(awaited)
+    return next((one for one in found if isinstance(one, AsyncGeneratorType) or type(one).__name__ in BETWEEN), None)
+
+
+def _is_idle(frame: FrameType) -> bool:
+    """A thread of a pool that waits for work."""
+    return frame.f_code.co_name == "_worker"
 
 
 def _at(frame: FrameType | None) -> str:

@@ -132,9 +132,7 @@ class GroupState:
         # Until Gathered: a plan made before those without tasks are back would throw away what they restored.
         self.gathering = gathering and len(self.owners) > 0
         self.before = frozenset(before)  # the members of the last generation: once they are back, all are
-        self.started_with = (
-            started_with  # members that were started together: a new group has them, and waits for no other
-        )
+        self.started_with = started_with  # so many were started together: a new group that has them waits for no other
         self.former = former  # the instance of the coordinator before, where its process is known to be gone
 
     # ---- owners of tasks

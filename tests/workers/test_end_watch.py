@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,15 @@ async def deaf():
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             continue
+
+async def resource():
+    yield 1
+    await asyncio.Event().wait()
+
+async def closing():
+    made = resource()
+    await anext(made)
+    await anext(made, None)
 
 async def main():
     task = asyncio.create_task(deaf(), name="deaf")
@@ -42,6 +52,12 @@ def test_what_does_not_end_is_named_and_the_code_is_kept() -> None:
     assert "did not end within 0.3 s of its last work" in lines[0]
     assert any("task deaf: <string>:" in line and "deaf > locks.py:" in line for line in lines), done.stderr
     assert any("thread MainThread" in line for line in lines)
+
+
+def test_a_resource_that_is_not_closed_is_named() -> None:
+    done = run(0.3, "await closing()")
+    assert done.returncode == 7
+    assert re.search(r"task Task-1: .*closing > <string>:\d+ resource > locks.py:\d+ wait", done.stderr), done.stderr
 
 
 def test_what_ends_is_left_alone() -> None:
