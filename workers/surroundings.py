@@ -23,8 +23,9 @@ from pipeline.app import App
 from pipeline.loading import load
 from state.directory import StateDirectory
 from state.log.protocol import GroupLog
+from state.store.buffered import BufferedStore
 from state.store.protocol import Store
-from state.store.rocksdb import Budget, RocksDbStore
+from state.store.rocksdb import Budget
 from workers.calls.blame import CallNote, remove_notes
 from workers.connection.credentials import instance_credentials
 from workers.connection.uplink import Line, ThreadLine
@@ -128,7 +129,7 @@ class Surroundings:
     credentials: Callable[[InstanceSpec], Credentials] = instance_credentials
     open_log: Callable[[InstanceSpec], Awaitable[GroupLog]] = open_instance_log
     open_directory: Callable[[Path, str, str], StateDirectory] = StateDirectory
-    open_store: Callable[[Path, Mapping[str, str], Budget], Store] = lambda path, stamp, budget: RocksDbStore(
+    open_store: Callable[[Path, Mapping[str, str], Budget], Store] = lambda path, stamp, budget: BufferedStore(
         path, stamp=stamp, cache=budget
     )
     open_journal: Callable[[Path, Mapping[str, object]], Journal] = lambda path, facts: Journal(path, **facts)

@@ -55,6 +55,7 @@ class Budget:
         # larger than that: it was read again for each key.
         self.cache = Cache.new_hyper_clock_cache(cache_bytes, 0)
         self.writes = WriteBufferManager(write_bytes, False)
+        self.buffered = 0  # stores that are open and keep writes (buffered.py)
 
 
 class Peek(NamedTuple):
@@ -229,12 +230,19 @@ class RocksDbStore:
     # ------------------------------------------------------------------ writing
 
     def write(self, changes: Mapping[bytes, bytes | None], offset: int, *, is_whole: bool = True) -> None:
+        time_ms = self._clock_ms() if is_whole else self._time_ms or self._clock_ms()
+        self._put(changes, offset, time_ms, self._stamp if self._is_marked else None)
+        self._offset, self._time_ms, self._is_marked = offset, time_ms, False
+
+    def _put(
+        self, changes: Mapping[bytes, bytes | None], offset: int, time_ms: int, stamp: Mapping[str, str] | None
+    ) -> None:
+        """One batch; the stamp where it has changed."""
         batch = WriteBatch(raw_mode=True)
         put, delete = batch.put, batch.delete
-        time_ms = self._clock_ms() if is_whole else self._time_ms or self._clock_ms()
         put(OFFSET_KEY, pack_offset(offset, time_ms))
-        if self._is_marked:
-            put(STAMP_KEY, pack_stamp(self._stamp))
+        if stamp is not None:
+            put(STAMP_KEY, pack_stamp(stamp))
         keys = sorted(changes)
         if None in changes.values():
             for key in keys:
@@ -246,7 +254,6 @@ class RocksDbStore:
         else:  # what most commits write: no line of Python for a key
             deque(map(put, map(DATA.__add__, keys), map(changes.__getitem__, keys)), maxlen=0)
         self._apply(batch)
-        self._offset, self._time_ms, self._is_marked = offset, time_ms, False
 
     def _apply(self, batch: Any) -> None:
         try:

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from state.errors import StateError
+from state.store.buffered import BufferedStore
 from state.store.memory import MemoryStore
 from state.store.rocksdb import Budget, RocksDbStore
 
@@ -28,6 +29,10 @@ def open_rocksdb(path: Path) -> Any:
     return RocksDbStore(path, stamp=STAMP, cache=BUDGET, clock_ms=lambda: CLOCK[0])
 
 
+def open_buffered(path: Path) -> Any:
+    return BufferedStore(path, stamp=STAMP, cache=BUDGET, clock_ms=lambda: CLOCK[0])
+
+
 def open_memory(path: Path) -> Any:
     return MemoryStore(stamp=STAMP, clock_ms=lambda: CLOCK[0])
 
@@ -39,7 +44,7 @@ def clock() -> Iterator[list[int]]:
     CLOCK[0] = 5_000
 
 
-@pytest.fixture(params=[open_rocksdb, open_memory], ids=["rocksdb", "memory"])
+@pytest.fixture(params=[open_rocksdb, open_buffered, open_memory], ids=["rocksdb", "buffered", "memory"])
 def opener(request: pytest.FixtureRequest) -> Open:
     found: Open = request.param
     return found
@@ -170,6 +175,8 @@ def test_a_store_is_a_sorted_dict(
             for key in sorted(model)
             if (start is None or key >= start) and (stop is None or key < stop)
         ]
+        asked = [*sorted(model), b"nowhere"]
+        assert [store.get(key) for key in asked] == [model.get(key) for key in asked]
         assert list(store.range(start, stop)) == wanted
         assert everything(store) == model
     finally:
@@ -177,18 +184,19 @@ def test_a_store_is_a_sorted_dict(
         shutil.rmtree(folder)
 
 
-def test_a_mark_is_of_the_stamp_from_the_next_write_on(tmp_path: Path) -> None:
-    store = open_rocksdb(tmp_path / "store")
+@pytest.mark.parametrize("opener", [open_rocksdb, open_buffered])
+def test_a_mark_is_of_the_stamp_from_the_next_write_on(tmp_path: Path, opener: Open) -> None:
+    store = opener(tmp_path / "store")
     store.write({b"a": b"1"}, 1)
     store.mark("history", "one")
     assert store.stamp()["history"] == "one"
     store.close()
-    store = open_rocksdb(tmp_path / "store")
+    store = opener(tmp_path / "store")
     assert "history" not in store.stamp(), "nothing was written under it"
     store.mark("history", "two")
     store.write({}, 2)
     store.close()
-    store = open_rocksdb(tmp_path / "store")
+    store = opener(tmp_path / "store")
     assert (store.stamp()["history"], store.offset, everything(store)) == ("two", 2, {b"a": b"1"})
     store.close()
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from state.store.rocksdb import RocksDbStore
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -38,6 +40,11 @@ while True:
 """
 
 
+BUFFERED = WRITER.replace("rocksdb import RocksDbStore", "buffered import BufferedStore").replace(
+    "RocksDbStore(", "BufferedStore("
+)
+
+
 def killed(path: Path, writer: str = WRITER) -> RocksDbStore:
     """The store, opened again after the process that wrote it, and flushed it beside that, was killed."""
     child = subprocess.Popen(
@@ -58,10 +65,11 @@ def survivors(path: Path, writer: str = WRITER) -> set[int]:
     return found
 
 
-def test_what_survives_a_kill_is_a_whole_write_with_its_offset(tmp_path: Path) -> None:
+@pytest.mark.parametrize("writer", [WRITER, BUFFERED], ids=["rocksdb", "buffered"])
+def test_what_survives_a_kill_is_a_whole_write_with_its_offset(tmp_path: Path, writer: str) -> None:
     before = 0
     for _ in range(KILLS):
-        found = survivors(tmp_path / "store")
+        found = survivors(tmp_path / "store", writer)
         assert len(found) == 1 and min(found) > before
         before = min(found)
 
