@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-kafka chaos test-long check docs kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time bench-expiry bench-handover bench-failover bench-restore bench-kafka bench-guard bench-idle simulate simulate-process one-answer clean
+.PHONY: setup demo test test-kafka chaos test-long check docs kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time bench-expiry bench-log bench-handover bench-failover bench-restore bench-kafka bench-guard bench-idle simulate simulate-process one-answer clean
 
 setup: $(READY)
 
@@ -102,6 +102,11 @@ bench-expiry: $(READY)
 # Whether a record costs a fifth more than it did, in about a minute.
 bench-guard: $(READY)
 	$(BIN)/python -m benchmarks.guard
+
+# What a log costs when it has grown, beside a young one. RECORDS=100000000 takes half an hour and 14 GB.
+RECORDS ?= 10000000
+bench-log: $(READY)
+	$(BIN)/python -m benchmarks.log_growth --records $(RECORDS)
 
 # What rest costs, and how soon a record is processed that comes then. Linux.
 bench-idle: $(READY)

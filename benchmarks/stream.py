@@ -33,7 +33,7 @@ from state.store.rocksdb import Budget, RocksDbStore
 DOCS = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 HOT_KEYS = 20_000
 REPARTITION = "rekeying-by-tail-repartition"
-COMMIT_RECORDS = 12_000  # of the bare loop: about what a worker commits in 100 ms
+COMMIT_RECORDS = 30_000  # of the bare loop: about what a worker commits in 100 ms
 WAIT_S = 300.0
 TICKS = os.sysconf("SC_CLK_TCK")
 
