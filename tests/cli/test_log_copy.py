@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 from collections import Counter
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.values.partitioner import partition_of
+from state.log.sqlite import open_sqlite
 from tests.cli.console import Console
+from workers.prepare import REPARTITION
 
 pytestmark = pytest.mark.processes
 SOON = ("--heartbeat", "200ms")
@@ -69,6 +72,7 @@ def lived(console: Console) -> None:
     console.pay(*FIRST)
     run = console.run(*SOON)
     console.until("all payments", lambda: balances(console, OLD) == totals(*FIRST))
+    assert console.here("settings", "set", "bank", "max-learners=7").code == 0
     refused = console.here("log", "copy", OLD, "sqlite:elsewhere/bank.db")
     assert refused.code == 3 and "runs on embedded log" in refused.err, refused
     assert not (console.folder / "elsewhere").exists()
@@ -93,6 +97,8 @@ def test_an_app_goes_on_where_it_was(console: Console, new: str) -> None:
     run = console.start("run", "bank:app", *SOON, "--log", new, "--state-dir", "state", name="run")
     everything = totals(*FIRST, *LATER)
     console.until("all payments", lambda: balances(console, new, "--state-dir", "state") == everything)
+    shown = console.here("settings", "show", "bank", "--json", "--log", new, "--state-dir", "state").json
+    assert (shown["live"], shown["settings"]["max-learners"]) == ({"max-learners": "7"}, "7"), shown
     run.send_signal(signal.SIGTERM)
     assert console.end(run) == 0, console.said("run")
     run = console.start("run", "bank:app", *SOON, name="run")  # the old log is as it was
@@ -130,3 +136,20 @@ def test_wrong_use(console: Console, tmp_path: Path) -> None:
         done = console.here("log", "copy", *words)
         assert done.code == code and why in done.err, (words, done)
     assert console.here("log", "nothing").code == 2
+
+
+def test_half_an_app_is_not_copied(console: Console) -> None:
+    """A repartition of it began and did not end: the note would stay behind, and the half of it would be a start."""
+    console.pay(("a", 1))
+
+    async def begin() -> None:
+        log = await open_sqlite(console.folder / ".orchestrator/bank.db", create=False)
+        lease = await log.acquire("bank", "c", "", await log.lease("bank"))
+        assert lease is not None
+        await log.put_metadata("bank", REPARTITION, "to", b"16", lease=lease)
+        await log.close()
+
+    asyncio.run(begin())
+    for more in ((), ("--plan",)):
+        done = console.here("log", "copy", OLD, "sqlite:new.db", *more)
+        assert done.code == 3 and "a repartition began and did not end" in done.err, done

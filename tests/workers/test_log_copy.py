@@ -22,8 +22,9 @@ from workers.commands.log_copy_plan import planned
 from workers.commands.log_copy_steps import carry_out
 from workers.errors import AppRefused
 from workers.fleet.held_lease import Held
+from workers.instance.ledger import SETTINGS, kept_settings
 from workers.log.produced import PROGRESS
-from workers.prepare import BEGINNING, BEGUN, COPY, DESCRIPTION, NUMBERING, refuse_half_done
+from workers.prepare import BEGINNING, BEGUN, COPY, DESCRIPTION, NUMBERING, REPARTITIONED, refuse_half_done
 from workers.tasks import halts
 from workers.topic_identities import SEEN, TOPIC_IDS
 
@@ -100,6 +101,9 @@ async def lived(source: GroupLog, seed: int = 1) -> None:
     await source.put_metadata(APP, BEGINNING, f"{topic_id}-2", str(begins).encode())
     place = (await read_all(source, IN[0]))[20].offset
     await halts.write(source, APP, "0_0", halts.Halt("in", 0, place, "why", 5))
+    await source.put_metadata(APP, SETTINGS, SETTINGS.name, b'{"standbys": "1"}', lease=lease)
+    laid = {str(IN[0]): (await read_all(source, IN[0]))[7].offset, str(OUT): (await source.ends([OUT]))[OUT]}
+    await source.put_metadata(APP, REPARTITIONED, "inputs", json.dumps({"to": 3, "ends": laid}).encode(), lease=lease)
 
 
 async def copied(source: GroupLog, target: GroupLog, *, begun: bool = False) -> Any:
@@ -146,6 +150,12 @@ async def same(source: GroupLog, target: GroupLog) -> None:
     assert began[0] == began[1] and len(began[0]) == len(await read_all(source, IN[2])) - 5
     halted = [(await halts.read_all(log, APP))["0_0"] for log in (source, target)]
     assert await rest(source, IN[0], halted[0].offset) == await rest(target, IN[0], halted[1].offset)
+    assert await kept_settings(source, APP) == await kept_settings(target, APP) == {"standbys": "1"}
+    laid = [json.loads(await log.metadata(APP, REPARTITIONED, "inputs") or b"{}") for log in (source, target)]
+    assert [one["to"] for one in laid] == [3, 3] and laid[0]["ends"].keys() == laid[1]["ends"].keys()
+    for partition in (IN[0], OUT):
+        ends = [one["ends"][str(partition)] for one in laid]
+        assert await rest(source, partition, ends[0]) == await rest(target, partition, ends[1])
     kept = [
         {name: info.retention for name, info in (await log.topics(["in", "out"])).items()} for log in (source, target)
     ]
@@ -158,12 +168,17 @@ async def test_an_application_is_the_same_there(pair: Pair) -> None:
     await lived(source)
     done = await copied(source, target)
     await same(source, target)
-    assert done.positions == 2 and done.metadata == 6
+    assert done.positions == 2 and done.metadata == 8
     counts = {topic.name: topic.records for topic in done.topics}
     assert counts["in"] == sum([len(await read_all(source, one)) for one in IN])
     again = await copied(source, target, begun=True)
     assert {topic.records for topic in again.topics} == {0}, "what is there is not written again"
     await same(source, target)
+    lease = await source.lease(APP)
+    assert lease is not None
+    await source.put_metadata(APP, SETTINGS, SETTINGS.name, None, lease=lease)
+    await copied(source, target, begun=True)
+    assert await kept_settings(target, APP) == {}, "what was taken back in between is no longer set"
 
 
 STEPS: dict[str, tuple[str, int, str]] = {
@@ -174,6 +189,8 @@ STEPS: dict[str, tuple[str, int, str]] = {
     "the last records": ("append", 1, "out"),
     "the description": ("put_metadata", 1, "description"),
     "a halt": ("put_metadata", 1, "halt"),
+    "settings": ("put_metadata", 1, "settings"),
+    "the layout": ("put_metadata", 1, "repartitioned"),
     "positions": ("seed_positions", 1, ""),
     "topic ids": ("put_metadata", 2, "topic-ids"),
     "the note is gone": ("put_metadata", 2, "copy"),

@@ -25,11 +25,11 @@ from workers.commands.show import show_json
 from workers.fleet.held_lease import lease_held, start_refused
 from workers.fleet.presence import is_looked_after
 from workers.log.logs import configured, log_path, open_log, show_log
-from workers.prepare import COPY, DESCRIPTION
+from workers.prepare import COPY, DESCRIPTION, refuse_half_done
 
 
 def run(argv: list[str]) -> int:
-    """Runs `orchestrator log copy`; its exit code. Raises WrongUse, RefusedBySafety."""
+    """Runs `orchestrator log copy`; its exit code. Raises WrongUse, RefusedBySafety, AppRefused."""
     parser = Parser("log copy", "Move an application that is stopped to another log, with its positions and tables.")
     parser.add_argument("source", metavar="FROM", help="sqlite:PATH or kafka://HOST:PORT")
     parser.add_argument("target", metavar="TO", help="kafka://HOST:PORT or sqlite:PATH")
@@ -55,6 +55,7 @@ async def _run(source_url: str, target_url: str, args: Any) -> dict[str, Any]:
     source = await open_log(source_url, create=False)
     try:
         application = await _application(source, args.app)
+        await refuse_half_done(source, application)
         if args.plan and not _is_there(target_url):
             plan = await planned(source, None, application)
         else:

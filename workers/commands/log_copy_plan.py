@@ -14,8 +14,9 @@ from orchestrator.durations import show_duration
 from orchestrator.errors import RefusedBySafety
 from state.log.base import BASE
 from state.log.protocol import GroupLog, Partition, TopicInfo
+from workers.instance.ledger import SETTINGS
 from workers.log.produced import PROGRESS
-from workers.prepare import BEGINNING, BEGUN, COPY, DESCRIPTION, NUMBERING
+from workers.prepare import BEGINNING, BEGUN, COPY, DESCRIPTION, NUMBERING, REPARTITIONED
 from workers.tasks import halts
 from workers.topic_identities import SEEN
 
@@ -55,7 +56,8 @@ async def planned(source: GroupLog, target: GroupLog | None, application: str) -
         CopiedTopic(info.name, info.kind, info.partitions, await _distance(source, info))
         for info in sorted(infos.values(), key=lambda info: info.name)
     ]
-    facts = [await source.metadata_of(application, kind) for kind in (*COPIED, BEGUN, BEGINNING, halts.HALTS)]
+    kinds = (*COPIED, BEGUN, BEGINNING, halts.HALTS, SETTINGS, REPARTITIONED)
+    facts = [await source.metadata_of(application, kind) for kind in kinds]
     return Plan(topics, len(await positions_of(source, application, described)), sum(map(len, facts)))
 
 

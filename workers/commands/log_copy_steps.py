@@ -7,7 +7,7 @@ application with positions on the target has all of its records and tables there
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -17,8 +17,9 @@ from state.log.group_store import GroupStore
 from state.log.protocol import GroupLog, Partition, TopicInfo, TopicSpec
 from workers.commands.log_copy_plan import COPIED, CopiedTopic, Plan, partitions_of, positions_of
 from workers.fleet.held_lease import Held
+from workers.instance.ledger import SETTINGS
 from workers.log.copying import append_all, append_missing, has_equal_values, placed
-from workers.prepare import BEGINNING, BEGUN, COPY, DESCRIPTION
+from workers.prepare import BEGINNING, BEGUN, COPY, DESCRIPTION, REPARTITIONED
 from workers.tasks import halts
 from workers.topic_identities import SEEN, TOPIC_IDS
 
@@ -36,7 +37,8 @@ async def carry_out(source: GroupLog, target: GroupLog, held: Held, plan: Plan) 
     after = {name: await _created(target, info) for name, info in sorted(before.items())}
     copied = [await _copied(source, target, topic) for topic in plan.topics]
     began = await _began(source, application, before)
-    places = await _placed(source, target, plan, positions, halted, began)
+    layout = await _layout(source, application, before)
+    places = await _placed(source, target, plan, positions, halted, [*began.items(), *layout.ends.items()])
     await held.check()
     facts = await _facts(source, target, application, before, after)
     facts += await _halted(target, application, halted, places)
@@ -44,6 +46,7 @@ async def carry_out(source: GroupLog, target: GroupLog, held: Held, plan: Plan) 
         key = f"{after[one.topic].topic_id}-{one.number}"
         await target.put_metadata(application, BEGINNING, key, str(places[one][position]).encode())
         facts += 1
+    facts += await _under_lease(source, target, held, layout, places)
     moved = {one: places[one][position] for one, position in positions.items()}
     await _position(target, held, moved)
     await _identified(target, application, after, moved)
@@ -83,14 +86,14 @@ async def _placed(
     plan: Plan,
     positions: Mapping[Partition, int],
     halted: Mapping[str, halts.Halt],
-    began: Mapping[Partition, int],
+    others: Iterable[tuple[Partition, int]],
 ) -> Places:
-    """Where positions, halts and beginnings lie in the target; every record that is not a changelog's is compared."""
+    """Where positions, halts and the others lie in the target; every record that is not a changelog's is compared."""
     asked: dict[Partition, set[int]] = {one: {position} for one, position in positions.items()}
     for halt in halted.values():
         for topic, number, offset in halt.records:
             asked.setdefault(Partition(topic, number), set()).add(offset)
-    for one, position in began.items():
+    for one, position in others:
         asked.setdefault(one, set()).add(position)
     return {
         partition: await placed(source, target, partition, asked.get(partition, ()))
@@ -105,6 +108,35 @@ async def _began(source: GroupStore, application: str, before: Mapping[str, Topi
     kept = await source.metadata_of(application, BEGINNING)
     keys = {f"{info.topic_id}-{one.number}": one for info in before.values() for one in partitions_of(info)}
     return {keys[key]: int(position) for key, position in kept.items() if key in keys}
+
+
+class _Layout(msgspec.Struct, frozen=True):
+    """What a repartition left: to how many partitions, and where the inputs ended then; 0: there was none."""
+
+    to: int = 0
+    ends: dict[Partition, int] = {}
+
+
+async def _layout(source: GroupStore, application: str, before: Mapping[str, TopicInfo]) -> _Layout:
+    kept = await source.metadata(application, REPARTITIONED, "inputs")
+    if kept is None:
+        return _Layout()
+    found = json.loads(kept)
+    named = {str(one): one for info in before.values() for one in partitions_of(info)}
+    return _Layout(found["to"], {named[name]: end for name, end in found["ends"].items() if name in named})
+
+
+async def _under_lease(source: GroupStore, target: GroupStore, held: Held, layout: _Layout, places: Places) -> int:
+    """What the group goes by whoever coordinates it: its live settings, as they are now, and the layout of its inputs."""
+    application = held.lease.application
+    settings = await source.metadata(application, SETTINGS, SETTINGS.name)
+    if settings != await target.metadata(application, SETTINGS, SETTINGS.name):
+        await target.put_metadata(application, SETTINGS, SETTINGS.name, settings, lease=held.lease)
+    if layout.to:
+        ends = {str(one): places[one][end] for one, end in layout.ends.items()}
+        note = json.dumps({"to": layout.to, "ends": ends}).encode()
+        await target.put_metadata(application, REPARTITIONED, "inputs", note, lease=held.lease)
+    return (settings is not None) + bool(layout.to)
 
 
 async def _facts(
