@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 GROUP, TRANSACTION = 0, 1  # kinds of coordinators, as FindCoordinator numbers them
 ANSWER_WITHIN_S = 30.0  # how long a request is tried again: longer than a broker's restart
+_SHUNNED_S = 1.0  # how long another broker is asked rather than one that was away
 _PAUSE_S, _PAUSE_MAX_S, _PAUSE_UNREACHABLE_S = 0.001, 0.020, 0.100
 
 
@@ -67,6 +68,7 @@ class Connections:
         self._opening: dict[tuple[int, str], asyncio.Lock] = {}
         self._had: set[tuple[int, str]] = set()
         self.made_anew = 0  # connections that had ended
+        self._shunned: dict[int, float] = {}  # until when, by the loop's clock
         self._coordinators: dict[tuple[int, str], int] = {}
         self.cluster_id = ""
         self.closed = False
@@ -166,6 +168,7 @@ class Connections:
                         raise
                     raise Unreachable(str(error)) from error  # its credentials may be about to change
                 self._let_in.add(address)
+                self._shunned.pop(node, None)
         return found
 
     # ------------------------------------------------------------------ requests
@@ -184,6 +187,7 @@ class Connections:
         except (OSError, KafkaError, TimeoutError, AssertionError) as error:
             if (broken := self._open.pop(key, None)) is not None:
                 broken.close()
+            self._shunned[node] = asyncio.get_running_loop().time() + _SHUNNED_S
             raise Unreachable(f"broker {node} does not answer: {error or type(error).__name__}") from error
 
     async def ask_any(self, request: Any, purpose: str = "quick") -> Any:
@@ -195,8 +199,10 @@ class Connections:
         return list(self._nodes)
 
     def any_node(self) -> int:
-        """A broker's number."""
-        return random.choice(list(self._nodes))
+        """A broker's number: of one that was not away a moment ago, where there is one."""
+        now = asyncio.get_running_loop().time()
+        there = [node for node in self._nodes if self._shunned.get(node, 0.0) <= now]
+        return random.choice(there or list(self._nodes))
 
     async def metadata(self, names: Sequence[str] | None) -> Any:
         """Topics by name (all: None), from any broker."""

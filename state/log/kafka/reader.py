@@ -43,6 +43,7 @@ class _Place:
     runs: deque[Run] = field(default_factory=deque)
     buffered: int = 0
     asking: bool = False
+    seeking: bool = False  # its leader is looked for
     asked: bool = False  # at least once
     readable: int = 0  # the last stable offset, as last known
     needs: int = 0  # bytes: the next batch is larger than what is asked for as a rule
@@ -158,6 +159,9 @@ class KafkaReader:
         """What was added in this round of the loop, each from its leader, without a wait."""
         added, self._added = self._added, set()
         for node, listed in (await self._leaders(added)).items():
+            for partition in listed:
+                if (place := self._places.get(partition)) is not None:
+                    place.seeking = False
             self._begin(self._ask(node, listed, 0, f"{self._name}-quick"))
             if node not in self._loops or self._loops[node].done():
                 self._loops[node] = task = asyncio.create_task(self._follow(node))
@@ -171,10 +175,19 @@ class KafkaReader:
                 for node, listed in (await self._topics.by_leader([partition])).items():
                     found.setdefault(node, []).extend(listed)
             except KafkaRefused:  # without a leader at the moment
-                self._begin(self._again([partition]))
+                self._begin(self._again([partition]))  # which is looked for already
             except StateError as error:
                 self._fail(partition, error)
         return found
+
+    def _seek(self, partitions: Sequence[Partition]) -> None:
+        """Look for the leaders of these, and do not ask for them meanwhile. Of each one search at a time: while a broker
+        is away each of its answers would begin another one, and they would go on beside each other."""
+        lost = [one for one in partitions if (place := self._places.get(one)) is not None and not place.seeking]
+        for partition in lost:
+            self._places[partition].seeking = True
+        if lost:
+            self._begin(self._again(lost))
 
     async def _again(self, partitions: Sequence[Partition]) -> None:
         """Look for the leaders of these once more, in a moment."""
@@ -197,7 +210,7 @@ class KafkaReader:
                 await self._wanted.wait()
 
     def _may_ask(self, place: _Place) -> bool:
-        return not place.asking and place.failed is None and place.buffered < self._bytes
+        return not place.asking and not place.seeking and place.failed is None and place.buffered < self._bytes
 
     async def _ask(self, node: int, listed: Sequence[Partition], wait_ms: int, purpose: str) -> None:
         asked = {one: place for one in listed if (place := self._places.get(one)) is not None and self._may_ask(place)}
@@ -212,8 +225,7 @@ class KafkaReader:
         try:
             answer: FetchAnswer = await self._connections.send(node, request, purpose)
         except Unreachable:
-            self._begin(self._find_leaders(list(asked)))
-            await asyncio.sleep(_PAUSE_S)
+            self._seek(list(asked))
             return
         except StateError as error:
             for partition in asked:
@@ -228,16 +240,6 @@ class KafkaReader:
             if partition in asked and self._places.get(partition) is asked[partition]:
                 self._take(partition, asked[partition], given)
         self._changed.set()
-
-    async def _find_leaders(self, partitions: Sequence[Partition]) -> None:
-        """A broker is away: find out who leads now, for as long as that takes."""
-        try:
-            await self._connections.retried("a fetch", lambda: self._topics.refresh({one.topic for one in partitions}))
-        except StateError as error:
-            for partition in partitions:
-                self._fail(partition, error)
-            return
-        await self._again(partitions)
 
     # ------------------------------------------------------------------ answers
 
@@ -283,7 +285,7 @@ class KafkaReader:
             self._begin(self._out_of_range(partition, place))
         elif refused.then in (Then.LEADER, Then.AGAIN):
             place.asked = False
-            self._begin(self._again([partition]))
+            self._seek([partition])
         else:
             self._fail(partition, refused)
 
@@ -302,13 +304,13 @@ class KafkaReader:
         start, end = starts[partition], ends[partition]
         if start <= place.fetched <= end:
             place.asked = False
-            await self._again([partition])
+            self._seek([partition])
         else:
             self._fail(partition, checks.out_of_range(partition, place.fetched, start, end))
 
     def _fail(self, partition: Partition, error: StateError) -> None:
         if (place := self._places.get(partition)) is not None:
-            place.failed = error
+            place.failed, place.seeking = error, False
         self._changed.set()
 
 

@@ -1,0 +1,76 @@
+"""Brokers that do not answer: others are asked, and a reader looks once for each partition that it has lost."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from state.log.kafka import broker
+from state.log.kafka.access import Access
+from state.log.kafka.codes import Unreachable
+from state.log.kafka.connections import Connections
+from state.log.kafka.reader import KafkaReader
+from state.log.kafka.requests import metadata
+from state.log.protocol import Partition, TopicSpec
+from tests import brokers
+from tests.contracts.logs import records, until
+from tests.kafka.place import Place
+
+PARTITIONS = [Partition("out", number) for number in range(4)]
+
+
+async def test_a_broker_that_was_away_is_asked_last() -> None:
+    """Where all are, any of them."""
+    nobody = broker.free_port()  # nothing listens there, nor behind it
+    connections = Connections([("127.0.0.1", nobody)], Access())
+    listed = [(1, "127.0.0.1", nobody, None, ""), (2, "127.0.0.1", nobody + 1, None, "")]
+    connections.learn(SimpleNamespace(brokers=listed, cluster_id="c"))
+    for node, asked in ((1, {2}), (2, {1, 2})):
+        with pytest.raises(Unreachable):
+            await connections.send(node, metadata([]), "quick")
+        assert {connections.any_node() for _ in range(100)} == asked
+    await connections.close()
+
+
+@pytest.mark.kafka
+async def test_a_reader_looks_once_for_each_partition(tmp_path: Path) -> None:
+    """While its broker is away, however often it is tried; and reads on when it is back."""
+    brokers.shared()  # skips the test where none can be had
+    made = broker.prepare(tmp_path / "broker", version=brokers.VERSION)
+    await asyncio.to_thread(made.launch)
+    place = Place(port=made.port)
+    try:
+        log = await place.open()
+        await log.create_topic(TopicSpec("out", len(PARTITIONS)))
+        reader = log.reader()
+        assert isinstance(reader, KafkaReader)
+        for partition in PARTITIONS:
+            reader.add(partition, 0)
+        await log.append(dict.fromkeys(PARTITIONS, records("1")))
+        seen: set[Partition] = set()
+
+        async def all_read() -> bool:
+            seen.update(found.partition for found in await reader.poll(wait_ms=100) if found.data)
+            return seen == set(PARTITIONS)
+
+        await until("the first records", all_read)
+        await asyncio.to_thread(made.stop, kill=True)
+        searches: list[int] = []
+
+        async def tried() -> bool:
+            await asyncio.sleep(0.02)
+            searches.append(len(reader._tasks))
+            return sum(count > 0 for count in searches) > 100
+
+        await until("the searches", tried)
+        assert max(searches) <= len(PARTITIONS), searches
+        await asyncio.to_thread(made.launch)
+        await log.append(dict.fromkeys(PARTITIONS, records("2")))
+        seen.clear()
+        await until("the records after it", all_read)
+    finally:
+        await place.close()
+        made.stop(kill=True)
