@@ -17,6 +17,8 @@ import pytest
 from state.log.kafka import broker
 from state.log.kafka.broker import Broker, BrokerUnusable
 
+VERSION = os.environ.get("KAFKA", broker.VERSION)  # of every broker that a test starts
+
 
 @cache
 def _shared() -> Broker | str:
@@ -24,7 +26,7 @@ def _shared() -> Broker | str:
     folder = Path(tempfile.mkdtemp(prefix="orchestrator-broker-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     try:
-        made = broker.prepare(folder / "broker", version=os.environ.get("KAFKA", broker.VERSION))
+        made = broker.prepare(folder / "broker", version=VERSION)
         atexit.register(made.stop, kill=True)
         made.launch()
     except BrokerUnusable as error:

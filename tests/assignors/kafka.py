@@ -19,6 +19,7 @@ from state.log.kafka.broker import VERSION as VERSION
 from state.log.kafka.broker import jars as jars
 from state.log.kafka.broker import java as java
 from state.log.kafka.broker import prepare
+from tests import brokers
 
 TOPICS = {"orders": 7, "payments": 5}
 HERE = Path(__file__).resolve().parent
@@ -47,7 +48,7 @@ def skip_without_java() -> None:
 @contextmanager
 def broker(folder: Path) -> Iterator[str]:
     """One Kafka broker; its address."""
-    made = prepare(folder)
+    made = prepare(folder, version=brokers.VERSION)
     try:
         made.launch()
         yield made.address

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from state.log.kafka import broker
 from tests import brokers
 from tests.chaos.life import Life
 from tests.chaos.plan import drawn
@@ -19,6 +17,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.processes]
 async def test_a_life_loses_and_doubles_nothing(tmp_path: Path) -> None:
     brokers.shared()  # skips the test where none can be had
     plan = replace(drawn(4, 8), brokers=1, machines=3)
-    outcome = await Life(plan, tmp_path, os.environ.get("KAFKA", broker.VERSION)).live()
+    outcome = await Life(plan, tmp_path, brokers.VERSION).live()
     assert not outcome.problems, (outcome, tmp_path)
     assert outcome.events.total() > 0 and outcome.records > 0

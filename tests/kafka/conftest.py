@@ -24,7 +24,7 @@ async def place() -> AsyncIterator[Place]:
 def three(tmp_path: Path) -> Iterator[list[Broker]]:
     """Brokers with three replicas of everything; none is started."""
     brokers.shared()  # skips the test where none can be had
-    made = three_replicas.prepared(tmp_path)
+    made = three_replicas.prepared(tmp_path, version=brokers.VERSION)
     try:
         yield made
     finally:

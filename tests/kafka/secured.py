@@ -21,6 +21,7 @@ import pytest
 
 from state.log.kafka import broker
 from state.log.kafka.broker import Broker, BrokerUnusable
+from tests.brokers import VERSION
 
 PASSWORDS = {"alice": 'se,cr="et ;', "bob": "builder"}
 _MODULES = "org.apache.kafka.common.security"
@@ -143,7 +144,9 @@ def _shared() -> Secured | str:
                 continue
             ports[name] = one
         scram = {user: password for user, password in PASSWORDS.items() if user == "bob"}
-        made = broker.prepare(folder / "broker", port, settings=_settings(port, ports, folder), scram=scram)
+        made = broker.prepare(
+            folder / "broker", port, settings=_settings(port, ports, folder), scram=scram, version=VERSION
+        )
         atexit.register(made.stop, kill=True)
         made.launch()
     except BrokerUnusable as error:

@@ -12,6 +12,7 @@ from state.log.group_store import OwnerRecord
 from state.log.kafka import broker
 from state.log.kafka.log import KafkaLog
 from state.log.protocol import Partition, TopicSpec
+from tests import brokers
 from tests.contracts.logs import values
 from tests.kafka.place import APP, CHANGES, IN, OUT, ROUNDS, Place, child, count
 
@@ -56,7 +57,7 @@ async def _stopped(place: Place) -> None:
 
 async def test_a_broker_that_is_killed_costs_time_and_nothing_else(tmp_path: Path) -> None:
     """Commits, appends and a long poll go on when it is back: each commit once, no error."""
-    made = broker.prepare(tmp_path / "broker")
+    made = broker.prepare(tmp_path / "broker", version=brokers.VERSION)
     await asyncio.to_thread(made.launch)
     place = Place(port=made.port)
     try:

@@ -157,7 +157,7 @@ def _has(consumer: AIOKafkaConsumer) -> Callable[[], Awaitable[bool]]:
 async def own(tmp_path: Path) -> AsyncIterator[tuple[Bank, Broker]]:
     """A bank on a broker of its own, which forgets positions after a minute."""
     brokers.shared()  # skips the test where none can be had
-    made = broker.prepare(tmp_path / "broker", settings={"offsets.retention.minutes": "1"})
+    made = broker.prepare(tmp_path / "broker", settings={"offsets.retention.minutes": "1"}, version=brokers.VERSION)
     made.launch()
     console, place = Console(tmp_path / "place").bank(), Place(port=made.port)
     console.write("orchestrator.toml", f'log = "kafka://{made.address}?prefix={place.prefix}"\n')
