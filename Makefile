@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-kafka chaos test-long check docs kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time bench-expiry bench-log bench-handover bench-failover bench-restore bench-kafka bench-guard bench-idle simulate simulate-process one-answer clean
+.PHONY: setup demo test test-kafka chaos stalls test-long check docs kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time bench-expiry bench-log bench-handover bench-failover bench-restore bench-kafka bench-guard bench-idle simulate simulate-process one-answer clean
 
 setup: $(READY)
 
@@ -35,6 +35,14 @@ EVENTS ?= 300
 SEED ?= 1
 chaos: $(READY)
 	$(BIN)/python -m tests.chaos --events $(EVENTS) --seed $(SEED) --kafka $(KAFKA)
+
+# How long a group stands still when one of three brokers goes and comes back, aimed at what each does for it, beside plain
+# producers. SETTINGS=default has Kafka's own; HOW=stop ends it in order, HOW=freeze as a machine that loses its network.
+KILLS ?= 10
+SETTINGS ?= fast
+HOW ?= kill
+stalls: $(READY)
+	$(BIN)/python -m tests.kafka.stalls --kills $(KILLS) --settings $(SETTINGS) --how $(HOW) --kafka $(KAFKA)
 
 # What earns no place in every run: the tour with plain processes, an oracle judged by faults, and the like.
 test-long: $(READY)
