@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,15 +12,18 @@ import pytest
 
 from state.log.kafka import broker
 from state.log.kafka.access import Access
+from state.log.kafka.broker import Broker
 from state.log.kafka.codes import Unreachable
 from state.log.kafka.connections import Connections
+from state.log.kafka.log import KafkaOptions, open_kafka
 from state.log.kafka.reader import KafkaReader
 from state.log.kafka.requests import metadata
 from state.log.protocol import Partition, TopicSpec
 from tests import brokers
-from tests.contracts.logs import records, until
+from tests.contracts.logs import records, until, values
 from tests.kafka.place import Place
 
+DEADLINE_S = 60.0  # brokers that elect on a busy machine
 PARTITIONS = [Partition("out", number) for number in range(4)]
 
 
@@ -74,3 +79,29 @@ async def test_a_reader_looks_once_for_each_partition(tmp_path: Path) -> None:
     finally:
         await place.close()
         made.stop(kill=True)
+
+
+@pytest.mark.kafka
+async def test_a_broker_that_the_others_do_not_know_any_more_is_not_waited_for(
+    three: list[Broker], tmp_path: Path
+) -> None:
+    """It stands still and ends no connection, as a machine that is gone. One request may take a quarter of an hour here."""
+    await asyncio.gather(*(asyncio.to_thread(one.launch) for one in three))
+    config = tmp_path / "client.properties"
+    config.write_text("request.timeout.ms=900000\n")
+    where = [("127.0.0.1", one.port) for one in three]
+    log = await open_kafka(KafkaOptions(where, config=str(config)))
+    try:
+        await log.create_topic(TopicSpec("out", len(PARTITIONS)))
+        await log.append(dict.fromkeys(PARTITIONS, records("1")))
+        stopped = three[log._cluster.topics.known_leader(PARTITIONS[0]) - 1]  # type: ignore[operator]
+        assert stopped.pid is not None
+        os.kill(stopped.pid, signal.SIGSTOP)
+        for partition in PARTITIONS:
+            async with asyncio.timeout(DEADLINE_S):
+                await log.append({partition: records("2")})
+        os.kill(stopped.pid, signal.SIGCONT)
+        for partition in PARTITIONS:
+            assert await values(log, partition) == ["1", "2"]
+    finally:
+        await log.close()

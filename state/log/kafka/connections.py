@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.coordination import FindCoordinatorRequest_v1
 
-from state.errors import LogUnavailable, LogUnusable
+from state.errors import LogUnavailable, LogUnusable, StateError
 from state.log.kafka import rights
 from state.log.kafka.access import Access, AccessRefused, Connection
 from state.log.kafka.codes import RETRIED, KafkaRefused, Then, Unreachable, check
+from state.log.kafka.lookout import Lookout
 from state.log.kafka.requests import metadata
 from state.log.kafka.rights import on
 from state.log.protocol import MayWrite, always
@@ -69,6 +70,7 @@ class Connections:
         self._had: set[tuple[int, str]] = set()
         self.made_anew = 0  # connections that had ended
         self._shunned: dict[int, float] = {}  # until when, by the loop's clock
+        self._lookout = Lookout(self._known_to_others)
         self._coordinators: dict[tuple[int, str], int] = {}
         self.cluster_id = ""
         self.closed = False
@@ -122,6 +124,7 @@ class Connections:
 
     async def close(self) -> None:
         self.closed = True
+        self._lookout.close()
         for connection in self._open.values():
             connection.close()
         self._open.clear()
@@ -177,18 +180,34 @@ class Connections:
         """The answer of one broker. Requests of one purpose are sent in the order of their calls, once it is open.
         `may_write` is asked last: nothing is waited for between its answer and the sending. Raises Unreachable, TooLate."""
         key = (node, purpose)
+        scope = self._lookout.begin(node)
         try:
-            connection = self._open.get(key)
-            if connection is None or not connection.connected():
-                connection = await self._to(node, purpose)
-            if not may_write():
-                raise TooLate
-            return await connection.send(_Exact(request))
+            async with scope:
+                connection = self._open.get(key)
+                if connection is None or not connection.connected():
+                    connection = await self._to(node, purpose)
+                if not may_write():
+                    raise TooLate
+                return await connection.send(_Exact(request))
         except (OSError, KafkaError, TimeoutError, AssertionError) as error:
             if (broken := self._open.pop(key, None)) is not None:
                 broken.close()
             self._shunned[node] = asyncio.get_running_loop().time() + _SHUNNED_S
-            raise Unreachable(f"broker {node} does not answer: {error or type(error).__name__}") from error
+            why = "the others do not know it any more" if scope.expired() else str(error) or type(error).__name__
+            raise Unreachable(f"broker {node} does not answer: {why}") from error
+        finally:
+            self._lookout.end(scope)
+
+    async def _known_to_others(self, slow: Collection[int]) -> Collection[int] | None:
+        """The brokers of the cluster, as one that is not slow has them; None where none answers."""
+        others = [node for node in self._nodes if node not in slow]
+        if not others:
+            return None
+        try:
+            self.learn(await self.send(random.choice(others), metadata([]), "lookout"))
+        except (Unreachable, StateError):
+            return None
+        return self.nodes()
 
     async def ask_any(self, request: Any, purpose: str = "quick") -> Any:
         """The answer of any broker."""
