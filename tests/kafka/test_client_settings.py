@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from state.log.kafka.broker import BrokerUnusable, jars, java
 from state.log.kafka.client_settings import ClientSettings, client_settings, known
 from state.log.kafka.properties import BadClientConfig, parsed, resolved
+from state.log.kafka.refused_settings import refused, why
 
+NAMES = """
+import java.util.*;
+import org.apache.kafka.clients.admin.AdminClientConfig;
+import org.apache.kafka.clients.consumer.ConsumerConfig;
+import org.apache.kafka.clients.producer.ProducerConfig;
+
+public class Names {
+    public static void main(String[] words) {
+        Set<String> names = new TreeSet<>(ProducerConfig.configNames());
+        names.addAll(ConsumerConfig.configNames());
+        names.addAll(AdminClientConfig.configNames());
+        names.forEach(System.out::println);
+    }
+}
+"""
 SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
 JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
@@ -84,6 +102,12 @@ def test_what_else_is_taken() -> None:
     ("values", "error"),
     [
         ({"sasl.mechansm": "PLAIN"}, "no client setting sasl.mechansm here; did you mean sasl.mechanism?"),
+        ({"linger.ms": "5"}, "linger.ms would have no effect: --commit-interval says how long records are gathered"),
+        ({"ssl.ca.locatoin": "/ca"}, "did you mean ssl.ca.location"),
+        ({"ssl.cipher.suites": "x"}, "ssl.cipher.suites would have no effect: OpenSSL"),
+        ({"sasl.kerberos.service.name": "kafka"}, "there is no Kerberos here"),
+        ({"fetch.max.bytes": "10"}, "whole number from 1024"),
+        ({"max.request.size": "5000", "message.max.bytes": "5000"}, "say the same"),
         ({"acks": "1"}, "acks would have no effect: every write waits"),
         ({"group.id": "x"}, "consumer group; leave it out"),
         ({"security.protocol": "TLS"}, "security.protocol cannot be used: it is one of PLAINTEXT, SSL"),
@@ -128,6 +152,22 @@ def test_secrets_are_in_no_representation() -> None:
                                    sasl_password="secret"))  # fmt: skip
 
 
-def test_every_setting_that_is_taken_stands_in_the_documentation() -> None:
+def test_every_setting_stands_in_the_documentation() -> None:
     page = (Path(__file__).parent.parent.parent / "docs/kafka.md").read_text()
-    assert [name for name in known() if f"`{name}`" not in page] == []
+    assert [name for name in (*known(), *refused()) if f"`{name}`" not in page] == []
+
+
+@pytest.mark.kafka
+def test_every_setting_of_javas_clients_is_taken_or_refused_with_a_reason(tmp_path: Path) -> None:
+    """The names come out of Kafka's own classes."""
+    program = java()
+    if program is None:
+        pytest.skip("needs Java, and none is in JAVA_HOME or on the path")
+    (tmp_path / "Names.java").write_text(NAMES)
+    try:
+        command = [program, "-cp", f"{jars()}/*", str(tmp_path / "Names.java")]
+    except BrokerUnusable as error:
+        pytest.skip(str(error))
+    names = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout.split()
+    assert len(names) > 100 and "linger.ms" in names
+    assert [name for name in names if name not in known() and why(name) is None] == []

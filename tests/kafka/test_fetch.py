@@ -22,7 +22,7 @@ def test_a_request_is_the_protocols_to_the_byte() -> None:
         [("a", [(0, -1, 5, -1, 100), (3, -1, 7, -1, 200)]), ("b", [(1, -1, 0, -1, 1 << 20)])],
         *([], ""),
     )
-    assert FetchRequest(wanted, 500).encode() == theirs.encode()
+    assert FetchRequest(wanted, 500, 64 << 20).encode() == theirs.encode()
 
 
 def test_an_answer_is_read_as_aiokafka_writes_it() -> None:

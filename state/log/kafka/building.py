@@ -26,7 +26,8 @@ async def build(topics: Topics, records: Mapping[Partition, Sequence[NewRecord]]
         kind, most = purposes[partition.topic].kind, purposes[partition.topic].max_message_bytes
         checks.keys(TopicInfo(partition.topic, "", 1, kind), partition, listed)
         if listed:
-            built[partition] = batches.build(listed, most, cut_bytes=most, cut_records=_ANY_NUMBER, codec=topics.codec)
+            cut = min(most, topics.batch_bytes or most)
+            built[partition] = batches.build(listed, most, cut_bytes=cut, cut_records=_ANY_NUMBER, codec=topics.codec)
             batches.check_sizes(partition, built[partition], most)
     return built
 

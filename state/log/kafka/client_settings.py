@@ -14,11 +14,13 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from state.log.kafka import refused_settings
 from state.log.kafka.properties import BadClientConfig
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 DEFAULT_PORT = 9092
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}  # as Kafka numbers them
+FETCH_BYTES = 64 << 20
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 
@@ -46,6 +48,9 @@ class ClientSettings:
     client_id: str = "stream-orchestrator"
     request_timeout_ms: int = 15_000
     idle_ms: int | None = None
+    fetch_bytes: int = FETCH_BYTES
+    partition_bytes: int | None = None
+    batch_bytes: int | None = None
 
     @property
     def tls(self) -> bool:
@@ -130,7 +135,7 @@ def _servers(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(address(one.strip()) for one in text.split(",") if one.strip())
 
 
-_BELOW_A_DAY = _whole(1, 86_400_000)
+_BELOW_A_DAY, _BYTES = _whole(1, 86_400_000), _whole(1_024, 1 << 30)
 _ROWS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "bootstrap.servers": ("bootstrap", _servers),
     "security.protocol": ("security_protocol", _one_of(PROTOCOLS)),
@@ -158,31 +163,13 @@ _ROWS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "client.id": ("client_id", str),
     "request.timeout.ms": ("request_timeout_ms", _whole(100, 900_000)),
     "connections.max.idle.ms": ("idle_ms", _BELOW_A_DAY),
+    "fetch.max.bytes": ("fetch_bytes", _BYTES),
+    "max.partition.fetch.bytes": ("partition_bytes", _BYTES),
+    "fetch.message.max.bytes": ("partition_bytes", _BYTES),
+    "max.request.size": ("batch_bytes", _BYTES),
+    "message.max.bytes": ("batch_bytes", _BYTES),
 }
 _JAAS, _STORE_TYPES = "sasl.jaas.config", ("ssl.truststore.type", "ssl.keystore.type")
-_NOT_HERE = {
-    "group.id": "the application's id is its consumer group",
-    "group.instance.id": "the orchestrator deals partitions, not the broker",
-    "partition.assignment.strategy": "the orchestrator deals partitions, not the broker",
-    "session.timeout.ms": "--session-timeout says it",
-    "heartbeat.interval.ms": "--heartbeat says it",
-    "max.poll.interval.ms": "--release-timeout and --max-call say it",
-    "transaction.timeout.ms": "kafka://HOST:PORT?transaction-timeout=SECONDS says it",
-    "transactional.id": "each worker has one of its own",
-    "enable.auto.commit": "positions are committed with the records that they stand for",
-    "auto.offset.reset": "the app says where it begins to read a topic",
-    "isolation.level": "committed records alone are read",
-    "enable.idempotence": "every producer is idempotent",
-    "acks": "every write waits for all in-sync replicas",
-    "linger.ms": "--commit-interval says how long records are gathered",
-    "batch.size": "--commit-interval says how long records are gathered",
-    "processing.guarantee": "the app says its guarantee",
-    "application.id": "the app says its id",
-    "num.stream.threads": "--workers says it",
-    "state.dir": "--state-dir says it",
-    "ssl.truststore.password": "a PEM file of certificates has none",
-    "ssl.keystore.password": "a PEM file has none; ssl.key.password opens an encrypted key",
-}
 
 
 def known() -> tuple[str, ...]:
@@ -224,8 +211,8 @@ def _read(name: str, read: Callable[[str], Any], value: str, where: str) -> Any:
 
 
 def _unknown(name: str, where: str) -> str:
-    if name in _NOT_HERE:
-        return f"{where}: {name} would have no effect: {_NOT_HERE[name]}; leave it out"
+    if (reason := refused_settings.why(name)) is not None:
+        return f"{where}: {name} would have no effect: {reason}; leave it out"
     close = get_close_matches(name, known(), 1)
     hint = f"did you mean {close[0]}?" if close else "docs/kafka.md lists those that are taken"
     return f"{where}: there is no client setting {name} here; {hint}"

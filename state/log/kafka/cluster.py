@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from weakref import WeakSet
 
+from state.log.kafka.client_settings import ClientSettings
 from state.log.kafka.connections import Connections
 from state.log.kafka.offsets import Offsets
 from state.log.kafka.producer import Producer
@@ -20,10 +21,12 @@ class Cluster:
     topics: Topics
     offsets: Offsets
     settle_within_s: float
+    settings: ClientSettings = field(default_factory=ClientSettings)
     _readers: WeakSet[KafkaReader] = field(default_factory=WeakSet)
 
     def reader(self) -> KafkaReader:
-        made = KafkaReader(self.connections, self.topics, self.offsets)
+        sizes = self.settings.fetch_bytes, self.settings.partition_bytes
+        made = KafkaReader(self.connections, self.topics, self.offsets, *sizes)
         self._readers.add(made)
         return made
 

@@ -22,7 +22,6 @@ _int32 = struct.Struct(">i")
 _length = struct.Struct(">h")
 _READ_COMMITTED = 1
 _NO_SESSION = (0, -1)
-_MAX_BYTES = 64 << 20
 
 _LENGTH_AT, _EPOCH_AT, _ATTRIBUTES_AT, _PRODUCER_AT, _RECORDS_AT = 8, 12, 21, 43, 61
 _CONTROL, _TRANSACTIONAL = 0x20, 0x10
@@ -82,13 +81,17 @@ class FetchRequest:
 
     API_KEY, API_VERSION, RESPONSE_TYPE = 1, 11, FetchAnswer
 
-    def __init__(self, wanted: Mapping[str, Sequence[tuple[int, tuple[int, int]]]], wait_ms: int) -> None:
-        """`wanted`: by topic, number of the partition with offset and most bytes."""
+    def __init__(
+        self, wanted: Mapping[str, Sequence[tuple[int, tuple[int, int]]]], wait_ms: int, max_bytes: int
+    ) -> None:
+        """`wanted`: by topic, number of the partition with offset and most bytes; `max_bytes` of the whole answer. A broker
+        gives one batch at least, however large."""
         self._wanted = wanted
         self._wait_ms = wait_ms
+        self._max_bytes = max_bytes
 
     def encode(self) -> bytes:
-        pieces = [_HEADER.pack(-1, self._wait_ms, 1, _MAX_BYTES, _READ_COMMITTED, *_NO_SESSION)]
+        pieces = [_HEADER.pack(-1, self._wait_ms, 1, self._max_bytes, _READ_COMMITTED, *_NO_SESSION)]
         pieces.append(_int32.pack(len(self._wanted)))
         pack = _WANTED.pack
         for topic, listed in self._wanted.items():

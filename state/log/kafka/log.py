@@ -74,9 +74,12 @@ async def open_kafka(options: KafkaOptions) -> KafkaLog:
         raise BadClientConfig(f"{access.where}: compression.type is given with the log's URL, too; keep one of them")
     await connections.start()
     codec = CODECS[options.compression or access.settings.compression or "none"]
-    topics = Topics(connections, Names(options.prefix), options.topic_settings, codec=codec)
+    topics = Topics(
+        connections, Names(options.prefix), options.topic_settings, codec=codec, batch_bytes=access.settings.batch_bytes
+    )
     settle_within_s = options.transaction_timeout_s + 2 * BROKER_LOOKS_EVERY_S
-    cluster = Cluster(connections, topics, Offsets(connections, topics, settle_within_s), settle_within_s)
+    offsets = Offsets(connections, topics, settle_within_s)
+    cluster = Cluster(connections, topics, offsets, settle_within_s, access.settings)
     try:
         return KafkaLog(cluster, options.transaction_timeout_s, await topics.position_lifetime_ms())
     except BaseException:

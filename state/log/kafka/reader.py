@@ -17,6 +17,7 @@ from typing import Any
 from state.errors import LogUnavailable, StateError
 from state.log import checks
 from state.log.kafka import rights
+from state.log.kafka.client_settings import FETCH_BYTES
 from state.log.kafka.codes import NONE, KafkaRefused, Then, Unreachable
 from state.log.kafka.connections import Connections
 from state.log.kafka.fetch import FetchAnswer, FetchRequest, Given, Run, committed, cut, first_bytes
@@ -58,13 +59,22 @@ class _Place:
 class KafkaReader:
     """See the module text and `state.log.protocol.Reader`."""
 
-    def __init__(self, connections: Connections, topics: Topics, offsets: Offsets) -> None:
+    def __init__(
+        self,
+        connections: Connections,
+        topics: Topics,
+        offsets: Offsets,
+        max_bytes: int = FETCH_BYTES,
+        max_partition_bytes: int | None = None,
+    ) -> None:
+        """`max_bytes` of one answer, and of one partition in it, where that is less than a poll asks for."""
         self._connections = connections
         self._topics = topics
         self._offsets = offsets
         self._name = f"fetch-{next(_numbers)}"
         self._places: dict[Partition, _Place] = {}
         self._bytes = BUFFER_BYTES
+        self._max_bytes, self._max_partition_bytes = max_bytes, max_partition_bytes
         self._loops: dict[int, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._added: set[Partition] = set()
@@ -218,10 +228,11 @@ class KafkaReader:
             return
         for place in asked.values():
             place.asking = True
+        most = min(self._bytes, self._max_partition_bytes or self._bytes)
         by_topic = self._topics.names.by_topic(
-            {one: (place.fetched, max(self._bytes, place.needs)) for one, place in asked.items()}
+            {one: (place.fetched, max(most, place.needs)) for one, place in asked.items()}
         )
-        request = FetchRequest(by_topic, wait_ms)
+        request = FetchRequest(by_topic, wait_ms, self._max_bytes)
         try:
             answer: FetchAnswer = await self._connections.send(node, request, purpose)
         except Unreachable:

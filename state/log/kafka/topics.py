@@ -87,10 +87,11 @@ class Topics:
         settings: Mapping[str, str],
         replication: int = -1,
         codec: int = 0,
+        batch_bytes: int | None = None,
     ) -> None:
-        """`codec`: of the batches that are written, as Kafka numbers them."""
+        """`codec`: of the batches that are written, as Kafka numbers them; `batch_bytes`: how large those of several records are."""
         self._connections = connections
-        self.codec = codec
+        self.codec, self.batch_bytes = codec, batch_bytes
         self.names = names
         self._settings = dict(settings)
         self._replication = replication
