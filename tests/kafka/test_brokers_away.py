@@ -7,9 +7,13 @@ import os
 import signal
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
+from aiokafka.protocol.api import RequestStruct, Response
+from aiokafka.protocol.types import Array, Int16, Int32, Schema, String
 
+from state.log.batches import decode
 from state.log.kafka import broker
 from state.log.kafka.access import Access
 from state.log.kafka.broker import Broker
@@ -79,6 +83,85 @@ async def test_a_reader_looks_once_for_each_partition(tmp_path: Path) -> None:
     finally:
         await place.close()
         made.stop(kill=True)
+
+
+class ElectLeadersResponse_v0(Response):  # type: ignore[misc]
+    API_KEY, API_VERSION = 43, 0
+    SCHEMA: ClassVar[Any] = Schema(
+        ("throttle", Int32),
+        (
+            "results",
+            Array(
+                ("topic", String("utf-8")),
+                ("partitions", Array(("partition", Int32), ("error", Int16), ("message", String("utf-8")))),
+            ),
+        ),
+    )
+
+
+class ElectLeadersRequest_v0(RequestStruct):  # type: ignore[misc]
+    """The preferred replicas of partitions become their leaders again."""
+
+    API_KEY, API_VERSION = 43, 0
+    RESPONSE_TYPE = ElectLeadersResponse_v0
+    SCHEMA: ClassVar[Any] = Schema(
+        ("topics", Array(("topic", String("utf-8")), ("partitions", Array(Int32)))), ("timeout", Int32)
+    )
+
+
+@pytest.mark.kafka
+async def test_a_leader_that_moves_is_followed_whoever_learns_of_it_first(three: list[Broker]) -> None:
+    """The reader cannot see it: the broker that led answers on as a replica, and another user of the same layouts has asked."""
+    await asyncio.gather(*(asyncio.to_thread(one.launch) for one in three))
+    log = await open_kafka(KafkaOptions([("127.0.0.1", one.port) for one in three]))
+    out = Partition("out", 0)
+    try:
+        await log.create_topic(TopicSpec("out", 1))
+        topics, connections = log._cluster.topics, log._cluster.connections
+
+        async def leader() -> tuple[int, bool]:
+            """And whether all replicas are in sync."""
+            answer = await connections.retried("metadata", lambda: connections.metadata(["out"]))
+            if not answer.topics[0][4]:  # of a broker that has just started
+                return -1, False
+            (partition,) = answer.topics[0][4]
+            return partition[2], len(partition[5]) == 3
+
+        async def is_led(by: int, *, away: bool = False) -> bool:
+            now, whole = await leader()
+            return (now != by if away else now == by) and now >= 0 and whole is not away
+
+        preferred, _ = await leader()
+        await asyncio.to_thread(three[preferred - 1].stop, kill=True)
+        await until("another leader", lambda: is_led(preferred, away=True), DEADLINE_S)
+        between, _ = await leader()
+        await asyncio.to_thread(three[preferred - 1].launch)
+        await until("all replicas to be in sync", lambda: is_led(between), DEADLINE_S)
+        await topics.refresh(["out"])
+        reader, seen = log.reader(), list[str | None]()
+        reader.add(out, 0)
+
+        async def all_read() -> bool:
+            for found in await reader.poll(wait_ms=100):
+                seen.extend((one.value or b"").decode() for one in decode(found.data, found.position))
+            return seen == written
+
+        written = ["1"]
+        await log.append({out: records("1")})
+        await until("the first record", all_read)
+
+        async def elected() -> bool:
+            await connections.ask_any(ElectLeadersRequest_v0([("out", [0])], 10_000))
+            return await is_led(preferred)
+
+        await until("the preferred leader", elected, DEADLINE_S)
+        await topics.refresh(["out"])
+        for number in range(2, 7):  # each after the one before it was read
+            written.append(str(number))
+            await log.append({out: records(str(number))})
+            await until(f"record {number}", all_read)
+    finally:
+        await log.close()
 
 
 @pytest.mark.kafka

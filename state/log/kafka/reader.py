@@ -173,9 +173,12 @@ class KafkaReader:
                 if (place := self._places.get(partition)) is not None:
                     place.seeking = False
             self._begin(self._ask(node, listed, 0, f"{self._name}-quick"))
-            if node not in self._loops or self._loops[node].done():
-                self._loops[node] = task = asyncio.create_task(self._follow(node))
-                task.add_done_callback(self._ended)
+            self._follow_too(node)
+
+    def _follow_too(self, node: int) -> None:
+        if node not in self._loops or self._loops[node].done():
+            self._loops[node] = task = asyncio.create_task(self._follow(node))
+            task.add_done_callback(self._ended)
 
     async def _leaders(self, partitions: set[Partition]) -> dict[int, list[Partition]]:
         """The partitions by leader; those that are not there fail by themselves."""
@@ -210,6 +213,7 @@ class KafkaReader:
         """Long polls of one broker, as long as it leads anything that is read."""
         while True:
             self._wanted.clear()
+            self._pass_on()
             mine = [one for one in self._places if self._topics.known_leader(one) == node]
             if not mine:
                 return
@@ -218,6 +222,20 @@ class KafkaReader:
                 await self._ask(node, ready, LONG_POLL_MS, self._name)
             else:
                 await self._wanted.wait()
+
+    def _pass_on(self) -> None:
+        """What another broker leads by now is followed there. Who else uses the layouts may have learned of it first, and
+        the one that led before answers on as a replica: then no answer says that it has moved."""
+        lost: list[Partition] = []
+        for partition, place in self._places.items():
+            leader = self._topics.known_leader(partition)
+            if leader is None or place.seeking or place.failed is not None:
+                continue
+            if leader < 0:
+                lost.append(partition)
+            else:
+                self._follow_too(leader)
+        self._seek(lost)
 
     def _may_ask(self, place: _Place) -> bool:
         return not place.asking and not place.seeking and place.failed is None and place.buffered < self._bytes
