@@ -211,6 +211,88 @@ def test_commands_take_the_file_and_show_no_secret(tmp_path: Path) -> None:
     assert done.code == 2 and "client.properties cannot be read" in done.err, done
 
 
+SECRETS = {
+    "token": "OAUTHBEARER file",
+    "command": "OAUTHBEARER command",
+    "scram": "SCRAM-SHA-512",
+    "key": "MUTUAL locked",
+}
+
+
+def kept_elsewhere(
+    kind: str, found: secured.Secured, folder: Path, *, wrong: bool = False
+) -> tuple[str, dict[str, str], str]:
+    """The listener, the settings with a reference in the place of the secret, and the secret: one from a file, from the
+    environment, from a folder of files as Kubernetes mounts them."""
+    (folder / "secrets").mkdir(exist_ok=True)
+    if kind == "scram":
+        secret = "not builder" if wrong else secured.PASSWORDS["bob"]
+        (folder / "secrets/all.properties").write_text(f"password={secret}\n")
+        made = {**values("SASL_SSL SCRAM-SHA-512", found.folder)}
+        return "SASL_SSL", {**made, "sasl_password": f"${{file:{folder}/secrets/all.properties:password}}"}, secret
+    if kind == "key":
+        secret = "close sesame" if wrong else "opensesame"
+        (folder / "secrets/key-password").write_text(secret)
+        made = values("SSL locked", found.folder)
+        return "MUTUAL", {**made, "ssl_key_password": f"${{directory:{folder}/secrets:key-password}}"}, secret
+    secret = secured.token("alice", -60 if wrong else 300)
+    (folder / "secrets/token").write_text(secret)
+    made = values("SASL_SSL OAUTHBEARER", found.folder)
+    del made["sasl_oauthbearer_token_endpoint_url"]
+    if kind == "token":
+        return "SASL_SSL", {**made, "sasl_oauthbearer_token_endpoint_url": f"file://{folder}/secrets/token"}, secret
+    return "SASL_SSL", {**made, "sasl_oauthbearer_token_command": "printenv THE_TOKEN"}, secret
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("kind", SECRETS)
+def test_secrets_that_are_kept_elsewhere_are_nowhere_else(kind: str, tmp_path: Path) -> None:
+    """Not in what is printed at the level DEBUG, not in what is kept beside the state, not in a process's words; neither
+    where the secret is right nor where it is wrong."""
+    found = secured.shared()
+    console = Console(tmp_path / "place").bank()
+    for wrong in (False, True):
+        listener, settings, secret = kept_elsewhere(kind, found, tmp_path, wrong=wrong)
+        config = found.config(tmp_path, **settings)
+        console.environment |= {"THE_TOKEN": secret, "ORCHESTRATOR_LOG_LEVEL": "DEBUG"}
+        prefix = "" if kind == "scram" else f"s{uuid.uuid4().hex[:8]}-"
+        place = ("--log", f"kafka://localhost:{found.ports[listener]}?prefix={prefix}", "--kafka-config", str(config))
+        said = ""
+        line = json.dumps({"key": "a", "value": {"account": "a", "amount": -1}})
+        runs = kind != "scram" and not wrong  # bob has no rights here
+        for words in (("produce", "bank:app", "payments"), ("config", "show"), ("topics", "acls", "bank:app")):
+            done = console(*words, *(place if words[0] != "config" else ("--kafka-config", str(config))), stdin=line)
+            said += done.out + done.err
+            assert (done.code == 0) is (runs or words[0] != "produce"), (words, done)
+        if runs:
+            fleet = console.start("run", "bank:app", "--instances", "1", *place, name="run")
+            console.until("the alert", lambda at=place: "overdrawn" in console("consume", "bank", "alerts", *at).out)
+            for process in subprocess.run(
+                ["ps", "-eo", "args"], capture_output=True, text=True, check=True
+            ).stdout.splitlines():
+                assert secret not in process
+            for words in (
+                ("status", "bank", "--json"),
+                ("explain", "bank", "0_0"),
+                ("log", "copy", place[1], "sqlite:x.db", "--plan"),
+            ):
+                done = console(*words, *(place if words[0] != "log" else place[2:]))
+                said += done.out + done.err
+            fleet.terminate()
+            assert console.end(fleet) == 0
+            said += console.said("run")
+            assert "DEBUG" in said
+        else:
+            refused = console("run", "bank:app", *place)
+            said += refused.out + refused.err
+            assert refused.code in (1, 2) and "Traceback" not in said, refused
+            if kind == "scram" and not wrong:
+                assert "the user lacks " in refused.err, refused
+        assert secret not in said, kind
+        for path in (tmp_path / "place").rglob("*"):
+            assert not path.is_file() or secret.encode() not in path.read_bytes(), path
+
+
 @pytest.mark.processes
 @pytest.mark.spark
 def test_spark_reads_with_the_file(tmp_path: Path) -> None:
