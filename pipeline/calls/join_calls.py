@@ -104,15 +104,17 @@ class JoinCalls:
         except Exception as error:  # noqa: BLE001 - a codec of the user's may raise anything; on_error decides
             passing.on_error.failed(self._step, topic, raw, error, decoding=True)
             return
-        item = Item(record, raw, topic, passing.position.reached[0])
         if key is None or raw.value is None or view.is_over(side, timestamp_ms):
+            item = Item(record, raw, topic, passing.position.reached[0])
             self._as_a_unit(lambda: _run(passing.call(self._step, item)))
             return
         matches = view.matches(side, key, timestamp_ms)
         if len(matches) > 1:
-            self._as_a_unit(lambda: self._match(side, item, matches))
+            self._as_a_unit(lambda: self._match(side, record, raw, matches))
+        elif matches:
+            self._match(side, record, raw, matches)
         else:
-            self._match(side, item, matches)
+            view.keep(side, raw, record)
 
     def _as_a_unit(self, calls: Callable[[], None]) -> None:
         """Several calls count together, or none of them; those before do."""
@@ -127,26 +129,25 @@ class JoinCalls:
             self._step.begin()
         self._effects.end()
 
-    def _match(self, side: int, item: Item, matches: Sequence[Entry]) -> None:
-        view, raw = self._view, item.raw
-        key = raw.key or b""
+    def _match(self, side: int, record: Record[Any, Any], raw: RawRecord, matches: Sequence[Entry]) -> None:
+        view, key = self._view, raw.key or b""
         for entry in matches:
             other = view.record(1 - side, key, entry)
-            self._call(item, (item.record, other) if side == LEFT else (other, item.record), entry[0])
-        view.keep(side, raw)
-        if matches and self._announces:
+            self._call(record, raw, (record, other) if side == LEFT else (other, record), entry[0])
+        view.keep(side, raw, record)
+        if self._announces:
             view.mark_matched(side, key, (raw.timestamp_ms, raw.offset))
             for entry in matches:
                 view.mark_matched(1 - side, key, entry)
 
-    def _call(self, item: Item, pair: Pair, other_ms: int) -> None:
+    def _call(self, record: Record[Any, Any], raw: RawRecord, pair: Pair, other_ms: int) -> None:
         """One call with a pair, whose time is the later of the two."""
-        step, raw = self._step, item.raw
+        step, stream_ms = self._step, self._passing.position.reached[0]
         at_ms = max(raw.timestamp_ms, other_ms)
         for own in self._own:
             own.record_keys = (raw.key,)
         for expiring in self._expiring:
-            expiring.stream_ms = item.stream_ms
+            expiring.stream_ms = stream_ms
         for observed in step.observed:
             observed.at_ms = at_ms
         for sink in step.sinks:
@@ -155,13 +156,13 @@ class JoinCalls:
             result = self._function(*pair, *step.arguments)
             if result is not None:
                 refuse_awaitable(step.name, result)
-            step.keep(item.stream_ms)
+            step.keep(stream_ms)
         except FAILURES as error:
             step.forget()
             if error is step.fault:
                 raise
             failed = CallRecord(raw.offset, at_ms, raw.key, raw.value, raw.headers, lambda: ("", pair_facts(pair)))
-            self._passing.on_error.failed(step, item.topic, failed, error)
+            self._passing.on_error.failed(step, record.topic, failed, error)
 
 
 def _run(calls: Coroutine[Any, Any, None]) -> None:

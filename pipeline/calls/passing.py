@@ -349,7 +349,7 @@ class Passing:
             return
         own = (raw.timestamp_ms, raw.offset)
         for side in open_sides:
-            view.keep(side, raw)
+            view.keep(side, raw, item.record)
         matches = [(side, entry) for side in open_sides for entry in view.matches(side, raw.key, raw.timestamp_ms)]
         if len(open_sides) == 2:  # a self join: the roles of one other follow each other
             matches.sort(key=lambda match: (match[1][:2], match[0]))

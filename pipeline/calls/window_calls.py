@@ -35,6 +35,9 @@ class WindowCalls:
         self._others = bool(step.sliding or self._expiring or step.observed or step.sinks)
         self._decode_key, self._decode_value = source.key_codec.decode, source.value_codec.decode
         self._keep = step.tables[0].keep_alone if len(step.tables) == 1 and not step.sinks else step.keep
+        # What one window table's calls set to numbers may wait for each other.
+        alone = step.tables if len(step.tables) == 1 and not step.sliding else []
+        self._gathering = [view for view in alone if isinstance(view, WindowsView)]
         self._same_keys = [
             view for view in step.timed if isinstance(view, ByUserKey) and view.has_keys_of(source.key_codec)
         ]
@@ -53,15 +56,15 @@ class WindowCalls:
         call, closes, keep = self._call, self._closes, self._keep
         function, arguments, sends = step.function, step.arguments, bool(step.sinks)
         done = 0
-        step.begin()
+        self._begin()
         try:
             for topic, raw in records:
                 timestamp_ms = raw.timestamp_ms
                 if closes and passing.has_due(timestamp_ms):
-                    step.end()
+                    self._end()
                     if not without_waiting(passing.pass_to(timestamp_ms, lambda: clock() < until)):
                         break
-                    step.begin()
+                    self._begin()
                 before = position.reached
                 if timestamp_ms > before[0]:
                     position.reached = position.settled = (timestamp_ms, BEFORE_DUE, b"")
@@ -86,8 +89,18 @@ class WindowCalls:
                 if clock() >= until:
                     break
         finally:
-            step.end()
+            self._end()
         return max(stream_ms, position.time_ms)
+
+    def _begin(self) -> None:
+        self._step.begin()
+        for view in self._gathering:
+            view.gather(True)
+
+    def _end(self) -> None:
+        self._step.end()
+        for view in self._gathering:
+            view.gather(False)
 
     def _failed(self, topic: str, raw: RawRecord, error: BaseException) -> None:
         """Raises CallAgain, ProcessorFailed, or a store's error."""

@@ -49,13 +49,23 @@ class WriteLayers:
         """A write of no call: the table's own."""
         self._pending[k] = self.known[k] = raw
 
+    def remember_deleted(self, keys: Iterable[bytes]) -> None:
+        """The same for many keys that are not there any more."""
+        gone: Writes = dict.fromkeys(keys)
+        self._pending.update(gone)
+        self.known.update(gone)
+
     @property
     def waiting(self) -> int:
         """How many keys were written since the last take."""
         return len(self._pending)
 
+    def written(self) -> Iterable[Writes]:
+        """The layers, the oldest first."""
+        return (*self._collected, self._pending)
+
     def keys(self) -> Iterable[bytes]:
-        for layer in (*self._collected, self._pending):
+        for layer in self.written():
             yield from layer
 
     # a unit
@@ -106,11 +116,11 @@ class WriteLayers:
 
     def forget_deleted(self) -> None:
         """The oldest take is about to be marked applied: what it deleted is not asked for again."""
-        later = (*self._collected[1:], self._pending)
-        for k, raw in self._collected[0].items():
-            if raw is None:
-                for layer in later:
-                    if k in layer:
-                        break
-                else:
-                    self.known.pop(k, None)
+        first, *later = self._collected
+        if None not in first.values():
+            return
+        gone = {k for k, raw in first.items() if raw is None}
+        for layer in (*later, self._pending):
+            gone.difference_update(layer)
+        for k in gone:
+            self.known.pop(k, None)

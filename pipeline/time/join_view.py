@@ -13,13 +13,13 @@ import struct
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Final
 
 import msgspec
 
 from pipeline.records import Headers, RawRecord, Record
 from pipeline.tables.table import StoreView, TableSpec
+from pipeline.tables.view import IMMUTABLE
 from pipeline.time.due_index import DueIndex
 from pipeline.time.position import Place, Position
 from pipeline.time.tables import DueCall
@@ -37,6 +37,7 @@ _LENGTH = struct.Struct(">I").pack
 _PLACE = struct.Struct(">QQ")  # time and offset of a record, behind the key
 _BARE, _WITH_HEADERS = b"\x00", b"\x01"
 _KNOWN_KEYS = 30_000
+_DECODED = 1_000  # records that mostly match come shortly after each other
 _NONE: Final[Sequence[Any]] = ()
 _CODEC: Codec[bytes] = BytesCodec()
 
@@ -83,6 +84,7 @@ class JoinView(TimedView[bytes, bytes]):
         self.sides = sides
         self.grace_ms = grace_ms
         self.partition = 0  # of the task: where its records are from
+        self._reaches_ms = [side.reach_ms for side in sides]
         self._lives_ms = [side.reach_ms + grace_ms for side in sides]
         self._bucket_ms = max(self._lives_ms) // 2 + 1
         self._by_key: tuple[dict[bytes, list[Entry]], ...] = (
@@ -90,6 +92,7 @@ class JoinView(TimedView[bytes, bytes]):
             {},
         )  # of keys with records that are not in the store yet
         self._waiting: dict[bytes, list[bytes]] = {}  # the same, after an undo
+        self._decoded: dict[bytes, Record[Any, Any]] = {}  # of those that came last, by place
         self._most_keys = _KNOWN_KEYS
         self._asks_until_ms = -1  # a key that is not in `_by_key` may have records in the store that are not over
         if any(True for _ in store.range(None, _AFTER[_RECORDS[RIGHT]])):
@@ -103,6 +106,7 @@ class JoinView(TimedView[bytes, bytes]):
 
     def undone(self) -> None:
         super().undone()
+        self._decoded.clear()
         for known in self._by_key:
             known.clear()
         self._waiting = self.waiting_by_head(b"lr", _PLACE.size)
@@ -118,19 +122,25 @@ class JoinView(TimedView[bytes, bytes]):
         end_ms, reached = timestamp_ms + self._lives_ms[side], self.position.reached
         return end_ms < reached[0] or (end_ms == reached[0] and self.order + side <= reached[1])
 
-    def matches(self, side: int, key: bytes, timestamp_ms: int) -> list[Entry]:
+    def matches(self, side: int, key: bytes, timestamp_ms: int) -> Sequence[Entry]:
         """The records of the other side that one of this side matches, by time, then arrival."""
         other = 1 - side
-        found = self._entries(other, key)
+        found = self._by_key[other].get(key) or self._entries(other, key)
         if not found:
-            return []
-        ahead_ms, back_ms = timestamp_ms + self.sides[side].reach_ms, timestamp_ms - self.sides[other].reach_ms
-        if len(found) > 1:
-            found = found[bisect_left(found, (back_ms,)) : bisect_left(found, (ahead_ms + 1,))]
-        return [one for one in found if back_ms <= one[0] <= ahead_ms and not self.is_over(other, one[0])]
+            return _NONE
+        ahead_ms, back_ms = timestamp_ms + self._reaches_ms[side], timestamp_ms - self._reaches_ms[other]
+        reached_ms, reached_order, _ = self.position.reached
+        over_ms = reached_ms - self._lives_ms[other]  # what is of before, and perhaps of this time, is over
+        if over_ms >= back_ms:
+            back_ms = over_ms + 1 if self.order + other <= reached_order else over_ms
+        if found[-1][0] < back_ms:
+            return _NONE
+        if back_ms <= found[0][0] and found[-1][0] <= ahead_ms:
+            return list(found)
+        return found[bisect_left(found, (back_ms,)) : bisect_left(found, (ahead_ms + 1,))]
 
-    def keep(self, side: int, raw: RawRecord) -> None:
-        """A record of a side is kept until it is over."""
+    def keep(self, side: int, raw: RawRecord, record: Record[Any, Any]) -> None:
+        """A record of a side is kept until it is over; as it is decoded for a while, where it cannot change in place."""
         key, known, at_ms, offset = raw.key or b"", self._by_key[side], raw.timestamp_ms, raw.offset
         now_ms, life_ms = self.position.reached[0], self._lives_ms[side]
         place = self._head(side, (at_ms + life_ms) // self._bucket_ms, key) + _PLACE.pack(at_ms, offset)
@@ -148,6 +158,10 @@ class JoinView(TimedView[bytes, bytes]):
         value = raw.value or b""
         kept = _WITH_HEADERS + msgspec.msgpack.encode((value, raw.headers)) if raw.headers else _BARE + value
         self.layers.put_one(place, kept, now_ms)
+        if type(record.value) in IMMUTABLE and type(record.key) in IMMUTABLE:
+            if len(self._decoded) >= _DECODED:
+                self._decoded.clear()
+            self._decoded[place] = record
         if self.sides[side].announced_alone:
             index = self._index(side, key, entry)
             self.layers.put_one(index, b"", now_ms)
@@ -163,6 +177,8 @@ class JoinView(TimedView[bytes, bytes]):
     def record(self, side: int, key: bytes, entry: Entry) -> Record[Any, Any]:
         """A record that is kept, decoded."""
         at_ms, offset, place = entry
+        if (known := self._decoded.get(place)) is not None:
+            return known
         (value, headers), of = self._kept_at(place), self.sides[side]
         decoded = of.value_codec.decode(value)
         return Record(of.key_codec.decode(key), decoded, at_ms, headers, of.topic, self.partition, offset)
@@ -272,9 +288,8 @@ class JoinView(TimedView[bytes, bytes]):
             if stop <= self._kept_from[side]:
                 continue
             most = self.most_forgotten()
-            found = list(islice(self.scan(self._kept_from[side], stop), most))
-            for entry in found:
-                self.layers.remember(entry, None)
+            found = self.keys_between(self._kept_from[side], stop, most)
+            self.layers.remember_deleted(found)
             leaves = len(found) == most
             self.leaves_expired |= leaves
             self._kept_from[side] = found[-1] + b"\x00" if leaves else stop

@@ -66,7 +66,7 @@ class SlidingView(WindowsView[K, V]):
         self._kept_ms = max(self.retain_ms, self.grace_ms + self.windows.longest_ms)
         self._plans: dict[tuple[bytes, int], _Plan] = {}
         first = max(0, position.time_ms - self.grace_ms - self.windows.longest_ms)
-        self._closing = DueIndex(self.scan, self._is_open_entry, _START + time_bytes(first), _AFTER_STARTS)
+        self.closing = DueIndex(self.scan, self._is_open_entry, _START + time_bytes(first), _AFTER_STARTS)
         self._old = DueIndex(self.scan, self.is_stored, _START, _AFTER_STARTS)
 
     @property
@@ -74,7 +74,7 @@ class SlidingView(WindowsView[K, V]):
         return _AtRecord(self, None)
 
     def indexes(self) -> tuple[DueIndex, ...]:
-        return self._closing, self._old
+        return self.closing, self._old
 
     def open_before(self, start_ms: int) -> int:
         return BEFORE_ALL_MS  # each access goes by the plan of the record
@@ -195,8 +195,8 @@ class SlidingView(WindowsView[K, V]):
             if not k.startswith(_START):
                 self._note(k, raw)
             elif raw is not None:
-                if self._announces:
-                    self._closing.added(k)
+                if self.announces:
+                    self.closing.added(k)
                 self._old.added(k)
 
     def forget(self) -> None:
@@ -228,7 +228,7 @@ class SlidingView(WindowsView[K, V]):
     # what closes and expires
 
     def next_due(self) -> DueCall:
-        found = self._closing.first()
+        found = self.closing.first()
         assert found is not None
         window, key = self.window(read_time(found)), found[_HEAD:]
         value = self._value(key, window.start_ms)

@@ -182,6 +182,24 @@ class TimedView(TableView[K, V]):
         """Keys that are stored or written, in order."""
         return (key for key, raw in self._merged(start, stop) if raw is not None)
 
+    def keys_between(self, start: bytes, stop: bytes, most: int | None) -> list[bytes]:
+        """The first keys, at most so many, that are stored or written. Costs what lies there, and a look at what waits."""
+        written = [k for layer in self.layers.written() for k in layer if k < stop and k >= start]
+        waiting = {k: self._known.get(k) for k in written}
+        found = [k for k, raw in waiting.items() if raw is not None]
+        try:
+            for k, _ in self._store.range(start, stop):
+                if k in waiting:
+                    continue
+                found.append(k)
+                if len(found) == most:
+                    break
+        except Exception as error:
+            self.fault = error
+            raise
+        found.sort()
+        return found[:most]
+
     def stored_under(self, head: bytes, waiting: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
         """What lies under a prefix, in order; `waiting`: its keys that were written and are not in the store yet. It costs
         what lies there, where `_merged` looks through all that waits."""

@@ -21,6 +21,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 _HEAD = 1 + TIME_BYTES
 _MISSING: Final[Any] = object()
+_LEAST, _MOST = -1 << 63, (1 << 63) - 1
 
 
 def checked_at(view: TimedView[Any, Any], timestamp_ms: Any) -> int:
@@ -56,7 +57,10 @@ class OneWindow(WindowTable[K, V]):
         if view.position.reached[0] >= self._open_ms or view.closed:
             return self._get_slowly(key)
         k = self._head + (view.user_bytes if key is view.user_key else view.bytes_of(key))
-        if k in view._live:
+        if view.number is not None and (value := view.waits.get(k)) is not None:
+            view.got = self._head, key, k, value
+            return value  # type: ignore[no-any-return]
+        if view._live and k in view._live:
             return view[self._start_ms, key]
         data = view._known.get(k, _MISSING)
         if data is _MISSING:
@@ -64,17 +68,21 @@ class OneWindow(WindowTable[K, V]):
                 data = view._known[k] = None
             else:
                 data = view._read(k)
-        if data is not None:
-            try:
-                value = view._decode(data)
-            except CodecError:
-                return view._hand_out(k, data)  # which says of which table
-            if type(value) not in IMMUTABLE:
-                view._live[k] = value
-            return value  # type: ignore[no-any-return]
-        if view.spec.default is None:
-            raise KeyError(key)
-        return view._default((self._start_ms, key), k)
+        if data is None:
+            if view.spec.default is None:
+                raise KeyError(key)
+            value = view._default((self._start_ms, key), k)
+            view.got = self._head, key, k, None
+            return value
+        try:
+            value = view._decode(data)
+        except CodecError:
+            return view._hand_out(k, data)  # which says of which table
+        if type(value) not in IMMUTABLE:
+            view._live[k] = value
+        else:
+            view.got = self._head, key, k, value
+        return value  # type: ignore[no-any-return]
 
     def _get_slowly(self, key: K) -> V:
         view, start_ms = self._view, self.start_ms
@@ -92,7 +100,22 @@ class OneWindow(WindowTable[K, V]):
             view[self.start_ms, key] = value
             return
         data = view.user_bytes if key is view.user_key else view.bytes_of(key)
+        if type(value) is view.number and not view._live:
+            head, read_key, k, before = view.got
+            is_own = view._check_owner is None or data in view.record_keys
+            if head is self._head and read_key is key is view.user_key and is_own:
+                if value == before:
+                    return
+                if _LEAST <= value <= _MOST:  # type: ignore[operator]
+                    view.noted.append((k, view.waits.get(k)))
+                    view.waits[k] = value
+                    view.got = self._head, key, k, value
+                    if view.announces:
+                        view.closing.added(k)
+                    return
         k = self._head + data
+        if k in view.waits:
+            view.spill()
         encoded = view._encoded(value) if type(value) in IMMUTABLE else None
         if view._check_owner is not None and data not in view.record_keys:
             view._own((self._start_ms, key), k)
@@ -112,8 +135,12 @@ class OneWindow(WindowTable[K, V]):
         return not self._view.is_forgotten(start_ms) and (start_ms, key) in self._view
 
     def get(self, key: K, default: Any = None, /) -> Any:
-        start_ms = self.start_ms
-        return default if self._view.is_forgotten(start_ms) else self._view.get((start_ms, key), default)
+        start_ms, view = self.start_ms, self._view
+        if view.is_forgotten(start_ms):
+            return default
+        if view.waits and not view.closed and (value := view.waits.get(self._head + view.bytes_of(key))) is not None:
+            return value
+        return view.get((start_ms, key), default)
 
     def __iter__(self) -> Iterator[K]:
         for key, _ in self.range():

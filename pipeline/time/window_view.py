@@ -7,8 +7,7 @@ the keys lie in the order in which they close, and expire.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from pipeline.errors import WindowClosed
@@ -20,7 +19,7 @@ from pipeline.time.position import Place, Position
 from pipeline.time.tables import ClosedWindow, DueCall
 from pipeline.time.timed_view import TIME_BYTES, ByUserKey, CheckOwner, TimedView, read_time, time_bytes
 from pipeline.time.windows import FixedWindows, Window
-from pipeline.values.codecs import Codec
+from pipeline.values.codecs import PACKED_INT, Codec, FloatCodec, IntCodec
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -28,6 +27,12 @@ WINDOW, _AFTER_WINDOWS = b"w", b"x"
 _MISSING: Final[Any] = object()
 _HEAD = 1 + TIME_BYTES
 _KNOWN = 30_000  # entries that are kept at hand
+_NOTHING: tuple[bytes | None, object, bytes, Any] = (
+    None,
+    None,
+    b"",
+    None,
+)  # head of a window, key, both, and the number there
 _MET = 1_000  # windows whose ends are kept at hand
 
 
@@ -66,23 +71,62 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
         self.windows = windows
         self.grace_ms = grace_ms
         self.retain_ms = retain_ms
-        self._announces = announces
+        self.announces = announces
         first = max(0, position.time_ms - grace_ms - windows.longest_ms)  # all that begin before have closed
         start = WINDOW + time_bytes(first)
-        self._closing = DueIndex(self.scan, self._is_open_entry, start, _AFTER_WINDOWS)
+        self.closing = DueIndex(self.scan, self._is_open_entry, start, _AFTER_WINDOWS)
         self._kept_from = WINDOW  # what lies before is forgotten
         self._ends_ms: dict[int, int] = {}  # by start: the first milliseconds after windows that were met lately
         self._lowest: tuple[bytes | None, int | None] = None, None  # the first key to close, and when
         self._open_span = 0, 0, 0  # times that lie in the same windows, and before when the last of these is open
         self.user_key, self.user_bytes = _MISSING, b""
         self.layers.most_known = _KNOWN
+        self._number, self._pack = number_of(spec.value_codec)
+        self.number: type | None = None  # while calls follow each other without a commit: what `waits` takes
+        self.waits: dict[bytes, Any] = {}  # numbers that these calls have set, and that are not encoded yet
+        self.noted: list[tuple[bytes, Any]] = []  # those of the running call, and what waited there before
+        self.got = _NOTHING  # what was read or set last
+        self._waits_ms = BEFORE_ALL_MS  # when the last of them was set
         self._last_written = WINDOW + time_bytes(0)
         self.whole_from = self._first_whole(max(0, position.time_ms))
 
     def _key(self, pair: tuple[int, K]) -> bytes:
         if self.closed:
             return super()._key(pair)  # which raises
-        return WINDOW + time_bytes(pair[0]) + self.bytes_of(pair[1])
+        k = WINDOW + time_bytes(pair[0]) + self.bytes_of(pair[1])
+        if k in self.waits:
+            self.spill()
+        return k
+
+    # numbers that wait
+
+    def gather(self, does: bool) -> None:
+        """From now on calls follow each other, and nothing else reads or commits what they write: numbers that they set to
+        the key of their record wait, and are written together. Or this has ended."""
+        self.number, self.got = self._number if does else None, _NOTHING
+        if not does and (self.waits or self.noted):
+            self.spill()
+
+    def spill(self) -> None:
+        """What ended calls have set is written; what the running one has set is in its hands, as anything else that it sets."""
+        mine = {k: self.waits[k] for k, _ in self.noted}
+        self._take_back()
+        if self.waits:
+            written = dict(zip(self.waits, map(self._pack, self.waits.values()), strict=True))
+            self.waits.clear()
+            self.layers.put(written, self._waits_ms)
+            self._note_written(written)
+        self._live.update(mine)
+        self._set.update({k: self._pack(value) for k, value in mine.items()})
+
+    def _take_back(self) -> None:
+        """The running call has set nothing that waits."""
+        for k, before in reversed(self.noted):
+            if before is None:
+                del self.waits[k]
+            else:
+                self.waits[k] = before
+        self.noted.clear()
 
     # windows of which all is known
 
@@ -103,6 +147,8 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
         self.whole_from = max(self.whole_from, read_time(self._last_written) + 1)
 
     def undone(self) -> None:
+        self._take_back()
+        self.spill()
         super().undone()
         self._drop_known()
 
@@ -120,7 +166,7 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
             self._owned[data] = None
 
     def indexes(self) -> tuple[DueIndex, ...]:
-        return (self._closing,)
+        return (self.closing,)
 
     # open, closed, forgotten
 
@@ -173,7 +219,13 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
 
     # one call
 
+    @property
+    def is_touched(self) -> bool:
+        return bool(self._live or self.noted)
+
     def changes(self) -> dict[bytes, bytes | None]:
+        if self.noted:
+            self.spill()
         result = super().changes()
         for start_ms in {
             read_time(key) for key in result if key not in self._set
@@ -181,8 +233,28 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
             self.refuse_closed(start_ms)
         return result
 
+    def forget(self) -> None:
+        self.got = _NOTHING
+        if self.noted:
+            self._take_back()
+        super().forget()
+
+    def keep_alone(self, timestamp_ms: int) -> None:
+        if self.noted and not self._live and self.fault is None:
+            self.noted.clear()
+            self._waits_ms = timestamp_ms
+            return
+        super().keep_alone(timestamp_ms)
+
     def keep_one(self, timestamp_ms: int) -> bool:
         """The same for a call that has set keys of open windows to values that cannot change in place."""
+        if self.noted:
+            if not self._live:
+                self.noted.clear()
+                self._waits_ms = timestamp_ms
+                return True
+            self.spill()
+        self.got = _NOTHING
         set_, known = self._set, self._known
         if len(set_) != len(self._live) or self._defaults or not self._is_direct:
             return False
@@ -212,8 +284,8 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
             self.layers.put_one(k, data, timestamp_ms)
             if k > self._last_written:
                 self._last_written = k
-            if self._announces:
-                self._closing.added(k)
+            if self.announces:
+                self.closing.added(k)
         self._live.clear()
         self._set.clear()
         return True
@@ -223,12 +295,12 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
         if changes:
             self._note_written(changes)
 
-    def _note_written(self, changes: dict[bytes, bytes | None]) -> None:
-        self._last_written = max(self._last_written, *changes)
-        if self._announces:
+    def _note_written(self, changes: Mapping[bytes, bytes | None]) -> None:
+        self._last_written = max(self._last_written, max(changes))
+        if self.announces:
             for key, value in changes.items():
                 if value is not None:
-                    self._closing.added(key)
+                    self.closing.added(key)
 
     # what closes and expires
 
@@ -244,17 +316,17 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
         return f"the window of {due.argument.key!r} from {due.argument.start_ms} to {due.argument.end_ms} ms of table {self.spec.name!r}"
 
     def due_from_ms(self) -> int | None:
-        lowest = self._closing.lowest() if self._announces else None
+        lowest = self.closing.lowest() if self.announces else None
         if lowest is not self._lowest[0]:
             self._lowest = lowest, None if lowest is None else self._closes(lowest)[0]
         return self._lowest[1]
 
     def next_place(self) -> Place | None:
-        found = self._closing.first() if self._announces else None
+        found = self.closing.first() if self.announces else None
         return None if found is None else self._closes(found)
 
     def next_due(self) -> DueCall:
-        found = self._closing.first()
+        found = self.closing.first()
         assert found is not None
         raw = self._stored(found)
         assert raw is not None
@@ -269,17 +341,35 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
         if stop <= self._kept_from:
             return
         most = self.most_forgotten()
-        found = list(islice(self.scan(self._kept_from, stop), most))
-        for key in found:
-            self.layers.remember(key, None)
+        found = self.keys_between(self._kept_from, stop, most)
+        self.layers.remember_deleted(found)
         self.leaves_expired = len(found) == most
         self._kept_from = found[-1] + b"\x00" if self.leaves_expired else stop
 
     def _closes(self, key: bytes) -> Place:
         return self.windows.end_of(read_time(key)) - 1 + self.grace_ms, self.order, key[_HEAD:]
 
+    def _present_pairs(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+        if self.waits:
+            self.spill()
+        return super()._present_pairs(start, stop)
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[bytes]:
+        if self.waits:
+            self.spill()
+        return super().scan(start, stop)
+
     def _is_open_entry(self, key: bytes) -> bool:
+        if self.waits:
+            self.spill()
         return self._closes(key) > self.position.reached and self.is_stored(key)
+
+
+def number_of(codec: Codec[Any]) -> tuple[type | None, Callable[[Any], bytes]]:
+    """The type of the values where they are numbers, which cannot change in place, and what makes bytes of one that fits."""
+    if type(codec) is IntCodec:
+        return int, PACKED_INT
+    return float if type(codec) is FloatCodec else None, codec.encode
 
 
 def _stored_spec(spec: TableSpec) -> TableSpec:

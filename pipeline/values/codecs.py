@@ -83,6 +83,7 @@ class IntCodec:
             raise CodecError(f"{_shown(data)} is not an int: {len(data)} bytes, 8 are expected") from None
 
 
+PACKED_INT = _LONG.pack  # the bytes of an int that fits
 SAME_BYTES = (BytesCodec, StrCodec, IntCodec)  # what one of these has decoded it encodes to the same bytes
 
 

@@ -245,14 +245,10 @@ class RocksDbStore:
             put(STAMP_KEY, pack_stamp(stamp))
         keys = sorted(changes)
         if None in changes.values():
-            for key in keys:
-                value = changes[key]
-                if value is None:
-                    delete(DATA + key)
-                else:
-                    put(DATA + key, value)
-        else:  # what most commits write: no line of Python for a key
-            deque(map(put, map(DATA.__add__, keys), map(changes.__getitem__, keys)), maxlen=0)
+            deque(map(delete, [DATA + key for key in keys if changes[key] is None]), maxlen=0)
+            keys = [key for key in keys if changes[key] is not None]
+        # No line of Python for a key.
+        deque(map(put, map(DATA.__add__, keys), map(changes.__getitem__, keys)), maxlen=0)
         self._apply(batch)
 
     def _apply(self, batch: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -81,3 +82,97 @@ def test_they_give_what_the_calls_of_any_task_give(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline.process, "window_calls", lambda *arguments: None)
         assert fast == played(records, WINDOWS[window], cuts, closes=closes, stops=stops)
+
+
+OPERATIONS: dict[str, Callable[[Any, str], Any]] = {
+    "add": lambda one, key: one.__setitem__(key, one[key] + 1),
+    "add nothing": lambda one, key: one.__setitem__(key, one[key] + 0),
+    "set": lambda one, key: one.__setitem__(key, 7),
+    "set true": lambda one, key: one.__setitem__(key, True),
+    "set too much": lambda one, key: one.__setitem__(key, one[key] + (1 << 63)),
+    "set a text": lambda one, key: one.__setitem__(key, "7"),
+    "read": lambda one, key: one[key],
+    "get": lambda one, key: one.get(key),
+    "ask": lambda one, key: key in one,
+    "pop": lambda one, key: one.pop(key, None),
+    "delete": lambda one, key: one.__delitem__(key),
+    "set default": lambda one, key: one.setdefault(key, 3),
+    "show": lambda one, key: dict(one),
+    "count": lambda one, key: len(one),
+    "fail": lambda one, key: 1 // 0,
+}
+OFTEN = ("add", "set", "read", "fail") * 4
+asked = st.lists(
+    st.tuples(
+        st.sampled_from("aab"),
+        st.integers(0, 40),
+        st.lists(
+            st.tuples(st.sampled_from([*OFTEN, *OPERATIONS]), st.sampled_from(["", "", "", "b", "before"])), max_size=5
+        ),
+    ),
+    max_size=20,
+)
+
+
+def asked_of(records: Any, window: Any, cuts: set[int], *, closes: bool, value: type, sends: bool) -> tuple[Any, ...]:
+    """All that an app of one table does, whose calls ask its windows for anything."""
+    app = App("asked", partitions=1)
+    topic, out = app.topic("beats", key=str, value=list[tuple[str, str]]), app.topic("out", key=str, value=str)
+    sums = app.table("sums", key=str, value=value, default=value, window=window, grace=3 * MS, retain=20 * MS)
+    seen: list[str] = []
+
+    def answers(beat: Any, sums: Any) -> list[str]:
+        found: list[str] = []
+        for name, other in beat.value:
+            here = sums.at(beat.timestamp_ms - 4) if other == "before" else sums
+            for one in here if isinstance(window, Hopping) else [here]:
+                found.append(f"{name} {OPERATIONS[name](one, other if other == 'b' else beat.key)}")
+        return found
+
+    if sends:
+
+        @app.processor(topic, sums, out, on_error="skip")
+        def send(beat: Any, sums: Any, out: Any) -> None:
+            out.send(beat.key, str(answers(beat, sums)))
+
+    else:
+
+        @app.processor(topic, sums, on_error="skip")
+        def beat(beat: Any, sums: Any) -> None:
+            seen.extend(answers(beat, sums))
+
+    if closes:
+
+        @app.when_closed(sums, out)
+        def close(window: Any, out: Any) -> None:
+            out.send(window.key, f"{window.start_ms}-{window.end_ms} {window.value}")
+
+    with Driver(app) as d:
+        for number, (key, at, operations) in enumerate(records):
+            if number == 0 or number in cuts:
+                with d.together():
+                    end = min((cut for cut in cuts if cut > number), default=len(records))
+                    for key, at, operations in records[number:end]:
+                        d.send(topic, key, operations, timestamp_ms=at)
+        tables = [dict(store.data) for stores in d._stores.values() for store in stores.values()]
+        sent = [(r.key, r.value, r.timestamp_ms) for r in d.records(out)]
+        return sent, seen, tables, d.late(sums), d.table(sums)
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    records=asked,
+    window=st.sampled_from(["tumbling", "hopping"]),
+    cuts=st.sets(st.integers(0, 20)),
+    closes=st.booleans(),
+    value=st.sampled_from([int, float]),
+    sends=st.booleans(),
+)
+def test_numbers_that_wait_are_seen_wherever_they_are_asked_for(
+    records: Any, window: str, cuts: set[int], closes: bool, value: type, sends: bool
+) -> None:
+    options: dict[str, Any] = {"closes": closes, "value": value, "sends": sends}
+    fast = asked_of(records, WINDOWS[window], cuts, **options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline.process, "window_calls", lambda *arguments: None)
+        assert fast == asked_of(records, WINDOWS[window], cuts, **options)
