@@ -264,6 +264,8 @@ class Passing:
         try:
             if not self.due_calls.next(step, item.topic, due.place[0], due.place[2]):
                 self.effects.left_out.append((item.topic, False))
+            elif (lost := self.due_calls.lost()) is not None:
+                self.on_error.leave(step, item.topic, raw, lost)
             elif one.is_chained and self._made_due > MOST_DUE:
                 problem = (
                     f"more than {MOST_DUE:,} calls were made due by calls at stream time {self.position.target_ms}"
@@ -304,7 +306,10 @@ class Passing:
             self.effects.left_out.append((changed.table, False))
             return
         try:
-            await self._make_joined(step, changed)
+            if (lost := self.due_calls.lost()) is not None:
+                self.on_error.leave(step, changed.table, raw_of(*changed[1:3], None), lost)
+            else:
+                await self._make_joined(step, changed)
         except ProcessorFailed as error:
             self.due_calls.failed(error)
             raise

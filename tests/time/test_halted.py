@@ -97,3 +97,29 @@ def test_a_due_call_is_skipped_and_no_other_one_also_over_a_kill(console: Consol
     produce(console, ("cid", 400))
     console.until("the rest", lambda: sent(console) == [("bob", 6), ("cid", 105), ("bob", 305)])
     assert (console.folder / "tries").read_text().split().count("ann205") == 1
+
+
+def test_a_due_call_that_ends_its_process_is_named_and_skipped(console: Console) -> None:
+    """Not the record that passed it: behind that one the call would come due again."""
+    console.write("loud.py", "import os\n" + APP.replace('raise ValueError("not yet")', "os._exit(7)"))
+    console.run(*FAST)
+    produce(console, ("ann", 1), ("bob", 1), ("cid", 100))
+    console.until("the halt", lambda: halted(console))
+    [task] = console.here("status", "loud", "--json").json["tasks"]
+    assert "gone at what came due of silent at 6 ms (key b'ann')" in task["halted"]["error"]
+    assert "ended its worker process (exit code 7)" in task["halted"]["error"]
+    assert console.here("resume", "loud", "0_0", "--skip").code == 0
+    produce(console, ("bob", 200))
+    console.until("the rest", lambda: sent(console) == [("bob", 6), ("cid", 105)])
+    assert (console.folder / "tries").read_text().split().count("ann6") == 2  # the second time with a note of it
+
+
+@pytest.mark.long
+def test_a_due_call_that_ends_its_process_goes_by_the_policy(console: Console) -> None:
+    left_to_skip = APP.replace("@app.when_due(silent, out)", '@app.when_due(silent, out, on_error="skip")')
+    console.write("loud.py", "import os\n" + left_to_skip.replace('raise ValueError("not yet")', "os._exit(7)"))
+    console.run(*FAST)
+    produce(console, ("ann", 1), ("bob", 1), ("cid", 100))
+    console.until("the rest", lambda: sent(console) == [("bob", 6)])
+    assert not halted(console)
+    assert (console.folder / "tries").read_text().split().count("ann6") == 2

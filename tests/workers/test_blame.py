@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from orchestrator import App
+from pipeline.process import TaskProcess
+from pipeline.records import SourceRecord
+from pipeline.tables.dict_store import DictStore
 from state.errors import DirectoryUnusable
-from workers.calls.blame import Blame, CallNote, note_path, remove_notes
+from workers.calls.blame import Blame, CallNote, Caution, note_path, remove_notes
 
 LASTED = Blame("0_1", "payments", 1, 7, ("settle",), "lasted longer than --max-call of 5 s")
 
@@ -36,3 +42,72 @@ def test_a_note_that_cannot_be_written_is_said_in_a_line(tmp_path: Path) -> None
     (tmp_path / "state").touch()
     with pytest.raises(DirectoryUnusable, match=r"call-one\.json cannot be written"):
         CallNote(note_path(tmp_path / "state", "one")).write(LASTED)
+
+
+def task_with_timers(gone: Callable[[str], Any], beaten: Callable[[str], Any]) -> TaskProcess:
+    """A task that calls `gone` with the key of what is due, and `beaten` with the key of a record."""
+    app = App("alarm", partitions=1)
+    beats, dead = app.topic("beats", key=str, value=int), app.topic("dead", key=str, value=int)
+    silent = app.timers("silent", key=str)
+
+    @app.processor(beats, silent)
+    def beat(beat: Any, silent: Any) -> None:
+        beaten(beat.key)
+        silent[beat.key] = beat.timestamp_ms + 5
+
+    @app.when_due(silent, on_error=dead)
+    def due(due: Any) -> None:
+        gone(due.key)
+
+    return TaskProcess(app, app.topology().subtopologies[0], 0, {"silent": DictStore()}, {"beats": 1, "dead": 1})
+
+
+BEATS = [
+    ("beats", SourceRecord(at, at, key, (1).to_bytes(8, "big"))) for at, key in ((0, b"ann"), (1, b"bob"), (50, b"cid"))
+]
+
+
+def test_a_careful_worker_notes_what_comes_due_and_then_the_record_again(tmp_path: Path) -> None:
+    path, seen = tmp_path / "note.json", []
+    caution = Caution(CallNote(path), careful=True, blamed=())
+
+    def look(key: str) -> None:
+        found = CallNote(path).read(7)
+        assert found is not None
+        seen.append((key, found.shown, found.processors))
+
+    process = task_with_timers(look, look)
+    caution.watch_due_calls("0_0", process)
+    for topic, record in BEATS:
+        caution.begin(Blame("0_0", topic, 0, record.offset, ("beat",)))
+        process.run([(topic, record)])
+        caution.end("0_0")
+    due = "what came due of silent at {} ms (key b'{}')"
+    assert seen == [
+        ("ann", "beats-0@0", ("beat",)),
+        ("bob", "beats-0@1", ("beat",)),
+        ("ann", due.format(5, "ann"), ("due",)),
+        ("bob", due.format(6, "bob"), ("due",)),
+        ("cid", "beats-0@50", ("beat",)),
+    ]
+    assert not path.exists()
+
+
+def test_what_came_due_and_ended_its_process_goes_by_its_policy_alone(tmp_path: Path) -> None:
+    notes: list[Blame | None] = []
+
+    def end(key: str) -> None:
+        notes.append(CallNote(tmp_path / "note.json").read(7))
+
+    process = task_with_timers(end, str)
+    Caution(CallNote(tmp_path / "note.json"), careful=True, blamed=()).watch_due_calls("0_0", process)
+    process.run(BEATS)
+    blamed = notes[0]
+    assert blamed is not None and blamed.due is not None and blamed.due.key == b"ann"
+    called: list[str] = []
+    again = task_with_timers(called.append, str)
+    Caution(CallNote(tmp_path / "note.json"), careful=False, blamed=[blamed]).watch_due_calls("0_0", again)
+    again.run(BEATS)
+    assert called == ["bob"]
+    [dead] = again.collect().outputs["dead", 0]
+    assert dead.key == b"ann" and b"ended its worker process (exit code 7)" in dict(dead.headers)["error-message"]

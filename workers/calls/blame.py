@@ -1,4 +1,4 @@
-"""Which record ended a worker process, or held it for longer than `--max-call`: found once, and then left to `on_error`.
+"""Which record, or call of what came due, ended a worker process, or held it for longer than `--max-call`: found once, and then left to `on_error`.
 
 One rule: it costs nothing while nothing crashes. A worker that is started again after a crash is careful for a while: it
 takes one record at a time and leaves a note of each call before it begins. When the process ends during one, its parent
@@ -16,7 +16,8 @@ import msgspec
 
 from pipeline.app import App
 from pipeline.definitions.error_policy import STOP
-from pipeline.errors import CallLost, ProcessorFailed
+from pipeline.errors import CallLost, DueCallId, ProcessorFailed, shown_place
+from pipeline.process import TaskProcess
 from state import private
 from state.errors import DirectoryUnusable
 from state.log.protocol import Partition
@@ -28,7 +29,8 @@ WAYS = 'correct the processor, or give it on_error="skip" or a topic for dead le
 
 
 class Blame(msgspec.Struct, frozen=True):
-    """A record, who was to process it, and what came of that: `reason` follows `settle at payments-3@17 `."""
+    """A record, who was to process it, and what came of that: `reason` follows `settle at payments-3@17 `. `due`: the call, where
+    there is no record for it; `topic` is then the name of the timers or the table, and `offset` is below 0."""
 
     task: str
     topic: str
@@ -36,6 +38,7 @@ class Blame(msgspec.Struct, frozen=True):
     offset: int
     processors: tuple[str, ...]
     reason: str = ""
+    due: DueCallId | None = None
 
     def stops(self, app: App) -> bool:
         """Whether a processor of it has no policy but to stop."""
@@ -45,14 +48,27 @@ class Blame(msgspec.Struct, frozen=True):
     def error(self) -> ProcessorFailed:
         """What is reported where it stops."""
         names = " or ".join(self.processors)
-        return ProcessorFailed(
-            f"{names} at {self.topic}-{self.partition}@{self.offset} in task {self.task} {self.reason}; {WAYS}",
+        error = ProcessorFailed(
+            f"{names} at {self.shown} in task {self.task} {self.reason}; {WAYS}",
             processor=names,
             task=self.task,
             topic=self.topic,
             partition=self.partition,
             offset=self.offset,
         )
+        error.due = self.due
+        return error
+
+    @property
+    def shown(self) -> str:
+        """The record, or what came due, for a person."""
+        place = shown_place(self.topic, self.partition, self.offset)
+        return place if self.due is None else f"{place} at {self.due.at_ms} ms (key {self.due.key!r})"
+
+
+def due_blame(task: str, partition: int, call: DueCallId, reason: str = "") -> Blame:
+    """Of a call of what came due."""
+    return Blame(task, call.name, partition, -1, (call.processor,), reason, call)
 
 
 def note_path(folder: Path, incarnation: str) -> Path:
@@ -115,7 +131,9 @@ class Caution:
         self._first = CAREFUL_RECORDS if careful else 0
         self._done: dict[str, int] = {}
         self._left_out: dict[tuple[str, int, int], str] = {}
-        self._blamed = {(blame.topic, blame.partition, blame.offset): blame for blame in blamed}
+        self._blamed = {(blame.topic, blame.partition, blame.offset): blame for blame in blamed if blame.due is None}
+        self._due_blamed = [blame for blame in blamed if blame.due is not None]
+        self._begun: Blame | None = None  # the record that is noted
 
     def leave_out(self, scope: str, topic: str, partition: int, offset: int) -> None:
         """An operator wants this record to be left out."""
@@ -144,9 +162,33 @@ class Caution:
                 if positions.get(Partition(*record[:2]), 0) <= record[2]
             }
 
+    def watch_due_calls(self, scope: str, process: TaskProcess) -> None:
+        """A task begins: the calls of what comes due that are blamed are left to their policies, and others are noted as records
+        are."""
+        due = process.due_calls
+        if due is None:
+            return
+        for blame in self._due_blamed:
+            if blame.task == scope and blame.due is not None:
+                due.lose(blame.due, blame.reason)
+
+        def note(is_under_way: bool) -> None:
+            call = due.under_way
+            if is_under_way and call is not None:
+                if self.is_careful(scope):
+                    self._note.write(due_blame(scope, process.partition, call))
+            elif self._begun is not None:
+                self._note.write(self._begun)
+            elif self.is_careful(scope):
+                self._note.clear()
+
+        due.note = note
+
     def begin(self, blame: Blame) -> None:
+        self._begun = blame
         self._note.write(blame)
 
     def end(self, scope: str) -> None:
+        self._begun = None
         self._note.clear()
         self._done[scope] = self._done.get(scope, 0) + 1

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from orchestrator.names import counted
 from pipeline.process import TaskProcess
 from pipeline.records import RawRecord
-from workers.calls.blame import Blame
+from workers.calls.blame import Blame, due_blame
 
 NOTICED_S = 1.0
 K = TypeVar("K", bound=Hashable)
@@ -69,13 +69,17 @@ class CallWatch:
 
 
 def is_of_one_record(turn: Turn) -> bool:
-    """Whether the call under way is one record's; one of a batch does not tell which of its records lasts."""
+    """Whether the call under way is one record's, or of what came due; one of a batch does not tell which of its records lasts."""
+    if turn.process.due_calls is not None and turn.process.due_calls.under_way is not None:
+        return True
     return len(turn.records) == 1 or turn.process.finished < len(turn.records)
 
 
 def blame(turn: Turn, reason: str = "") -> Blame:
-    """The record whose call is under way; of a batch its last one."""
+    """The record whose call is under way, of a batch its last one; or the call of what came due before it, or from it."""
     process = turn.process
+    if process.due_calls is not None and (call := process.due_calls.under_way) is not None:
+        return due_blame(turn.scope, process.partition, call, reason)
     topic, record = turn.records[min(process.finished, len(turn.records) - 1)]
     names = tuple(process.processors_of(topic))
     return Blame(turn.scope, topic, process.partition, record.offset, names, reason)
@@ -85,8 +89,8 @@ def describe(turn: Turn) -> str:
     """Which call is under way: `the call of settle with payments-3@17 in task 0_3`."""
     at, found = turn.process.finished, blame(turn)
     names = " or ".join(found.processors)
-    place = f"{found.topic}-{found.partition}@{found.offset} in task {turn.scope}"
-    if at >= len(turn.records):  # all are read: a batch of them is being processed
+    place = f"{found.shown} in task {turn.scope}"
+    if found.due is None and at >= len(turn.records):  # all are read: a batch of them is being processed
         return f"the call of {names} with a batch of {counted(len(turn.records), 'record')} up to {place}"
     return f"the call of {names} with {place}"
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 from pipeline.process import TaskProcess
 from state.log.protocol import Partition
-from workers.tasks.halts import Halt, Place, is_behind
+from workers.calls.blame import Caution
+from workers.tasks.halts import Halt, is_behind
 
 
 def are_committed(halt: Halt, positions: Mapping[Partition, int], process: TaskProcess) -> bool:
@@ -29,6 +30,8 @@ def leave_out_calls(halt: Halt | None, process: TaskProcess) -> None:
             process.due_calls.leave_out(call)
 
 
-def records_left_out(halt: Halt | None, positions: Mapping[Partition, int]) -> list[Place]:
-    """The records that are to be skipped, without those that lie before the positions."""
-    return [] if halt is None else [place for place in halt.left_out if not is_behind(positions, place)]
+def leave_out_records(halt: Halt | None, positions: Mapping[Partition, int], scope: str, caution: Caution) -> None:
+    """The records of a task that are to be skipped are left out, without those that lie before the positions."""
+    for place in () if halt is None else halt.left_out:
+        if not is_behind(positions, place):
+            caution.leave_out(scope, *place)

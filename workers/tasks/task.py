@@ -263,8 +263,7 @@ class TaskRun:
         if halt is not None and not halt.skip:
             self._report_started()
             return
-        for place in skips.records_left_out(halt, committed):
-            self.worker.caution.leave_out(self.scope, *place)
+        skips.leave_out_records(halt, committed, self.scope, self.worker.caution)
         stores = {table: opened.store for table, opened in self.stores.items()}
         self.process = TaskProcess(
             prepared.app,
@@ -276,6 +275,7 @@ class TaskRun:
             self.worker.spec.instance.max_call_ms / 1000,
         )
         skips.leave_out_calls(halt, self.process)
+        self.worker.caution.watch_due_calls(self.scope, self.process)
         self.merger, self.committed = inbox(self.process), dict(committed)
         self.first_done, self.last_ms, self.pause_ms = False, 0, 0
         self.worker.records.start(self)
