@@ -6,15 +6,18 @@ of its key, see `session_view`. The views (`window_view`, `session_view`) store 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
 from pipeline.errors import DefinitionError
 from pipeline.time.durations import duration_ms
 
+_OURS = __name__.partition(".")[0]
 _DAY_MS = 86_400_000
 _LONGEST_CHANGE_MS = _DAY_MS  # of a zone's clock: at most a day was ever left out or repeated
 
@@ -44,6 +47,14 @@ class FixedWindows(Protocol):
 
     def described(self) -> dict[str, Any]:
         """As JSON-able data: a version whose windows differ cannot read what is stored."""
+
+
+def _written(kind: str) -> str:
+    """`Tumbling at bank.py:12`: windows have no name, and their table's is not known yet."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _OURS:
+        frame = frame.f_back
+    return f"{kind} at {Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
 def _size(kind: str, size: timedelta | None, parts: dict[str, float]) -> int:
@@ -81,14 +92,14 @@ class Tumbling:
         offset: timedelta = timedelta(0),
     ) -> None:
         parts = {"weeks": weeks, "days": days, "hours": hours, "minutes": minutes, "seconds": seconds}
-        size_ms = _size("Tumbling", size, {**parts, "milliseconds": milliseconds})
-        offset_ms = duration_ms("Tumbling", "offset", offset, least_ms=0)
+        size_ms = _size(what := _written("Tumbling"), size, {**parts, "milliseconds": milliseconds})
+        offset_ms = duration_ms(what, "offset", offset, least_ms=0)
         if offset_ms >= size_ms:
-            raise DefinitionError(f"Tumbling: offset={offset} is not shorter than a window")
+            raise DefinitionError(f"{what}: offset={offset} is not shorter than a window")
         object.__setattr__(self, "size_ms", size_ms)
         object.__setattr__(self, "zone", zone)
         object.__setattr__(self, "offset_ms", offset_ms)
-        object.__setattr__(self, "_zone", None if zone is None else _zone(zone, size_ms))
+        object.__setattr__(self, "_zone", None if zone is None else _zone(what, zone, size_ms))
 
     @property
     def longest_ms(self) -> int:
@@ -145,15 +156,13 @@ _FAR_DAY = (
 )
 
 
-def _zone(name: Any, size_ms: int) -> ZoneInfo:
+def _zone(what: str, name: Any, size_ms: int) -> ZoneInfo:
     if size_ms % _DAY_MS:
-        raise DefinitionError(f"Tumbling: zone={name!r} is for whole days; leave it out, or write days=1")
+        raise DefinitionError(f"{what}: zone={name!r} is for whole days; leave it out, or write days=1")
     try:
         return ZoneInfo(name)
     except (TypeError, ValueError, OSError, LookupError):
-        raise DefinitionError(
-            f"Tumbling: zone={name!r} is not the name of a time zone such as 'Europe/Paris'"
-        ) from None
+        raise DefinitionError(f"{what}: zone={name!r} is not the name of a time zone such as 'Europe/Paris'") from None
 
 
 @dataclass(frozen=True, init=False)
@@ -176,10 +185,10 @@ class Hopping:
         milliseconds: float = 0,
     ) -> None:
         parts = {"weeks": weeks, "days": days, "hours": hours, "minutes": minutes, "seconds": seconds}
-        size_ms = _size("Hopping", size, {**parts, "milliseconds": milliseconds})
-        every_ms = duration_ms("Hopping", "every", every, least_ms=1)
+        size_ms = _size(what := _written("Hopping"), size, {**parts, "milliseconds": milliseconds})
+        every_ms = duration_ms(what, "every", every, least_ms=1)
         if every_ms > size_ms:
-            raise DefinitionError(f"Hopping: every={every} is longer than a window, so records would be in none")
+            raise DefinitionError(f"{what}: every={every} is longer than a window, so records would be in none")
         object.__setattr__(self, "size_ms", size_ms)
         object.__setattr__(self, "every_ms", every_ms)
 
@@ -222,7 +231,7 @@ class Sliding:
         milliseconds: float = 0,
     ) -> None:
         parts = {"weeks": weeks, "days": days, "hours": hours, "minutes": minutes, "seconds": seconds}
-        found = _size("Sliding", difference, {**parts, "milliseconds": milliseconds})
+        found = _size(_written("Sliding"), difference, {**parts, "milliseconds": milliseconds})
         object.__setattr__(self, "difference_ms", found)
 
     @property
@@ -252,9 +261,10 @@ class Session:
     merge: Callable[[Any, Any], Any]
 
     def __init__(self, *, gap: timedelta, merge: Callable[[Any, Any], Any]) -> None:
-        object.__setattr__(self, "gap_ms", duration_ms("Session", "gap", gap, least_ms=1))
+        what = _written("Session")
+        object.__setattr__(self, "gap_ms", duration_ms(what, "gap", gap, least_ms=1))
         if not callable(merge):
-            raise DefinitionError(f"Session: merge={merge!r} is not a function; write merge=lambda earlier, later: ...")
+            raise DefinitionError(f"{what}: merge={merge!r} is not a function; write merge=lambda earlier, later: ...")
         object.__setattr__(self, "merge", merge)
 
     def described(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from orchestrator import App, Hopping, PipelineError, Session, Tumbling
+from orchestrator import App, Hopping, PipelineError, Session, Sliding, Tumbling
 from pipeline.errors import DefinitionError, TopologyError
 
 HOUR = timedelta(hours=1)
@@ -264,3 +264,38 @@ def test_late_records_do_not_go_in_a_circle(is_rekeyed: bool) -> None:
         DefinitionError, match=r"late records of 'one' come back to it by on_late= of first, .*second, late"
     ):
         app.topology()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: Tumbling(hours=0),
+        lambda: Tumbling(hours=1, offset=HOUR),
+        lambda: Tumbling(days=1, zone="Europe/Nowhere"),
+        lambda: Hopping(hours=1, every=2 * HOUR),
+        lambda: Hopping(hours=1, every=timedelta(0)),
+        lambda: Sliding(),
+        lambda: Session(gap=timedelta(0), merge=max),
+        lambda: Session(gap=HOUR, merge=None),  # type: ignore[arg-type]
+    ],
+)
+def test_windows_without_a_name_are_known_by_where_they_are_written(made: Callable[[], object]) -> None:
+    line = made.__code__.co_firstlineno
+    with pytest.raises(DefinitionError, match=rf"^[A-Z][a-z]+ at test_definitions\.py:{line}: "):
+        made()
+
+
+def test_a_global_table_has_no_timers_and_nothing_of_it_closes_or_comes_due() -> None:
+    """Its records belong to no task."""
+    app: Any = App("bank")
+    rates = app.global_table(app.topic("rates", key=str, value=int))
+    silent = app.timers("silent", key=str)
+    one = "global table 'rates'"
+    with pytest.raises(DefinitionError, match=one):
+        app.processor(rates, silent)(lambda rate, silent: None)
+    with pytest.raises(DefinitionError, match=one):
+        app.when_due(rates)(lambda due: None)
+    with pytest.raises(DefinitionError, match=one):
+        app.when_closed(rates)(lambda window: None)
+    with pytest.raises(DefinitionError, match="<timers 'silent' of app 'bank'> is no topic"):
+        app.global_table(silent)
