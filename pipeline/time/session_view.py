@@ -98,6 +98,11 @@ class SessionsView(StoredSessions[K, V], ByUserKey):
         if met is None:
             at_ms, data = self._parts(k)
             near = self._near(data, at_ms)
+            if len(near) == 1 and self.position.reached[0] < near[0][0] + self._closes_after_ms:
+                raw = self._known.get(near[0][3])
+                if raw is not None:  # what most records meet: one session, which is open
+                    met = self._met[k] = [near[0]], raw[TIME_BYTES:]
+                    return met
             sessions = [one for one in near if self.is_open(one[0])] if near else near
             if not sessions and not self.is_open(at_ms):  # nothing can be written there: what is retained is shown
                 sessions = [one for one in near if not self._is_forgotten(one[0])][-1:]
@@ -134,7 +139,7 @@ class SessionsView(StoredSessions[K, V], ByUserKey):
             return
         k = self.key_of_call(key)
         encoded = self._encoded(value) if type(value) in IMMUTABLE else None
-        if self._check_owner is not None:
+        if self._check_owner is not None and not (k is self._here[3] and self._here[2] in self.record_keys):
             self._own((0, key), k)
         self._live[k] = value
         self._set[k] = encoded
@@ -156,7 +161,9 @@ class SessionsView(StoredSessions[K, V], ByUserKey):
         if value is None or len(sessions) != 1 or all_sessions is None or len(all_sessions) != 1:
             return False
         end_ms, start_ms, number, entry = sessions[0]
-        if at_ms < start_ms or not self.is_open(end_ms):
+        if at_ms < start_ms:
+            return False
+        if self.position.reached[0] >= end_ms + self._closes_after_ms and not self.is_open(end_ms):
             return False
         if at_ms > end_ms:
             all_sessions[0] = at_ms, start_ms, number, entry
