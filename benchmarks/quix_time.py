@@ -11,6 +11,7 @@ import importlib
 import tempfile
 import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 PARTITIONS, KEYS, APART_MS = 8, 20_000, 5
@@ -22,7 +23,10 @@ def write(broker: str, prefix: str, records: int, topics: list[str]) -> None:
     kafka: Any = importlib.import_module("confluent_kafka")
     admin: Any = importlib.import_module("confluent_kafka.admin")
     client = admin.AdminClient({"bootstrap.servers": broker})
-    for future in client.create_topics([admin.NewTopic(prefix + topic, PARTITIONS, 1) for topic in topics]).values():
+    # Without it the broker deletes, half a minute later, records that are as old as their times say.
+    forever = {"retention.ms": "-1"}
+    made = [admin.NewTopic(prefix + topic, PARTITIONS, 1, config=forever) for topic in topics]
+    for future in client.create_topics(made).values():
         future.result()
     producer = kafka.Producer(
         {
@@ -43,16 +47,21 @@ def write(broker: str, prefix: str, records: int, topics: list[str]) -> None:
 
 
 class Meter:
-    """CPU time of this process since its first record."""
+    """CPU time of this process since its first record; it stops the application after the last one (`count` of `run` is of
+    outputs: a join has half as many as records, six windows six times as many)."""
 
-    def __init__(self) -> None:
+    def __init__(self, records: int) -> None:
         self.began: float | None = None
         self.seen = 0
+        self.records = records
+        self.stop: Callable[[], None] = lambda: None
 
     def note(self, topic: str, partition: int, offset: int) -> None:
         if self.began is None:
             self.began = time.process_time()
         self.seen += 1
+        if self.seen == self.records:
+            self.stop()
 
     def rate(self) -> float:
         assert self.began is not None
@@ -88,7 +97,7 @@ def _count(value: Any, state: Any) -> Any:
 
 def run(broker: str, prefix: str, form: str, records: int) -> float:
     quix: Any = importlib.import_module("quixstreams")
-    meter = Meter()
+    meter = Meter(records)
     with tempfile.TemporaryDirectory() as state:
         app = quix.Application(
             broker_address=broker,
@@ -100,7 +109,10 @@ def run(broker: str, prefix: str, form: str, records: int) -> float:
             loglevel="ERROR",
         )
         build(app, prefix, form)
-        app.run(count=records, timeout=60, collect=False)
+        meter.stop = app.stop
+        app.run(timeout=60, collect=False)
+    if meter.seen < records:
+        raise SystemExit(f"{meter.seen} of {records} records were processed")
     return meter.rate()
 
 

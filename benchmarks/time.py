@@ -2,7 +2,8 @@
 
 One rule: a row is a ratio of two figures of one run, in CPU time of the worker's process, measured in turns. All apps count the
 same records; the join gets each of them from one of two topics, and each meets one of the other. Where QUIX_PYTHON names a Python
-that has quixstreams, the same counts in Quix Streams are measured in turns with ours, each on a broker of its own.
+that has quixstreams, the same counts in Quix Streams are measured in turns with ours; where a Java development kit and the jars of
+Kafka are here, those in Kafka Streams, warm. Each has a broker of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Collection
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 from benchmarks.section import write_section
@@ -31,6 +34,8 @@ from state.log.sqlite import open_sqlite
 
 KEYS = 20_000
 APART_MS = 5  # of the two records of a pair
+WARM = 1_000_000  # records behind which a JVM is measured: behind a tenth of them it has not compiled its loops, and costs four times as much
+OURS, QUIX, STREAMS = "ours", "Quix Streams", "Kafka Streams"
 
 
 async def write_input(path: Path, records: int, *, is_joined: bool) -> None:
@@ -102,12 +107,55 @@ def run_quix(python: str, folder: Path, form: str, records: int) -> float:
         made.stop(kill=True)
 
 
-def measure(records: int, rounds: int, forms: list[str]) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Records per CPU-second by form, ours and Quix's."""
-    rates: dict[str, list[float]] = {}
-    theirs: dict[str, list[float]] = {}
-    python = os.environ.get("QUIX_PYTHON")
+def streams_classpath(folder: Path) -> str | None:
+    """Where the form's Java classes and Kafka's jars are; None where there is no Java to compile them, or no jars."""
+    if broker.java("java") is None or broker.java("javac") is None:
+        return None
+    try:
+        found = os.pathsep.join([f"{broker.jars('kafka-streams')}/*", str(folder)])
+    except broker.BrokerUnusable as error:
+        print(f"Kafka Streams is left out: {error}", flush=True)
+        return None
+    source = Path(__file__).parent / "time_java" / "Time.java"
+    subprocess.run([broker.java("javac") or "javac", "-cp", found, "-d", str(folder), str(source)], check=True)
+    return found
+
+
+def run_streams(classpath: str, folder: Path, form: str, records: int) -> float:
+    """Kafka Streams on the same records, behind those that warm it up, with a broker of its own: records per CPU-second."""
+    made = broker.prepare(folder / "streams-broker")
+    made.launch()
+    try:
+        where = [made.address.removeprefix("kafka://"), form, str(WARM + records), str(folder / "streams"), str(WARM)]
+        command = [broker.java() or "java", "-Xmx1g", "-cp", classpath, "Time", *where]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=WAIT_S)
+        return float(done.stdout.split()[-1])
+    finally:
+        made.stop(kill=True)
+
+
+def measure(
+    records: int, rounds: int, forms: list[str], rivals: Collection[str], rival_records: int
+) -> dict[str, dict[str, list[float]]]:
+    """Records per CPU-second by whose they are and form: OURS, and those of the rivals that are here, once."""
+    found: dict[str, dict[str, list[float]]] = {name: {} for name in (OURS, QUIX, STREAMS)}
+    python = os.environ.get("QUIX_PYTHON") if "quix" in rivals else None
+
+    def note(whose: str, form: str, rate: float) -> None:
+        found[whose].setdefault(form, []).append(rate)
+        print(f"{form:10} {rate:12,.0f} records per CPU-second, {whose}", flush=True)
+
+    def run_rival(whose: str, form: str, run: Callable[[], float]) -> None:
+        """One that fails leaves its place empty: the others are measured none the less."""
+        try:
+            note(whose, form, run())
+        except subprocess.SubprocessError as error:
+            print(f"{form:10} not measured, {whose}: {error}", flush=True)
+
     with tempfile.TemporaryDirectory() as root:
+        classes = Path(root) / "classes"
+        classes.mkdir()
+        classpath = streams_classpath(classes) if "streams" in rivals else None
         sources = {is_joined: Path(root) / f"joined-{is_joined}.db" for is_joined in (False, True)}
         for is_joined, source in sources.items():
             asyncio.run(write_input(source, records, is_joined=is_joined))
@@ -115,29 +163,42 @@ def measure(records: int, rounds: int, forms: list[str]) -> tuple[dict[str, list
             for form in ("plain", *forms):
                 folder = Path(root) / f"{form}-{turn}"
                 folder.mkdir()
-                rates.setdefault(form, []).append(run_worker(folder, sources[form == "joining"], form))
-                print(f"{form:10} {rates[form][-1]:12,.0f} records per CPU-second", flush=True)
-                if python:
-                    theirs.setdefault(form, []).append(run_quix(python, folder, form, records))
-                    print(f"{form:10} {theirs[form][-1]:12,.0f} in Quix Streams", flush=True)
+                note(OURS, form, run_worker(folder, sources[form == "joining"], form))
+                if python and turn == 0:
+                    run_rival(QUIX, form, partial(run_quix, python, folder, form, rival_records))
+                if classpath and turn == 0:
+                    run_rival(STREAMS, form, partial(run_streams, classpath, folder, form, rival_records))
                 shutil.rmtree(folder)
-    return rates, theirs
+    return found
 
 
-def text(rates: dict[str, list[float]], theirs: dict[str, list[float]], records: int, rounds: int) -> str:
-    medians = {form: statistics.median(found) for form, found in rates.items()}
-    quix = {form: statistics.median(found) for form, found in theirs.items()}
+def text(found: dict[str, dict[str, list[float]]], records: int, rounds: int, rival_records: int) -> str:
+    medians = {whose: {form: statistics.median(rates) for form, rates in of.items()} for whose, of in found.items()}
+    ours = medians[OURS]
+
+    def beside(whose: str, form: str) -> str:
+        theirs = medians[whose].get(form)
+        return " - | - |" if theirs is None else f" {theirs:,.0f} | {found[OURS][form][0] / theirs:.2f} |"
+
     rows = [
-        f"| {form} | {rate:,.0f} | {rate / medians['plain']:.2f} | {BARS.get(form, '')} |"
-        + (f" {quix[form]:,.0f} | {rate / quix[form]:.1f} |" if form in quix else " - | - |")
-        for form, rate in medians.items()
+        f"| {form} | {rate:,.0f} | {rate / ours['plain']:.2f} | {BARS.get(form, '')} |{beside(QUIX, form)}{beside(STREAMS, form)}"
+        for form, rate in ours.items()
     ]
-    beside = (
-        "Quix Streams exactly once on a broker, the same records, in turns with ours; the broker's time counts for neither, "
-        "and ours has the log's in it."
-        if quix
-        else "Quix Streams was not measured: QUIX_PYTHON names no Python that has quixstreams."
+    sentences = {
+        QUIX: "Quix Streams was not measured: QUIX_PYTHON names no Python that has quixstreams.",
+        STREAMS: "Kafka Streams was not measured: a Java development kit or the jars were not here, or it was left out.",
+    }
+    rivals = [name for name in (QUIX, STREAMS) if medians[name]]
+    absent = " ".join(sentences[name] for name in (QUIX, STREAMS) if not medians[name])
+    here = (
+        f"{' and '.join(rivals)}, exactly once, on a broker each, {rival_records:,} of the same records, once; ours of theirs is of that turn; the "
+        "broker's time does not count, and ours has the log's in it. "
+        if rivals
+        else ""
     )
+    if STREAMS in rivals:
+        here += f"Kafka Streams {broker.VERSION} with its caches, commits every 100 ms, one thread, behind {WARM:,} records that warm it up. "
+    beside_us = (here + absent).strip()
     return "\n".join(
         [
             "## Windows, sessions and joins, beside a plain count",
@@ -145,10 +206,10 @@ def text(rates: dict[str, list[float]], theirs: dict[str, list[float]], records:
             f"`make bench-time`, {date.today()}; {platform.machine()}, {platform.system()}, Python {platform.python_version()}; "
             f"{records:,} records a millisecond apart, {KEYS:,} keys, 100-byte values; tumbling windows of a minute, hopping ones "
             "of a minute every ten seconds (six of them hold each record), sessions with a gap of 30 s, a join within ten "
-            f"seconds; exactly once, commits every 100 ms; median of {rounds}. {beside} Trust the ratios.",
+            f"seconds; exactly once, commits every 100 ms; median of {rounds}. {beside_us} Trust the ratios.",
             "",
-            "| form | records per CPU-second | of the plain count | bar | Quix Streams | ours of theirs |",
-            "|---|---|---|---|---|---|",
+            "| form | records per CPU-second | of the plain count | bar | Quix Streams | ours of theirs | Kafka Streams | ours of theirs |",
+            "|---|---|---|---|---|---|---|---|",
             *rows,
             "",
         ]
@@ -160,10 +221,12 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=400_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--forms", default=",".join(form for form in APPS if form != "plain"))
+    parser.add_argument("--rivals", default="quix,streams", help="those that are measured where they are here")
+    parser.add_argument("--rival-records", type=int, default=100_000)
     parser.add_argument("--dry", action="store_true", help="print alone; docs/benchmarks.md stays")
     args = parser.parse_args()
-    rates, theirs = measure(args.records, args.rounds, args.forms.split(","))
-    found = text(rates, theirs, args.records, args.rounds)
+    measured = measure(args.records, args.rounds, args.forms.split(","), args.rivals.split(","), args.rival_records)
+    found = text(measured, args.records, args.rounds, args.rival_records)
     print(found)
     if not args.dry:
         write_section(DOCS, "time", found)
