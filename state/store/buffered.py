@@ -42,7 +42,7 @@ class BufferedStore(RocksDbStore):
     ) -> None:
         super().__init__(path, stamp=stamp, cache=cache, clock_ms=clock_ms)
         self._budget = cache or Budget()
-        self._budget.buffered += 1
+        self._budget.buffered.add(path)
         self._buffer: dict[bytes, bytes | None] = {}
         self._bytes = 0  # of the buffer, at most
         self._due_stamp: Mapping[str, str] | None = (
@@ -98,7 +98,7 @@ class BufferedStore(RocksDbStore):
     def _is_full(self) -> bool:
         if len(self._buffer) >= MOST_KEYS or self._offset - self._written >= MOST_ENTRIES:
             return True
-        most = min(MOST_BYTES, MOST_BYTES_ALL // self._budget.buffered)
+        most = min(MOST_BYTES, MOST_BYTES_ALL // max(1, len(self._budget.buffered)))
         if self._bytes >= most:
             self._bytes = _bytes_of(self._buffer)  # keys that were written again were counted again
         return self._bytes >= most
@@ -140,7 +140,7 @@ class BufferedStore(RocksDbStore):
         """See RocksDbStore. Raises StateError."""
         if self._is_open:
             self._is_open = False
-            self._budget.buffered -= 1
+            self._budget.buffered.discard(self.path)
             try:
                 self._write_out()
             finally:

@@ -55,7 +55,8 @@ class Budget:
         # larger than that: it was read again for each key.
         self.cache = Cache.new_hyper_clock_cache(cache_bytes, 0)
         self.writes = WriteBufferManager(write_bytes, False)
-        self.buffered = 0  # stores that are open and keep writes (buffered.py)
+        # Those of buffered.py that are open: several threads open and close stores, and one that was miscounted would be missed.
+        self.buffered: set[Path] = set()
 
 
 class Peek(NamedTuple):
