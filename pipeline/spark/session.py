@@ -1,11 +1,12 @@
 """One Spark session a process, quiet, with everything set that a pip-installed Spark needs.
 
-One rule: nothing is printed on the user's terminal by the JVM; it goes to a log file, which an error names.
+One rule: nothing is printed on the user's terminal by the JVM or its bridge; it goes to a log file, which an error names.
 """
 
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import re
 import sys
@@ -74,7 +75,14 @@ def spark_session(name: str, cluster: Cluster, *, settings: Mapping[str, str] | 
                 f"Spark did not start with --master {cluster.master} ({_reason(log, error)}); its logs are in {folder}"
             ) from error
     _SCRATCH[session] = scratch
+    logging.getLogger().addFilter(_is_not_py4j)  # added once, however often
     return session
+
+
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    """py4j writes a stack trace to the root logger of each call that Java did not answer, and raises its error as well:
+    whoever called says in a line what that means."""
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def _reason(log: Path, error: Exception) -> str:
