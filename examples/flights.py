@@ -1,19 +1,26 @@
-"""The flights of 2013 from New York: three questions, three subtopologies, exactly once.
+"""The flights of 2013 from New York: four questions, four subtopologies, exactly once.
 
 (a) by carrier and hour of the day: how many flights, how late on average and at worst.
 (b) by aircraft: where it is, how many legs today, what delay it carries over from the leg before; and an alert when its
     departure delay grows over three legs in a row. Re-keyed by carrier and tail number, so that all records of a key
     come from one source partition and keep their order.
 (c) by origin and hour: flights joined with the weather; whichever side comes second writes.
+(d) by airport, in windows of an hour: how late flights left, and the weather, which comes hours after them. Windows of a
+    carrier at an airport close where its flights are in order; behind the re-key what closed is added up, in any order.
 """
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import msgspec
 
-from orchestrator import App, Record, Sink, Table
+from orchestrator import App, ClosedWindow, Record, Sink, Table, Tumbling, TumblingTable
 
 PARTITIONS = 8
+# Behind a re-key records are as far out of order as the tasks that write them are apart. The tour plays months in a minute,
+# and goes on from backlogs: there that is months. An app at the pace of its clocks would write an hour or so.
+APART = timedelta(days=400)
 
 
 class Flight(msgspec.Struct, frozen=True):
@@ -38,12 +45,19 @@ class Weather(msgspec.Struct, frozen=True):
 
 
 class Punctuality(msgspec.Struct):
-    """(a) `left` flights have a delay; the mean is minutes / left."""
+    """(a), (d) `left` flights have a delay; the mean is minutes / left."""
 
     flights: int = 0
     left: int = 0
     minutes: int = 0
     worst: int | None = None
+
+    def add(self, other: Punctuality) -> None:
+        self.flights += other.flights
+        self.left += other.left
+        self.minutes += other.minutes
+        if other.worst is not None:
+            self.worst = other.worst if self.worst is None else max(self.worst, other.worst)
 
 
 class Rotation(msgspec.Struct):
@@ -78,6 +92,13 @@ class InWeather(msgspec.Struct, frozen=True):
     delay: int | None
 
 
+class AirportHour(Punctuality):
+    """(d) The classes of the weather, once it is there."""
+
+    wind: str | None = None
+    visibility: str | None = None
+
+
 app = App("flights", partitions=PARTITIONS)
 
 flights = app.topic("flights", key=str, value=Flight)  # by carrier
@@ -85,25 +106,35 @@ weather = app.topic("weather", key=str, value=Weather)  # by origin and hour, as
 departures = app.topic("departures", key=str, value=int)  # the id of every flight counted in (a)
 late_aircraft = app.topic("late-aircraft", key=str, value=Flight)
 in_weather = app.topic("flights-in-weather", key=str, value=InWeather)
+carriers_at_airport = app.topic("carriers-at-airport", key=str, value=Punctuality, partitions=4)  # by airport
 
 punctuality = app.table(
     "punctuality", key=tuple[str, int], value=Punctuality, default=Punctuality, route=lambda key: key[0]
 )
 rotations = app.table("rotations", key=str, value=Rotation, default=Rotation)
 hours = app.table("hours", key=str, value=Hour, default=Hour)
+carrier_hours = app.table(
+    "carrier-hours",
+    key=tuple[str, str],  # carrier and airport
+    value=Punctuality,
+    default=Punctuality,
+    route=lambda key: key[0],
+    window=Tumbling(hours=1),
+)
+airport_hours = app.table(
+    "airport-hours", key=str, value=AirportHour, default=AirportHour, window=Tumbling(hours=1), grace=APART
+)
+
+
+def of_one(delay: int | None) -> Punctuality:
+    return Punctuality(1) if delay is None else Punctuality(1, 1, delay, delay)
 
 
 @app.processor(flights, punctuality, departures)
 def by_hour_of_day(
     flight: Record[str, Flight], punctuality: Table[tuple[str, int], Punctuality], departures: Sink[str, int]
 ) -> None:
-    stats = punctuality[flight.key, flight.value.local_hour]
-    stats.flights += 1
-    delay = flight.value.delay
-    if delay is not None:
-        stats.left += 1
-        stats.minutes += delay
-        stats.worst = delay if stats.worst is None else max(stats.worst, delay)
+    punctuality[flight.key, flight.value.local_hour].add(of_one(flight.value.delay))
     departures.send(flight.key, flight.value.id)
 
 
@@ -179,3 +210,30 @@ def weather_meets_flights(
     for flight_id, delay in hour.waiting:
         note(hour, observed.key, flight_id, delay, flights_in_weather)
     hour.waiting = []
+
+
+@app.processor(flights, carrier_hours)
+def in_its_hour(flight: Record[str, Flight], carrier_hours: TumblingTable[tuple[str, str], Punctuality]) -> None:
+    carrier_hours[flight.key, flight.value.origin].add(of_one(flight.value.delay))
+
+
+@app.when_closed(carrier_hours, carriers_at_airport)
+def to_the_airport(
+    hour: ClosedWindow[tuple[str, str], Punctuality], carriers_at_airport: Sink[str, Punctuality]
+) -> None:
+    carriers_at_airport.send(hour.key[1], hour.value)  # carries the hour's last millisecond
+
+
+@app.processor(carriers_at_airport, airport_hours)
+def hour_of_a_carrier(carrier: Record[str, Punctuality], airport_hours: TumblingTable[str, AirportHour]) -> None:
+    airport_hours[carrier.key].add(carrier.value)
+
+
+weather_at_airport = weather.rekey("weather-at-airport", key=str, by=lambda observed: observed.key[:3], partitions=4)
+
+
+@app.processor(weather_at_airport, airport_hours)
+def late_weather(observed: Record[str, Weather], airport_hours: TumblingTable[str, AirportHour]) -> None:
+    """However late it comes, its time is that of the hour it is of, and so is the window."""
+    hour = airport_hours[observed.key]
+    hour.wind, hour.visibility = wind_class(observed.value.wind), visibility_class(observed.value.visibility)

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import io
 import tempfile
-import zipfile
 from collections.abc import Iterator
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyarrow import csv
 from pyarrow import json as pj
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from examples.flights_data import data_folder
+from examples.flights_files import flights, only, weather
 from pipeline.spark.log_source import log_frame
 
 Check = dict[str, Any]
@@ -34,8 +31,10 @@ FLIGHT = (
 WEATHER = "wind double, visibility double"
 PUNCTUALITY = "flights bigint, left bigint, minutes bigint, worst int"
 ROTATION = "day string, airport string, legs bigint, carried bigint, delay bigint, arrival_delay bigint, rises bigint"
+AIRPORT_HOUR = "flights bigint, left bigint, minutes bigint, worst int, wind string, visibility string"
 HOUR = "wind string, visibility string, flights bigint, minutes bigint, waiting array<array<bigint>>"
 IN_WEATHER = "id bigint, wind string, visibility string, delay int"
+HOUR_MS = 3_600_000
 ARROW = {
     "bigint": pa.int64(),
     "int": pa.int32(),
@@ -65,8 +64,8 @@ class Oracle:
         # Of what was sent, an id and a hash stay in memory: parsing the year again would cost more than all the rest.
         self._sent = self._kept(_sealed(self._json("flights", FLIGHT).drop("key"), "id"))
         self._observed = self._kept(self._json("weather", WEATHER).withColumn("key", F.col("key").cast("string")))
-        pq.write_table(_only(_flights(), "id", self._sent), folder / "flights.parquet")
-        pq.write_table(_only(_weather(), "key", self._observed), folder / "weather.parquet")
+        pq.write_table(only(flights(), "id", self._sent), folder / "flights.parquet")
+        pq.write_table(only(weather(), "key", self._observed), folder / "weather.parquet")
         self._flights = session.read.parquet(str(folder / "flights.parquet"))
         self._weather = session.read.parquet(str(folder / "weather.parquet"))
         self._legs = self._kept(_legs(self._flights))
@@ -78,6 +77,7 @@ class Oracle:
             self._punctuality(),
             self._rotations(),
             self._hours(),
+            self._airport_hours(),
             self._departures(),
             self._late_aircraft(),
             self._in_weather(),
@@ -148,6 +148,33 @@ class Oracle:
         )
         return _keyed("hours by origin: flights, minutes, weather", expected, found, ["at"])
 
+    def _airport_hours(self) -> Check:
+        """An hour of a carrier counts as soon as a flight of its partition left in a later one: so the last may be open."""
+        sent = self._topic("flights").select("partition", F.col("key").cast("string").alias("carrier"), "timestamp_ms")
+        last = sent.groupBy("partition").agg(F.max("timestamp_ms").alias("last_ms"))
+        reached = sent.select("partition", "carrier").distinct().join(last, "partition").drop("partition")
+        flown = self._flights.select("*", _hour_ms("hour").alias("start_ms")).join(F.broadcast(reached), "carrier")
+        by_airport = flown.where(F.col("start_ms") + HOUR_MS <= F.col("last_ms")).groupBy("origin", "start_ms")
+        expected = by_airport.agg(
+            F.count("*").alias("flights"),
+            F.count("delay").alias("left"),
+            F.coalesce(F.sum("delay"), F.lit(0)).alias("minutes"),
+            F.max("delay").alias("worst"),
+        )
+        observed = self._classes().select(
+            F.substring("at", 1, 3).alias("origin"),
+            _hour_ms(F.substring("at", 5, 13)).alias("start_ms"),
+            F.col("wind_class").alias("wind"),
+            F.col("visibility_class").alias("visibility"),
+        )
+        expected = expected.join(observed, ["origin", "start_ms"], "full").fillna(0, ["flights", "left", "minutes"])
+        return _keyed(
+            "hours by airport: delays, late weather",
+            expected,
+            airport_hours(self._session, self._url),
+            ["origin", "start_ms"],
+        )
+
     # ---- outputs
 
     def _departures(self) -> Check:
@@ -191,13 +218,27 @@ class Oracle:
 
     def _table(self, name: str, schema: str) -> DataFrame:
         """A live table: the last value of each key (as text) in its changelog, without what was deleted."""
-        rows = self._topic(f"flights-{name}-changelog").groupBy("key")
-        last = rows.agg(F.max(F.struct("offset", "value")).alias("last")).where("last.value is not null")
-        return _parsed(last.select(F.col("key").cast("string").alias("text"), "last.value"), "text string", schema)
+        rows = _last_values(self._session, self._url, name).select(F.col("key").cast("string").alias("text"), "value")
+        return _parsed(rows, "text string", schema)
 
     def _kept(self, frame: DataFrame) -> DataFrame:
         self._cached.append(frame.cache())
         return frame
+
+
+def airport_hours(session: SparkSession, log_url: str) -> DataFrame:
+    """The live windows. In the changelog a window's key is `w`, the eight bytes of its start, and the key."""
+    rows = _last_values(session, log_url, "airport-hours").where("substring(key, 1, 1) = cast('w' as binary)")
+    named = F.concat_ws(" ", F.conv(F.hex(F.substring("key", 2, 8)), 16, 10), F.substring("key", 10, 3).cast("string"))
+    parsed = _parsed(rows.select(named.alias("at"), "value"), "at string", AIRPORT_HOUR)
+    parts = F.split("at", " ")
+    return parsed.select(parts[1].alias("origin"), parts[0].cast("bigint").alias("start_ms"), *_names(AIRPORT_HOUR))
+
+
+def _last_values(session: SparkSession, log_url: str, table: str) -> DataFrame:
+    rows = log_frame(session, log_url, [f"flights-{table}-changelog"]).groupBy("key")
+    last = rows.agg(F.max(F.struct("offset", "value")).alias("last")).where("last.value is not null")
+    return last.select("key", "last.value")
 
 
 def _parsed(frame: DataFrame, first: str, schema: str) -> DataFrame:
@@ -219,69 +260,13 @@ def _parse(schema: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
         yield pa.RecordBatch.from_arrays(columns, names=[batch.schema.names[0], *wanted.names])
 
 
-# ---------------------------------------------------------------- the raw files
-
-
-def _flights() -> pa.Table:
-    """Flights with the rank by scheduled departure as id; the file is in another order, and ties keep the file's."""
-    with zipfile.ZipFile(data_folder() / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
-        names = ["time_hour", "minute", "hour", "carrier", "tailnum", "origin", "dest", "dep_delay", "arr_delay"]
-        rows = _csv(file.read(), names)
-    place = pa.array(range(rows.num_rows), pa.int64())
-    keys = pa.table({"hour": rows["time_hour"], "minute": _number(rows["minute"]), "place": place})
-    order = pc.sort_indices(keys, [(name, "ascending") for name in keys.column_names])
-    ranked = rows.take(order)
-    return pa.table(
-        {
-            "id": place,
-            "carrier": ranked["carrier"],
-            "tail": ranked["tailnum"],
-            "origin": ranked["origin"],
-            "destination": ranked["dest"],
-            "hour": pc.utf8_slice_codeunits(ranked["time_hour"], 0, 13),
-            "local_hour": _number(ranked["hour"]),
-            "delay": _number(ranked["dep_delay"]),
-            "arrival_delay": _number(ranked["arr_delay"]),
-        }
-    )
-
-
-def _weather() -> pa.Table:
-    rows = _csv((data_folder() / "weather.csv").read_bytes(), ["origin", "time_hour", "wind_speed", "visib"])
-    hour = pc.utf8_slice_codeunits(rows["time_hour"], 0, 13)
-    return pa.table(
-        {
-            "key": pc.binary_join_element_wise(rows["origin"], hour, " "),
-            "wind": pc.cast(rows["wind_speed"], pa.float64()),
-            "visibility": pc.cast(rows["visib"], pa.float64()),
-            "place": pa.array(range(rows.num_rows), pa.int64()),
-        }
-    )
-
-
-def _only(rows: pa.Table, key: str, produced: DataFrame) -> pa.Table:
-    """The rows whose key was produced."""
-    found = produced.select(key).distinct().toArrow()[key].combine_chunks()
-    return rows.filter(pc.is_in(rows[key], value_set=found))
-
-
-def _number(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.cast(pc.cast(column, pa.float64()), pa.int32())
-
-
-def _csv(data: bytes, columns: list[str]) -> pa.Table:
-    """Columns of a csv file as text; NA is null."""
-    options = csv.ConvertOptions(
-        include_columns=columns,
-        column_types=dict.fromkeys(columns, pa.string()),
-        null_values=["NA", ""],
-        strings_can_be_null=True,
-    )
-    return csv.read_csv(io.BytesIO(data), convert_options=options)
-
-
 def _at() -> Column:
     return F.concat_ws(" ", "origin", "hour")
+
+
+def _hour_ms(text: Column | str) -> Column:
+    """2013-01-01T10, UTC, in milliseconds since 1970."""
+    return F.unix_millis(F.to_timestamp(F.concat(text, F.lit(":00:00Z"))))
 
 
 def _legs(flights: DataFrame) -> DataFrame:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from examples.flights_oracle import verify
+from examples.flights_oracle import airport_hours, verify
 from pipeline.spark.log_source import log_frame
 from pipeline.spark.session import spark_session
 from workers.commands.cluster import LOCAL
@@ -45,6 +45,17 @@ def counts(session: SparkSession, url: str) -> dict[str, Any]:
     }
 
 
+def delays(session: SparkSession, url: str) -> list[dict[str, Any]]:
+    """By airport: all its hours, and the one with the most minutes of delay, in its weather."""
+    airport_hours(session, url).createOrReplaceTempView("airport_hours")
+    rows = session.sql(
+        """select origin, count(*) as hours, sum(flights) as flights, sum(left) as left, sum(minutes) as minutes,
+                   count(wind) as observed, max_by(struct(start_ms, flights, left, minutes, wind, visibility), minutes) as worst
+            from airport_hours where flights > 0 group by origin order by origin"""
+    )
+    return [row.asDict(recursive=True) for row in rows.collect()]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--log", type=Path, required=True)
@@ -54,9 +65,10 @@ def main() -> int:
     try:
         checks = verify(session, f"sqlite:{args.log}")
         counted = counts(session, f"sqlite:{args.log}")
+        by_airport = delays(session, f"sqlite:{args.log}")
     finally:
         session.stop()
-    args.out.write_text(json.dumps({"checks": checks, "counts": counted}))
+    args.out.write_text(json.dumps({"checks": checks, "counts": counted, "delays": by_airport}))
     print(f"{sum(check['ok'] for check in checks)} of {len(checks)} checks hold")
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from typing import Any
 
 from orchestrator.clocks import monotonic_s
@@ -56,6 +57,7 @@ def report_lines(report: dict[str, Any]) -> list[str]:
         f"  records in {records['in']}, counted once {records['counted']}, lost {records['lost']}, doubled {records['doubled']}"
     )
     lines.append(f"  outputs: {', '.join(f'{topic} {count}' for topic, count in records['outputs'].items())}")
+    lines += delay_lines(report["delays"])
     lines.append("  hand-overs (what a user would have felt: last record of the old owner to first of the new)")
     for move in report["hand_overs"]:
         gap = "no record came on one side" if move["gap_ms"] is None else f"{move['gap_ms']} ms"
@@ -78,3 +80,22 @@ def report_lines(report: dict[str, Any]) -> list[str]:
         lines.append(f"{state}  {check['check']}: expected {check['expected']}, found {check['found']}")
     lines.append("every check held" if report["ok"] else "some checks FAILED")
     return lines
+
+
+def delay_lines(delays: list[dict[str, Any]]) -> list[str]:
+    """Delays by hour and airport: a line each."""
+    lines = ["  delays by airport and hour, in windows that the weather reached hours later"]
+    for row in delays:
+        worst = row["worst"]
+        at = datetime.fromtimestamp(worst["start_ms"] / 1000, UTC)
+        lines.append(
+            f"    {row['origin']}  {row['flights']} flights in {row['hours']} hours ({row['observed']} with their weather), "
+            f"{mean(row)} late; worst {at:%Y-%m-%d %Hh} UTC: {worst['flights']} flights, {mean(worst)}, "
+            f"wind {worst['wind'] or 'not observed'}, visibility {worst['visibility'] or 'not observed'}"
+        )
+    return lines
+
+
+def mean(row: dict[str, Any]) -> str:
+    """Of the flights that left."""
+    return f"{row['minutes'] / row['left']:.1f} min" if row["left"] else "none left"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from examples.demo import measure
-from examples.demo.events import append_all, events
+from examples.demo.events import LATEST_HOURS, append_all, events
 from examples.demo.killing import kill
 from examples.demo.stage import Stage
 from examples.flights import app
@@ -69,6 +69,7 @@ class Tour(Stage):
         history = await _in_thread(lambda: events(1, options.history))
         await append_all(self.log, history)
         self.show.note(f"{len(history)} records (flights and weather) in {app.partitions} partitions of each topic")
+        self.show.note(f"the weather of an hour comes up to {LATEST_HOURS} hours after it")
         last = options.history + options.live
         self.producer = await self.processes.start(
             "producer",
@@ -244,7 +245,7 @@ class Tour(Stage):
         )
         found = json.loads((options.folder / "oracle.json").read_text())
         self.checks += found["checks"]
-        self.counts = found["counts"]
+        self.counts, self.delays = found["counts"], found["delays"]
         if not found["checks"]:
             self.check("the oracle ran", "checks", "none", False)
 
@@ -255,6 +256,7 @@ class Tour(Stage):
         return {
             "ok": all(check["ok"] for check in self.checks),
             "records": self.counts,
+            "delays": self.delays,
             "hand_overs": self.hand_overs,
             "longest_silence_of_tasks_that_stayed_ms": measure.longest_pause(rows, self.last_status, self.moved),
             "restore": restore,
