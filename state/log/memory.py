@@ -30,12 +30,14 @@ from state.log.protocol import (
     MayWrite,
     NewRecord,
     Partition,
+    Parts,
     Reader,
     Retention,
     TaskCommit,
     TopicInfo,
     TopicSpec,
     always,
+    no_parts,
 )
 
 Built = Mapping[Partition, Sequence[Batch]]
@@ -278,10 +280,14 @@ class MemoryLog(MemoryGroupStore):
         records: Mapping[Partition, Sequence[NewRecord]],
         *,
         metadata: Sequence[AppMetadata] = (),
+        parts: Parts = no_parts,
     ) -> bool:
         for one in metadata:
             checks.author(one.kind, lease)
         built = self._build(records)
+        for part in parts():
+            for partition, listed in self._build(part).items():
+                built.setdefault(partition, []).extend(listed)
         self.check_lease(lease)
         kept = self._positions.setdefault(lease.application, {})
         if any(partition in kept for partition in positions):

@@ -9,7 +9,7 @@ implementation passes the one contract suite in tests/contracts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
@@ -143,6 +143,15 @@ class Reader(Protocol):
     async def close(self) -> None: ...
 
 
+Parts = Callable[
+    [], Iterable[Mapping[Partition, Sequence[NewRecord]]]
+]  # records, a part at a time, each time from the first
+
+
+def no_parts() -> Iterable[Mapping[Partition, Sequence[NewRecord]]]:
+    return ()
+
+
 class Log(Protocol):
     """See the module text. All calls may be made from one event loop; none blocks it for long.
 
@@ -269,10 +278,13 @@ class Log(Protocol):
         records: Mapping[Partition, Sequence[NewRecord]],
         *,
         metadata: Sequence[AppMetadata] = (),
+        parts: Parts = no_parts,
     ) -> bool:
         """Commit starting positions, records and metadata of kinds that are written under the lease (a backfill's) in
         one transaction, only if the lease's application has no position in any of the partitions; False, and nothing
-        written, where it has. Raises LeaseLost, RecordTooLarge, InvalidRecord."""
+        written, where it has. `parts` gives more records than memory should hold, which follow `records`: one part of them is
+        held at a time. It is called in another thread, and once more where the call is made again. Raises LeaseLost,
+        RecordTooLarge, InvalidRecord, and what `parts` raises: then nothing is written."""
 
     async def forget_positions(self, lease: Lease, partitions: Collection[Partition]) -> None:
         """Remove the application's positions in these partitions: it begins there as if it had never read them. Those

@@ -29,12 +29,14 @@ from state.log.protocol import (
     MayWrite,
     NewRecord,
     Partition,
+    Parts,
     Reader,
     Retention,
     TaskCommit,
     TopicInfo,
     TopicSpec,
     always,
+    no_parts,
 )
 from state.log.sqlite_changes import Changes
 from state.log.sqlite_file import Synchronous, connect, explain, prepare
@@ -241,8 +243,9 @@ class SqliteLog:
         records: Mapping[Partition, Sequence[NewRecord]],
         *,
         metadata: Sequence[AppMetadata] = (),
+        parts: Parts = no_parts,
     ) -> bool:
-        return await self._write(partial(self._writer.seed_positions, lease, positions, records, metadata))
+        return await self._write(partial(self._writer.seed_positions, lease, positions, records, metadata, parts))
 
     async def forget_positions(self, lease: Lease, partitions: Collection[Partition]) -> None:
         await self._write(partial(self._writer.forget_positions, lease, partitions))

@@ -1,6 +1,6 @@
 """The one writing connection of a SQLite log, and every transaction it knows. Runs in the log's writing thread.
 
-One rule: batches are built before the lock is taken, and every check (owner rows, lease) is made inside the transaction
+One rule: batches are built before the lock is taken (but for the parts of what is too much to hold), and every check (owner rows, lease) is made inside the transaction
 that writes. A process that is stopped while it builds batches stops no other.
 """
 
@@ -20,7 +20,7 @@ from state.errors import Fenced, LeaseLost, LogReplaced, MetadataChanged, Outcom
 from state.log import batches, checks
 from state.log.batches import Batch
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
-from state.log.protocol import FOR_EVER, NewRecord, Partition, Retention, TaskCommit, TopicInfo, TopicSpec
+from state.log.protocol import FOR_EVER, NewRecord, Partition, Parts, Retention, TaskCommit, TopicInfo, TopicSpec
 from state.log.sqlite_file import begin, explain
 
 
@@ -164,6 +164,7 @@ class Writer:
         positions: Mapping[Partition, int],
         records: Mapping[Partition, Sequence[NewRecord]],
         metadata: Sequence[AppMetadata],
+        parts: Parts,
     ) -> bool:
         for one in metadata:
             checks.author(one.kind, lease)
@@ -173,6 +174,8 @@ class Writer:
             if read_positions(db, lease.application).keys() & positions.keys():
                 return False
             _insert(db, built, records)
+            for part in parts():
+                _insert(db, batches.build_all(part, self._max_message_bytes), part)
             _put_positions(db, lease.application, positions)
             for one in metadata:
                 _put_metadata(db, *one)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterator
+
 import pytest
 
 from state.errors import (
@@ -36,6 +39,13 @@ from tests.contracts.logs import (
 )
 
 INPUTS = [P0, P1, P2]
+
+
+class Part(dict[Partition, list[NewRecord]]):
+    """Some records, of which it is known whether they are still held."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return id(self)
 
 
 async def test_a_commit_writes_records_and_positions_of_all_its_tasks(log: GroupLog) -> None:
@@ -253,6 +263,47 @@ async def test_positions_are_seeded_once(log: GroupLog) -> None:
     assert other is not None
     assert await log.seed_positions(other, {P0: 7}, {})
     assert await log.positions("another", INPUTS) == {P0: 7}
+
+
+async def test_records_are_seeded_a_part_at_a_time(log: GroupLog) -> None:
+    lease = await lease_of(log)
+    alive: weakref.WeakSet[Part] = weakref.WeakSet()
+    most = 0
+
+    def parts() -> Iterator[Part]:
+        nonlocal most
+        for number in range(6):
+            part = Part({C0 if number % 2 else P2: records(f"part {number}")})
+            alive.add(part)
+            most = max(most, len(alive))
+            yield part
+
+    assert await log.seed_positions(lease, {P0: 5}, {P2: records("before")}, parts=parts)
+    assert await values(log, P2) == ["before", "part 0", "part 2", "part 4"]
+    assert await values(log, C0) == ["part 1", "part 3", "part 5"]
+    assert most <= 3  # the one that is written, the next one, and what a thread has not let go of yet
+    assert not await log.seed_positions(lease, {P0: 7}, {}, parts=parts)
+    assert len(await values(log, C0)) == 3
+    assert await log.seed_positions(lease, {P1: 6}, {}, parts=lambda: [{C0: records("again")}])
+    assert await log.positions(APP, INPUTS) == {P0: 5, P1: 6}
+
+
+async def test_parts_that_fail_leave_nothing(log: GroupLog) -> None:
+    lease = await lease_of(log)
+
+    def parts() -> Iterator[Part]:
+        yield Part({C0: records("first")})
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        await log.seed_positions(lease, {P0: 5}, {P2: records("before")}, parts=parts)
+    too_large = [{C0: records("fits")}, {C0: [NewRecord(b"k", b"x" * 2 * MAX_MESSAGE_BYTES, 1)]}]
+    with pytest.raises(RecordTooLarge):
+        await log.seed_positions(lease, {P0: 5}, {}, parts=lambda: too_large)
+    assert await log.positions(APP, INPUTS) == {}
+    assert await log.seed_positions(lease, {P0: 6}, {}, parts=lambda: [{C0: records("then")}])
+    assert await values(log, C0) == ["then"]
+    assert await values(log, P2) == []
 
 
 async def test_metadata_is_seeded_with_positions_or_not_at_all(log: GroupLog) -> None:

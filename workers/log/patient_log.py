@@ -22,12 +22,14 @@ from state.log.protocol import (
     MayWrite,
     NewRecord,
     Partition,
+    Parts,
     Reader,
     Retention,
     TaskCommit,
     TopicInfo,
     TopicSpec,
     always,
+    no_parts,
 )
 
 T = TypeVar("T")
@@ -244,8 +246,11 @@ class PatientLog:
         records: Mapping[Partition, Sequence[NewRecord]],
         *,
         metadata: Sequence[AppMetadata] = (),
+        parts: Parts = no_parts,
     ) -> bool:
-        return await self._write(lambda: self.inner.seed_positions(lease, positions, records, metadata=metadata))
+        return await self._write(
+            lambda: self.inner.seed_positions(lease, positions, records, metadata=metadata, parts=parts)
+        )
 
     async def forget_positions(self, lease: Lease, partitions: Collection[Partition]) -> None:
         await self._write(lambda: self.inner.forget_positions(lease, partitions))

@@ -6,13 +6,14 @@ and the error names the record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from state.errors import RecordTooLarge
 from state.log import batches, checks
 from state.log.batches import Batch
 from state.log.kafka.topics import Topics
-from state.log.protocol import NewRecord, Partition, TaskCommit, TopicInfo
+from state.log.protocol import NewRecord, Partition, Parts, TaskCommit, TopicInfo
 
 _ANY_NUMBER = 1 << 30
 
@@ -30,6 +31,13 @@ async def build(topics: Topics, records: Mapping[Partition, Sequence[NewRecord]]
             built[partition] = batches.build(listed, most, cut_bytes=cut, cut_records=_ANY_NUMBER, codec=topics.codec)
             batches.check_sizes(partition, built[partition], most)
     return built
+
+
+async def build_parts(topics: Topics, parts: Parts) -> AsyncIterator[dict[Partition, list[Batch]]]:
+    """`build` of one part after the other. Raises the same, and what `parts` raises."""
+    made = iter(await asyncio.to_thread(parts))
+    while (part := await asyncio.to_thread(next, made, None)) is not None:
+        yield await build(topics, part)
 
 
 async def build_commit(topics: Topics, tasks: Sequence[TaskCommit]) -> dict[Partition, list[Batch]]:

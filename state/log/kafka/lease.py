@@ -21,12 +21,12 @@ from state.log import checks
 from state.log.batches import Batch
 from state.log.group_store import Lease
 from state.log.kafka import facts
-from state.log.kafka.building import build
+from state.log.kafka.building import build, build_parts
 from state.log.kafka.cluster import Cluster
 from state.log.kafka.facts import UNDER_LEASE
 from state.log.kafka.facts_topic import WRITER_TIMEOUT_S, FactsTopic
 from state.log.kafka.producer import Producer, ProducerFenced
-from state.log.protocol import NewRecord, Partition
+from state.log.protocol import NewRecord, Partition, Parts, no_parts
 
 _NAME_WITHIN_S = 1.0
 
@@ -109,8 +109,9 @@ class Leases:
         make: Callable[[], Sequence[NewRecord]],
         more: Mapping[Partition, Sequence[Batch]] | None = None,
         positions: Mapping[Partition, int] | None = None,
+        parts: Parts = no_parts,
     ) -> None:
-        """Facts under the lease, with `more` records and positions in the same transaction. `make` is called when it is
+        """Facts under the lease, with `more` records, positions, and the records of `parts` in the same transaction. `make` is called when it is
         this write's turn. Raises LeaseLost."""
         producer = self._producer_of(topic, lease)
         assert topic is not None
@@ -120,7 +121,12 @@ class Leases:
             partition = topic.partition(UNDER_LEASE)
             try:
                 built = await build(self._cluster.topics, {partition: records} if records else {})
-                behind = await producer.transact({**(more or {}), **built}, lease.application, positions)
+                behind = await producer.transact(
+                    {**(more or {}), **built},
+                    lease.application,
+                    positions,
+                    parts=None if parts is no_parts else build_parts(self._cluster.topics, parts),
+                )
             except ProducerFenced:
                 self._held.pop(lease.application, None)
                 raise LeaseLost(checks.lease_lost(lease, await self._newer(topic, lease))) from None

@@ -34,12 +34,14 @@ from state.log.protocol import (
     MayWrite,
     NewRecord,
     Partition,
+    Parts,
     Reader,
     Retention,
     TaskCommit,
     TopicInfo,
     TopicSpec,
     always,
+    no_parts,
 )
 
 TRANSACTION_TIMEOUT_S = 30.0
@@ -260,6 +262,7 @@ class KafkaLog:
         records: Mapping[Partition, Sequence[NewRecord]],
         *,
         metadata: Sequence[AppMetadata] = (),
+        parts: Parts = no_parts,
     ) -> bool:
         for one in metadata:
             checks.author(one.kind, lease)
@@ -269,7 +272,7 @@ class KafkaLog:
         if await self._cluster.offsets.committed(lease.application, positions):
             return False
         kept = [facts.metadata_record(one.kind, one.key, one.value) for one in metadata]
-        await self.leases.write(topic, lease, lambda: kept, built, positions)
+        await self.leases.write(topic, lease, lambda: kept, built, positions, parts)
         return True
 
     async def forget_positions(self, lease: Lease, partitions: Collection[Partition]) -> None:

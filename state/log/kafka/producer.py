@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from aiokafka.protocol.produce import ProduceRequest_v7
@@ -21,7 +21,7 @@ from aiokafka.protocol.transaction import (
 )
 from aiokafka.record.util import calc_crc32c
 
-from state.errors import InvalidRecord, LogUnavailable, LogUnusable, OutcomeUnknown, StateError
+from state.errors import InvalidRecord, LogUnavailable, LogUnusable, OutcomeUnknown
 from state.log.batches import Batch
 from state.log.kafka import rights
 from state.log.kafka.codes import INVALID_TXN_STATE, NONE, NOT_ATTEMPTED, KafkaRefused, Then, check
@@ -115,11 +115,12 @@ class Producer:
         group: str | None = None,
         positions: Mapping[Partition, int] | None = None,
         times_ms: Mapping[Partition, int] | None = None,
+        parts: AsyncIterator[Built] | None = None,
     ) -> dict[Partition, int]:
-        """One transaction: all of it, or nothing. Raises ProducerFenced, OutcomeUnknown, and what a topic refuses: then
+        """One transaction: all of it, with the batches that come in `parts`, or nothing. Raises ProducerFenced, OutcomeUnknown, and what a topic refuses: then
         it is aborted, and the producer may go on. `times_ms` are kept beside the positions."""
         positions = positions or {}
-        if not built and not positions:
+        if not built and not positions and parts is None:
             return {}
         if self._interrupted:
             raise ProducerFenced(f"a transaction of {self._name} was interrupted in this process")
@@ -128,9 +129,11 @@ class Producer:
             try:
                 await self._open(built, group if positions else None)
                 behind = await self._write(built, transactional=True)
+                if parts is not None:
+                    behind |= await self._write_parts(parts, set(built))
                 if positions and group is not None:
                     await self._add_positions(group, positions, times_ms or {})
-            except StateError as error:
+            except Exception as error:
                 await self._abort(error)
                 self._interrupted = False
                 raise
@@ -142,7 +145,18 @@ class Producer:
         self._interrupted = False
         return behind
 
-    async def _abort(self, cause: StateError) -> None:
+    async def _write_parts(self, parts: AsyncIterator[Built], opened: set[Partition]) -> dict[Partition, int]:
+        """Within the open transaction; `opened`: the partitions that it has."""
+        behind: dict[Partition, int] = {}
+        async for part in parts:
+            new = {partition: listed for partition, listed in part.items() if partition not in opened}
+            if new:
+                await self._open(new, None)
+                opened |= new.keys()
+            behind |= await self._write(part, transactional=True)
+        return behind
+
+    async def _abort(self, cause: Exception) -> None:
         """Leaves nothing open. Raises `cause` where the id is another's by now."""
         if isinstance(cause, KafkaRefused) and cause.then is Then.FENCED:
             raise cause
