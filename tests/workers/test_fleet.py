@@ -21,7 +21,7 @@ from state.log.sqlite import open_sqlite
 from workers.commands.scale_up import _ask_fleet
 from workers.fleet.fleet import GRANTED, REQUEST, Fleet, ProcessHandle
 from workers.fleet.named import NamedInstance
-from workers.fleet.presence import FLEET, NAMED, started, this_process
+from workers.fleet.presence import FLEET, NAMED, fleet_of, is_looked_after, may_be_looked_after, started, this_process
 from workers.log.patient_log import PatientLog
 from workers.spec import InstanceSpec
 
@@ -245,3 +245,16 @@ async def test_a_log_that_is_away_does_not_hold_up_an_orderly_end(kind: str, tmp
 
 async def _nowhere_else(name: str) -> str | None:
     return None
+
+
+async def test_a_fleet_on_another_machine_is_there_for_who_waits(tmp_path: Path) -> None:
+    """Its number says nothing here: a process of this machine may have it, or none."""
+    log = await open_sqlite(tmp_path / "log.db", create=True)
+    note = {**this_process(), "host": "elsewhere", "pid": 1 << 22, "started": "1", "instances": ["i1"]}
+    await log.put_metadata("app", FLEET, "fleet", json.dumps(note).encode())
+    assert (await fleet_of(log, "app") or {})["instances"] == ["i1"]
+    assert await may_be_looked_after(log, "app")
+    assert not await is_looked_after(log, "app")  # a host that is gone would refuse a reset for ever
+    await log.put_metadata("app", FLEET, "fleet", json.dumps({**note, "host": this_process()["host"]}).encode())
+    assert await fleet_of(log, "app") is None and not await may_be_looked_after(log, "app")
+    await log.close()

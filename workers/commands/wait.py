@@ -17,7 +17,7 @@ from state.errors import LogMissing, LogUnusable
 from workers.commands.show import show_json
 from workers.connection.credentials import NoSecret
 from workers.fleet.client import client_of, description, log_of
-from workers.fleet.presence import is_looked_after
+from workers.fleet.presence import may_be_looked_after
 from workers.log.logs import NoLog
 
 POLL_S, MAKING_S = 0.1, 3.0
@@ -44,7 +44,7 @@ def run(argv: list[str]) -> int:
 async def _refuse_unknown(args: Any) -> None:
     """Raises WrongUse for an application that the log does not know, and which is not being started by a fleet."""
     async with log_of(args) as (application, log, _):
-        if not await is_looked_after(log, application):
+        if not await may_be_looked_after(log, application):
             await description(log, application)
 
 

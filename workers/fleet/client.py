@@ -23,7 +23,7 @@ from orchestrator.errors import NotThere, OrchestratorError, RefusedBySafety, Ti
 from state.log.group_store import GroupStore
 from state.log.protocol import GroupLog
 from workers.connection.credentials import client_credentials
-from workers.fleet.presence import is_here, is_looked_after
+from workers.fleet.presence import is_here, may_be_looked_after
 from workers.log.logs import log_url, open_log
 from workers.prepare import DESCRIPTION
 
@@ -97,7 +97,7 @@ class Client:
                 await self.close()
                 # With instances, a coordinator will be found in a moment; without any, there will be none.
                 waited = monotonic_s() - begun
-                alone = waited >= ALONE_S and not await is_looked_after(self._log, self._application)
+                alone = waited >= ALONE_S and not await may_be_looked_after(self._log, self._application)
                 if waited >= retry_s or alone:
                     raise RefusedBySafety(
                         f"'{self._application}' has no coordinator ({error}); start it with `orchestrator run`"

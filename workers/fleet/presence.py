@@ -46,12 +46,13 @@ def is_running(facts: dict[str, Any]) -> bool:
 
 
 async def fleet_of(log: GroupStore, application: str) -> dict[str, Any] | None:
-    """The fleet that runs the application, if `orchestrator run` started one and its process is there."""
+    """The fleet that runs the application, if `orchestrator run` started one and its process is there; one on another machine is there
+    as far as this one knows."""
     found = await log.metadata(application, FLEET, "fleet")
     if found is None:
         return None
     facts: dict[str, Any] = json.loads(found)
-    return facts if is_running(facts) else None
+    return facts if not is_here(facts) or is_running(facts) else None
 
 
 async def named_of(log: GroupStore, application: str) -> dict[str, dict[str, Any]]:
@@ -61,8 +62,15 @@ async def named_of(log: GroupStore, application: str) -> dict[str, dict[str, Any
 
 
 async def is_looked_after(log: GroupStore, application: str) -> bool:
-    """Whether a process that starts instances of the application is there."""
-    return await fleet_of(log, application) is not None or bool(await named_of(log, application))
+    """Whether a process that starts instances of the application is there. A fleet's note of another machine does not count: a host that is gone
+    leaves one, and would refuse for ever what is refused to a running application. The lease refuses it where it runs."""
+    fleet = await fleet_of(log, application)
+    return (fleet is not None and is_here(fleet)) or bool(await named_of(log, application))
+
+
+async def may_be_looked_after(log: GroupStore, application: str) -> bool:
+    """The same for who only waits: wherever the fleet was started."""
+    return await fleet_of(log, application) is not None or await is_looked_after(log, application)
 
 
 def hold(file: Path, refusal: str) -> int:
