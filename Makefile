@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-kafka chaos stalls test-long check docs kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time bench-expiry bench-log bench-handover bench-failover bench-restore bench-kafka bench-guard bench-idle simulate simulate-process one-answer clean
+.PHONY: setup demo test test-kafka chaos stalls test-long check docs kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time bench-expiry bench-log bench-handover bench-failover bench-restore bench-backfill bench-kafka bench-guard bench-idle simulate simulate-process one-answer clean
 
 setup: $(READY)
 
@@ -134,6 +134,11 @@ bench-failover: $(READY)
 # What a restore takes, from a changelog and from a snapshot (Java), and what tasks beside it feel.
 bench-restore: $(READY)
 	$(BIN)/python -m benchmarks.restore --log $(LOG)
+
+# Backfills on Spark beside one plain process over the same file, with a profile by stage (Java, Linux). Some minutes.
+ROWS ?= 1000000,5000000
+bench-backfill: $(READY)
+	$(BIN)/python -m benchmarks.backfill --rows $(ROWS)
 
 # On a real broker, beside the embedded log: a record, a commit at least and exactly once, restores, planned moves, failures.
 bench-kafka: $(READY)

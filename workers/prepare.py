@@ -65,6 +65,10 @@ class Prepared:
     def changelog(self, task: TaskId, table: str) -> Partition:
         return Partition(self.app.tables[table].changelog, task.partition)
 
+    def changelogs(self) -> set[Partition]:
+        """Those of all tables of all tasks."""
+        return {self.changelog(task.id, table) for task in self.tasks() for table in self.subtopology(task.id).tables}
+
 
 async def prepare(log: GroupLog, app: App) -> Prepared:
     """Create what is missing, keep the numbering and a description for tools. Raises AppRefused, TopicMismatch."""

@@ -22,19 +22,19 @@ ROWS = 4_096
 
 def groups(name: str) -> int:
     """How many row groups the file has. Raises BadFile."""
-    with _opened(name) as file:
+    with opened(name) as file:
         return int(file.metadata.num_row_groups)
 
 
 def rows(name: str) -> int:
     """How many rows the file has. Raises BadFile."""
-    with _opened(name) as file:
+    with opened(name) as file:
         return int(file.metadata.num_rows)
 
 
 def names(name: str) -> list[str]:
     """Its columns. Raises BadFile."""
-    with _opened(name) as file:
+    with opened(name) as file:
         return list(file.schema_arrow.names)
 
 
@@ -42,25 +42,37 @@ def records(name: str, group: int, reading: Reading, shape: Shape, bad: OnBad | 
     """The rows of a group; they count from 1 in the file. Raises BadRow, BadFile."""
     import pyarrow as pa
 
-    with _opened(name) as file:
+    with opened(name) as file:
         columns = Columns(reading, shape, file.schema_arrow.names, text=False, file=name)
-        row = sum(file.metadata.row_group(at).num_rows for at in range(group))
+        row = rows_before(file, group)
         try:
             for batch in file.iter_batches(ROWS, row_groups=[group]):
-                held = {field.name: _cells(batch.column(field.name), field.name, shape, name) for field in batch.schema}
-                for cells in zip(*held.values(), strict=True):
-                    row += 1
-                    values = dict(zip(held, cells, strict=True))
-                    try:
-                        record = columns.record(f"row {row}", row, values)
-                    except BadRow as error:
-                        if bad is None:
-                            raise
-                        bad(error, values)
-                    else:
-                        yield record
+                yield from records_of(batch, row, columns, shape, name, bad)
+                row += batch.num_rows
         except pa.ArrowException as error:
             raise BadFile(f"cannot read {name}: {error}") from None
+
+
+def rows_before(file: pq.ParquetFile, group: int) -> int:
+    """How many rows stand before a group."""
+    return sum(file.metadata.row_group(at).num_rows for at in range(group))
+
+
+def records_of(
+    batch: pa.RecordBatch, before: int, columns: Columns, shape: Shape, name: str, bad: OnBad | None
+) -> Iterator[FileRecord]:
+    """The rows of a batch, before which there are so many in the file. Raises BadRow, BadFile."""
+    held = {field.name: _cells(batch.column(field.name), field.name, shape, name) for field in batch.schema}
+    for row, cells in enumerate(zip(*held.values(), strict=True), before + 1):
+        values = dict(zip(held, cells, strict=True))
+        try:
+            record = columns.record(f"row {row}", row, values)
+        except BadRow as error:
+            if bad is None:
+                raise
+            bad(error, values)
+        else:
+            yield record
 
 
 def _cells(column: pa.Array, name: str, shape: Shape, file: str) -> list[object]:
@@ -74,10 +86,21 @@ def _cells(column: pa.Array, name: str, shape: Shape, file: str) -> list[object]
             raise BadFile(
                 f"{file}, column '{name}': finer than a microsecond, which is lost in Python: {error}"
             ) from None
-    return list(column.to_pylist())
+    try:
+        return list(column.to_pylist())
+    except UnicodeDecodeError:  # Parquet says text and checks none: a row without it says so
+        return [_text(cell) for cell in column.cast(pa.binary()).to_pylist()]
 
 
-def _opened(name: str) -> pq.ParquetFile:
+def _text(cell: bytes | None) -> object:
+    try:
+        return None if cell is None else cell.decode()
+    except UnicodeDecodeError:
+        return cell
+
+
+def opened(name: str) -> pq.ParquetFile:
+    """The file. Raises BadFile, DefinitionError."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

@@ -14,8 +14,9 @@ import asyncio
 import os
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -29,19 +30,10 @@ from pipeline.app import App
 from pipeline.files.shape import Shape
 from pipeline.loading import load
 from pipeline.spark.bad_rows import BadRecords
-from pipeline.spark.engine import (
-    MEMORY_BYTES,
-    NO_SHAPE,
-    Computed,
-    Engine,
-    History,
-    Inputs,
-    Say,
-    checked_history,
-    followed,
-)
+from pipeline.spark.engine import Engine, checked_history
+from pipeline.spark.final_records import Part, final_values, outputs
+from pipeline.spark.inputs import MEMORY_BYTES, NO_SHAPE, Computed, History, Inputs, Say, followed
 from pipeline.spark.moment import sources
-from pipeline.spark.rows import read_outputs, read_pairs
 from pipeline.spark.running import in_thread, spark
 from pipeline.spark.session import absolute_log
 from state import manifest
@@ -50,7 +42,7 @@ from state.history import begin as begin_history
 from state.log import base
 from state.log.base import Base
 from state.log.group_store import AppMetadata
-from state.log.protocol import GroupLog, Log, NewRecord, Partition
+from state.log.protocol import GroupLog, Log, Partition
 from state.scratch import Scratch, sweep
 from workers.commands.cluster import LOCAL, Cluster
 from workers.fleet.held_lease import Held, lease_held
@@ -173,12 +165,11 @@ class Run:
         return self._facts(computed)
 
     async def _hand_over(self, computed: Computed) -> None:
-        records = await asyncio.to_thread(self._records, computed)
         await self._begin_history()
-        self._positions = await self._after_own(records)
+        self._positions = await self._after_own(computed.placed())
         if self._only:
             await asyncio.to_thread(self._publish, computed)
-        await self._seed(records)
+        await self._seed(computed)
         for partition, at in self._inputs.begins.items():
             if from_the_end(self._prepared, partition):
                 await begin_at(self._log, self._prepared, partition, at)
@@ -198,22 +189,18 @@ class Run:
 
     async def _begin_history(self) -> None:
         """What is written now is of this term: a log that goes on without it is another history."""
-        prepared = self._prepared
-        changelogs = {
-            prepared.changelog(task.id, table)
-            for task in prepared.tasks()
-            for table in prepared.subtopology(task.id).tables
-        }
-        await begin_history(self._log, self._held.lease, changelogs, self._history)
+        await begin_history(self._log, self._held.lease, self._prepared.changelogs(), self._history)
 
-    async def _seed(self, records: Mapping[Partition, Sequence[NewRecord]]) -> None:
+    async def _seed(self, computed: Computed) -> None:
         """Everything in one transaction. Raises RefusedBySafety or LeaseLost where the app has begun meanwhile."""
         application = self._prepared.app.id
         metadata = self._metadata() if self._only else []
         await self._held.check()
         self._keep = self._only  # a commit whose answer never comes may have made it a base
         try:
-            seeded = await self._log.seed_positions(self._held.lease, self._positions, records, metadata=metadata)
+            seeded = await self._log.seed_positions(
+                self._held.lease, self._positions, {}, metadata=metadata, parts=partial(self._parts, computed)
+            )
         except LeaseLost:
             self._keep = False
             raise
@@ -224,36 +211,26 @@ class Run:
                 "stop its instances"
             )
 
-    async def _after_own(self, records: Mapping[Partition, Sequence[NewRecord]]) -> dict[Partition, int]:
+    async def _after_own(self, sent: Mapping[Partition, int]) -> dict[Partition, int]:
         """Where live processing goes on: what the app has sent into its own inputs is processed, too. Raises
         RefusedBySafety where another producer wrote into those, because one position cannot leave that out."""
         until = self._inputs.until
-        own = {p for p in until if p.topic in followed(self._prepared)}
+        own = {p for p in until if p.topic in followed(self._inputs)}
         moved = sorted(p for p, end in (await self._log.ends(sorted(own))).items() if end != until[p])
         if moved:
             raise RefusedBySafety(
                 f"another producer wrote to {moved[0]} while backfill was at work, and '{self._prepared.app.id}' writes to it "
                 "itself; the backfill wrote nothing; stop other producers of that topic and run it again"
             )
-        return {p: end + len(records.get(p, ())) * (p in own) for p, end in until.items()}
+        return {p: end + sent.get(p, 0) * (p in own) for p, end in until.items()}
 
-    def _records(self, computed: Computed) -> dict[Partition, list[NewRecord]]:
-        found: dict[Partition, list[NewRecord]] = {}
-        for topic in computed.sums("outputs"):
-            for partition, out in read_outputs(computed.outputs(topic)):
-                made = NewRecord(out.key, out.value, out.timestamp_ms, out.headers)
-                found.setdefault(Partition(topic, partition), []).append(made)
-        for task in self._prepared.tasks():
-            facts = computed.tasks[str(task.id)]
-            for table in self._prepared.subtopology(task.id).tables:
-                changelog = self._prepared.changelog(task.id, table)
-                if self._only:
-                    found[changelog] = [base.marker(self._now_ms)]
-                    continue
-                at_ms = facts.written_ms.get(table, 0)
-                pairs = read_pairs(computed.state(facts.task, table))
-                found[changelog] = [NewRecord(key, value, at_ms) for key, value in pairs]
-        return found
+    def _parts(self, computed: Computed) -> Iterator[Part]:
+        """All records for the log."""
+        yield from outputs(computed)
+        if self._only:
+            yield {partition: [base.marker(self._now_ms)] for partition in self._prepared.changelogs()}
+        else:
+            yield from final_values(computed, self._prepared)
 
     def _changelogs(self) -> list[str]:
         prepared = self._prepared
@@ -266,6 +243,8 @@ class Run:
         return [AppMetadata(self._prepared.app.id, base.BASE, topic, base.encode(one)) for topic, one in bases.items()]
 
     def _publish(self, computed: Computed) -> None:
+        for draft in self._snapshot.glob(".*"):  # of attempts that were killed
+            shutil.rmtree(draft, ignore_errors=True)
         until = sorted(self._positions.items())
         manifest.publish(
             self._root,
@@ -281,6 +260,12 @@ class Run:
                 history=self._history,
             ),
         )
+
+    def _profile(self, computed: Computed) -> dict[str, float]:
+        """Seconds by stage of the way of a record; of all slots together, but for what the driver writes."""
+        spent = computed.spent()
+        written = sum(self._clock.seconds.get(lap, 0.0) for lap in ("log", "snapshot"))
+        return {**spent, "write": round(spent.get("write", 0.0) + written, 3)}
 
     def _facts(self, computed: Computed) -> dict[str, Any]:
         until = self._inputs.until
@@ -301,6 +286,7 @@ class Run:
             "skewed": [msgspec.structs.asdict(one) for one in computed.skewed],
             "spilled_tables": computed.total("spilled"),
             "positions": {str(p): position for p, position in sorted(self._positions.items())},
+            "profile": self._profile(computed),
             "seconds": {**self._clock.seconds, "total": self._clock.total()},
         }
 

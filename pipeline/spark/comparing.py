@@ -15,7 +15,7 @@ from pipeline.app import App
 from pipeline.definitions.topology import Subtopology
 from pipeline.spark import differences
 from pipeline.spark.differences import Found, computed_tables, last_values, sent
-from pipeline.spark.engine import Computed, Inputs, Say, external
+from pipeline.spark.inputs import Computed, Inputs, Say, external
 from pipeline.spark.live_stores import Copy, store_frame
 from pipeline.spark.log_source import NOTHING, log_frame
 from pipeline.spark.moment import Moment

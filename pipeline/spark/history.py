@@ -16,14 +16,19 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from orchestrator.errors import WrongUse
+from pipeline.app import App
+from pipeline.columns.murmur import partitions_of
 from pipeline.definitions.definition import Topic
 from pipeline.files import parts as reader
 from pipeline.files.parts import Part
 from pipeline.files.shape import BadFile, BadRow, FileRecord, OnBad, Reading, Shape
+from pipeline.spark import parquet_rows
 from pipeline.spark.bad_rows import set_aside
+from pipeline.spark.parquet_rows import Cells
 from pipeline.spark.rows import packed
 from pipeline.spark.source import Source
 from pipeline.values.partitioner import partition_of
@@ -35,7 +40,7 @@ FIRST_SEQ = -(1 << 40)
 BATCH = 4_096
 NOTHING: Mapping[str, str] = MappingProxyType({})
 _PLACED = "pid int, timestamp_ms bigint, key binary, value binary, headers binary, at bigint, file int, start bigint, line bigint"
-_ARROW = pa.schema(
+PLACED = pa.schema(
     [
         ("pid", pa.int32()),
         ("timestamp_ms", pa.int64()),
@@ -78,8 +83,7 @@ def files(patterns: Sequence[str]) -> list[str]:
         raise BadHistory(str(error)) from None
 
 
-def history_rows(
-    session: SparkSession,
+def history_job(
     shipped: Source,
     topic: Topic[Any, Any],
     partitions: int,
@@ -87,11 +91,8 @@ def history_rows(
     shape: Shape,
     bad: str = "",
     shown: Mapping[str, str] = NOTHING,
-) -> DataFrame:
-    """The rows of the files, as in `rows.ROWS`. `bad`, `shown`: see ReadJob. Raises BadHistory."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
+) -> ReadJob:
+    """Cuts the files into parts. `bad`, `shown`: see ReadJob. Raises BadHistory."""
     reading = Reading(topic.topic, topic.key_codec, topic.value_codec, partitions)
     try:
         for name in names:
@@ -99,8 +100,16 @@ def history_rows(
         cut = [part for name in names for part in reader.parts(name)]
     except BadFile as error:
         raise BadHistory(str(error)) from None
-    job = ReadJob(shipped, topic.topic, partitions, shape, list(names), cut, bad, dict(shown))
-    placed = session.range(0, len(cut), 1, max(1, len(cut))).mapInArrow(
+    return ReadJob(shipped, topic.topic, partitions, shape, list(names), cut, bad, dict(shown))
+
+
+def history_rows(session: SparkSession, job: ReadJob) -> DataFrame:
+    """The rows of the files, as in `rows.ROWS`."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    count = len(job.parts)
+    placed = session.range(0, count, 1, max(1, count)).mapInArrow(
         partial(read_parts, msgspec.json.encode(job).decode()), _PLACED
     )
     source = Window.partitionBy("pid").orderBy(
@@ -110,7 +119,7 @@ def history_rows(
     return placed.select(
         "pid",
         F.max("timestamp_ms").over(so_far).alias("order_ms"),
-        F.lit(topic.topic).alias("topic"),
+        F.lit(job.topic).alias("topic"),
         F.col("pid").alias("upstream"),
         (F.row_number().over(source).cast("bigint") + F.lit(FIRST_SEQ)).alias("seq"),
         "timestamp_ms",
@@ -124,20 +133,37 @@ def read_parts(job_text: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
     """On an executor: numbers of parts in, placed records out. Raises BadHistory."""
     job = msgspec.json.decode(job_text, type=ReadJob)
     app = job.source.load()
-    topic = next(topic for topic in app.topics.values() if topic.topic == job.topic)
-    reading = Reading(topic.topic, topic.key_codec, topic.value_codec, job.partitions)
-    order = {name: at for at, name in enumerate(job.files)}
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            part = job.parts[number]
-            with _bad_of(job, number) as on_bad:
-                try:
-                    found = reader.read(part, reading, job.shape, on_bad)
-                    for some in _batches(_timed(found, job, part, on_bad)):
-                        yield _placed(job, order[part.file], part, some)
-                except (BadRow, BadFile) as error:
-                    advice = ", or set such rows aside with --bad-records DIR" if isinstance(error, BadRow) else ""
-                    raise BadHistory(f"{job.called(str(error), part.file)}; correct the file{advice}") from None
+            yield from placed(job, app, number)
+
+
+def placed(job: ReadJob, app: App, number: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a part of a file with their partitions, as PLACED has them. Raises BadHistory."""
+    topic = next(topic for topic in app.topics.values() if topic.topic == job.topic)
+    reading = Reading(topic.topic, topic.key_codec, topic.value_codec, job.partitions)
+    part = job.parts[number]
+    file = job.files.index(part.file)
+    with _bad_of(job, number) as on_bad:
+        try:
+            for before, found in _read(part, reading, job.shape, on_bad):
+                if isinstance(found, Cells):
+                    yield _placed_cells(job, file, part, before, found)
+                    continue
+                for some in _batches(_timed(found, job, part, on_bad)):
+                    yield _placed(job, file, part, some)
+        except (BadRow, BadFile) as error:
+            advice = ", or set such rows aside with --bad-records DIR" if isinstance(error, BadRow) else ""
+            raise BadHistory(f"{job.called(str(error), part.file)}; correct the file{advice}") from None
+
+
+def _read(
+    part: Part, reading: Reading, shape: Shape, on_bad: OnBad | None
+) -> Iterator[tuple[int, Cells | Iterator[FileRecord]]]:
+    if part.kind == "parquet":
+        yield from parquet_rows.read(part, reading, shape, on_bad)
+    else:
+        yield 0, reader.read(part, reading, shape, on_bad)
 
 
 def _bad_of(job: ReadJob, number: int) -> AbstractContextManager[OnBad | None]:
@@ -183,4 +209,29 @@ def _placed(job: ReadJob, file: int, part: Part, some: list[FileRecord]) -> pa.R
         "start": [part.start] * len(some),
         "line": [one.line for one in some],
     }
-    return pa.RecordBatch.from_pydict(columns, schema=_ARROW)
+    return pa.RecordBatch.from_pydict(columns, schema=PLACED)
+
+
+def _placed_cells(job: ReadJob, file: int, part: Part, before: int, cells: Cells) -> pa.RecordBatch:
+    """The same of rows that are columns already."""
+    count = len(cells.times)
+    lines = np.arange(before + 1, before + count + 1)
+    keys = cells.keys
+    if keys.null_count:
+        pids = lines % job.partitions
+        there = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
+        pids[there] = partitions_of(keys.drop_null(), job.partitions)
+    else:
+        pids = partitions_of(keys, job.partitions)
+    columns = {
+        "pid": pids.astype(np.int32),
+        "timestamp_ms": cells.times,
+        "key": keys,
+        "value": cells.values,
+        "headers": pa.nulls(count, pa.binary()),
+        "at": pa.nulls(count, pa.int64()),
+        "file": np.full(count, file, np.int32),
+        "start": np.full(count, part.start),
+        "line": lines,
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=PLACED)

@@ -80,7 +80,7 @@ class LogReader(DataSourceReader):
         self._types = asyncio.run(_types(options))
 
     def partitions(self) -> list[Slice]:
-        return asyncio.run(_plan(self._url, self._topics, self._until))
+        return asyncio.run(slices(self._url, self._topics, self._until))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Slice)
@@ -127,12 +127,12 @@ def log_frame(
 ) -> DataFrame:
     """Topics of a log as a DataFrame with the columns of the data source, from `since` (or their beginning) on. Not to be called
     on an event loop."""
-    planned = asyncio.run(_plan(url, topics, until, since))
-    slices = [[s.topic, s.number, s.start, s.end] for s in planned if s.end > s.start]
-    if not slices:
+    planned = asyncio.run(slices(url, topics, until, since))
+    listed = [[s.topic, s.number, s.start, s.end] for s in planned if s.end > s.start]
+    if not listed:
         return session.createDataFrame([], SCHEMA)
-    reading = partial(read_slices, url, json.dumps(slices))
-    return session.range(0, len(slices), 1, len(slices)).mapInArrow(reading, SCHEMA)
+    reading = partial(read_slices, url, json.dumps(listed))
+    return session.range(0, len(listed), 1, len(listed)).mapInArrow(reading, SCHEMA)
 
 
 def read_slices(url: str, slices: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -143,9 +143,10 @@ def read_slices(url: str, slices: str, batches: Iterator[pa.RecordBatch]) -> Ite
             yield from read(url, Slice(*listed[number]))
 
 
-async def _plan(
+async def slices(
     url: str, topics: Sequence[str], until: Mapping[str, int] | None, since: Mapping[str, int] = NOTHING
 ) -> list[Slice]:
+    """What is read of each partition of some topics. Raises UnknownTopic."""
     log = await open_log(url, create=False)
     try:
         known = await log.topics(topics)

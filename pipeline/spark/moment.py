@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.clocks import monotonic_s
-from pipeline.spark.engine import external
+from pipeline.spark.inputs import external
 from state.log.protocol import GroupLog, Log, Partition
 from workers.prepare import Prepared, beginning, from_the_end
 

@@ -20,8 +20,8 @@ from pipeline.files import parquet, parts, text
 from pipeline.files.columns import Columns
 from pipeline.files.shape import BadFile, Reading, Shape
 from pipeline.loading import load
-from pipeline.spark.engine import History
 from pipeline.spark.history import BadHistory
+from pipeline.spark.inputs import History
 from pipeline.spark.own_words import own_words
 from pipeline.spark.running import in_thread, spark
 from pipeline.spark.sources import From, read_as

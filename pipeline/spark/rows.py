@@ -8,14 +8,16 @@ what is a merge otherwise. A source is (topic, upstream): a partition of a topic
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice, takewhile
+from itertools import groupby, islice, repeat, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.columns.raw import RawColumns
@@ -41,6 +43,8 @@ COLUMNS = (
 PLACE = ("order_ms", "topic", "upstream", "seq")
 PAIRS = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 FLUSH_ROWS = 20_000
+HELD_ROWS = 2_000  # of each file that is read beside others
+_PID = ROWS.names.index("pid")
 
 
 class Row(NamedTuple):
@@ -76,11 +80,28 @@ def table_of(rows: list[Row]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=ROWS)
 
 
-def records(batch: pa.RecordBatch) -> list[tuple[str, SourceRecord]]:
-    """The records of a batch of ROWS, in its order, with the topic of each."""
+class Rows(NamedTuple):
+    """Records in their order: the topic of each, and a batch with the columns seq, timestamp_ms, key, value and headers."""
+
+    topics: list[str]
+    batch: pa.RecordBatch
+
+
+def of_records(batch: pa.RecordBatch) -> Rows:
+    """The rows of a batch of ROWS that are records."""
+    topics = batch.column("topic").to_pylist()
+    if "" in topics:
+        batch = batch.filter(pc.not_equal(batch.column("topic"), ""))
+        topics = [topic for topic in topics if topic]
+    return Rows(topics, batch)
+
+
+def records(rows: Rows) -> list[tuple[str, SourceRecord]]:
+    """The same as objects."""
+    batch = rows.batch
     count = batch.num_rows
     headers = batch.column("headers")
-    listed = [()] * count if headers.null_count == count else list(map(unpacked, headers.to_pylist()))
+    listed = repeat((), count) if headers.null_count == count else map(unpacked, headers.to_pylist())
     found = map(
         SourceRecord,
         batch.column("seq").to_pylist(),
@@ -89,30 +110,32 @@ def records(batch: pa.RecordBatch) -> list[tuple[str, SourceRecord]]:
         batch.column("value").to_pylist(),
         listed,
     )
-    return list(zip(batch.column("topic").to_pylist(), found, strict=True))
+    return list(zip(rows.topics, found, strict=True))
 
 
-def in_columns(batch: pa.RecordBatch) -> list[RawColumns]:
-    """The same records without an object for each, a piece for those of one topic that follow each other."""
+def in_columns(rows: Rows) -> list[RawColumns]:
+    """The same without an object for each, a piece for those of one topic that follow each other."""
     pieces: list[RawColumns] = []
-    topics = batch.column("topic").to_pylist()
+    topics, batch = rows
     first = 0
     while first < len(topics):
         count = sum(1 for _ in takewhile(topics[first].__eq__, islice(topics, first, None)))
         piece = batch.slice(first, count)
         times, offsets = (piece.column(name).to_numpy() for name in ("timestamp_ms", "seq"))
         keys, values = piece.column("key"), piece.column("value")
-        pieces.append(RawColumns(topics[first], keys, values, times, offsets, partial(_rows, piece)))
+        made = partial(_records_alone, Rows(topics[first : first + count], piece))
+        pieces.append(RawColumns(topics[first], keys, values, times, offsets, made))
         first += count
     return pieces
 
 
-def _rows(batch: pa.RecordBatch) -> list[SourceRecord]:
-    return [record for _, record in records(batch)]
+def _records_alone(rows: Rows) -> list[SourceRecord]:
+    return [record for _, record in records(rows)]
 
 
 class Written:
-    """Collects what one task sends to one topic into a Parquet file, in the order it was sent."""
+    """Collects what one task sends to one topic into a Parquet file, in the order it was sent to each partition. A row group is
+    of one partition, so that those of one can be read alone."""
 
     def __init__(self, path: Path, topic: str, upstream: int) -> None:
         self._path = path
@@ -122,6 +145,7 @@ class Written:
         self._order: dict[int, int] = {}
         self._file: pq.ParquetWriter | None = None
         self.count = 0
+        self.counts: dict[int, int] = {}  # by partition
 
     def add(self, partition: int, outputs: list[OutputRecord]) -> None:
         running = self._order.get(partition)
@@ -143,6 +167,7 @@ class Written:
             self.count += 1
         if running is not None:
             self._order[partition] = running
+        self.counts[partition] = self.counts.get(partition, 0) + len(outputs)
         if len(self._rows) >= FLUSH_ROWS:
             self._flush()
 
@@ -155,7 +180,9 @@ class Written:
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = pq.ParquetWriter(self._path, ROWS)
-        self._file.write_table(table_of(self._rows))
+        self._rows.sort(key=lambda row: row.pid)
+        for _, rows in groupby(self._rows, key=lambda row: row.pid):
+            self._file.write_table(table_of(list(rows)))
         self._rows = []
 
 
@@ -173,16 +200,45 @@ def write_pairs(path: Path, pairs: Iterator[tuple[bytes, bytes]]) -> int:
 
 def read_pairs(path: Path) -> Iterator[tuple[bytes, bytes]]:
     with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(FLUSH_ROWS):
+        for batch in batches_of(file, FLUSH_ROWS):
             yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
 
 
-def read_outputs(paths: list[Path]) -> Iterator[tuple[int, OutputRecord]]:
-    """(partition, record) of what several tasks sent to one topic, in the order of PLACE."""
-    if not paths:
-        return
-    table = pa.concat_tables([pq.read_table(path) for path in paths])
-    ordered = table.sort_by([(name, "ascending") for name in PLACE])
-    for batch in ordered.to_batches(FLUSH_ROWS):
-        for partition, (_, found) in zip(batch.column("pid").to_pylist(), records(batch), strict=True):
-            yield partition, OutputRecord(found.key, found.value, found.timestamp_ms, found.headers)
+def batches_of(file: pq.ParquetFile, rows: int, groups: Iterable[int] | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of some row groups, or of all, one group after the other: Arrow keeps what it has read of all that it is asked for."""
+    for group in range(file.num_row_groups) if groups is None else groups:
+        yield from file.iter_batches(rows, row_groups=[group])
+
+
+class Outputs:
+    """What several tasks have sent to one topic; its files are open until it is closed."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._files = [pq.ParquetFile(path) for path in paths]
+        self._groups: list[dict[int, list[int]]] = []
+        for file in self._files:
+            found: dict[int, list[int]] = {}
+            for number in range(file.metadata.num_row_groups):
+                found.setdefault(file.metadata.row_group(number).column(_PID).statistics.min, []).append(number)
+            self._groups.append(found)
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
+    def partitions(self) -> list[int]:
+        return sorted({partition for groups in self._groups for partition in groups})
+
+    def of(self, partition: int) -> Iterator[OutputRecord]:
+        """The records of a partition in the order of PLACE; some rows of each file are held."""
+        files = zip(self._files, self._groups, strict=True)
+        streams = [_placed(file, groups[partition]) for file, groups in files if partition in groups]
+        for _, _, _, found in heapq.merge(*streams):  # the first three of two are never equal
+            yield OutputRecord(found.key, found.value, found.timestamp_ms, found.headers)
+
+
+def _placed(file: pq.ParquetFile, groups: list[int]) -> Iterator[tuple[int, int, int, SourceRecord]]:
+    for batch in batches_of(file, HELD_ROWS, groups):
+        place = (batch.column(name).to_pylist() for name in ("order_ms", "upstream", "seq"))
+        found = [record for _, record in records(of_records(batch))]
+        yield from zip(*place, found, strict=True)

@@ -10,9 +10,11 @@ and in the snapshot the SST files of its tables with their manifest.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,10 @@ from pipeline.errors import ProcessorFailed
 from pipeline.process import Changes, TaskProcess
 from pipeline.records import RawRecord
 from pipeline.resources import Resources
-from pipeline.spark.rows import Written, in_columns, records, write_pairs
+from pipeline.spark.merging import Merging
+from pipeline.spark.numbered import Numbered, Sources
+from pipeline.spark.rows import Rows, Written, in_columns, of_records, records, write_pairs
+from pipeline.spark.runs import Run, Spent, unpack
 from pipeline.spark.skew import Heavy, HeavyKeys
 from pipeline.spark.source import Source
 from pipeline.spark.task_state import TaskState
@@ -38,7 +43,10 @@ from state.snapshot import Origin, write_table
 
 log = logging.getLogger("orchestrator.stage")
 FACTS = "facts.json"
-RUN_RECORDS = 2_000  # how many records a call of the process gets: batch processors see batches of this size
+RUN_RECORDS = 10_000  # how many records a call of the process gets at most: batch processors see batches of this size
+RUNS_SHARE = 4  # of the memory of a task: what its rows may take while they wait for their order
+RUNS_BYTES_MAX = 1 << 30  # Arrow's arrays end at 2 GiB
+OBJECTS = 100_000  # made before the collector looks for circles: of records there are none, and it looks at all of them
 
 
 class StageFailed(OrchestratorError):
@@ -60,6 +68,7 @@ class StageJob(msgspec.Struct, frozen=True):
     topic_ids: dict[str, str]
     time_ms: int
     memory_bytes: int
+    sources: Sources
 
 
 class TaskFacts(msgspec.Struct):
@@ -73,37 +82,80 @@ class TaskFacts(msgspec.Struct):
     spilled: int = 0
     outputs: dict[str, int] = {}
     rekeyed: dict[str, int] = {}
+    placed: dict[str, dict[int, int]] = {}  # what was sent, by topic and partition
     entries: dict[str, int] = {}
     written_ms: dict[str, int] = {}
     heavy: list[Heavy] = []
     seconds: float = 0.0
+    spent: dict[str, float] = {}
     failure: str = ""
     frames: str = ""
 
 
 def run(job_text: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The function of mapInArrow: rows of one partition in, one row with the facts out."""
+    job = msgspec.json.decode(job_text, type=StageJob)
+    number, attempt = _place()
+    found = (of_records(_of_task(job, number, batch)) for batch in batches)
+    yield _answer(compute(job, number, attempt, found, Spent()))
+
+
+def run_packed(job_text: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same of runs."""
+    job = msgspec.json.decode(job_text, type=StageJob)
+    number, attempt = _place()
+    spent = Spent()
+    with closing(Merging(min(job.memory_bytes // RUNS_SHARE, RUNS_BYTES_MAX))) as merging:
+        runs = _runs_of_task(job, number, unpack(batches, spent))
+        found = Numbered(job.sources).rows(merging.pieces(runs))
+        yield _answer(compute(job, number, attempt, found, spent))
+
+
+def _place() -> tuple[int, int]:
+    """The partition that this is, and the number of the attempt."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     assert context is not None
-    job = msgspec.json.decode(job_text, type=StageJob)
-    facts = compute(job, context.partitionId(), context.taskAttemptId(), batches)
-    yield pa.RecordBatch.from_pydict({"facts": [msgspec.json.encode(facts).decode()]})
+    return context.partitionId(), context.taskAttemptId()
 
 
-def compute(job: StageJob, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> TaskFacts:
+def _answer(facts: TaskFacts) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"facts": [msgspec.json.encode(facts).decode()]})
+
+
+def _of_task(job: StageJob, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Whatever Spark's planner did: rows of another task would be counted where they are not looked for."""
+    strangers = set(batch.column("pid").to_pylist()) - {number}
+    if strangers:
+        raise _stranger(job, number, min(strangers))
+    return batch
+
+
+def _runs_of_task(job: StageJob, number: int, runs: Iterable[tuple[int, Run | None]]) -> Iterator[Run]:
+    for pid, found in runs:
+        if pid != number:
+            raise _stranger(job, number, pid)
+        if found is not None:
+            yield found
+
+
+def _stranger(job: StageJob, number: int, pid: int) -> StageFailed:
+    return StageFailed(f"task {job.subtopology}_{number} was given rows of partition {pid}; report it")
+
+
+def compute(job: StageJob, partition: int, attempt: int, rows: Iterator[Rows], spent: Spent) -> TaskFacts:
     """Run a task over its rows and leave what comes of it. An earlier attempt that was whole is used as it is."""
     task = f"{job.subtopology}_{partition}"
     final = Path(job.work) / task
     if (final / FACTS).exists():
-        for _ in batches:
+        for _ in rows:
             continue
         return msgspec.json.decode((final / FACTS).read_bytes(), type=TaskFacts)
     draft = final.with_name(f".{task}.{attempt}")
-    running = _Running(job, partition, draft)
+    running = _Running(job, partition, draft, spent)
     try:
-        facts = running.run(batches)
+        facts = running.run(rows)
         if facts.failure:
             return facts
         (draft / FACTS).write_bytes(msgspec.json.encode(facts))
@@ -116,7 +168,8 @@ def compute(job: StageJob, partition: int, attempt: int, batches: Iterator[pa.Re
 class _Running:
     """One task while it is computed."""
 
-    def __init__(self, job: StageJob, partition: int, draft: Path) -> None:
+    def __init__(self, job: StageJob, partition: int, draft: Path, spent: Spent) -> None:
+        self._spent = spent
         self._job = job
         self._partition = partition
         self._draft = draft
@@ -129,22 +182,33 @@ class _Running:
         self._files: dict[str, Written] = {}
         self._heavy = HeavyKeys()
 
-    def run(self, batches: Iterator[pa.RecordBatch]) -> TaskFacts:
+    def run(self, rows: Iterator[Rows]) -> TaskFacts:
         begun = monotonic_s()
         private_process()  # the snapshot is its owner's
         make_folder(self._draft)
+        kept = gc.get_threshold()
+        gc.set_threshold(OBJECTS, *kept[1:])
         try:
-            asyncio.run(self._process(batches))
-            self._keep()
+            asyncio.run(self._process(rows))
+            with self._timed("write"):
+                self._keep()
         except ProcessorFailed as error:
-            for _ in batches:
+            for _ in rows:
                 continue
             return TaskFacts(self._facts.task, failure=str(error), frames=error.frames)
         finally:
+            gc.set_threshold(*kept)
             self._state.close()
         self._facts.heavy = self._heavy.top()
         self._facts.seconds = round(monotonic_s() - begun, 3)
+        self._facts.spent = self._spent.seconds
         return self._facts
+
+    @contextmanager
+    def _timed(self, stage: str) -> Iterator[None]:
+        begun = monotonic_s()
+        yield
+        self._spent.add(stage, monotonic_s() - begun)
 
     def _keep(self) -> None:
         for file in self._files.values():
@@ -152,33 +216,34 @@ class _Running:
         for topic, file in self._files.items():
             counts = self._facts.rekeyed if self._kinds[topic] == "repartition" else self._facts.outputs
             counts[topic] = file.count
+            self._facts.placed[topic] = file.counts
         for table, store in self._state.stores.items():
             self._facts.entries[table] = write_pairs(self._draft / "state" / f"{table}.parquet", store.pairs())
         if self._job.snapshot and self._state.stores:
             self._facts.scope_sum = self._write_scope()
         self._facts.spilled = self._state.spilled()
 
-    async def _process(self, batches: Iterator[pa.RecordBatch]) -> None:
+    async def _process(self, rows: Iterator[Rows]) -> None:
         async with Resources(self._app) as resources:
             stores = dict(self._state.stores)
             process = TaskProcess(self._app, self._sub, self._partition, stores, self._job.counts, resources)
-            for batch in batches:
-                self._check(batch)
-                self._heavy.add(batch.column("key"))
-                if process.takes_columns:
-                    for piece in in_columns(batch):
-                        if piece.topic:
-                            await self._some(process, piece)
-                    continue
-                rows = [row for row in records(batch) if row[0]]
-                for at in range(0, len(rows), RUN_RECORDS):
-                    await self._some(process, rows[at : at + RUN_RECORDS])
+            while True:
+                with self._timed("shuffle"):
+                    some = next(rows, None)
+                if some is None:
+                    break
+                with self._timed("processors"):
+                    self._heavy.add(some.batch.column("key"))
+                    await self._call(process, some)
 
-    def _check(self, batch: pa.RecordBatch) -> None:
-        """Whatever Spark's planner did: rows of another task would be counted where they are not looked for."""
-        strangers = set(batch.column("pid").to_pylist()) - {self._partition}
-        if strangers:
-            raise StageFailed(f"task {self._facts.task} was given rows of partition {min(strangers)}; report it")
+    async def _call(self, process: TaskProcess, some: Rows) -> None:
+        if process.takes_columns:
+            for piece in in_columns(some):
+                await self._some(process, piece)
+            return
+        listed = records(some)
+        for at in range(0, len(listed), RUN_RECORDS):
+            await self._some(process, listed[at : at + RUN_RECORDS])
 
     async def _some(self, process: TaskProcess, rows: Sequence[tuple[str, RawRecord]]) -> None:
         left: Sequence[tuple[str, RawRecord]] = rows

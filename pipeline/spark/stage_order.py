@@ -34,6 +34,13 @@ def messages_of(app: App) -> dict[str, frozenset[str]]:
     return found
 
 
+def in_order_at_one_time(app: App, sub: Subtopology) -> list[str]:
+    """The sources of a subtopology in the order of their records of one time: the messages of joins come after what they may
+    answer."""
+    messages = messages_of(app)
+    return sorted(sub.sources, key=lambda name: (name in messages, name))
+
+
 def stages(
     app_id: str,
     subtopologies: Sequence[Subtopology],

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from orchestrator.errors import WrongUse
 from pipeline.errors import CodecError
-from pipeline.spark.engine import MEMORY_BYTES
+from pipeline.spark.inputs import MEMORY_BYTES
 from pipeline.spark.live_stores import Copy, made_by_group
 from pipeline.spark.log_source import Slice, read
 from pipeline.spark.rows import FLUSH_ROWS

@@ -21,7 +21,8 @@ from pipeline.loading import load
 from pipeline.spark.backfill import NOTHING, refuse_outside
 from pipeline.spark.bad_rows import BadRecords
 from pipeline.spark.comparing import Base, Compared, Comparing
-from pipeline.spark.engine import MEMORY_BYTES, NO_SHAPE, Engine, History, Inputs, Say, checked_history
+from pipeline.spark.engine import Engine, checked_history
+from pipeline.spark.inputs import MEMORY_BYTES, NO_SHAPE, History, Inputs, Say
 from pipeline.spark.live_stores import Copy, copies
 from pipeline.spark.moment import Moment, moment_of
 from pipeline.spark.running import in_thread, spark

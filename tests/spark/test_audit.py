@@ -16,7 +16,7 @@ from orchestrator.coordinator.requests import StatusRequest
 from orchestrator.model import TaskId
 from pipeline.records import OutputRecord
 from pipeline.spark import audit_command
-from pipeline.spark import backfill as backfill_module
+from pipeline.spark.rows import Outputs
 from pipeline.spark.shown_differences import line
 from pipeline.spark.verifying import Stores, Wanted, audit, verify
 from pipeline.values.partitioner import partition_of
@@ -124,16 +124,17 @@ async def test_a_damaged_store_a_doubled_output_and_a_missing_tombstone(place: P
 
 async def test_headers_times_and_order_of_what_was_sent(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log gets what a broken commit would have left: first a header and a time, then all in another order."""
-    original = backfill_module.read_outputs
+    original = Outputs.of
 
-    def altered(paths: list[Path]) -> Iterator[tuple[int, OutputRecord]]:
-        found = list(original(paths))
-        found[0] = found[0][0], msgspec.structs.replace(found[0][1], headers=(("forged", b"1"),))
-        found[1] = found[1][0], msgspec.structs.replace(found[1][1], timestamp_ms=7)
+    def altered(self: Outputs, partition: int) -> Iterator[OutputRecord]:
+        found = list(original(self, partition))
+        if partition == self.partitions()[0]:
+            found[0] = msgspec.structs.replace(found[0], headers=(("forged", b"1"),))
+            found[1] = msgspec.structs.replace(found[1], timestamp_ms=7)
         return iter(found)
 
-    def turned(paths: list[Path]) -> Iterator[tuple[int, OutputRecord]]:
-        return iter(list(original(paths))[::-1])
+    def turned(self: Outputs, partition: int) -> Iterator[OutputRecord]:
+        return iter(list(original(self, partition))[::-1])
 
     for number, (broken, kinds) in enumerate(((altered, {"lost", "doubled"}), (turned, {"order"}))):
         one = Place(place.folder / str(number), place.spark)
@@ -141,7 +142,7 @@ async def test_headers_times_and_order_of_what_was_sent(place: Place, monkeypatc
         log = await one.log()
         await write(log, tallies.app, marks(20))
         with monkeypatch.context() as patch:
-            patch.setattr(backfill_module, "read_outputs", broken)
+            patch.setattr(Outputs, "of", broken)
             await one.backfill(TALLIES)
         [(text, wrong)] = (await audited(one)).items()
         assert text == "outputs seen: every record"

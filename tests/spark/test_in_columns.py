@@ -93,14 +93,14 @@ def test_rows_become_columns_without_an_object_for_each(monkeypatch: pytest.Monk
         for n in range(5)
     ]
     (batch,) = rows.table_of(listed).to_batches()
-    expected = rows.records(batch)
-    pieces = rows.in_columns(batch)
+    expected = rows.records(rows.of_records(batch))
+    pieces = rows.in_columns(rows.of_records(batch))
     assert [(one.topic, len(one)) for one in pieces] == [("a", 3), ("b", 2)]
     assert [row for piece in pieces for row in piece] == expected
     assert pieces[1].offsets.tolist() == [10, 11] and pieces[1].timestamps.tolist() == [103, 104]
     assert pieces[0].keys.to_pylist() == [b"k0", b"k1", b"k2"] and pieces[0].values.to_pylist() == [None, b"v", None]
     monkeypatch.setattr(rows, "records", None)  # what makes the objects
-    assert [piece[1:].offsets.tolist() for piece in rows.in_columns(batch)] == [[8, 9], [11]]
+    assert [piece[1:].offsets.tolist() for piece in rows.in_columns(rows.of_records(batch))] == [[8, 9], [11]]
 
 
 def test_the_task_of_the_backfill_takes_columns() -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.merge import Merger
 from pipeline.records import OutputRecord, SourceRecord
+from pipeline.spark import rows as rows_module
 from pipeline.spark.history import FIRST_SEQ
 from pipeline.spark.log_source import Slice, _batch
-from pipeline.spark.rows import PLACE, Row, Written, packed, read_outputs, records, table_of
+from pipeline.spark.rows import PLACE, Outputs, Row, Written, of_records, packed, records, table_of
 from state.log.protocol import StoredRecord
 
 TIMES = st.lists(st.integers(-3, 12), max_size=12)
@@ -43,7 +46,7 @@ def test_sorting_by_place_is_merging_by_heads(sources: dict[str, list[int]]) -> 
 def test_records_survive_rows(given_: list[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]]) -> None:
     rows = [Row(0, 1, "t", 0, n, 5, key, value, packed(headers)) for n, (key, value, headers) in enumerate(given_)]
     table = table_of(rows)
-    found = [pair for batch in table.to_batches() for pair in records(batch)]
+    found = [pair for batch in table.to_batches() for pair in records(of_records(batch))]
     assert found == [("t", SourceRecord(n, 5, key, value, headers)) for n, (key, value, headers) in enumerate(given_)]
 
 
@@ -56,8 +59,36 @@ def test_outputs_of_tasks_are_read_in_order() -> None:
             file.add(0, [OutputRecord(b"k%d" % task, b"%d" % at, at) for at in times])
             file.close()
             paths.append(path)
-        found = [(record.key, record.timestamp_ms) for _, record in read_outputs(paths)]
+        with closing(Outputs(paths)) as outputs:
+            found = [(record.key, record.timestamp_ms) for record in outputs.of(0)]
+            assert outputs.partitions() == [0]
     assert found == [(b"k1", 4), (b"k1", 4), (b"k0", 5), (b"k0", 3), (b"k0", 9)]
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), max_size=12), max_size=3), st.integers(1, 5))
+def test_outputs_of_each_partition_are_in_the_order_of_place(tasks: list[list[tuple[int, int]]], at_once: int) -> None:
+    expected: dict[int, list[tuple[int, int, int, int]]] = {}
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows_module, "FLUSH_ROWS", at_once)
+        patch.setattr(rows_module, "HELD_ROWS", at_once)
+        paths = []
+        for task, sent in enumerate(tasks):
+            path = Path(folder) / f"{task}.parquet"
+            file, running = Written(path, "out", task), dict[int, int]()
+            for seq, (partition, at_ms) in enumerate(sent):
+                running[partition] = max(at_ms, running.get(partition, at_ms))
+                file.add(partition, [OutputRecord(b"%d" % seq, None, at_ms)])
+                expected.setdefault(partition, []).append((running[partition], task, seq, at_ms))
+            file.close()
+            paths += [path] if sent else []
+            counts = {number: sum(one == number for one, _ in sent) for number, _ in sent}
+            assert file.counts == counts
+        with closing(Outputs(paths)) as outputs:
+            found = {number: list(outputs.of(number)) for number in outputs.partitions()}
+    assert {number: [(one.key, one.timestamp_ms) for one in listed] for number, listed in found.items()} == {
+        number: [(b"%d" % seq, at_ms) for _, _, seq, at_ms in sorted(listed)] for number, listed in expected.items()
+    }
 
 
 def test_history_sorts_before_the_log() -> None:

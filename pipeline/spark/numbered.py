@@ -1,0 +1,51 @@
+"""The topics of rows that come out of runs, and the offsets of those of history.
+
+One rule: history lies before the log, so its offsets are below zero, and count in the order of its rows. In the flow: merging
+-> here -> stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.spark.history import FIRST_SEQ
+from pipeline.spark.merging import Piece
+from pipeline.spark.rows import Rows
+from pipeline.spark.runs import RUN, topic_of
+
+Sources = list[str]  # the topics of a subtopology, by their numbers in runs
+_SEQ = RUN.names.index("seq")
+
+
+class Numbered:
+    """Of one task."""
+
+    def __init__(self, topics: Sources) -> None:
+        self._topics = topics
+        self._next = dict.fromkeys(range(len(topics)), FIRST_SEQ + 1)  # the offset of the next row of its history
+
+    def rows(self, pieces: Iterable[Piece]) -> Iterator[Rows]:
+        for piece in pieces:
+            topics: Any = topic_of(piece.sources)
+            rows = piece.rows
+            if rows.column(_SEQ).null_count:
+                rows = rows.set_column(_SEQ, RUN.field(_SEQ), self._offsets(rows.column(_SEQ), topics))
+            first = int(topics[0])
+            if (topics == first).all():
+                yield Rows(list(repeat(self._topics[first], len(topics))), rows)
+            else:
+                yield Rows([self._topics[number] for number in topics.tolist()], rows)
+
+    def _offsets(self, given: pa.Array, topics: Any) -> pa.Array:
+        missing = given.is_null().to_numpy(zero_copy_only=False)
+        found = given.fill_null(0).to_numpy().copy()
+        for number in np.unique(topics[missing]).tolist():
+            chosen = np.flatnonzero(missing & (topics == number))
+            found[chosen] = self._next[number] + np.arange(len(chosen))
+            self._next[number] += len(chosen)
+        return pa.array(found)

@@ -1,0 +1,156 @@
+"""What a subtopology reads, packed into runs on the executors: parts of files, slices of the log, what earlier stages sent.
+
+One rule: a source that is alone has its rows in the order of their offsets, history first; several sources are in order
+by the running maximum of their times, as `rows.PLACE` says, which a history without offsets has from the start. In the flow:
+`stage_rows` plans a ReadingJob, each executor carries out some of its items, `runs` are what comes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from orchestrator.clocks import monotonic_s
+from pipeline.spark.history import ReadJob, placed
+from pipeline.spark.log_source import Slice
+from pipeline.spark.log_source import read as read_slice
+from pipeline.spark.rows import batches_of
+from pipeline.spark.runs import RUN, Origin, markers, pack, source_number
+from pipeline.spark.source import Source
+
+BY_OFFSET, BY_TIME, FROM_LOG = range(3)  # phases of a source that is alone
+PART_BITS = 24  # batches of an item
+ROWS_MIN, ROWS_MAX, TASK_ROWS = 1 << 16, 1 << 19, 1 << 12  # of a batch, and of it for each task
+BATCH_BYTES = 32 << 20
+
+
+class FileItem(msgspec.Struct, frozen=True, tag="file"):
+    """Part `number` of the files of a topic."""
+
+    topic: str
+    number: int
+
+
+class LogItem(msgspec.Struct, frozen=True, tag="log"):
+    """A partition of a topic of the log, from `start` until before `end`."""
+
+    topic: str
+    number: int
+    start: int
+    end: int
+
+
+class SentItem(msgspec.Struct, frozen=True, tag="sent"):
+    """A file of what a task of an earlier stage sent."""
+
+    topic: str
+    path: str
+
+
+Item = FileItem | LogItem | SentItem
+
+
+class ReadingJob(msgspec.Struct, frozen=True):
+    """`topics`: in the order that they have at one time. `is_alone`: there is one source only."""
+
+    source: Source
+    log_url: str
+    tasks: int
+    topics: list[str]
+    is_alone: bool
+    files: dict[str, ReadJob]
+    items: list[Item]
+
+
+def read_items(job_text: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """On an executor: numbers of items in, runs out, with a marker for each task beside the first item (or without any)."""
+    job = msgspec.json.decode(job_text, type=ReadingJob)
+    app = job.source.load()
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            if number == 0:
+                yield markers(job.tasks)
+            if number == len(job.items):
+                continue
+            item = job.items[number]
+            topic = job.topics.index(item.topic)
+            if isinstance(item, FileItem):
+                found = _of_files(placed(job.files[item.topic], app, item.number), job.is_alone)
+            elif isinstance(item, LogItem):
+                found = _of_log(job, item)
+            else:
+                found = _of_sent(item)
+            yield from _packed(found, job.tasks, topic, number)
+
+
+Rows = tuple[int, int, pa.RecordBatch, Any]  # phase, upstream, rows of RUN, and numpy's int64: their partitions
+
+
+def _packed(found: Iterator[Rows], tasks: int, topic: int, item: int) -> Iterator[pa.RecordBatch]:
+    """Rows of one phase and source are gathered until a run of each task is worth its cell."""
+    most = min(max(ROWS_MIN, TASK_ROWS * tasks), ROWS_MAX)
+    held: list[Rows] = []
+    count, size, part, begun = 0, 0, item << PART_BITS, monotonic_s()
+    for one in found:
+        if held and (one[:2] != held[0][:2] or count + len(one[3]) > most or size > BATCH_BYTES):
+            yield _runs(held, topic, part, monotonic_s() - begun)
+            held, count, size, part, begun = [], 0, 0, part + 1, monotonic_s()
+        held.append(one)
+        count += len(one[3])
+        size += one[2].nbytes
+    if held:
+        yield _runs(held, topic, part, monotonic_s() - begun)
+
+
+def _runs(held: list[Rows], topic: int, part: int, read_s: float) -> pa.RecordBatch:
+    phase, upstream, rows, pids = held[0]
+    if len(held) > 1:
+        table = pa.Table.from_batches([one[2] for one in held]).combine_chunks()
+        rows = pa.RecordBatch.from_arrays([column.chunk(0) for column in table.columns], schema=RUN)
+        pids = np.concatenate([one[3] for one in held])
+    return pack(rows, pids, Origin(phase, source_number(topic, upstream), part), read_s)
+
+
+def _of_files(batches: Iterator[pa.RecordBatch], is_alone: bool) -> Iterator[Rows]:
+    """Rows with an offset come before those without, in its order; these by time. Several sources have none with one."""
+    for batch in batches:
+        at = batch.column("at")
+        if at.null_count < len(at):
+            there = batch.filter(at.is_valid())
+            if there.num_rows:
+                yield BY_OFFSET, 0, *_rows(there, there.column("at"), None)
+            batch = batch.filter(at.is_null())
+        if batch.num_rows:
+            yield BY_TIME if is_alone else 0, 0, *_rows(batch, batch.column("timestamp_ms"), None)
+
+
+def _of_log(job: ReadingJob, item: LogItem) -> Iterator[Rows]:
+    for batch in read_slice(job.log_url, Slice(item.topic, item.number, item.start, item.end)):
+        seq = batch.column("offset")
+        order = seq if job.is_alone else batch.column("order_ms")
+        rows = _run(order, seq, *(batch.column(name) for name in RUN.names[2:]))
+        yield FROM_LOG if job.is_alone else 0, 0, rows, np.full(len(seq), item.number)
+
+
+def _of_sent(item: SentItem) -> Iterator[Rows]:
+    with pq.ParquetFile(item.path) as file:
+        for batch in batches_of(file, ROWS_MIN):
+            if batch.num_rows:
+                upstream = int(pc.min(batch.column("upstream")).as_py())  # one task has written all of it
+                yield 0, upstream, *_rows(batch, batch.column("order_ms"), batch.column("seq"))
+
+
+def _rows(batch: pa.RecordBatch, order: pa.Array, seq: pa.Array | None) -> tuple[pa.RecordBatch, Any]:
+    none = pa.nulls(batch.num_rows, pa.int64())
+    rows = _run(order, none if seq is None else seq, *(batch.column(name) for name in RUN.names[2:]))
+    return rows, batch.column("pid").to_numpy().astype(np.int64)
+
+
+def _run(*columns: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(list(columns), schema=RUN)
