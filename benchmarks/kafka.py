@@ -102,7 +102,7 @@ def measure(inputs: list[Input], rounds: int) -> tuple[Rates, Rates]:
                         if form in EMBEDDED:
                             place = folder / f"{one.name}-{form}-{turn}"
                             place.mkdir()
-                            rate = stream.run_worker(place, source, EMBEDDED[form])
+                            rate = stream.run_worker(place, source, EMBEDDED[form]).rate
                             embedded.setdefault((one.name, form), []).append(rate)
                             print(f"{one.name:8} {form:12} embedded {rate:12,.0f} records per CPU-second", flush=True)
         finally:

@@ -1,4 +1,4 @@
-"""The counts and the join of `benchmarks/time_apps.py` in Quix Streams, for a figure beside ours: run by `benchmarks/time.py`.
+"""The counts and the join of `benchmarks/time_apps.py` in Quix Streams, for a figure beside ours: run by `benchmarks/rivals.py`.
 
 One rule: it imports nothing of ours, because it runs in the Python that QUIX_PYTHON names, which has quixstreams and not us. What it
 prints last is records per CPU-second of this process, from its first record to its last checkpoint.
@@ -14,12 +14,13 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-PARTITIONS, KEYS, APART_MS = 8, 20_000, 5
+PARTITIONS, APART_MS = 8, 5
 TOPIC, OTHER = "events", "others"
 
 
-def write(broker: str, prefix: str, records: int, topics: list[str]) -> None:
+def write(broker: str, prefix: str, form: str, records: int, keys: int) -> None:
     """The records of `benchmarks.time.write_input`, on a broker."""
+    topics = [TOPIC, OTHER] if form == "joining" else [TOPIC]
     kafka: Any = importlib.import_module("confluent_kafka")
     admin: Any = importlib.import_module("confluent_kafka.admin")
     client = admin.AdminClient({"bootstrap.servers": broker})
@@ -37,7 +38,7 @@ def write(broker: str, prefix: str, records: int, topics: list[str]) -> None:
         }
     )
     for number in range(records // len(topics)):
-        key = b"key-%012d" % (number * 7_919 % KEYS)
+        key = b"key-%012d" % (number * 7_919 % keys)
         for at, topic in enumerate(topics):
             at_ms = 1_000 + number * len(topics) + at * APART_MS
             producer.produce(prefix + topic, key=key, value=b"x" * 100, timestamp=at_ms)
@@ -118,14 +119,15 @@ def run(broker: str, prefix: str, form: str, records: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Counts and a join in Quix Streams.")
-    parser.add_argument("form", choices=["write", "plain", "tumbling", "hopping", "sessions", "joining"])
+    parser.add_argument("what", choices=["write", "run"])
+    parser.add_argument("form", choices=["plain", "tumbling", "hopping", "sessions", "joining"])
     parser.add_argument("--broker", required=True)
     parser.add_argument("--prefix", required=True)
     parser.add_argument("--records", type=int, required=True)
-    parser.add_argument("--topics", default=TOPIC, help="of what is written")
+    parser.add_argument("--keys", type=int, required=True)
     args = parser.parse_args()
-    if args.form == "write":
-        write(args.broker, args.prefix, args.records, args.topics.split(","))
+    if args.what == "write":
+        write(args.broker, args.prefix, args.form, args.records, args.keys)
         return
     print(run(args.broker, args.prefix, args.form, args.records))
 

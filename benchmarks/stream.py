@@ -1,8 +1,8 @@
 """What a record costs a worker, beside a bare loop over the same bytes: `make bench-stream`.
 
-One rule: a row is a ratio of two figures of one run. The bare loop decodes the same batches to keys and values, folds a
-dict with one `get` of the store per distinct key and commit, encodes, and writes the same changelog batches and the same
-RocksDB store; no log, no group, no promises. Both are measured in CPU time of their own process, in turns.
+One rule: a row is a ratio of two figures of one run, in CPU time of each process, measured in turns. What the bare loops do and
+leave out is said in benchmarks/bare_loop.py. The same count in Quix Streams and Kafka Streams is measured in the first turn, where
+these are here (benchmarks/rivals.py).
 """
 
 from __future__ import annotations
@@ -18,22 +18,26 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import NamedTuple
 
+from benchmarks import bare_loop
+from benchmarks.bare_loop import BARE, LOOPS
+from benchmarks.bars import bars
+from benchmarks.rivals import ABSENT, EXACTLY, LEAST, QUIX, STREAMS, WARM, Count, Rivals
 from benchmarks.section import write_section
 from benchmarks.stream_apps import APPS, JSON, PARTITIONS, TOPIC
 from pipeline.values.partitioner import partition_of
-from state.log import batches
 from state.log.protocol import NewRecord, Partition, TopicSpec
 from state.log.sqlite import SqliteLog, open_sqlite
-from state.store.rocksdb import Budget, RocksDbStore
 
 DOCS = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 HOT_KEYS = 20_000
+RIVAL_RECORDS = 200_000
 REPARTITION = "rekeying-by-tail-repartition"
-COMMIT_RECORDS = 30_000  # of the bare loop: about what a worker commits in 100 ms
 WAIT_S = 300.0
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -67,12 +71,16 @@ async def write_input(path: Path, one: Input) -> None:
 # ---- the worker
 
 
-def run_worker(folder: Path, source: Path, form: str) -> float:
-    """Returns the records per CPU-second of a worker, from its first commit to its last one."""
+class Cost(NamedTuple):
+    """Records per CPU-second from the first commit to the last one, and the most memory the process had (None: not asked)."""
+
+    rate: float
+    peak_mib: float | None = None
+
+
+def run_worker(folder: Path, source: Path, form: str) -> Cost:
     log = folder / "log.db"
-    for suffix in ("", "-wal", "-shm"):
-        if (found := Path(f"{source}{suffix}")).exists():
-            shutil.copy(found, f"{log}{suffix}")
+    bare_loop.copy_log(source, log)
     command = [
         sys.executable,
         "-m",
@@ -90,7 +98,7 @@ def run_worker(folder: Path, source: Path, form: str) -> float:
             fleet.wait(30)
 
 
-async def _rate(log_path: Path, form: str, fleet: subprocess.Popen[bytes]) -> float:
+async def _rate(log_path: Path, form: str, fleet: subprocess.Popen[bytes]) -> Cost:
     """Watches the positions of the application; what the worker does before its first commit, its start, is left out."""
     log, deadline = await open_sqlite(log_path, create=False), time.monotonic() + WAIT_S
     inputs = [Partition(TOPIC, number) for number in range(PARTITIONS)]
@@ -104,7 +112,8 @@ async def _rate(log_path: Path, form: str, fleet: subprocess.Popen[bytes]) -> fl
             if done and begun is None:
                 begun = done, cpu_s(worker_of(fleet.pid))
             if done == end and begun is not None and await _are_done(log, form, others):
-                return (end - begun[0]) / (cpu_s(worker_of(fleet.pid)) - begun[1])
+                worker = worker_of(fleet.pid)
+                return Cost((end - begun[0]) / (cpu_s(worker) - begun[1]), peak_mib(worker))
     finally:
         await log.close()
     raise SystemExit(f"the worker of {form} has not processed its input in {WAIT_S:g} s")
@@ -133,102 +142,83 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-# ---- the bare loop
-
-
-async def bare(folder: Path, source: Path) -> float:
-    """Returns the CPU seconds of the loop; run in a process of its own."""
-    log = await open_sqlite(source, create=False)
-    found: list[tuple[int, bytes]] = []
-    reader = log.reader()
-    for number in range(PARTITIONS):
-        reader.add(Partition(TOPIC, number), 0)
-    while parts := await reader.poll(max_bytes_per_partition=256 << 10):
-        found += [(part.partition.number, part.data) for part in parts]
-    await reader.close()
-    await log.close()
-    stores = [RocksDbStore(folder / f"bare-{n}", stamp={}, cache=Budget()) for n in range(PARTITIONS)]
-    began = time.process_time()
-    waiting = 0
-    counts: list[dict[bytes, int]] = [{} for _ in stores]
-    for number, data in found:
-        fold = counts[number]
-        for key, _ in batches.pairs(data, 0):
-            assert key is not None
-            if key in fold:
-                fold[key] += 1
-            else:
-                stored = stores[number].get(key)
-                fold[key] = 1 if stored is None else int.from_bytes(stored, "big") + 1
-            waiting += 1
-        if waiting >= COMMIT_RECORDS:
-            _commit(stores, counts)
-            waiting = 0
-    _commit(stores, counts)
-    took = time.process_time() - began
-    for store in stores:
-        store.close()
-    return took
-
-
-def _commit(stores: list[RocksDbStore], counts: list[dict[bytes, int]]) -> None:
-    for store, fold in zip(stores, counts, strict=True):
-        if fold:
-            writes = {key: value.to_bytes(8, "big") for key, value in fold.items()}
-            batches.build([NewRecord(key, value, 1_000) for key, value in writes.items()])
-            store.write(writes, store.offset + len(writes))
-            fold.clear()
-
-
-def run_bare(folder: Path, source: Path) -> float:
-    code = (
-        "import asyncio, sys; from pathlib import Path; from benchmarks.stream import bare; "
-        "print(asyncio.run(bare(Path(sys.argv[1]), Path(sys.argv[2]))))"
-    )
-    done = subprocess.run([sys.executable, "-c", code, folder, source], check=True, capture_output=True, text=True)
-    return float(done.stdout)
+def peak_mib(pid: int) -> float:
+    """The most memory that the process has had resident."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
 # ---- the run
 
 
-def measure(inputs: list[Input], forms: list[str], rounds: int) -> dict[tuple[str, str], list[float]]:
-    """Records per CPU second by input and form; "bare" is the bare loop."""
-    rates: dict[tuple[str, str], list[float]] = {}
+def measure(
+    inputs: list[Input], forms: list[str], rounds: int, loops: Sequence[str] = (BARE,), asked: Collection[str] = ()
+) -> dict[tuple[str, str], list[Cost]]:
+    """By input and form; the bare loops and the rivals that are `asked` for have their names."""
+    costs: dict[tuple[str, str], list[Cost]] = {}
     with tempfile.TemporaryDirectory() as root:
+        rivals = Rivals(asked, Path(root) / "rivals")
         for one in inputs:
             source = Path(root) / f"{one.name}.db"
             asyncio.run(write_input(source, one))
             for turn in range(rounds):
-                for form in ("bare", *(f for f in forms if (f in JSON) == one.json)):
-                    folder = Path(root) / f"{one.name}-{form}-{turn}"
+                for form in (*loops, *(f for f in forms if (f in JSON) == one.json)):
+                    folder = Path(root) / f"{one.name}-{form.replace(' ', '-')}-{turn}"
                     folder.mkdir()
-                    rate = (
-                        one.records / run_bare(folder, source) if form == "bare" else run_worker(folder, source, form)
-                    )
-                    rates.setdefault((one.name, form), []).append(rate)
-                    print(f"{one.name:8} {form:14} {rate:12,.0f} records per CPU-second", flush=True)
+                    if form in LOOPS:
+                        cost = Cost(one.records / bare_loop.run(form, folder, source))
+                    else:
+                        cost = run_worker(folder, source, form)
+                    _note(costs, one, form, cost)
                     shutil.rmtree(folder)
-    return rates
+            for name, guarantee in _of_rivals(rivals) if not one.json else ():
+                keys = None if one.keys == one.records else one.keys
+                rate = rivals.rate(name, Count("plain", min(one.records, RIVAL_RECORDS), keys, guarantee))
+                if rate is not None:
+                    _note(costs, one, f"{name}, {guarantee} once", Cost(rate))
+    return costs
 
 
-def text(rates: dict[tuple[str, str], list[float]], records: int, rounds: int) -> str:
-    rows = [
-        f"| {name} | {form} | {statistics.median(found):,.0f} | "
-        f"{statistics.median(found) / statistics.median(rates[name, 'bare']):.2f} |"
-        for (name, form), found in rates.items()
-    ]
+def _of_rivals(rivals: Rivals) -> list[tuple[str, str]]:
+    """Both guarantees of Kafka Streams; Quix Streams exactly once."""
+    return [(name, how) for name in rivals.names for how in ((EXACTLY,) if name == QUIX else (EXACTLY, LEAST))]
+
+
+def _note(costs: dict[tuple[str, str], list[Cost]], one: Input, form: str, cost: Cost) -> None:
+    costs.setdefault((one.name, form), []).append(cost)
+    memory = "" if cost.peak_mib is None else f", {cost.peak_mib:,.0f} MiB"
+    print(f"{one.name:8} {form:28} {cost.rate:12,.0f} records per CPU-second{memory}", flush=True)
+
+
+def rates(costs: dict[tuple[str, str], list[Cost]]) -> dict[tuple[str, str], float]:
+    """The median of each."""
+    return {what: statistics.median(cost.rate for cost in found) for what, found in costs.items()}
+
+
+def text(costs: dict[tuple[str, str], list[Cost]], records: int, rounds: int) -> str:
+    found = rates(costs)
+    absent = [ABSENT[name] for name in (QUIX, STREAMS) if not any(form.startswith(name) for _, form in found)]
+    rows = []
+    for (name, form), rate in found.items():
+        peaks = [cost.peak_mib for cost in costs[name, form] if cost.peak_mib is not None]
+        memory = f"{max(peaks):,.0f}" if peaks else ""
+        rows.append(f"| {name} | {form} | {rate:,.0f} | {rate / found[name, BARE]:.2f} | {memory} |")
     return "\n".join(
         [
             "## A record, beside a bare loop",
             "",
             f"`make bench-stream`, {date.today()}; {platform.machine()}, {platform.system()}, Python "
             f"{platform.python_version()}; {records:,} records, 16-byte keys, 100-byte values, commits every 100 ms, exactly "
-            f"once unless it says least; records per CPU-second of the worker's process between its first commit and its last, median of {rounds}. "
-            "Trust the ratios.",
+            "once unless it says least; records per CPU-second of the worker's process between its first commit and its last, "
+            f"median of {rounds}. The bare loop is without a log; the one with it reads its input there and commits to it, as "
+            "a worker does. Memory: the most that the worker's process had resident. Other frameworks: "
+            f"{RIVAL_RECORDS:,} records, once, on a broker whose time does not count, Kafka Streams behind {WARM:,} that warm "
+            f"it up. {' '.join(absent)} Trust the ratios.",
             "",
-            "| input | form | records per CPU-second | of the bare loop |",
-            "|---|---|---|---|",
+            "![records per CPU-second](stream.svg)",
+            "",
+            "| input | form | records per CPU-second | of the bare loop | MiB |",
+            "|---|---|---|---|---|",
             *rows,
             "",
         ]
@@ -241,6 +231,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--forms", default=",".join(APPS))
     parser.add_argument("--inputs", default="hot,unique,json")
+    parser.add_argument("--rivals", default="quix,streams", help="those that are measured where they are here")
     parser.add_argument("--dry", action="store_true", help="print alone; docs/benchmarks.md stays")
     args = parser.parse_args()
     every = [
@@ -249,11 +240,14 @@ def main() -> None:
         Input("json", args.records, HOT_KEYS, json=True),
     ]
     inputs = [one for one in every if one.name in args.inputs.split(",")]
-    rates = measure(inputs, args.forms.split(","), args.rounds)
-    found = text(rates, args.records, args.rounds)
+    costs = measure(inputs, args.forms.split(","), args.rounds, LOOPS, args.rivals.split(","))
+    found = text(costs, args.records, args.rounds)
     print(found)
     if not args.dry:
         write_section(DOCS, "stream", found)
+        DOCS.with_name("stream.svg").write_text(
+            bars({f"{name}: {form}": rate for (name, form), rate in rates(costs).items()})
+        )
 
 
 if __name__ == "__main__":

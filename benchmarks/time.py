@@ -1,16 +1,14 @@
 """What windows, sessions and joins of streams cost a worker, beside a plain count: `make bench-time`.
 
 One rule: a row is a ratio of two figures of one run, in CPU time of the worker's process, measured in turns. All apps count the
-same records; the join gets each of them from one of two topics, and each meets one of the other. Where QUIX_PYTHON names a Python
-that has quixstreams, the same counts in Quix Streams are measured in turns with ours; where a Java development kit and the jars of
-Kafka are here, those in Kafka Streams, warm. Each has a broker of its own.
+same records; the join gets each of them from one of two topics, and each meets one of the other. The same counts in Quix Streams and
+Kafka Streams are measured in the first turn, where these are here (benchmarks/rivals.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import platform
 import shutil
 import signal
@@ -19,11 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from datetime import date
-from functools import partial
 from pathlib import Path
 
+from benchmarks.rivals import ABSENT, QUIX, STREAMS, WARM, Count, Rivals
 from benchmarks.section import write_section
 from benchmarks.stream import DOCS, WAIT_S, cpu_s, worker_of
 from benchmarks.time_apps import APPS, BARS, OTHER, PARTITIONS, TOPIC
@@ -34,8 +32,7 @@ from state.log.sqlite import open_sqlite
 
 KEYS = 20_000
 APART_MS = 5  # of the two records of a pair
-WARM = 1_000_000  # records behind which a JVM is measured: behind a tenth of them it has not compiled its loops, and costs four times as much
-OURS, QUIX, STREAMS = "ours", "Quix Streams", "Kafka Streams"
+OURS = "ours"
 
 
 async def write_input(path: Path, records: int, *, is_joined: bool) -> None:
@@ -92,70 +89,19 @@ async def _rate(path: Path, form: str, fleet: subprocess.Popen[bytes]) -> float:
     raise SystemExit(f"the worker of {form} has not processed its input in {WAIT_S:g} s")
 
 
-def run_quix(python: str, folder: Path, form: str, records: int) -> float:
-    """Quix Streams on the same records, with a broker of its own: records per CPU-second."""
-    made = broker.prepare(folder / "broker")
-    made.launch()
-    try:
-        where = ["--broker", made.address.removeprefix("kafka://"), "--prefix", "quix-", "--records", str(records)]
-        command = [python, str(Path(__file__).with_name("quix_time.py"))]
-        topics = f"{TOPIC},{OTHER}" if form == "joining" else TOPIC
-        subprocess.run([*command, "write", *where, "--topics", topics], check=True, timeout=WAIT_S)
-        done = subprocess.run([*command, form, *where], check=True, stdout=subprocess.PIPE, text=True, timeout=WAIT_S)
-        return float(done.stdout.split()[-1])
-    finally:
-        made.stop(kill=True)
-
-
-def streams_classpath(folder: Path) -> str | None:
-    """Where the form's Java classes and Kafka's jars are; None where there is no Java to compile them, or no jars."""
-    if broker.java("java") is None or broker.java("javac") is None:
-        return None
-    try:
-        found = os.pathsep.join([f"{broker.jars('kafka-streams')}/*", str(folder)])
-    except broker.BrokerUnusable as error:
-        print(f"Kafka Streams is left out: {error}", flush=True)
-        return None
-    source = Path(__file__).parent / "time_java" / "Time.java"
-    subprocess.run([broker.java("javac") or "javac", "-cp", found, "-d", str(folder), str(source)], check=True)
-    return found
-
-
-def run_streams(classpath: str, folder: Path, form: str, records: int) -> float:
-    """Kafka Streams on the same records, behind those that warm it up, with a broker of its own: records per CPU-second."""
-    made = broker.prepare(folder / "streams-broker")
-    made.launch()
-    try:
-        where = [made.address.removeprefix("kafka://"), form, str(WARM + records), str(folder / "streams"), str(WARM)]
-        command = [broker.java() or "java", "-Xmx1g", "-cp", classpath, "Time", *where]
-        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=WAIT_S)
-        return float(done.stdout.split()[-1])
-    finally:
-        made.stop(kill=True)
-
-
 def measure(
     records: int, rounds: int, forms: list[str], rivals: Collection[str], rival_records: int
 ) -> dict[str, dict[str, list[float]]]:
     """Records per CPU-second by whose they are and form: OURS, and those of the rivals that are here, once."""
     found: dict[str, dict[str, list[float]]] = {name: {} for name in (OURS, QUIX, STREAMS)}
-    python = os.environ.get("QUIX_PYTHON") if "quix" in rivals else None
 
-    def note(whose: str, form: str, rate: float) -> None:
-        found[whose].setdefault(form, []).append(rate)
-        print(f"{form:10} {rate:12,.0f} records per CPU-second, {whose}", flush=True)
-
-    def run_rival(whose: str, form: str, run: Callable[[], float]) -> None:
-        """One that fails leaves its place empty: the others are measured none the less."""
-        try:
-            note(whose, form, run())
-        except subprocess.SubprocessError as error:
-            print(f"{form:10} not measured, {whose}: {error}", flush=True)
+    def note(whose: str, form: str, rate: float | None) -> None:
+        if rate is not None:
+            found[whose].setdefault(form, []).append(rate)
+            print(f"{form:10} {rate:12,.0f} records per CPU-second, {whose}", flush=True)
 
     with tempfile.TemporaryDirectory() as root:
-        classes = Path(root) / "classes"
-        classes.mkdir()
-        classpath = streams_classpath(classes) if "streams" in rivals else None
+        others = Rivals(rivals, Path(root) / "rivals")
         sources = {is_joined: Path(root) / f"joined-{is_joined}.db" for is_joined in (False, True)}
         for is_joined, source in sources.items():
             asyncio.run(write_input(source, records, is_joined=is_joined))
@@ -164,10 +110,8 @@ def measure(
                 folder = Path(root) / f"{form}-{turn}"
                 folder.mkdir()
                 note(OURS, form, run_worker(folder, sources[form == "joining"], form))
-                if python and turn == 0:
-                    run_rival(QUIX, form, partial(run_quix, python, folder, form, rival_records))
-                if classpath and turn == 0:
-                    run_rival(STREAMS, form, partial(run_streams, classpath, folder, form, rival_records))
+                for name in others.names if turn == 0 else ():
+                    note(name, form, others.rate(name, Count(form, rival_records, KEYS)))
                 shutil.rmtree(folder)
     return found
 
@@ -184,12 +128,8 @@ def text(found: dict[str, dict[str, list[float]]], records: int, rounds: int, ri
         f"| {form} | {rate:,.0f} | {rate / ours['plain']:.2f} | {BARS.get(form, '')} |{beside(QUIX, form)}{beside(STREAMS, form)}"
         for form, rate in ours.items()
     ]
-    sentences = {
-        QUIX: "Quix Streams was not measured: QUIX_PYTHON names no Python that has quixstreams.",
-        STREAMS: "Kafka Streams was not measured: a Java development kit or the jars were not here, or it was left out.",
-    }
     rivals = [name for name in (QUIX, STREAMS) if medians[name]]
-    absent = " ".join(sentences[name] for name in (QUIX, STREAMS) if not medians[name])
+    absent = " ".join(ABSENT[name] for name in (QUIX, STREAMS) if not medians[name])
     here = (
         f"{' and '.join(rivals)}, exactly once, on a broker each, {rival_records:,} of the same records, once; ours of theirs is of that turn; the "
         "broker's time does not count, and ours has the log's in it. "

@@ -33,23 +33,24 @@ import org.apache.kafka.streams.kstream.TimeWindows;
 
 /**
  * The counts and the join of benchmarks/time_apps.py in Kafka Streams, for a figure beside ours: arguments are the broker, the
- * form, how many records there are, the folder for state, and the records that are to be processed before it counts. It writes
- * the records of benchmarks.time.write_input first. What it prints last is records per CPU-second of this process, with all of
+ * form, "exactly" or "least", the folder for state, how many records there are, those that are to be processed before it counts,
+ * and how many keys they have. It writes the records of benchmarks.time.write_input first. What it prints last is records per CPU-second of this process, with all of
  * the JVM's threads, from that count of committed records on to the last one.
  */
 public class Time {
-    static final int PARTITIONS = 8, KEYS = 20_000, APART_MS = 5;
+    static final int PARTITIONS = 8, APART_MS = 5;
 
     public static void main(String[] args) throws Exception {
         String broker = args[0], form = args[1], folder = args[3];
-        long records = Long.parseLong(args[2]), before = Long.parseLong(args[4]);
+        boolean exactly = args[2].equals("exactly");
+        long records = Long.parseLong(args[4]), before = Long.parseLong(args[5]), keys = Long.parseLong(args[6]);
         List<String> topics = form.equals("joining") ? List.of("events", "others") : List.of("events");
-        write(broker, topics, records);
+        write(broker, topics, records, keys);
         String application = "streams-" + form + "-" + UUID.randomUUID();
         Properties given = new Properties();
         given.put(StreamsConfig.APPLICATION_ID_CONFIG, application);
         given.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, broker);
-        given.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
+        given.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, exactly ? StreamsConfig.EXACTLY_ONCE_V2 : StreamsConfig.AT_LEAST_ONCE);
         given.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, 100);
         given.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, 1);
         given.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, 1);
@@ -91,7 +92,7 @@ public class Time {
     }
 
     /** The records of each topic in turn, as benchmarks.time.write_input has them. */
-    static void write(String broker, List<String> topics, long records) throws Exception {
+    static void write(String broker, List<String> topics, long records, long keys) throws Exception {
         Map<String, Object> at = Map.of("bootstrap.servers", broker, "linger.ms", 20, "batch.size", 1 << 16);
         try (Admin admin = Admin.create(at)) {
             List<NewTopic> made = new ArrayList<>();
@@ -105,7 +106,7 @@ public class Time {
         Arrays.fill(value, (byte) 'x');
         try (var producer = new KafkaProducer<>(at, new StringSerializer(), new ByteArraySerializer())) {
             for (long number = 0; number < records / topics.size(); number++) {
-                String key = String.format("key-%012d", number * 7919 % KEYS);
+                String key = String.format("key-%012d", number * 7919 % keys);
                 for (int one = 0; one < topics.size(); one++) {
                     long time = 1000 + number * topics.size() + one * APART_MS;
                     producer.send(new ProducerRecord<>(topics.get(one), null, time, key, value));

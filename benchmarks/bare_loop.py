@@ -1,0 +1,160 @@
+"""The bare loops that a worker is measured beside. Each runs in a process of its own and prints its CPU seconds.
+
+One rule: a bare loop makes the same bytes and keeps no promise. The first decodes the same batches to keys and values, folds a
+dict with one `get` of the store per distinct key and commit, encodes, and writes the same changelog batches and the same
+RocksDB store. The second reads the batches from the log as it goes, and commits its changelog and positions to it: what a
+record costs beyond it is its object, its call and its table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from benchmarks.stream_apps import PARTITIONS, TOPIC
+from state.log import batches
+from state.log.entries import Entries
+from state.log.group_store import OwnerRecord
+from state.log.protocol import Log, NewRecord, Partition, TaskCommit, TopicSpec
+from state.log.sqlite import open_sqlite
+from state.store.buffered import BufferedStore
+from state.store.rocksdb import Budget, RocksDbStore
+
+COMMIT_RECORDS = 30_000  # about what a worker commits in 100 ms
+FETCH_BYTES = 256 << 10
+NAME, WRITER, CHANGELOG = "bare", "bare-1", "bare-changelog"
+BARE: Final = "bare"
+WITH_LOG: Final = "bare, with the log"
+LOOPS = (BARE, WITH_LOG)
+Folds = list[dict[bytes, int]]
+
+
+def run(loop: str, folder: Path, source: Path) -> float:
+    """Returns the CPU seconds of the loop over what the log `source` has."""
+    command = [sys.executable, "-m", "benchmarks.bare_loop", loop, str(folder), str(source)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def copy_log(source: Path, target: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        if (found := Path(f"{source}{suffix}")).exists():
+            shutil.copy(found, f"{target}{suffix}")
+
+
+async def bare(folder: Path, source: Path) -> float:
+    log = await open_sqlite(source, create=False)
+    found: list[tuple[int, bytes]] = []
+    reader = log.reader()
+    for number in range(PARTITIONS):
+        reader.add(Partition(TOPIC, number), 0)
+    while parts := await reader.poll(max_bytes_per_partition=FETCH_BYTES):
+        found += [(part.partition.number, part.data) for part in parts]
+    await reader.close()
+    await log.close()
+    stores = [RocksDbStore(folder / f"bare-{n}", stamp={}, cache=Budget()) for n in range(PARTITIONS)]
+    began = time.process_time()
+    waiting = 0
+    folds: Folds = [{} for _ in stores]
+    for number, data in found:
+        waiting += _fold(data, folds[number], stores[number])
+        if waiting >= COMMIT_RECORDS:
+            _commit(stores, folds)
+            waiting = 0
+    _commit(stores, folds)
+    took = time.process_time() - began
+    for store in stores:
+        store.close()
+    return took
+
+
+def _fold(data: bytes, fold: dict[bytes, int], store: RocksDbStore) -> int:
+    """Returns how many records there were."""
+    count = 0
+    for key, _ in batches.pairs(data, 0):
+        assert key is not None
+        if key in fold:
+            fold[key] += 1
+        else:
+            stored = store.get(key)
+            fold[key] = 1 if stored is None else int.from_bytes(stored, "big") + 1
+        count += 1
+    return count
+
+
+def _encoded(fold: dict[bytes, int]) -> dict[bytes, bytes | None]:
+    return {key: value.to_bytes(8, "big") for key, value in fold.items()}
+
+
+def _commit(stores: list[RocksDbStore], folds: Folds) -> None:
+    for store, fold in zip(stores, folds, strict=True):
+        if fold:
+            writes = _encoded(fold)
+            batches.build([NewRecord(key, value, 1_000) for key, value in writes.items()])
+            store.write(writes, store.offset + len(writes))
+            fold.clear()
+
+
+async def with_log(folder: Path, source: Path) -> float:
+    """The store is the buffered one, as a worker's is."""
+    copy_log(source, folder / "log.db")
+    log = await open_sqlite(folder / "log.db", create=False)
+    await log.create_topic(TopicSpec(CHANGELOG, PARTITIONS))
+    lease = await log.acquire(NAME, WRITER, "", None)
+    assert lease is not None
+    await log.record_owners(lease, [OwnerRecord(f"0_{n}", 1, NAME, WRITER, 1) for n in range(PARTITIONS)])
+    await log.open_writer(NAME, WRITER)
+    budget = Budget()
+    stores = [BufferedStore(folder / f"bare-{n}", stamp={}, cache=budget) for n in range(PARTITIONS)]
+    reader = log.reader()
+    for number in range(PARTITIONS):
+        reader.add(Partition(TOPIC, number), 0)
+    folds: Folds = [{} for _ in stores]
+    positions = dict.fromkeys(range(PARTITIONS), 0)
+    began = time.process_time()
+    waiting = 0
+    while parts := await reader.poll(max_bytes_per_partition=FETCH_BYTES):
+        for part in parts:
+            number = part.partition.number
+            waiting += _fold(part.data, folds[number], stores[number])
+            positions[number] = part.next_position
+            if waiting >= COMMIT_RECORDS:
+                await _commit_in_log(log, stores, folds, positions)
+                waiting = 0
+    await _commit_in_log(log, stores, folds, positions)
+    took = time.process_time() - began
+    await reader.close()
+    for store in stores:
+        store.close()
+    await log.close()
+    return took
+
+
+async def _commit_in_log(log: Log, stores: list[BufferedStore], folds: Folds, positions: dict[int, int]) -> None:
+    made = {number: _encoded(fold) for number, fold in enumerate(folds) if fold}
+    parts = [
+        TaskCommit(
+            f"0_{number}",
+            1,
+            {Partition(CHANGELOG, number): Entries(writes, 1_000)},
+            {Partition(TOPIC, number): positions[number]},
+        )
+        for number, writes in made.items()
+    ]
+    ends = await log.commit(NAME, WRITER, parts)
+    for number, writes in made.items():
+        stores[number].write(writes, ends[Partition(CHANGELOG, number)])
+        folds[number].clear()
+
+
+def main() -> None:
+    loop, folder, source = sys.argv[1:]
+    print(asyncio.run({BARE: bare, WITH_LOG: with_log}[loop](Path(folder), Path(source))))
+
+
+if __name__ == "__main__":
+    main()
