@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol, cast
@@ -42,11 +43,15 @@ class Connection(asyncio.Protocol):
     """Frames over one socket. `send` never waits: what is not yet taken by the peer is buffered up to a limit.
 
     `account`: of the listener that this is a connection of; it begins with a stranger then, until `admitted`.
+    `waits`: nothing is read before `secure`.
     """
 
-    def __init__(self, made: Callable[[Connection], None] | None = None, account: Account | None = None) -> None:
+    def __init__(
+        self, made: Callable[[Connection], None] | None = None, account: Account | None = None, *, waits: bool = False
+    ) -> None:
         self._made = made
         self._account = account
+        self._waits = waits
         self._is_stranger = account is not None
         self._transport: asyncio.Transport
         self._buffer = bytearray()  # the beginning of a frame
@@ -62,6 +67,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        if self._waits:
+            self._transport.pause_reading()
         if self._made is not None:
             self._made(self)
 
@@ -119,6 +126,27 @@ class Connection(asyncio.Protocol):
         self._news.set()
 
     # ---- called by us
+
+    async def secure(self, context: ssl.SSLContext, within_s: float) -> None:
+        """The listener's end of TLS, before anything is received. Raises ConnectionEnded, and what it was dropped for."""
+        if self._failure is not None:
+            raise self._failure
+        bare = self._transport
+        loop = asyncio.get_running_loop()
+        try:
+            made = await loop.start_tls(bare, self, context, server_side=True, ssl_handshake_timeout=within_s)
+        except OSError as error:  # those of TLS are among them
+            self.connection_lost(error)
+        except BaseException:
+            self.connection_lost(None)
+            raise
+        else:
+            if made is None or bare.is_closing():  # ended within the handshake: nothing but this knows
+                self.connection_lost(None)
+            else:
+                self._transport = made
+        if self._failure is not None:
+            raise self._failure
 
     @property
     def frame_bytes_max(self) -> int:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -28,6 +29,10 @@ SWEEP_S = 1.0
 STRANGER_SWEEPS, FRAME_SWEEPS = 5, 20
 LINES_A_SWEEP = 10  # what strangers can write into the log
 TLS_HANDSHAKE_S = 5.0
+
+
+class TooMuch(ProtocolError):
+    """A peer took more time or memory than one may. What it sent may be of the protocol: a slow machine's is."""
 
 
 class Unfinished:
@@ -61,7 +66,7 @@ class Unfinished:
 
     def _drop(self, connection: Connection, why: str) -> None:
         self.total -= self._held.pop(connection)[0]
-        connection.drop(ProtocolError(why))
+        connection.drop(TooMuch(why))
 
 
 @dataclass(eq=False, slots=True)
@@ -85,6 +90,7 @@ class Listener:
         self.unfinished = Unfinished()
         self._credentials = credentials
         self._accept = accept
+        self._tls: ssl.SSLContext | None = None
         self._binding = b""
         self._ids = itertools.count(1)
         self._strangers: dict[Connection, int] = {}  # sweeps, the oldest first
@@ -97,18 +103,12 @@ class Listener:
         """Listen; returns the address for `connect`. Raises WrongUse for a port in use, and for an address that other
         machines reach where there is no TLS."""
         tls = self._credentials.tls
-        context = check_tls(host, tls)
-        self._binding = tls.binding if tls is not None and context is not None else b""
-        within_s = None if context is None else TLS_HANDSHAKE_S
+        self._tls = check_tls(host, tls)
+        self._binding = tls.binding if tls is not None and self._tls is not None else b""
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: Connection(self._made, self.unfinished),
-                host,
-                port,
-                backlog=512,
-                ssl=context,
-                ssl_handshake_timeout=within_s,
+                lambda: Connection(self._made, self.unfinished, waits=self._tls is not None), host, port, backlog=512
             )
         except OSError as error:
             raise WrongUse(
@@ -117,7 +117,7 @@ class Listener:
         self._sweeping = loop.create_task(self._sweep(), name="sweep")
         bound = self._server.sockets[0].getsockname()
         shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
-        self.address = f"{SCHEME if context is not None else ''}{shown}:{bound[1]}"
+        self.address = f"{SCHEME if self._tls is not None else ''}{shown}:{bound[1]}"
         return self.address
 
     @property
@@ -150,6 +150,8 @@ class Listener:
 
     async def _serve(self, connection: Connection) -> None:
         try:
+            if self._tls is not None:
+                await connection.secure(self._tls, TLS_HANDSHAKE_S)
             right = await admit(connection, self._credentials, self._binding)
             self._strangers.pop(connection, None)
             await self._accept(Peer(connection, right, next(self._ids)))
@@ -157,6 +159,8 @@ class Listener:
             pass
         except NotAdmitted as error:
             self._warn("refused a peer: %s", error)
+        except TooMuch as error:
+            self._warn("dropped a peer: %s", error)
         except ProtocolError as error:
             self._warn("dropped a peer that sent a malformed frame: %s", error)
         except Exception:
@@ -182,4 +186,4 @@ class Listener:
                 if sweeps >= STRANGER_SWEEPS:
                     del self._strangers[connection]
                     with contextlib.suppress(KeyError):
-                        connection.drop(ProtocolError(f"nothing was proven within {STRANGER_SWEEPS * SWEEP_S:g} s"))
+                        connection.drop(TooMuch(f"it proved nothing within {STRANGER_SWEEPS * SWEEP_S:g} s"))

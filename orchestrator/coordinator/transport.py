@@ -82,7 +82,8 @@ class ListenerWatch:
 
 
 class _Held(asyncio.Protocol):
-    """A connection over which nothing is said."""
+    """A connection over which nothing is said. It ends by itself, whenever the next look is: a look may wait for a log that
+    is away, and a listener ends connections of peers that prove nothing, and logs it."""
 
     def __init__(self, address: str, began: float) -> None:
         self._address = address
@@ -92,12 +93,14 @@ class _Held(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+        self._end = asyncio.get_running_loop().call_later(HOLD_S, self.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
+        self._end.cancel()
 
     def lasts(self, address: str, now: float) -> bool:
-        """A listener ends connections of peers that prove nothing, and logs it; these end before."""
+        """Whether it is still there."""
         return address == self._address and not self._is_lost and now - self._began < HOLD_S
 
     def abort(self) -> None:

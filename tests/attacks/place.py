@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +23,7 @@ from orchestrator.coordinator.requests import StatusRequest
 from orchestrator.coordinator.secret import KEY_BYTES, Right, Secret, proof
 from orchestrator.coordinator.services import Services
 from orchestrator.coordinator.shell import Coordinator
+from orchestrator.coordinator.tls import Tls, client_context, digest
 from orchestrator.coordinator.transport import connect
 from orchestrator.model import JoinRequest, MemberStatus, Owner, Settings, Task, TaskId
 from orchestrator.simulator.ledger import KeptLedger
@@ -32,7 +34,8 @@ TASKS = [TaskId(0, number) for number in range(4)]
 HOLDS = {"S1": TASKS[:2], "S2": TASKS[2:]}
 OWNERS = [Owner(task, 1, name, f"{name}#1", 1) for name, tasks in HOLDS.items() for task in tasks]
 DEADLINE_S = 20.0
-SWEEP_S = 0.005
+SWEEP_S, NEVER_S = 0.005, 3_600.0
+OPEN_HOST = "127.1"  # this machine, in a form that is not taken for it: as the address of a network card
 SECRET = Secret(Right.JOIN, b"k" * KEY_BYTES)
 WRONG = Secret(Right.JOIN, b"w" * KEY_BYTES)
 NONCE = b"n" * KEY_BYTES
@@ -63,6 +66,8 @@ class Attacker:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
+        shown = writer.get_extra_info("ssl_object")
+        self.binding = digest(shown.getpeercert(binary_form=True)) if shown is not None else b""
 
     def raw(self, data: bytes) -> None:
         self.writer.write(data)
@@ -100,7 +105,7 @@ class Attacker:
     async def admitted(self, right: Right = Right.JOIN) -> Attacker:
         """It has the secret of a right, and proves it as it should."""
         challenge = await self.challenge(right)
-        facts = (messages.VERSION, "bank", int(right), NONCE, challenge.nonce, b"")
+        facts = (messages.VERSION, "bank", int(right), NONCE, challenge.nonce, self.binding)
         self.frame(Proof(proof(SECRET.key_of(right), "client", *facts)))
         msgspec.msgpack.decode(await self.receive(), type=Admission)
         return self
@@ -124,19 +129,27 @@ class Errors(logging.Handler):
 
 
 class Place:
-    """`async with Place() as place`: the group, until the block ends; then it is looked at."""
+    """`async with Place() as place`: the group, until the block ends; then it is looked at. With `tls` it listens as other
+    machines would reach it."""
+
+    def __init__(self, tls: Tls | None = None) -> None:
+        self._tls = tls
 
     async def __aenter__(self) -> Place:
         self.errors = Errors()
         logging.getLogger("orchestrator").addHandler(self.errors)
         self.coordinator = Coordinator(
-            "bank", Settings(heartbeat_ms=10), KeptLedger(OWNERS), map(Task, TASKS), admin.HANDLERS
+            "bank",
+            Settings(heartbeat_ms=10, session_timeout_ms=600_000),
+            KeptLedger(OWNERS),
+            map(Task, TASKS),
+            admin.HANDLERS,
         )
-        self.services = Services(credentials(), SWEEP_S)
+        self.services = Services(replace(credentials(), tls=self._tls), SWEEP_S if self._tls is None else NEVER_S)
         self.coordinator.listen(self.services)
         self.stores = InstanceStores("S1", {1: "one", 2: "two"}.get)
         self.services.add(self.stores)
-        self.address = await self.services.open()
+        self.address = await self.services.open(OPEN_HOST if self._tls is not None else "127.0.0.1")
         self._attackers: list[Attacker] = []
         self._serving = asyncio.create_task(self.coordinator.serve())
         self.members = {name: await self.joined(name) for name in HOLDS}
@@ -155,11 +168,24 @@ class Place:
         facts = await ask(self.client, StatusRequest())
         return [(task["id"], task["active"], task["epoch"]) for task in facts["tasks"]], facts["scale"]
 
+    @property
+    def where(self) -> tuple[str, int]:
+        """Host and port of the listener."""
+        host, port, _ = client_context(self.address, None)
+        return host, port
+
     async def attacker(self) -> Attacker:
-        host, _, port = self.address.rpartition(":")
-        made = Attacker(*await asyncio.open_connection(host, int(port)))
+        host, port, context = client_context(self.address, None)
+        made = Attacker(*await asyncio.open_connection(host, port, ssl=context))
         self._attackers.append(made)
         return made
+
+    def with_sweeps(self) -> None:
+        """From now on; with TLS there were none: the handshake of a member takes longer than some of these."""
+        self.without_sweeps()
+        listener = self.services.listener
+        listener._sweep_s = SWEEP_S
+        listener._sweeping = asyncio.create_task(listener._sweep())
 
     def without_sweeps(self) -> None:
         """Time drops nobody from now on: what an attack ends by is the limit that it is for."""

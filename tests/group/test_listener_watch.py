@@ -21,8 +21,9 @@ class Port:
         self.server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         return f"127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
 
-    async def _accept(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted.append(writer)
+        self.reader = reader
         self.news.put_nowait(len(self.accepted))
 
     async def has(self, connections: int) -> None:
@@ -78,6 +79,17 @@ async def test_the_listener_is_not_made_to_end_it(monkeypatch: pytest.MonkeyPatc
         assert not await watch.is_refused(address)
     await port.has(2)
     watch.close()
+    await port.die()
+
+
+async def test_it_ends_by_itself_where_nothing_looks_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next look may be far away: behind a log that does not answer, or behind a term of this instance as the coordinator."""
+    monkeypatch.setattr(transport, "HOLD_S", 0.01)
+    port, watch = Port(), ListenerWatch()
+    assert not await watch.is_refused(await port.open())
+    await port.has(1)
+    async with asyncio.timeout(10):
+        assert await port.reader.read() == b""
     await port.die()
 
 
