@@ -20,6 +20,7 @@ from orchestrator.setting import (
     GIVEN_WEIGHTS,
     METRICS,
     OPEN_ADDRESS,
+    OPEN_PORT,
     STANDBYS,
     TABLES,
     Setting,
@@ -156,6 +157,14 @@ class InstanceSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
     listen: Annotated[
         str, row("listen", "HOST:PORT where other machines reach the first instance; by default this machine alone")
+    ] = ""
+    advertise: Annotated[
+        str,
+        row(
+            "advertise",
+            "HOST:PORT that others are given for the first instance, where they reach it at another address than --listen",
+            need=OPEN_PORT,
+        ),
     ] = ""
     tls_cert: Annotated[
         str,

@@ -83,6 +83,10 @@ OPEN_ADDRESS = Need(
     lambda values: bool(values["open address"]),
     "the instances listen to this machine alone, which needs no TLS; give --listen with an address that others reach",
 )
+OPEN_PORT = Need(
+    lambda values: bool(values["open address"]) and values["on"] != "spark",
+    "no port is open to other machines here; give --listen with one that is, on this machine",
+)
 METRICS = Need(
     lambda values: bool(values["metrics-port"]), "metrics are not served; give --metrics-port, too, or leave it out"
 )

@@ -11,14 +11,13 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from orchestrator.coordinator.connection import Connection, ConnectionEnded
 from orchestrator.coordinator.handshake import Credentials, NotAdmitted, admit
 from orchestrator.coordinator.secret import Right
-from orchestrator.coordinator.tls import SCHEME, check_tls
+from orchestrator.coordinator.tls import SCHEME, Contexts, Tls, check_tls
 from orchestrator.errors import ProtocolError, WrongUse
 
 log = logging.getLogger("orchestrator.listener")
@@ -90,8 +89,7 @@ class Listener:
         self.unfinished = Unfinished()
         self._credentials = credentials
         self._accept = accept
-        self._tls: ssl.SSLContext | None = None
-        self._binding = b""
+        self._tls: Tls | None = None
         self._ids = itertools.count(1)
         self._strangers: dict[Connection, int] = {}  # sweeps, the oldest first
         self._serving: dict[asyncio.Task[None], None] = {}  # in the order in which they came
@@ -102,9 +100,7 @@ class Listener:
     async def open(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Listen; returns the address for `connect`. Raises WrongUse for a port in use, and for an address that other
         machines reach where there is no TLS."""
-        tls = self._credentials.tls
-        self._tls = check_tls(host, tls)
-        self._binding = tls.binding if tls is not None and self._tls is not None else b""
+        self._tls = check_tls(host, self._credentials.tls)
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
@@ -150,9 +146,8 @@ class Listener:
 
     async def _serve(self, connection: Connection) -> None:
         try:
-            if self._tls is not None:
-                await connection.secure(self._tls, TLS_HANDSHAKE_S)
-            right = await admit(connection, self._credentials, self._binding)
+            binding = b"" if self._tls is None else await self._secured(connection, self._tls.now())
+            right = await admit(connection, self._credentials, binding)
             self._strangers.pop(connection, None)
             await self._accept(Peer(connection, right, next(self._ids)))
         except ConnectionEnded:
@@ -168,6 +163,11 @@ class Listener:
         finally:
             self._strangers.pop(connection, None)
             await connection.close()
+
+    async def _secured(self, connection: Connection, contexts: Contexts) -> bytes:
+        assert contexts.server is not None
+        await connection.secure(contexts.server, TLS_HANDSHAKE_S)
+        return contexts.binding
 
     def _warn(self, text: str, error: Exception) -> None:
         self._lines += 1

@@ -9,22 +9,61 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import logging
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import WrongUse
 
+log = logging.getLogger("orchestrator.listener")
 SCHEME = "tls://"
 
 
 @dataclass(frozen=True, slots=True)
-class Tls:
-    """The contexts of one process. `binding`: the digest of its own certificate, which its clients see."""
+class Contexts:
+    """Those of connections that begin now. `binding`: the digest of the own certificate, which clients see."""
 
     client: ssl.SSLContext
     server: ssl.SSLContext | None = None
     binding: bytes = b""
+
+
+class Tls:
+    """The contexts of one process, of files as they are when a connection begins: certificates are renewed without a restart."""
+
+    def __init__(self, certificate: str, key: str, authority: str) -> None:
+        """Raises WrongUse."""
+        self._files = certificate, key, authority
+        self._seen = self._looks()
+        self._contexts = _contexts(*self._files)
+
+    @property
+    def listens(self) -> bool:
+        """Whether there is a certificate to listen with."""
+        return self._contexts.server is not None
+
+    def now(self) -> Contexts:
+        """Where the files changed and cannot be used, as one that is half written, those before go on."""
+        looks = self._looks()
+        if looks != self._seen:
+            self._seen = looks  # before they are read: what changes meanwhile is read again
+            try:
+                self._contexts = _contexts(*self._files)
+            except WrongUse as error:
+                log.warning("renewed certificates are not used, those before go on: %s", error)
+        return self._contexts
+
+    def _looks(self) -> tuple[tuple[int, int, int] | None, ...]:
+        return tuple(map(_look, self._files))
+
+
+def _look(file: str) -> tuple[int, int, int] | None:
+    try:
+        found = Path(file).stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def is_loopback(host: str) -> bool:
@@ -48,6 +87,10 @@ def make_tls(certificate: str, key: str, authority: str) -> Tls | None:
         return None
     if bool(certificate) != bool(key):
         raise WrongUse("--tls-cert and --tls-key go together; give both")
+    return Tls(certificate, key, authority)
+
+
+def _contexts(certificate: str, key: str, authority: str) -> Contexts:
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False  # instances come and go at any address; the proof of the secret is what counts
     client.verify_mode = ssl.CERT_NONE
@@ -62,7 +105,7 @@ def make_tls(certificate: str, key: str, authority: str) -> Tls | None:
             except (OSError, ssl.SSLError) as error:
                 raise WrongUse(f"--tls-ca {authority} cannot be read ({error}); name a PEM file") from None
             context.verify_mode = ssl.CERT_REQUIRED
-    return Tls(client, server, _binding(certificate) if certificate else b"")
+    return Contexts(client, server, _binding(certificate) if certificate else b"")
 
 
 def _load(context: ssl.SSLContext, certificate: str, key: str) -> None:
@@ -80,16 +123,16 @@ def _binding(certificate: str) -> bytes:
     return digest(ssl.PEM_cert_to_DER_cert(f"{first}-----END CERTIFICATE-----\n"))
 
 
-def check_tls(host: str, tls: Tls | None) -> ssl.SSLContext | None:
-    """The context to listen with on `host`; None on this machine alone. Raises WrongUse where TLS is missing."""
+def check_tls(host: str, tls: Tls | None) -> Tls | None:
+    """What to listen with on `host`; None on this machine alone. Raises WrongUse where TLS is missing."""
     if is_loopback(host):
         return None
-    if tls is None or tls.server is None:
+    if tls is None or not tls.listens:
         raise WrongUse(
             f"--listen {host}: other machines reach it, so it needs TLS; give --tls-cert and --tls-key, or listen on "
             "127.0.0.1"
         )
-    return tls.server
+    return tls
 
 
 def client_context(address: str, tls: Tls | None) -> tuple[str, int, ssl.SSLContext | None]:
@@ -98,16 +141,16 @@ def client_context(address: str, tls: Tls | None) -> tuple[str, int, ssl.SSLCont
     plain = address.removeprefix(SCHEME)
     host, _, port = plain.rpartition(":")
     if plain != address:
-        return host.strip("[]"), int(port), (tls or _any()).client
+        return host.strip("[]"), int(port), _any() if tls is None else tls.now().client
     if not is_loopback(host.strip("[]")):
         raise WrongUse(f"the instance at {address} listens to other machines without TLS; it is not used")
     return host.strip("[]"), int(port), None
 
 
-def _any() -> Tls:
+def _any() -> ssl.SSLContext:
     """For a client that was given no authority: the proof is bound to whatever certificate it sees."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_mode = ssl.CERT_NONE
     client.minimum_version = ssl.TLSVersion.TLSv1_3
-    return Tls(client)
+    return client

@@ -33,7 +33,7 @@ async def connect(address: str, credentials: Credentials, *, timeout_s: float = 
         raise ConnectionEnded(f"no instance answers at {address} ({error or 'timed out'})") from None
     except ConnectionEnded as error:
         _give_up(connection)
-        if address.startswith(SCHEME) and (credentials.tls is None or credentials.tls.server is None):
+        if address.startswith(SCHEME) and (credentials.tls is None or not credentials.tls.listens):
             what = f"{error}; one that was started with --tls-ca wants a certificate: --tls-cert and --tls-key"
             raise ConnectionEnded(what) from None
         raise

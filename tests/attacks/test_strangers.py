@@ -235,7 +235,7 @@ async def test_a_client_that_ends_within_the_handshake_is_gone(tls: Tls | None) 
         door = place.services.listener
         before = door.connections[0]
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        greeting = tls.client.wrap_bio(incoming, outgoing)
+        greeting = tls.now().client.wrap_bio(incoming, outgoing)
         with pytest.raises(ssl.SSLWantReadError):
             greeting.do_handshake()
         hello = outgoing.read()

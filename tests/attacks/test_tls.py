@@ -109,6 +109,30 @@ async def test_with_an_authority_both_ends_show_its_certificates(tmp_path: Path)
     await echo.listener.close()
 
 
+async def test_certificates_are_renewed_without_a_restart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """At both ends, of all three files. Where they do not belong together yet, those before go on, and it is logged."""
+    own, key = certificate(tmp_path, "own")
+    server, client = [replace(CREDENTIALS, tls=make_tls(own, key, own)) for _ in range(2)]
+    echo = Echo(server)
+    address = await echo.open()
+    async with asyncio.timeout(20):
+        first = await connect(address, client)
+        shown = first.binding()
+        new, new_key = certificate(tmp_path, "new")
+        Path(new).replace(own)
+        between = await connect(address, client)  # the certificate is there, its key is not
+        assert between.binding() == shown
+        assert "renewed certificates are not used" in caplog.text
+        Path(new_key).replace(key)
+        after = await connect(address, client)
+        assert after.binding() not in (b"", shown)
+        first._transport.write(b"\0\0\0\4text")
+        assert await first.receive() == b"text", "a connection that lasts goes on"
+        for link in (first, between, after):
+            await link.close()
+    await echo.listener.close()
+
+
 async def test_an_open_address_without_tls_is_neither_listened_on_nor_connected_to() -> None:
     async def nobody(_: Peer) -> None: ...
 

@@ -248,6 +248,20 @@ def test_tls_between_machines(console: Console) -> None:
         assert refused.code == 3 and refused.out == "", (stranger, refused)
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl")
+@pytest.mark.long
+def test_an_address_that_others_are_given(console: Console) -> None:
+    """They listen on all addresses of their machine, and members, commands and queries use the one that is advertised."""
+    path, key = certificate(console.folder, "fleet")
+    words = ("--listen", "0.0.0.0:0", "--advertise", "127.1", "--tls-cert", path, "--tls-key", key)
+    console.start("run", "bank:app", "--instances", "2", *SOON, *words, name="run")
+    done = console.here("wait", "bank", "--instances", "2", "--timeout", "25s")
+    assert done.code == 0, (done, console.said("run"))
+    found = console.here("status", "bank", "--json").json
+    assert found["coordinator"]["address"].startswith("tls://127.1:")
+    assert console.here("query", "bank", "balances", "ann").code == 5  # asked there, and it is not there
+
+
 @pytest.mark.long  # half a minute of commands, one after the other
 def test_one_place_and_one_access_for_every_command(console: Console) -> None:
     """Of each command that takes them: the log, the secret and the certificates that were named are those it uses."""

@@ -83,6 +83,7 @@ RUN: dict[str, tuple[str, ...]] = {
     ),
     "secret-file": (KAFKA, "tests/cli/test_group_commands.py::test_a_secret_to_read_reads_and_nothing_more"),
     "listen": (TLS,),
+    "advertise": (f"{HERE}test_an_address_that_others_are_given",),
     "tls-cert": (TLS,),
     "tls-key": (TLS,),
     "tls-ca": (TLS,),

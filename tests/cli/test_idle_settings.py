@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,7 @@ REFUSED = [
     ("bank", ["--zone", "east"], "give --standbys"),
     ("bank", ["--zone", "east", "--standbys", "0"], "give --standbys"),
     ("bank", ["--metrics-host", "127.0.0.2"], "give --metrics-port"),
+    ("bank", ["--advertise", "gate:7000"], "give --listen with one that is"),
     ("bank", ["--tls-ca", "fleet.pem"], ALONE),
     ("bank", ["--tls-cert", "fleet.pem", "--tls-key", "fleet.key"], ALONE),
     ("bank", ["--tls-key", "fleet.key", "--tls-cert", "fleet.pem", "--listen", "127.0.0.1:0"], ALONE),
@@ -94,5 +96,7 @@ def test_what_serves_several_commands_may_be_idle_in_one(console: Console) -> No
 
 
 def test_what_can_act_is_not_refused() -> None:
-    values = {"protocol": "learner", "standbys": 1, "weights": "given", "on": "spark"}
-    refuse_idle(TABLE, {**values, "has tables": True, "embedded log": True, "open address": True, "metrics-port": 9100})
+    values: dict[str, Any] = {"protocol": "learner", "standbys": 1, "weights": "given", "on": "spark"}
+    values |= {"has tables": True, "embedded log": True, "open address": True, "metrics-port": 9100}
+    refuse_idle(TABLE.keys() - {"advertise"}, values)
+    refuse_idle(["advertise"], {**values, "on": "processes"})

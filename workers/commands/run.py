@@ -93,7 +93,7 @@ def count_of(args: Any) -> int:
 
 def facts_of(args: Any, app: App, url: str) -> dict[str, Any]:
     """Returns what `orchestrator.setting.Need` looks at."""
-    host, _ = place_of(args.listen)
+    host, _ = place_of(args.listen, advertised=args.advertise)
     on_machines = args.on in HOSTS and cluster_of(args).spans_machines
     values = {name: getattr(args, setting.option, None) for name, setting in TABLE.items()}
     return {
@@ -107,7 +107,8 @@ def facts_of(args: Any, app: App, url: str) -> dict[str, Any]:
 def check_access(args: Any) -> None:
     """Before anything is made: whether the instances may listen where they shall, with the secret that was named. Raises
     WrongUse, RefusedBySafety."""
-    host, _ = place_of(args.listen)
+    place_of(args.advertise, "--advertise")
+    host, _ = place_of(args.listen, advertised=args.advertise)
     check_tls(host, make_tls(args.tls_cert, args.tls_key, args.tls_ca))
     if args.secret_file:
         read_secret(Path(args.secret_file)).key_of(Right.JOIN)

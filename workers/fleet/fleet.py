@@ -25,7 +25,7 @@ from orchestrator.clocks import wall_ms
 from orchestrator.errors import RefusedBySafety
 from state.errors import LogReplaced, StateError
 from state.log.group_store import GroupStore
-from workers.connection.listening import metrics_port_of_instance, place_of_instance
+from workers.connection.listening import places_in_fleet
 from workers.fleet.presence import FLEET, hold, named_of, started, this_process
 from workers.fleet.state_watch import StateWatch
 from workers.log.logs import log_path, show_log
@@ -240,23 +240,21 @@ class Fleet:
         return [name for name, slot in self._slots.items() if not slot.stopped]
 
     def _add(self) -> str:
-        name, listen, metrics_port = self._place()
-        slot = Slot(msgspec.structs.replace(self._base, instance=name, listen=listen, metrics_port=metrics_port))
-        if self._base.metrics_port and not metrics_port:
+        spec = msgspec.structs.replace(self._base, **self._place())
+        name, slot = spec.instance, Slot(spec)
+        if self._base.metrics_port and not spec.metrics_port:
             self._say(f"{name} serves no metrics: no port is left behind --metrics-port {self._base.metrics_port}")
         self._slots[name] = slot
         slot.watcher = asyncio.create_task(self._watch(name, slot))
         slot.watcher.add_done_callback(lambda watcher: self._ended(slot, watcher))
         return name
 
-    def _place(self) -> tuple[str, str, int]:
-        """The name of the next instance, where it listens, and the port of its metrics."""
+    def _place(self) -> dict[str, Any]:
+        """What is the next instance's own: its name, where it listens and is reached, and the port of its metrics."""
         while f"i{self._next}" in self._taken:
             self._next += 1
         self._next += 1
-        number, base = self._next - 1, self._base
-        listen = place_of_instance(base.listen, number)
-        return f"i{number}", listen, metrics_port_of_instance(base.metrics_port, number)
+        return {"instance": f"i{self._next - 1}", **places_in_fleet(self._base, self._next - 1)}
 
     def _ended(self, slot: Slot, watcher: asyncio.Task[None]) -> None:
         """An instance is over. Where it could not be looked after any more (its host is gone), so is the fleet."""

@@ -73,8 +73,8 @@ class NamedInstance(Fleet):
             "another --name"
         )
 
-    def _place(self) -> tuple[str, str, int]:
-        return self._name, self._base.listen, self._base.metrics_port
+    def _place(self) -> dict[str, Any]:
+        return {"instance": self._name}
 
     async def _keep_up(self) -> None:
         """It is never asked for more instances."""

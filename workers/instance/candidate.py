@@ -24,6 +24,7 @@ from state.errors import LogReplaced, StateError
 from state.log.group_store import Lease
 from state.log.protocol import GroupLog
 from workers.connection.contact import patient
+from workers.connection.listening import reached_at
 from workers.instance.ledger import LogLedger, give_back, is_given_back
 from workers.instance.upkeep import LogUpkeep
 from workers.metrics.families import HAND_OVER_GAP, HAND_OVER_PAUSE, HAND_OVERS, IS_COORDINATOR, OF_INSTANCE, TERM
@@ -135,7 +136,8 @@ class Candidate:
         coordinator.listen(self._services)
         taken: Lease | None = None
         try:
-            taken = await self._log.acquire(self._app.id, self._spec.instance, self._services.listener.address, seen)
+            address = reached_at(self._spec.advertise, self._services.listener.address)
+            taken = await self._log.acquire(self._app.id, self._spec.instance, address, seen)
             if taken is None:
                 return
             log.info("%s is the coordinator of %s, term %d", self._spec.instance, self._app.id, taken.term)

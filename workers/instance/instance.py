@@ -139,7 +139,7 @@ class Instance:
         services = Services(credentials)
         self._stores = InstanceStores(self.spec.instance, self._incarnations.get)
         services.add(self._stores)
-        self._address = await services.open(*place_of(self.spec.listen))
+        self._address = await services.open(*place_of(self.spec.listen, advertised=self.spec.advertise))
         return services
 
     # ---- workers

@@ -24,6 +24,7 @@ from orchestrator.weights import with_given
 from state.errors import Fenced, StateError
 from state.log.protocol import EXACTLY_ONCE, Guarantee, MayWrite, always
 from workers.connection.contact import Contact
+from workers.connection.listening import reached_at
 from workers.connection.uplink import Line, Uplink
 from workers.worker.ports import SessionPort
 
@@ -54,7 +55,7 @@ class Session:
             host=socket.gethostname(),
             pid=os.getpid(),
             tasks=self._tasks(),
-            address=spec.address,
+            address=reached_at(spec.instance.advertise, spec.address),
             guarantee=worker.prepared.app.guarantee,
             protocols=up_to(spec.instance.settings.protocol),
         )
