@@ -11,10 +11,14 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from difflib import get_close_matches
+from types import FrameType
 
 from orchestrator.cli.commands import COMMANDS, place_called
 from orchestrator.error_report import fail, is_unwritable, report
+
+CO_COROUTINE, CO_ASYNC_GENERATOR = 0x80, 0x200  # of a code's flags, as `inspect` names them
 
 
 def usage() -> str:
@@ -105,8 +109,23 @@ def _interrupted(number: int, frame: object) -> None:
     os._exit(130)
 
 
-def _terminated(number: int, frame: object) -> None:
+def _terminated(number: int, frame: FrameType | None) -> None:
+    """In a coroutine the exit is raised as it is anywhere else. Between two of them it would be raised in the middle of the loop:
+    what it has just taken from its queue would be lost, and a task that waits for that never ends, not even cancelled. There a
+    callback of its own raises it."""
+    if "asyncio" in sys.modules and not _is_in_coroutine(frame):
+        with suppress(RuntimeError):  # no loop runs, or it has ended
+            sys.modules["asyncio"].get_running_loop().call_soon_threadsafe(sys.exit, 143)
+            return
     sys.exit(143)
+
+
+def _is_in_coroutine(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR):
+            return True
+        frame = frame.f_back
+    return False
 
 
 if __name__ == "__main__":

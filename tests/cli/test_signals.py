@@ -6,6 +6,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -50,6 +52,54 @@ def test_a_signal_while_the_app_is_imported_is_not_its_mistake(console: Console,
     console.write("slow.py", f"import os\nos.kill(os.getpid(), {number})\nfrom bank import app")
     done = console("run", "slow:app")
     assert (done.code, done.err) == (code, ""), done
+
+
+BETWEEN_TWO_TASKS = """
+class Queue(collections.deque):
+    def popleft(self):
+        handle = super().popleft()
+        if waiting and waiting[0].done():  # taken, and not called yet: what wakes the task that waits
+            waiting.clear()
+            os.kill(os.getpid(), signal.SIGTERM)
+        return handle
+
+async def work():
+    loop = asyncio.get_running_loop()
+    loop._ready = Queue(loop._ready)
+    future = loop.create_future()
+    loop.call_later(0.01, lambda: (waiting.append(future), future.set_result(None)))
+    await future
+    await asyncio.sleep(60)
+"""
+IN_A_TASK = """
+async def work():
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    os.read(os.pipe()[0], 1)  # nothing of the loop goes on meanwhile
+"""
+BESIDE_ALL_TASKS = """
+async def work():
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    await asyncio.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("program", [BETWEEN_TWO_TASKS, IN_A_TASK, BESIDE_ALL_TASKS])
+def test_a_command_ends_wherever_its_loop_is(program: str) -> None:
+    """With what it does at the end; a wakeup that got lost would hold it for ever."""
+    head = "import asyncio, collections, os, signal, sys, threading\nfrom orchestrator.cli.main import _terminated\nwaiting = []\n"
+    body = """
+async def main():
+    try:
+        await work()
+    finally:
+        await asyncio.sleep(0)
+        print("in order", flush=True)
+
+signal.signal(signal.SIGTERM, _terminated)
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", head + program + body], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "in order\n", "")
 
 
 def test_a_second_run_is_refused(console: Console) -> None:
