@@ -11,12 +11,13 @@ import pytest
 from state.log.group_store import OwnerRecord
 from state.log.kafka import broker
 from state.log.kafka.log import KafkaLog
-from state.log.protocol import Partition, TopicSpec
+from state.log.protocol import Partition, TaskCommit, TopicSpec
 from tests import brokers
 from tests.contracts.logs import values
 from tests.kafka.place import APP, CHANGES, IN, OUT, ROUNDS, Place, child, count
 
 pytestmark = pytest.mark.kafka
+STOPPED_S = 3  # what the transaction of who is stopped may take
 
 
 async def agreed(log: KafkaLog) -> int:
@@ -53,6 +54,27 @@ async def _stopped(place: Place) -> None:
         await log.commit(APP, "next", [count(reached + 2)])
         assert await agreed(log) == reached + 2
     await place.close()
+
+
+async def test_one_commit_that_stays_open_holds_up_no_other_task(place: Place) -> None:
+    """Each task asks for its own positions when it begins: where a worker was stopped within a commit, the tasks beside it begin
+    meanwhile, and this one once that commit has had its time."""
+    log, stopped = await place.topics(), (await place.open())._cluster.producer("stopped", STOPPED_S)
+    await log.create_topic(TopicSpec("more", 8))
+    others = [Partition("more", number) for number in range(8)]
+    await log.open_writer(APP, "w")
+    lease = await log.acquire(APP, "c", "a:1", None)
+    assert lease is not None
+    await log.record_owners(lease, [OwnerRecord("0_0", 1, "m", "w", 1)])
+    await log.commit(APP, "w", [TaskCommit("0_0", 1, {}, {IN: 1, **dict.fromkeys(others, 1)})])
+    await stopped.initialise()
+    await stopped._open({}, APP)
+    await stopped._add_positions(APP, {IN: 2}, {})
+    waiting = asyncio.create_task(log.positions(APP, [IN]))
+    for one in others:
+        assert await log.positions(APP, [one]) == {one: 1}
+    assert not waiting.done(), "it did not see the open commit"
+    assert await waiting == {IN: 1}
 
 
 async def test_a_broker_that_is_killed_costs_time_and_nothing_else(tmp_path: Path) -> None:

@@ -190,7 +190,8 @@ async def _positions_are_kept(log: GroupLog, prepared: Prepared) -> None:
         async with asyncio.timeout(KEPT_S):
             await topic_identities.keep_positions(log, prepared)
     except (StateError, TimeoutError) as error:
-        logging.getLogger("orchestrator.run").info("which partitions have positions is not kept: %s", error)
+        reason = error if isinstance(error, StateError) else f"the log did not take it within {KEPT_S:g} s"
+        logging.getLogger("orchestrator.run").info("which partitions have positions is not kept: %s", reason)
 
 
 def fleet_for(host: Host, log: GroupLog, spec: InstanceSpec, credentials: Credentials) -> Fleet:

@@ -109,7 +109,8 @@ class Candidate:
             async with asyncio.timeout(GIVE_BACK_S):
                 await give_back(self._log, lease)
         except (StateError, TimeoutError) as error:  # the others will notice that the beat stands still
-            log.info("the lease of term %d is not given back: %s", lease.term, error)
+            reason = error if isinstance(error, StateError) else f"the log did not take it within {GIVE_BACK_S:g} s"
+            log.info("the lease of term %d is not given back: %s", lease.term, reason)
 
     async def _serve(self, seen: Lease | None, former: str) -> None:
         """`former`: the instance whose process was the coordinator and is gone, and its workers with it."""
