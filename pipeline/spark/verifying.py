@@ -94,7 +94,8 @@ async def verify(
     checks: list[Check] = [behind, *facts["checks"]]
     for check in checks:
         for shown in check.pop("differences", [])[:1]:
-            check["example"] = {"key": shown.get("key"), "wanted": shown["expected"], "found": shown["found"]}
+            place = {name: shown[name] for name in ("key", "entry", "start_ms", "end_ms") if name in shown}
+            check["example"] = {**place, "wanted": shown["expected"], "found": shown["found"]}
     return checks
 
 

@@ -177,6 +177,30 @@ def test_a_global_table_moves_no_time() -> None:
         assert due == [3]
 
 
+def test_a_topic_that_is_a_global_table_is_a_source_like_any_other() -> None:
+    """As a source its records belong to tasks, and so do timers that are set for them: each in the task of its key."""
+    app: Any = App("shop", partitions=3)
+    rates = app.topic("rates", key=str, value=int)
+    known, silent = app.global_table(rates, alias="known"), app.timers("silent", key=str)
+    due: list[tuple[str, int, list[str]]] = []
+
+    @app.processor(rates, silent)
+    def rate(rate: Any, silent: Any) -> None:
+        silent[rate.key] = rate.timestamp_ms + 10
+
+    @app.when_due(silent, known)
+    def gone(timer: Any, known: Any) -> None:
+        due.append((timer.key, timer.timestamp_ms, sorted(known)))
+
+    with Driver(app) as d:
+        for at_ms, key in enumerate("abcd"):
+            d.send(rates, key, at_ms, timestamp_ms=at_ms)
+        assert d.table(silent) == {"a": 10, "b": 11, "c": 12, "d": 13} and due == []
+        d.advance(12)  # its own millisecond is not passed
+        assert sorted(due) == [("a", 10, list("abcd")), ("b", 11, list("abcd"))]
+        assert d.table(known) == {"a": 0, "b": 1, "c": 2, "d": 3} and d.table(silent) == {"c": 12, "d": 13}
+
+
 def test_fakes() -> None:
     app = App("shop")
     topic = app.topic("customers", key=str, value=str)
