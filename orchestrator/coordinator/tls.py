@@ -118,9 +118,12 @@ def _load(context: ssl.SSLContext, certificate: str, key: str) -> None:
 
 
 def _binding(certificate: str) -> bytes:
-    text = Path(certificate).read_text()
-    first = text[text.index("-----BEGIN CERTIFICATE") :].partition("-----END CERTIFICATE-----")[0]
-    return digest(ssl.PEM_cert_to_DER_cert(f"{first}-----END CERTIFICATE-----\n"))
+    try:
+        text = Path(certificate).read_text()
+        first = text[text.index("-----BEGIN CERTIFICATE") :].partition("-----END CERTIFICATE-----")[0]
+        return digest(ssl.PEM_cert_to_DER_cert(f"{first}-----END CERTIFICATE-----\n"))
+    except (OSError, ValueError) as error:  # it was whole when it was loaded: somebody writes it
+        raise WrongUse(f"--tls-cert {certificate} cannot be read ({error}); name a PEM file") from None
 
 
 def check_tls(host: str, tls: Tls | None) -> Tls | None:
