@@ -12,6 +12,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby, islice, repeat, takewhile
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -233,7 +234,8 @@ class Outputs:
         """The records of a partition in the order of PLACE; some rows of each file are held."""
         files = zip(self._files, self._groups, strict=True)
         streams = [_placed(file, groups[partition]) for file, groups in files if partition in groups]
-        for _, _, _, found in heapq.merge(*streams):  # the first three of two are never equal
+        # Tasks of two subtopologies may have one place, and records cannot be compared.
+        for *_, found in heapq.merge(*streams, key=itemgetter(0, 1, 2)):
             yield OutputRecord(found.key, found.value, found.timestamp_ms, found.headers)
 
 

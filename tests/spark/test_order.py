@@ -91,6 +91,16 @@ def test_outputs_of_each_partition_are_in_the_order_of_place(tasks: list[list[tu
     }
 
 
+def test_tasks_of_two_subtopologies_may_have_one_place(tmp_path: Path) -> None:
+    for task in ("0_0", "1_0"):
+        file = Written(tmp_path / task, "out", 0)
+        key = None if task == "0_0" else b"k"  # records cannot be compared
+        file.add(0, [OutputRecord(key, task.encode(), at_ms) for at_ms in (5, 5, 6)])
+        file.close()
+    with closing(Outputs([tmp_path / "0_0", tmp_path / "1_0"])) as outputs:
+        assert [record.value for record in outputs.of(0)] == [b"0_0", b"1_0"] * 3
+
+
 def test_history_sorts_before_the_log() -> None:
     assert FIRST_SEQ + (1 << 39) < 0
 
