@@ -52,6 +52,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	MYPYPATH=. $(BIN)/mypy --explicit-package-bases benchmarks
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/test_tidy.py tests/test_docstrings.py
 

@@ -203,11 +203,9 @@ def main() -> None:
     args = parser.parse_args()
     rows: list[str] = []
     with tempfile.TemporaryDirectory() as root:
-        steps: list[Callable[[Path], str]] = [
-            lambda folder, n=int(n): timers(folder, n) for n in args.timers.split(",")
-        ]
-        steps += [lambda folder, n=int(n): closes(folder, n, 200_000) for n in args.closes.split(",")]
-        steps.append(lambda folder: expire(folder, args.entries))
+        steps: list[Callable[[Path], str]] = [partial(timers, number=int(n)) for n in args.timers.split(",")]
+        steps += [partial(closes, keys=int(n), kept=200_000) for n in args.closes.split(",")]
+        steps.append(partial(expire, entries=args.entries))
         for number, step in enumerate(steps):
             rows.append(step(Path(root) / str(number)))
             print(rows[-1], flush=True)

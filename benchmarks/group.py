@@ -78,7 +78,12 @@ def rounds(instances: int, tasks: int, learners: int) -> list[Change]:
         found.append(Change(what, made.timed_run(), made.handed_over - before))
 
     change("all join, their tasks with them", lambda: None)
-    change("a heartbeat of each, nothing new", lambda: [node.report() for node in made.nodes.values()] and None)
+
+    def beat() -> None:
+        for node in made.nodes.values():
+            node.report()
+
+    change("a heartbeat of each, nothing new", beat)
     change("one crashes", lambda: made.crash(7))
     change("one joins, until it has its share", lambda: made.join(instances))
     return found
