@@ -33,7 +33,7 @@ from workers.instance.instance_stores import InstanceStores
 TASKS = [TaskId(0, number) for number in range(4)]
 HOLDS = {"S1": TASKS[:2], "S2": TASKS[2:]}
 OWNERS = [Owner(task, 1, name, f"{name}#1", 1) for name, tasks in HOLDS.items() for task in tasks]
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 SWEEP_S, NEVER_S = 0.005, 3_600.0
 OPEN_HOST = "127.1"  # this machine, in a form that is not taken for it: as the address of a network card
 SECRET = Secret(Right.JOIN, b"k" * KEY_BYTES)
