@@ -21,6 +21,7 @@ from pipeline.records import Headers, RawRecord, Record
 from pipeline.tables.table import StoreView, TableSpec
 from pipeline.tables.view import IMMUTABLE
 from pipeline.time.due_index import DueIndex
+from pipeline.time.expiring import Expiring
 from pipeline.time.position import Place, Position
 from pipeline.time.tables import DueCall
 from pipeline.time.timed_view import TIME_BYTES, TimedView, read_time, time_bytes
@@ -95,8 +96,10 @@ class JoinView(TimedView[bytes, bytes]):
         self._decoded: dict[bytes, Record[Any, Any]] = {}  # of those that came last, by place
         self._most_keys = _KNOWN_KEYS
         self._asks_until_ms = -1  # a key that is not in `_by_key` may have records in the store that are not over
+        self._expiring = Expiring(0), Expiring(0)
         if any(True for _ in store.range(None, _AFTER[_RECORDS[RIGHT]])):
             self._ask_again()
+            self._lose_expiring()
         self._heads = [(-1, b""), (-1, b"")]  # of each side the bucket that was met last, and what its keys begin with
         self._kept_from = list(_RECORDS)  # what lies before is forgotten
         self._ends = tuple(DueIndex(self.scan, self._is_alone, head, _AFTER[head]) for head in _ENDS)
@@ -111,6 +114,12 @@ class JoinView(TimedView[bytes, bytes]):
             known.clear()
         self._waiting = self.waiting_by_head(b"lr", _PLACE.size)
         self._ask_again()
+        self._lose_expiring()
+
+    def _lose_expiring(self) -> None:
+        """What the store has is not known; no record is later than the position."""
+        for expiring, life_ms in zip(self._expiring, self._lives_ms, strict=True):
+            expiring.lose((max(0, self.position.time_ms) + life_ms) // self._bucket_ms + 1)
 
     def _ask_again(self) -> None:
         """What was known of keys is not any more; no record is later than the position."""
@@ -143,7 +152,9 @@ class JoinView(TimedView[bytes, bytes]):
         """A record of a side is kept until it is over; as it is decoded for a while, where it cannot change in place."""
         key, known, at_ms, offset = raw.key or b"", self._by_key[side], raw.timestamp_ms, raw.offset
         now_ms, life_ms = self.position.reached[0], self._lives_ms[side]
-        place = self._head(side, (at_ms + life_ms) // self._bucket_ms, key) + _PLACE.pack(at_ms, offset)
+        bucket = (at_ms + life_ms) // self._bucket_ms
+        place = self._head(side, bucket, key) + _PLACE.pack(at_ms, offset)
+        self._expiring[side].add(bucket, place)
         entry = at_ms, offset, place
         own = known.get(key)
         if own is None:
@@ -288,9 +299,13 @@ class JoinView(TimedView[bytes, bytes]):
             if stop <= self._kept_from[side]:
                 continue
             most = self.most_forgotten()
-            found = self.keys_between(self._kept_from[side], stop, most)
+            known = self._expiring[side].take(read_time(self._kept_from[side]), bucket, most)
+            if known is None:
+                found = self.keys_between(self._kept_from[side], stop, most)
+                leaves = len(found) == most
+            else:
+                found, leaves = known
             self.layers.remember_deleted(found)
-            leaves = len(found) == most
             self.leaves_expired |= leaves
             self._kept_from[side] = found[-1] + b"\x00" if leaves else stop
 
