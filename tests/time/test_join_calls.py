@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 import pipeline.process
 from orchestrator import App, ProcessorFailed
 from orchestrator.testing import Driver
-from pipeline.time import join_view
+from pipeline.process import TaskProcess
+from pipeline.records import SourceRecord
+from pipeline.tables.dict_store import DictStore
+from pipeline.time import expiring, join_view, timed_view
 
 MS = timedelta(milliseconds=1)
 record = st.tuples(
@@ -89,4 +92,39 @@ def test_nothing_at_hand_is_as_all_at_hand(records: Any, kind: str, cuts: set[in
     expected = played(records, kind, cuts, stops=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(join_view, "_KNOWN_KEYS", most)
+        patch.setattr(expiring, "MOST", most)
         assert expected == played(records, kind, cuts, stops=False)
+
+
+@pytest.mark.parametrize("most", [0, 7, 1_000])
+@pytest.mark.parametrize("part", [3, 1_000])
+def test_what_is_over_leaves_the_store_also_of_a_task_that_begins_anew(
+    most: int, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expiring, "MOST", most)
+    monkeypatch.setattr(timed_view, "MOST_FORGOTTEN", part)
+    app = App("pairs")
+    orders, shipments = app.topic("orders", key=str, value=int), app.topic("shipments", key=str, value=int)
+    app.join(orders, shipments, within=(2 * MS, 6 * MS))(lambda order, shipment: None)
+    [name] = app.tables
+    store = DictStore()
+    for begins in range(3):
+        task = TaskProcess(app, app.topology().subtopologies[0], 0, {name: store}, {})
+        for at_ms in range(begins * 40, begins * 40 + 40):
+            value = at_ms.to_bytes(8, "big")
+            task.run([("orders", SourceRecord(at_ms, at_ms, b"a", value))])
+            task.run([("shipments", SourceRecord(at_ms, at_ms, b"%d" % at_ms, value))])
+            if at_ms % 4 == 0:
+                store.write(task.collect(in_parts=True).writes.get(name, {}))
+                task.mark_applied()
+                kept = [int.from_bytes(key[-16:-8], "big") for key in store.data if key[:1] in b"lr"]
+                assert part == 3 or min(kept) >= at_ms - 12, (
+                    at_ms,
+                    sorted(kept),
+                )  # up to a bucket longer than it lives
+    for at_ms in range(1_000, 1_040):  # parts: more with each take than is written
+        task.run([("orders", SourceRecord(at_ms, at_ms, b"last", bytes(8)))])
+        store.write(task.collect(in_parts=True).writes.get(name, {}))
+        task.mark_applied()
+    kept = [int.from_bytes(key[-16:-8], "big") for key in store.data if key[:1] in b"lr"]
+    assert kept and min(kept) >= 1_000
