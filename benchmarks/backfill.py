@@ -46,6 +46,7 @@ WRITE_ROWS, RUN_RECORDS, APPEND_RECORDS = 200_000, 2_000, 20_000
 LOOK_S = 0.05
 BECOME_PARENT_OF_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 FORMS = {"count": "record", "JSON sum": "structs", "count, columns": "columns"}
+BUSY = " Others used the machine meanwhile, one run more than the next: the ratios of seconds say little, those of CPU seconds more."
 STAGES = ("start", "read", "encode", "shuffle", "processors", "write")
 
 
@@ -261,8 +262,8 @@ def text(rows: Sequence[Row], cores: int) -> str:
             f"`make bench-backfill`, {date.today()}; {platform.machine()}, {platform.system()}, Python "
             f"{platform.python_version()}, load average {os.getloadavg()[0]:.1f}; local[{cores}] beside one process that reads the same Parquet file and "
             f"calls the same processors, {HOT_KEYS:,} keys, 16-byte keys, 100-byte values; each from the start of its command "
-            "to its end, Java's start included; CPU seconds of all processes. Both leave the same final values. Trust the "
-            "ratios: above 1 the backfill is ahead.",
+            "to its end, Java's start included; CPU seconds of all processes. Both leave the same final values. Ratios above 1: the "
+            f"backfill is ahead.{BUSY if os.getloadavg()[0] > cores + 1 else ''}",
             "",
             "| app | rows | plain: seconds | CPU | Spark: seconds | CPU | plain / Spark, seconds | plain / Spark, CPU |",
             "|---|---|---|---|---|---|---|---|",
