@@ -14,7 +14,7 @@ from state.log.kafka.building import build
 from state.log.kafka.facts import EVERYBODYS, UNDER_LEASE
 from state.log.kafka.log import KafkaLog
 from state.log.protocol import Partition
-from tests.contracts.logs import read_all
+from tests.contracts.logs import read_all, until
 from tests.kafka.place import APP, ROUNDS, Child, Place, child, owner
 
 pytestmark = pytest.mark.kafka
@@ -132,7 +132,13 @@ async def test_a_claim_behind_an_open_transaction_hides_from_nobody(partition: i
 async def _hidden(place: Place, partition: int) -> None:
     first, one, other = await place.topics(), await place.open(), await place.open()
     seen = await first.acquire(APP, "first", "a:1", None)
-    assert seen is not None and await one.lease(APP) == seen and await other.lease(APP) == seen
+    assert seen is not None
+
+    async def is_seen() -> bool:
+        """What was answered is read a moment later: its markers are written then."""
+        return await one.lease(APP) == seen and await other.lease(APP) == seen
+
+    await until("the lease to be read", is_seen)
     cluster = (await place.open())._cluster
     stopped = cluster.producer("stopped", STOPPED_S)
     await stopped.initialise()
