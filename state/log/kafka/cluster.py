@@ -30,9 +30,17 @@ class Cluster:
         self._readers.add(made)
         return made
 
-    def producer(self, transactional_id: str | None, timeout_s: float, purpose: str = "txn") -> Producer:
+    def producer(
+        self,
+        transactional_id: str | None,
+        timeout_s: float,
+        purpose: str = "txn",
+        *,
+        answer_within_s: float | None = None,
+    ) -> Producer:
         """Not initialised yet."""
-        return Producer(self.connections, self.topics, self.offsets, transactional_id, timeout_s, purpose)
+        answer_s = timeout_s if answer_within_s is None else answer_within_s
+        return Producer(self.connections, self.topics, self.offsets, transactional_id, timeout_s, purpose, answer_s)
 
     async def close(self) -> None:
         for reader in list(self._readers):

@@ -17,6 +17,7 @@ from state.log import checks, compaction
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
 from state.log.kafka import facts
 from state.log.kafka.access import Access
+from state.log.kafka.appender import Appender
 from state.log.kafka.building import build
 from state.log.kafka.client_settings import CODECS
 from state.log.kafka.cluster import Cluster
@@ -27,7 +28,7 @@ from state.log.kafka.lease import Leases
 from state.log.kafka.offsets import Offsets
 from state.log.kafka.properties import BadClientConfig
 from state.log.kafka.topics import Names, Topics
-from state.log.kafka.writers import Appender, Writers
+from state.log.kafka.writers import Writers
 from state.log.protocol import (
     EXACTLY_ONCE,
     Guarantee,

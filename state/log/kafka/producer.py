@@ -59,7 +59,8 @@ def seal(data: bytes, producer: int, epoch: int, sequence: int, *, transactional
 
 
 class Producer:
-    """See the module text. `transactional_id` None: idempotent only. Its calls are made one after the other."""
+    """See the module text. `transactional_id` None: idempotent only. `timeout_s`: the age at which brokers abort a transaction;
+    `answer_s`: how long a request of one is tried again. Its calls are made one after the other."""
 
     def __init__(
         self,
@@ -68,7 +69,8 @@ class Producer:
         offsets: Offsets,
         transactional_id: str | None,
         timeout_s: float,
-        purpose: str = "txn",
+        purpose: str,
+        answer_s: float,
     ) -> None:
         self._connections = connections
         self._topics = topics
@@ -76,6 +78,7 @@ class Producer:
         self._id = None if transactional_id is None else topics.names.inside(transactional_id)
         self._name = transactional_id or "an idempotent producer"
         self._timeout_s = timeout_s
+        self._answer_s = answer_s
         self._purpose = purpose
         self._producer, self._epoch = -1, -1
         self._sequences: dict[Partition, int] = {}
@@ -236,7 +239,7 @@ class Producer:
                     raise refused
             return answer
 
-        return await self._connections.retried(what, ask, within_s=self._timeout_s)
+        return await self._connections.retried(what, ask, within_s=self._answer_s)
 
     # ------------------------------------------------------------------ records
 
@@ -277,7 +280,7 @@ class Producer:
                 batches,
                 ask,
                 rights.WRITE,
-                self._timeout_s if transactional else _PLAIN_WITHIN_S,
+                self._answer_s if transactional else _PLAIN_WITHIN_S,
                 self._id or "",
             )
         except KafkaRefused as error:

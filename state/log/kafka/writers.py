@@ -1,4 +1,4 @@
-"""The transactional ids that this process writes with, and what producers append without an application.
+"""The transactional ids that the workers of this process write with.
 
 One rule: an id is opened by initialising it, and only then is it looked up whether it was fenced: a fence writes its record
 first and initialises second, so of the two one is always seen. The owner records in memory refuse a commit early, as
@@ -7,24 +7,23 @@ advice; the promise is the broker's, which refuses an id that was initialised by
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from aiokafka.protocol.admin import DescribeGroupsRequest_v1
 
-from state.errors import Fenced, LogUnavailable, MetadataChanged, NotOpened, OutcomeUnknown, Refused, StateError
+from state.errors import Fenced, LogUnavailable, NotOpened, OutcomeUnknown, Refused, StateError
 from state.log import checks
-from state.log.group_store import AppMetadata, OwnerRecord
-from state.log.kafka import facts, rights
-from state.log.kafka.building import build, build_commit
+from state.log.group_store import OwnerRecord
+from state.log.kafka import rights
+from state.log.kafka.building import build_commit
 from state.log.kafka.cluster import Cluster
 from state.log.kafka.codes import KafkaRefused, Then, check
 from state.log.kafka.connections import GROUP, TooLate
-from state.log.kafka.facts import EVERYBODYS, UNDER_LEASE
-from state.log.kafka.facts_topic import WRITER_TIMEOUT_S, FactsTopic
-from state.log.kafka.producer import Built, Producer, ProducerFenced
+from state.log.kafka.facts import UNDER_LEASE
+from state.log.kafka.facts_topic import FactsTopic
+from state.log.kafka.producer import Producer, ProducerFenced
 from state.log.kafka.rights import on
-from state.log.protocol import MayWrite, NewRecord, Partition, TaskCommit
+from state.log.protocol import MayWrite, Partition, TaskCommit
 
 
 class GroupInUse(StateError):
@@ -169,76 +168,3 @@ def _times_ms(tasks: Sequence[TaskCommit]) -> dict[Partition, int]:
 
 def _owns(record: OwnerRecord | None, task: TaskCommit, transactional_id: str) -> bool:
     return record is not None and (record.epoch, record.transactional_id) == (task.epoch, transactional_id)
-
-
-class Appender:
-    """Producers of records that are no task's: one idempotent, one transactional, and one for each kept progress."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._idempotent: Producer | None = None
-        self._transactional: Producer | None = None
-        self._keyed: dict[tuple[str, str, str], Producer] = {}
-
-    async def append(self, records: Mapping[Partition, Sequence[NewRecord]]) -> dict[Partition, int]:
-        built = await build(self._cluster.topics, records)
-        if not built:
-            return {}
-        if sum(map(len, built.values())) == 1:
-            return await self._produce(built)
-        if self._transactional is None:
-            self._transactional = await self._ready(f"{rights.PRODUCER_IDS}{uuid.uuid4().hex}")
-        async with self._transactional.turn:
-            try:
-                return await self._transactional.transact(built)
-            except (ProducerFenced, OutcomeUnknown) as error:
-                self._transactional = None
-                raise OutcomeUnknown(f"an append was cut short, and may have been written: {error}") from error
-
-    async def _produce(self, built: Built) -> dict[Partition, int]:
-        if self._idempotent is None:
-            self._idempotent = await self._ready(None)
-        async with self._idempotent.turn:
-            try:
-                return await self._idempotent.produce(built)
-            except StateError:
-                self._idempotent = None  # its sequence may have a gap
-                raise
-
-    async def _ready(self, transactional_id: str | None) -> Producer:
-        made = self._cluster.producer(transactional_id, WRITER_TIMEOUT_S, "produce")
-        await made.initialise()
-        return made
-
-    async def append_with(
-        self,
-        records: Mapping[Partition, Sequence[NewRecord]],
-        metadata: AppMetadata,
-        seen: bytes | None,
-        topic: FactsTopic,
-    ) -> dict[Partition, int]:
-        """Records and the producer's progress in one transaction. Its id is the progress's own: who initialises it has
-        fenced a twin, and reads what that one got written. Raises MetadataChanged."""
-        application, kind, key, value = metadata
-        fact, where = facts.metadata_record(kind, key, value), topic.partition(EVERYBODYS)
-        built = await build(self._cluster.topics, {**records, where: [fact]})
-        name = (application, kind.name, key)
-        for _ in range(2):
-            if name not in self._keyed:
-                self._keyed[name] = await self._ready(f"{application}.produce.{kind.name}.{key}")
-            producer = self._keyed[name]
-            async with producer.turn:
-                await topic.read_settled(EVERYBODYS)
-                if topic.view.metadata(kind, key) != seen:
-                    raise MetadataChanged(checks.metadata_changed(metadata))
-                try:
-                    behind = await producer.transact(built)
-                except ProducerFenced:  # a twin: take the id back, and look what it wrote
-                    self._keyed.pop(name, None)
-                    continue
-                except OutcomeUnknown:
-                    self._keyed.pop(name, None)
-                    raise
-                topic.view.apply_own(EVERYBODYS, behind.pop(where), [fact])
-                return behind
-        raise MetadataChanged(checks.metadata_changed(metadata))

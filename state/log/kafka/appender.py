@@ -1,0 +1,141 @@
+"""What is appended without an application: records of producers, and the progress of those that read a file.
+
+One rule: a broker that is away for a while ends no producer. A transaction that brokers aborted for its age was not committed, so
+it is made again; one whose commit is not answered is asked about until it is, and only then counts as unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
+
+from state.errors import LogUnavailable, MetadataChanged, OutcomeUnknown, StateError
+from state.log import checks
+from state.log.group_store import AppMetadata
+from state.log.kafka import facts, rights
+from state.log.kafka.building import build
+from state.log.kafka.cluster import Cluster
+from state.log.kafka.facts import EVERYBODYS
+from state.log.kafka.facts_topic import WRITER_TIMEOUT_S, FactsTopic
+from state.log.kafka.producer import Built, Producer, ProducerFenced
+from state.log.protocol import NewRecord, Partition
+
+ANSWER_WITHIN_S = (
+    60.0  # a broker with default settings is noticed as dead after 9 s, and its partitions are led anew after that
+)
+
+
+class Appender:
+    """Producers of records that are no task's: one idempotent, one transactional, and one for each kept progress."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._idempotent: Producer | None = None
+        self._transactional: Producer | None = None
+        self._keyed: dict[tuple[str, str, str], Producer] = {}
+
+    async def append(self, records: Mapping[Partition, Sequence[NewRecord]]) -> dict[Partition, int]:
+        """Raises OutcomeUnknown, and what a topic refuses."""
+        built = await build(self._cluster.topics, records)
+        if not built:
+            return {}
+        if sum(map(len, built.values())) == 1:
+            return await self._produce(built)
+        until = _now() + ANSWER_WITHIN_S
+        while True:
+            if self._transactional is None:
+                self._transactional = await self._ready(f"{rights.PRODUCER_IDS}{uuid.uuid4().hex}")
+            producer = self._transactional
+            async with producer.turn:
+                try:
+                    return await producer.transact(built)
+                except (
+                    ProducerFenced
+                ) as error:  # nobody else has its id: brokers have aborted it, so it was not committed
+                    self._forget(producer)
+                    if _now() >= until:
+                        raise LogUnavailable(_aborted(built, error)) from error
+                except OutcomeUnknown as error:
+                    self._forget(producer)
+                    raise OutcomeUnknown(_unknown(built)) from error
+
+    def _forget(self, producer: Producer) -> None:
+        if self._transactional is producer:
+            self._transactional = None
+
+    async def _produce(self, built: Built) -> dict[Partition, int]:
+        if self._idempotent is None:
+            self._idempotent = await self._ready(None)
+        async with self._idempotent.turn:
+            try:
+                return await self._idempotent.produce(built)
+            except StateError:
+                self._idempotent = None  # its sequence may have a gap
+                raise
+
+    async def _ready(self, transactional_id: str | None) -> Producer:
+        made = self._cluster.producer(transactional_id, WRITER_TIMEOUT_S, "produce", answer_within_s=ANSWER_WITHIN_S)
+        await made.initialise()
+        return made
+
+    async def append_with(
+        self,
+        records: Mapping[Partition, Sequence[NewRecord]],
+        metadata: AppMetadata,
+        seen: bytes | None,
+        topic: FactsTopic,
+    ) -> dict[Partition, int]:
+        """Records and the producer's progress in one transaction. Its id is the progress's own: who initialises it has
+        fenced a twin, and reads what that one got written. Raises MetadataChanged, OutcomeUnknown."""
+        application, kind, key, value = metadata
+        fact, where = facts.metadata_record(kind, key, value), topic.partition(EVERYBODYS)
+        built = await build(self._cluster.topics, {**records, where: [fact]})
+        name = (application, kind.name, key)
+        until = _now() + ANSWER_WITHIN_S
+        while True:
+            if name not in self._keyed:
+                self._keyed[name] = await self._ready(f"{application}.produce.{kind.name}.{key}")
+            producer = self._keyed[name]
+            async with producer.turn:
+                await topic.read_settled(EVERYBODYS)
+                if topic.view.metadata(kind, key) != seen:
+                    raise MetadataChanged(checks.metadata_changed(metadata))
+                try:
+                    behind = await producer.transact(built)
+                except (
+                    ProducerFenced
+                ) as error:  # by a twin, or for its age: take the id back, and look what was written
+                    self._keyed.pop(name, None)
+                    if _now() >= until:
+                        raise LogUnavailable(_aborted(built, error)) from error
+                    continue
+                except OutcomeUnknown as error:
+                    self._keyed.pop(name, None)
+                    raise OutcomeUnknown(
+                        f"{_unknown(built)}; run it again, it goes on behind what was written"
+                    ) from error
+                topic.view.apply_own(EVERYBODYS, behind.pop(where), [fact])
+                return behind
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _names(built: Built) -> str:
+    return ", ".join(map(str, sorted(built)))
+
+
+def _aborted(built: Built, error: ProducerFenced) -> str:
+    return (
+        f"what was to be written to {_names(built)} was aborted again and again for {ANSWER_WITHIN_S:g} s, and is not there "
+        f"({error}): look after the brokers"
+    )
+
+
+def _unknown(built: Built) -> str:
+    return (
+        f"the brokers did not say for {ANSWER_WITHIN_S:g} s whether the latest records are written to {_names(built)}; look at its "
+        "end before they are written again"
+    )

@@ -1,0 +1,53 @@
+"""Records of producers on a broker that aborts their transactions, as it does with those that are too old."""
+
+from __future__ import annotations
+
+import pytest
+
+from state.errors import MetadataChanged
+from state.log.group_store import AppMetadata
+from state.log.kafka.log import KafkaLog
+from state.log.protocol import Partition, TopicSpec
+from tests.contracts.logs import records, values
+from tests.kafka.place import APP, Place
+from workers.log.produced import PROGRESS
+
+pytestmark = [pytest.mark.kafka]
+ONE, OTHER = Partition("wide", 0), Partition("wide", 1)
+
+
+async def wide(place: Place) -> KafkaLog:
+    log = await place.open()
+    await log.create_topic(TopicSpec("wide", 2))
+    return log
+
+
+async def abort(log: KafkaLog, place: Place) -> None:
+    """What a broker does with a transaction that is too old: the epoch of its id goes on, and requests with the old one are refused."""
+    ids = [one._id for one in (log._appender._transactional, *log._appender._keyed.values()) if one is not None]
+    other = await place.open()
+    for one in ids:
+        assert one is not None
+        await other._cluster.producer(one.removeprefix(place.prefix), 10.0).initialise()
+
+
+async def test_an_append_that_was_aborted_is_made_again(place: Place) -> None:
+    log = await wide(place)
+    await log.append({ONE: records("a"), OTHER: records("b")})
+    await abort(log, place)
+    await log.append({ONE: records("c"), OTHER: records("d")})
+    assert await values(log, ONE) == ["a", "c"]
+    assert await values(log, OTHER) == ["b", "d"]
+
+
+async def test_progress_that_was_aborted_is_made_again_and_a_twin_is_seen(place: Place) -> None:
+    log = await wide(place)
+    first, second = (AppMetadata(APP, PROGRESS, "file", value) for value in (b"1", b"2"))
+    await log.append({ONE: records("a"), OTHER: records("b")}, metadata=first, seen=None)
+    await abort(log, place)
+    await log.append({ONE: records("c"), OTHER: records("d")}, metadata=second, seen=b"1")
+    twin = await place.open()
+    with pytest.raises(MetadataChanged):
+        await twin.append({ONE: records("c")}, metadata=second, seen=b"1")
+    assert await values(log, ONE) == ["a", "c"]
+    assert await values(log, OTHER) == ["b", "d"]
