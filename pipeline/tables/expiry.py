@@ -24,8 +24,12 @@ def value_of(raw: bytes) -> bytes:
 
 def live_value(raw: bytes, expire_ms: int, stream_ms: int) -> bytes | None:
     """The value's bytes, or None where it has expired at that stream time."""
-    written_ms = int.from_bytes(raw[:_TIME_BYTES], "big", signed=True)
-    return None if stream_ms >= written_ms + expire_ms else raw[_TIME_BYTES:]
+    return None if stream_ms >= written_ms(raw) + expire_ms else raw[_TIME_BYTES:]
+
+
+def written_ms(raw: bytes) -> int:
+    """The stream time of the write."""
+    return int.from_bytes(raw[:_TIME_BYTES], "big", signed=True)
 
 
 def stored_time(stream_ms: int) -> bytes:

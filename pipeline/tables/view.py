@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar, cast
 
 from pipeline.errors import CodecError, PipelineError
 from pipeline.tables.expiry import STREAM_TIME_KEY, stored_time
+from pipeline.tables.sweep import Sweep
 from pipeline.tables.table import StoreView, Table, TableSpec, stored_stream_time
 from pipeline.tables.write_layers import WriteLayers
 
@@ -26,7 +27,6 @@ DELETED: Final[Any] = object()
 # Values that cannot change in place; everything else is encoded again at the end of the call.
 IMMUTABLE = frozenset({int, float, str, bytes, bool, type(None), datetime, date, time, timedelta, Decimal})
 _OWNED_KEYS = 10_000
-_SWEPT_PER_COMMIT = 500
 
 
 class TableView(Table[K, V]):
@@ -66,9 +66,9 @@ class TableView(Table[K, V]):
         self._is_plain = self._is_direct and type(self) is TableView  # besides, no other kind has ways of its own
         self._version = 0
         self._iterating = 0
-        self._sweep_from: bytes | None = None
         if spec.expire_ms is not None:
             self.stream_ms = self._kept_stream_ms = stored_stream_time(store)
+            self._sweep = Sweep(spec.expire_ms)
 
     @property
     def argument(self) -> Any:
@@ -232,7 +232,8 @@ class TableView(Table[K, V]):
         the completed records: what it expires goes."""
         if self.spec.expire_ms is not None and stream_ms > self._kept_stream_ms:
             # Nothing goes that a batch, whose time moves in steps, could still see.
-            self._sweep(stream_ms - stream_ms % self.spec.time_step_ms)
+            swept = self._sweep.expired(self._merged, stream_ms - stream_ms % self.spec.time_step_ms)
+            self.layers.remember_deleted(swept)
             self._kept_stream_ms = stream_ms
             self.layers.remember(STREAM_TIME_KEY, stored_time(stream_ms))
         return self.layers.collect()
@@ -367,7 +368,7 @@ class TableView(Table[K, V]):
         finally:
             self._iterating -= 1
 
-    def _merged(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+    def _merged(self, start: bytes | None, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes | None]]:
         """Store and later writes, each key once, in order."""
         later: dict[bytes, bytes | None] = {}
         for k in chain(self.layers.keys(), self._live):
@@ -391,24 +392,6 @@ class TableView(Table[K, V]):
         while waiting:
             first = waiting.pop()
             yield first, later[first]
-
-    def _sweep(self, stream_ms: int) -> None:
-        """Write tombstones for what has expired, some keys at a time, so that the state does not grow for ever.
-
-        When it is done cannot be seen: an expired key is absent for readers at once.
-        """
-        seen, expired = 0, []
-        last: bytes | None = None
-        for k, raw in self._merged(self._sweep_from, None):
-            last = k
-            if k != STREAM_TIME_KEY and raw is not None and self.spec.live_value(raw, stream_ms) is None:
-                expired.append(k)
-            seen += 1
-            if seen == _SWEPT_PER_COMMIT:
-                break
-        self._sweep_from = last + b"\x00" if last is not None and seen == _SWEPT_PER_COMMIT else None
-        for k in expired:
-            self.layers.remember(k, None)
 
 
 def _constant(spec: TableSpec) -> Any:
