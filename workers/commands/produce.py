@@ -11,7 +11,7 @@ import asyncio
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from pipeline.files.shape import BadFile, BadRow, FileRecord, Reading, Shape, sh
 from pipeline.files.text import json_records
 from pipeline.loading import load
 from pipeline.values.partitioner import partition_of
+from state.errors import LogBusy
 from state.log.group_store import AppMetadata
 from state.log.protocol import Log, NewRecord, Partition
 from workers.log.logs import log_url, open_log
@@ -34,6 +35,7 @@ from workers.prepare import prepare
 
 BATCH = 1_000
 LOOK_S = 0.5
+BUSY_S, PAUSE_S = 300.0, 0.05  # how long another may hold the log
 
 
 class BadLine(OrchestratorError):
@@ -162,13 +164,29 @@ class Writing:
             return
         records = self._placed(batch, await self._counted.now(self._topic.topic))
         if self._begun is None:
-            await self._log.append(records)
+            await self._append_when_free(lambda: self._log.append(records))
         else:
             name, before, after = self._begun.progress()
             progress = AppMetadata(self._app.id, PROGRESS, name, after)
-            await self._log.append(records, metadata=progress, seen=before)
+            await self._append_when_free(lambda: self._log.append(records, metadata=progress, seen=before))
             self._begun.written(after)
         self._count += len(batch)
+
+    async def _append_when_free(self, append: Callable[[], Awaitable[object]]) -> None:
+        """Waits where another holds the log, as a backfill does while it writes what it has computed. Raises LogBusy."""
+        clock = asyncio.get_running_loop().time
+        until, announced = clock() + BUSY_S, False
+        while True:
+            try:
+                await append()
+                return
+            except LogBusy as error:  # nothing was written
+                if clock() >= until:
+                    raise
+                if not announced:
+                    print(f"waiting: {error}", file=sys.stderr, flush=True)
+                    announced = True
+            await asyncio.sleep(PAUSE_S)
 
     def _placed(self, batch: list[FileRecord], partitions: int) -> dict[Partition, list[NewRecord]]:
         now = wall_ms()
