@@ -113,9 +113,10 @@ def _terminated(number: int, frame: FrameType | None) -> None:
     """In a coroutine the exit is raised as it is anywhere else. Between two of them it would be raised in the middle of the loop:
     what it has just taken from its queue would be lost, and a task that waits for that never ends, not even cancelled. There a
     callback of its own raises it."""
-    if "asyncio" in sys.modules and not _is_in_coroutine(frame):
+    running = getattr(sys.modules.get("asyncio"), "get_running_loop", None)  # there is none while it is being imported
+    if running is not None and not _is_in_coroutine(frame):
         with suppress(RuntimeError):  # no loop runs, or it has ended
-            sys.modules["asyncio"].get_running_loop().call_soon_threadsafe(sys.exit, 143)
+            running().call_soon_threadsafe(sys.exit, 143)
             return
     sys.exit(143)
 

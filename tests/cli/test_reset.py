@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,14 +56,15 @@ QUICK = ("topics", "the note is gone")
 
 
 @pytest.fixture(params=["sqlite", pytest.param("kafka", marks=pytest.mark.kafka)])
-def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Console:
+def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Console]:
     made = Console(tmp_path / "place").bank()
     if request.param == "kafka":
         from tests.kafka.place import Place
 
         place = Place()
         made.write("orchestrator.toml", f'log = "kafka://127.0.0.1:{place.port}?prefix={place.prefix}"\n')
-    return made
+    yield made
+    made.close()
 
 
 def balances(console: Console) -> dict[str, int]:

@@ -10,9 +10,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from orchestrator.cli import main
 from tests.cli.console import Console
 
 pytestmark = pytest.mark.processes
@@ -52,6 +54,14 @@ def test_a_signal_while_the_app_is_imported_is_not_its_mistake(console: Console,
     console.write("slow.py", f"import os\nos.kill(os.getpid(), {number})\nfrom bank import app")
     done = console("run", "slow:app")
     assert (done.code, done.err) == (code, ""), done
+
+
+def test_sigterm_while_asyncio_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of a module is there then: it was an internal error."""
+    monkeypatch.setitem(sys.modules, "asyncio", ModuleType("asyncio"))
+    with pytest.raises(SystemExit) as ended:
+        main._terminated(signal.SIGTERM, None)
+    assert ended.value.code == 143
 
 
 BETWEEN_TWO_TASKS = """

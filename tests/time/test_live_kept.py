@@ -109,7 +109,8 @@ async def forged(url: Path) -> None:
     await log.close()
 
 
-@pytest.mark.parametrize("how", ["audit", pytest.param("verify", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["audit", "verify"])
 def test_a_snapshot_restores_them_and_one_that_is_wrong_is_seen(how: str, console: Console, spark: Any) -> None:
     records = history(300, 5)
     half = len(records) // 2
