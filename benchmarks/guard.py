@@ -34,7 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Whether a record costs more than it did, in about a minute.")
     parser.add_argument("--records", type=int, default=150_000)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--attempts", type=int, default=4)
+    parser.add_argument("--attempts", type=int, default=6)
     args = parser.parse_args()
     inputs = [Input("hot", args.records, HOT_KEYS), Input("unique", args.records, args.records)]
     for _ in range(args.attempts):
