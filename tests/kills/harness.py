@@ -10,6 +10,7 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -32,6 +33,7 @@ SHAPES = {
 }
 INPUTS = [Partition("payments", number) for number in range(8)]
 DEADLINE_S = 90.0
+LOCKED_S = 2.0
 ACCOUNTS = 97
 
 
@@ -209,6 +211,20 @@ class Bank:
                 continue
         return [parent, *children]
 
+    def is_locked(self) -> bool:
+        """Whether a process has held the embedded log for longer than any write takes. Blocks."""
+        if not self.url.startswith("sqlite:"):
+            return False
+        log = sqlite3.connect(self.folder / "receipts.db", timeout=LOCKED_S, isolation_level=None)
+        try:
+            log.execute("begin immediate")
+            log.execute("rollback")
+        except sqlite3.OperationalError:
+            return True
+        finally:
+            log.close()
+        return False
+
     # ---- the end
 
     async def check(self, what: str, moment: float) -> Report:
@@ -323,6 +339,10 @@ async def strike(bank: Bank, what: str, choice: random.Random) -> None:
         bank.produce()
     elif what == "stall":
         pids = bank.signal(other, signal.SIGSTOP)
+        while await asyncio.to_thread(bank.is_locked):  # stopped within a write: nobody can, until it goes on
+            bank.signal(other, signal.SIGCONT)
+            await asyncio.sleep(choice.uniform(0.01, 0.1))
+            bank.signal(other, signal.SIGSTOP)
         await fenced(bank, other)
         for pid in pids:
             try:
