@@ -27,7 +27,8 @@ ABSENT = {
     STREAMS: "Kafka Streams was not measured: a Java development kit or the jars were not here, or it was left out.",
 }
 WAIT_S = 300.0
-WARM = 1_000_000  # records behind which a JVM is measured: behind a tenth of them it has not compiled its loops, and costs four times as much
+# Records behind which a JVM is measured: behind a tenth of them it has not compiled its loops, and costs four times as much.
+WARM = 1_000_000
 EXACTLY, LEAST = "exactly", "least"
 
 

@@ -34,8 +34,8 @@ import org.apache.kafka.streams.kstream.TimeWindows;
 /**
  * The counts and the join of benchmarks/time_apps.py in Kafka Streams, for a figure beside ours: arguments are the broker, the
  * form, "exactly" or "least", the folder for state, how many records there are, those that are to be processed before it counts,
- * and how many keys they have. It writes the records of benchmarks.time.write_input first. What it prints last is records per CPU-second of this process, with all of
- * the JVM's threads, from that count of committed records on to the last one.
+ * and how many keys they have. It writes the records of benchmarks.time.write_input first. What it prints last is records per
+ * CPU-second of this process, with all of the JVM's threads, from that count of committed records on to the last one.
  */
 public class Time {
     static final int PARTITIONS = 8, APART_MS = 5;

@@ -1,7 +1,7 @@
 """The one writing connection of a SQLite log, and every transaction it knows. Runs in the log's writing thread.
 
-One rule: batches are built before the lock is taken (but for the parts of what is too much to hold), and every check (owner rows, lease) is made inside the transaction
-that writes. A process that is stopped while it builds batches stops no other.
+One rule: batches are built before the lock is taken (but for a seed's parts, which are more than memory should hold), and every
+check (owner rows, lease) is made inside the transaction that writes. A process that is stopped while it builds batches stops no other.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ async def test_bytes_of_all_kinds_end_nothing_and_stay_nowhere(tls: Tls | None, 
 
 
 async def test_connections_that_say_nothing_make_way(tls: Tls | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more than some hundred are held, also of those that have not begun TLS; who has the secret gets in meanwhile."""
+    """No more than some hundred are held, also of those that have not begun TLS; a peer with the secret gets in meanwhile."""
     monkeypatch.setattr(listener, "TLS_HANDSHAKE_S", 3_600.0)  # no time drops them
     async with asyncio.timeout(DEADLINE_S), Place(tls) as place:
         place.without_sweeps()
@@ -226,10 +226,9 @@ async def test_a_connection_that_does_not_go_on_is_dropped(tls: Tls | None, sent
             writer.transport.abort()
 
 
-async def test_a_client_that_ends_within_the_handshake_is_gone(tls: Tls | None) -> None:
+@pytest.mark.parametrize("tls", ["tls"], indirect=True)  # without TLS there is no handshake
+async def test_a_client_that_ends_within_the_handshake_is_gone(tls: Tls) -> None:
     """At any byte of it."""
-    if tls is None:
-        pytest.skip("there is no handshake of TLS")
     async with asyncio.timeout(DEADLINE_S), Place(tls) as place:
         place.without_sweeps()
         door = place.services.listener

@@ -281,7 +281,7 @@ async def test_records_are_seeded_a_part_at_a_time(log: GroupLog) -> None:
     assert await log.seed_positions(lease, {P0: 5}, {P2: records("before")}, parts=parts)
     assert await values(log, P2) == ["before", "part 0", "part 2", "part 4"]
     assert await values(log, C0) == ["part 1", "part 3", "part 5"]
-    assert most <= 3  # the one that is written, the next one, and what a thread has not let go of yet
+    assert most <= 3  # the one that is written, the next one, and one to which a thread still refers
     assert not await log.seed_positions(lease, {P0: 7}, {}, parts=parts)
     assert len(await values(log, C0)) == 3
     assert await log.seed_positions(lease, {P1: 6}, {}, parts=lambda: [{C0: records("again")}])

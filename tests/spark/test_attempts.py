@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -133,7 +132,7 @@ class Killer(threading.Thread):
                 for pid in workers_of_spark():
                     os.kill(pid, signal.SIGKILL)
                     self.killed.append(pid)
-            time.sleep(0.001)
+            self.over.wait(0.001)
 
 
 def workers_of_spark() -> list[int]:

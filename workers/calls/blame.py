@@ -1,4 +1,5 @@
-"""Which record, or call of what came due, ended a worker process, or held it for longer than `--max-call`: found once, and then left to `on_error`.
+"""Which record, or call of what came due, ended a worker process, or held it for longer than `--max-call`: found once, and then
+left to `on_error`.
 
 One rule: it costs nothing while nothing crashes. A worker that is started again after a crash is careful for a while: it
 takes one record at a time and leaves a note of each call before it begins. When the process ends during one, its parent

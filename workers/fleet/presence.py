@@ -62,14 +62,15 @@ async def named_of(log: GroupStore, application: str) -> dict[str, dict[str, Any
 
 
 async def is_looked_after(log: GroupStore, application: str) -> bool:
-    """Whether a process that starts instances of the application is there. A fleet's note of another machine does not count: a host that is gone
-    leaves one, and would refuse for ever what is refused to a running application. The lease refuses it where it runs."""
+    """Whether a process that starts instances of the application is there. A fleet's note of another machine
+    does not count: a host that is gone leaves one, and would refuse for ever what is refused to a running application. The lease
+    refuses it where it runs."""
     fleet = await fleet_of(log, application)
     return (fleet is not None and is_here(fleet)) or bool(await named_of(log, application))
 
 
 async def may_be_looked_after(log: GroupStore, application: str) -> bool:
-    """The same for who only waits: wherever the fleet was started."""
+    """The same for a command that only waits: wherever the fleet was started."""
     return await fleet_of(log, application) is not None or await is_looked_after(log, application)
 
 

@@ -111,8 +111,8 @@ class Leases:
         positions: Mapping[Partition, int] | None = None,
         parts: Parts = no_parts,
     ) -> None:
-        """Facts under the lease, with `more` records, positions, and the records of `parts` in the same transaction. `make` is called when it is
-        this write's turn. Raises LeaseLost."""
+        """Facts under the lease, with `more` records, positions, and the records of `parts` in the same transaction. `make` is
+        called when it is this write's turn. Raises LeaseLost."""
         producer = self._producer_of(topic, lease)
         assert topic is not None
         async with producer.turn:

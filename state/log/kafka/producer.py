@@ -120,8 +120,8 @@ class Producer:
         times_ms: Mapping[Partition, int] | None = None,
         parts: AsyncIterator[Built] | None = None,
     ) -> dict[Partition, int]:
-        """One transaction: all of it, with the batches that come in `parts`, or nothing. Raises ProducerFenced, OutcomeUnknown, and what a topic refuses: then
-        it is aborted, and the producer may go on. `times_ms` are kept beside the positions."""
+        """One transaction: all of it, with the batches that come in `parts`, or nothing. Raises ProducerFenced, OutcomeUnknown,
+        and what a topic refuses: then it is aborted, and the producer may go on. `times_ms` are kept beside the positions."""
         positions = positions or {}
         if not built and not positions and parts is None:
             return {}
