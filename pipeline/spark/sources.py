@@ -131,10 +131,21 @@ def given(text: str, topics: Sequence[str]) -> tuple[str, From]:
     """`--from TOPIC=SOURCE`, or SOURCE alone for an app with one input. Raises WrongUse."""
     name, equals, source = text.partition("=")
     if equals and name.strip() in topics and source.strip():
-        return name.strip(), From(source)
+        return name.strip(), From(_no_file(name.strip(), source))
     if len(topics) == 1 and (QUERY.match(text) or not equals):
-        return topics[0], From(text)
+        return topics[0], From(_no_file(topics[0], text))
     raise WrongUse(
         f"--from '{text[:SHOWN]}': write TOPIC=SOURCE with an input of the app, {', '.join(sorted(topics))}; a source is a query, a table, "
         "FORMAT:PATH or log:URL/TOPIC"
     )
+
+
+def _no_file(topic: str, source: str) -> str:
+    """Spark would look for a table of this name. Raises WrongUse."""
+    text = source.strip()
+    is_named = QUERY.match(text) or URL.match(text) or FORMAT.fullmatch(text) or is_for_spark(text)
+    if not is_named and (Path(text).suffix.lower() == ".parquet" or _text_file(text)):
+        raise WrongUse(
+            f"--from '{text[:SHOWN]}': files of this machine are given without --from, as {topic}={text[:SHOWN]}"
+        )
+    return source

@@ -101,6 +101,15 @@ def test_what_cannot_be_read_is_one_line(text: str, problem: str, tmp_path: Path
     assert "\n" not in str(caught.value) and "Exception" not in str(caught.value)
 
 
+def test_a_file_of_this_machine_is_no_table() -> None:
+    """Spark said that no table is called that, also where the file was there."""
+    for text in ("a.parquet", "dir/*.csv", "a.jsonl.gz"):
+        with pytest.raises(WrongUse, match="without --from, as names="):
+            given(f"names={text}", ["names"])
+    for text in ("parquet:a.parquet", "s3a://b/a.csv", "a.orc", "select * from csv.`a.csv`"):
+        assert given(f"names={text}", ["names"]) == ("names", From(text))
+
+
 def test_which_topic_a_source_is_for() -> None:
     assert given("names=select * from x", ["names", "orders"]) == ("names", From("select * from x"))
     assert given("select a=b from x", ["names"]) == ("names", From("select a=b from x"))
