@@ -22,7 +22,7 @@ from pipeline.tables.write_layers import WriteLayers
 K = TypeVar("K")
 V = TypeVar("V")
 
-_MISSING: Final[Any] = object()
+MISSING: Final[Any] = object()
 DELETED: Final[Any] = object()
 # Values that cannot change in place; everything else is encoded again at the end of the call.
 IMMUTABLE = frozenset({int, float, str, bytes, bool, type(None), datetime, date, time, timedelta, Decimal})
@@ -58,7 +58,7 @@ class TableView(Table[K, V]):
         self.layers = WriteLayers()
         self._known = self.layers.known
         self._owned: dict[bytes, None] = {}
-        self._last_key: Any = _MISSING
+        self._last_key: Any = MISSING
         self._last_bytes = b""
         self._constant = _constant(spec)
         self._forever = spec.expire_ms is None
@@ -79,16 +79,16 @@ class TableView(Table[K, V]):
 
     def __getitem__(self, key: K) -> V:
         k = self._last_bytes if key is self._last_key and self._is_direct and not self.closed else self._key(key)
-        value = self._live.get(k, _MISSING) if self._live else _MISSING
-        if value is _MISSING:
-            data = self._known.get(k, _MISSING) if self._is_direct else _MISSING
-            if data is _MISSING:
+        value = self._live.get(k, MISSING) if self._live else MISSING
+        if value is MISSING:
+            data = self._known.get(k, MISSING) if self._is_direct else MISSING
+            if data is MISSING:
                 data = self._read(k) if self._is_plain else self._current(k)
             if data is not None:
                 return self._hand_out(k, data)
         elif value is not DELETED:
             return cast(V, value)
-        return self._default(key, k) if self._constant is _MISSING else cast(V, self._constant)
+        return self._default(key, k) if self._constant is MISSING else cast(V, self._constant)
 
     def __setitem__(self, key: K, value: V) -> None:
         k = self._last_bytes if key is self._last_key and self._is_direct and not self.closed else self._key(key)
@@ -130,8 +130,8 @@ class TableView(Table[K, V]):
         k = self._key(key)
         if not self._present(k):
             return default
-        value = self._live.get(k, _MISSING)
-        return self._hand_out(k, cast(bytes, self._current(k))) if value is _MISSING else value
+        value = self._live.get(k, MISSING)
+        return self._hand_out(k, cast(bytes, self._current(k))) if value is MISSING else value
 
     def popitem(self) -> tuple[K, V]:
         """Removes the last pair in key-byte order. Raises KeyError."""
@@ -164,8 +164,8 @@ class TableView(Table[K, V]):
         result: dict[bytes, bytes | None] = {}
         for k, value in self._live.items():
             if self._is_direct and (data := self._set.get(k)) is not None:  # what most calls write
-                stored = self._known.get(k, _MISSING)
-                if data != (self._stored(k) if stored is _MISSING else stored):
+                stored = self._known.get(k, MISSING)
+                if data != (self._stored(k) if stored is MISSING else stored):
                     result[k] = data
             elif value is DELETED:
                 if self._stored(k) is not None:
@@ -211,8 +211,8 @@ class TableView(Table[K, V]):
         data = self._set.get(k)
         if data is None:
             return False
-        stored = self._known.get(k, _MISSING)
-        if data != (self._stored(k) if stored is _MISSING else stored):
+        stored = self._known.get(k, MISSING)
+        if data != (self._stored(k) if stored is MISSING else stored):
             self.layers.put_one(k, data, timestamp_ms)
         self._live.clear()
         self._set.clear()
@@ -279,8 +279,8 @@ class TableView(Table[K, V]):
         return self.spec.encode_value(value)
 
     def _stored(self, k: bytes) -> bytes | None:
-        raw = self._known.get(k, _MISSING)
-        return self._read(k) if raw is _MISSING else cast("bytes | None", raw)
+        raw = self._known.get(k, MISSING)
+        return self._read(k) if raw is MISSING else cast("bytes | None", raw)
 
     def _read(self, k: bytes) -> bytes | None:
         """Of a key that is not known."""
@@ -292,14 +292,14 @@ class TableView(Table[K, V]):
         return raw
 
     def _current(self, k: bytes) -> bytes | None:
-        raw = self._known.get(k, _MISSING)
-        if raw is _MISSING:
+        raw = self._known.get(k, MISSING)
+        if raw is MISSING:
             raw = self._stored(k)
         return raw if self._forever else self.spec.live_value(raw, self.stream_ms)
 
     def _present(self, k: bytes) -> bool:
-        value = self._live.get(k, _MISSING)
-        if value is _MISSING:
+        value = self._live.get(k, MISSING)
+        if value is MISSING:
             return self._current(k) is not None
         if value is DELETED:
             return False
@@ -341,8 +341,8 @@ class TableView(Table[K, V]):
         for k, data in self._present_pairs(start, stop):
             if bounded is not None and k[bounded : bounded + 1] not in (b",", b"]"):
                 continue
-            value = self._live.get(k, _MISSING)
-            yield decode(k), self._hand_out(k, cast(bytes, data)) if value is _MISSING else value
+            value = self._live.get(k, MISSING)
+            yield decode(k), self._hand_out(k, cast(bytes, data)) if value is MISSING else value
 
     def _present_pairs(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
         """Keys present in key-byte order, with the value's bytes where the call does not hold the value itself."""
@@ -398,4 +398,4 @@ def _constant(spec: TableSpec) -> Any:
     """The default where it is one value for every key, as of `int`; a function of the user's may give another each time."""
     if spec.default in IMMUTABLE and spec.default is not None:
         return spec.default()
-    return _MISSING
+    return MISSING

@@ -6,7 +6,7 @@ store has them. Writes of an open unit count together or not at all. TableView r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 Writes = dict[bytes, bytes | None]
@@ -22,8 +22,13 @@ class WriteLayers:
         self.known: Writes = {}
         self.write_timestamp_ms = -1
         self.most_known = _CACHED_KEYS
+        self.forgets_deleted = False  # what was deleted is not asked for again
         self._pending: Writes = {}
         self._collected: list[Writes] = []
+        self._deleted: list[
+            bytes
+        ] = []  # keys of `_pending` that were deleted, where these are forgotten; some more than once
+        self._collected_deleted: list[list[bytes]] = []
         self._undo: dict[bytes, Any] | None = None  # of the open unit: what was pending before its writes
         self._undo_timestamp_ms = -1
 
@@ -35,6 +40,8 @@ class WriteLayers:
                     self._undo[k] = self._pending.get(k, _MISSING)
         self._pending.update(changes)
         self.known.update(changes)
+        if self.forgets_deleted and None in changes.values():
+            self._deleted += [k for k, raw in changes.items() if raw is None]
         self.write_timestamp_ms = max(self.write_timestamp_ms, timestamp_ms)
 
     def put_one(self, k: bytes, data: bytes, timestamp_ms: int) -> None:
@@ -47,10 +54,14 @@ class WriteLayers:
 
     def remember(self, k: bytes, raw: bytes | None) -> None:
         """A write of no call: the table's own."""
+        if raw is None and self.forgets_deleted:
+            self._deleted.append(k)
         self._pending[k] = self.known[k] = raw
 
-    def remember_deleted(self, keys: Iterable[bytes]) -> None:
+    def remember_deleted(self, keys: Sequence[bytes]) -> None:
         """The same for many keys that are not there any more."""
+        if self.forgets_deleted:
+            self._deleted += keys
         gone: Writes = dict.fromkeys(keys)
         self._pending.update(gone)
         self.known.update(gone)
@@ -98,7 +109,10 @@ class WriteLayers:
         """The writes since the last take, last per key, without those of an open unit; and the time they carry (ms)."""
         timestamp_ms = self.write_timestamp_ms
         collected, self._pending = self._pending, {}
+        deleted, self._deleted = self._deleted, []
+        self._collected_deleted.append(deleted)
         if self._undo:
+            self._deleted = [k for k in deleted if k in self._undo]
             timestamp_ms = self._undo_timestamp_ms
             self._pending = {k: collected.pop(k) for k in self._undo}
             collected.update((k, before) for k, before in self._undo.items() if before is not _MISSING)
@@ -108,19 +122,18 @@ class WriteLayers:
 
     def mark_applied(self) -> None:
         """The store has the writes of the oldest take that was not settled yet."""
-        self._collected.pop(0)
+        del self._collected[0], self._collected_deleted[0]
         if len(self.known) > self.most_known:
             kept = {k: v for layer in (*self._collected, self._pending) for k, v in layer.items()}
             self.known.clear()
             self.known.update(kept)
 
     def forget_deleted(self) -> None:
-        """The oldest take is about to be marked applied: what it deleted is not asked for again."""
-        first, *later = self._collected
-        if None not in first.values():
+        """The oldest take is about to be marked applied: what it deleted is not known any more, where nothing was written since."""
+        if not (gone := self._collected_deleted[0]):
             return
-        gone = {k for k, raw in first.items() if raw is None}
-        for layer in (*later, self._pending):
-            gone.difference_update(layer)
+        later = (*self._collected[1:], self._pending)
+        known = self.known
         for k in gone:
-            self.known.pop(k, None)
+            if known.get(k, _MISSING) is None and not any(k in layer for layer in later):
+                del known[k]

@@ -82,6 +82,7 @@ class JoinView(TimedView[bytes, bytes]):
         grace_ms: int,
     ) -> None:
         super().__init__(TableSpec(name, _CODEC, _CODEC), store, position, order, None)
+        self.layers.forgets_deleted = True
         self.sides = sides
         self.grace_ms = grace_ms
         self.partition = 0  # of the task: where its records are from

@@ -58,6 +58,7 @@ class StoredSessions(TimedView[tuple[int, K], V]):
         self._expires_after_ms = windows.gap_ms + retain_ms
         self._announces = announces
         self._outlasts = retain_ms > grace_ms
+        self.layers.forgets_deleted = True
         self.layers.most_known = _KNOWN_KEYS
         self._by_key: dict[bytes, list[Bounds]] = {}  # of keys with sessions that are not in the store yet
         self._waiting: dict[bytes, list[bytes]] = {}  # the same, after an undo

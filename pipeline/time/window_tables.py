@@ -7,11 +7,11 @@ near the end of a window, one comparison of times is all that is asked before ea
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from pipeline.errors import CodecError, PipelineError
 from pipeline.tables.table import after_prefix
-from pipeline.tables.view import IMMUTABLE
+from pipeline.tables.view import IMMUTABLE, MISSING
 from pipeline.time.durations import LAST_MS
 from pipeline.time.tables import HoppingTable, TumblingTable, WindowTable
 from pipeline.time.timed_view import TIME_BYTES, TimedView, time_bytes
@@ -20,7 +20,6 @@ from pipeline.time.window_view import WINDOW, WindowsView
 K = TypeVar("K")
 V = TypeVar("V")
 _HEAD = 1 + TIME_BYTES
-_MISSING: Final[Any] = object()
 _LEAST, _MOST = -1 << 63, (1 << 63) - 1
 
 
@@ -62,16 +61,19 @@ class OneWindow(WindowTable[K, V]):
             return value  # type: ignore[no-any-return]
         if view._live and k in view._live:
             return view[self._start_ms, key]
-        data = view._known.get(k, _MISSING)
-        if data is _MISSING:
+        data = view._known.get(k, MISSING)
+        if data is MISSING:
             if self._start_ms >= view.whole_from:
                 data = view._known[k] = None
+                view.expiring.add(self._start_ms, k)
             else:
                 data = view._read(k)
         if data is None:
-            if view.spec.default is None:
-                raise KeyError(key)
-            value = view._default((self._start_ms, key), k)
+            value = view._constant
+            if value is MISSING:
+                if view.spec.default is None:
+                    raise KeyError(key)
+                value = view._default((self._start_ms, key), k)
             view.got = self._head, key, k, None
             return value
         try:

@@ -15,6 +15,7 @@ from pipeline.tables.expiry import BEFORE_ALL_MS
 from pipeline.tables.table import StoreView, TableSpec
 from pipeline.time.due_index import DueIndex
 from pipeline.time.durations import LAST_MS
+from pipeline.time.expiring import Expiring
 from pipeline.time.position import Place, Position
 from pipeline.time.tables import ClosedWindow, DueCall
 from pipeline.time.timed_view import TIME_BYTES, ByUserKey, CheckOwner, TimedView, read_time, time_bytes
@@ -80,6 +81,7 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
         self._lowest: tuple[bytes | None, int | None] = None, None  # the first key to close, and when
         self._open_span = 0, 0, 0  # times that lie in the same windows, and before when the last of these is open
         self.user_key, self.user_bytes = _MISSING, b""
+        self.layers.forgets_deleted = True
         self.layers.most_known = _KNOWN
         self._number, self._pack = number_of(spec.value_codec)
         self.number: type | None = None  # while calls follow each other without a commit: what `waits` takes
@@ -89,6 +91,7 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
         self._waits_ms = BEFORE_ALL_MS  # when the last of them was set
         self._last_written = WINDOW + time_bytes(0)
         self.whole_from = self._first_whole(max(0, position.time_ms))
+        self.expiring = Expiring(self.whole_from)  # each key is read before it is written; some are read alone
 
     def _key(self, pair: tuple[int, K]) -> bytes:
         if self.closed:
@@ -139,12 +142,14 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
     def _read(self, k: bytes) -> bytes | None:
         if k[:1] == WINDOW and read_time(k) >= self.whole_from:
             self._known[k] = None
+            self.expiring.add(read_time(k), k)
             return None
         return super()._read(k)
 
     def _drop_known(self) -> None:
         """Entries of windows up to the last that was written may lie in the store, and are not known any more."""
         self.whole_from = max(self.whole_from, read_time(self._last_written) + 1)
+        self.expiring.lose(self.whole_from)
 
     def undone(self) -> None:
         self._take_back()
@@ -341,9 +346,14 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
         if stop <= self._kept_from:
             return
         most = self.most_forgotten()
-        found = self.keys_between(self._kept_from, stop, most)
-        self.layers.remember_deleted(found)
-        self.leaves_expired = len(found) == most
+        taken = self.expiring.take(read_time(self._kept_from), first, most)
+        if taken is None:
+            found = self.keys_between(self._kept_from, stop, most)
+            self.leaves_expired = len(found) == most
+            self.layers.remember_deleted(found)
+        else:
+            found, self.leaves_expired = taken
+            self.layers.remember_deleted([k for k in found if self._known.get(k) is not None])
         self._kept_from = found[-1] + b"\x00" if self.leaves_expired else stop
 
     def _closes(self, key: bytes) -> Place:

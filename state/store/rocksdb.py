@@ -11,6 +11,8 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import compress, repeat
+from operator import is_, is_not
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -244,12 +246,14 @@ class RocksDbStore:
         put(OFFSET_KEY, pack_offset(offset, time_ms))
         if stamp is not None:
             put(STAMP_KEY, pack_stamp(stamp))
-        keys = sorted(changes)
-        if None in changes.values():
-            deque(map(delete, [DATA + key for key in keys if changes[key] is None]), maxlen=0)
-            keys = [key for key in keys if changes[key] is not None]
         # No line of Python for a key.
-        deque(map(put, map(DATA.__add__, keys), map(changes.__getitem__, keys)), maxlen=0)
+        keys = sorted(changes)
+        values = list(map(changes.__getitem__, keys))
+        if None in values:
+            deque(map(delete, map(DATA.__add__, compress(keys, map(is_, values, repeat(None))))), maxlen=0)
+            kept = list(map(is_not, values, repeat(None)))
+            keys, values = list(compress(keys, kept)), list(compress(values, kept))
+        deque(map(put, map(DATA.__add__, keys), values), maxlen=0)
         self._apply(batch)
 
     def _apply(self, batch: Any) -> None:

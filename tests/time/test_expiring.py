@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
+from orchestrator import App, Hopping, HoppingTable, Record
+from pipeline.process import TaskProcess
+from pipeline.records import SourceRecord
+from pipeline.tables.dict_store import DictStore
+from pipeline.tables.write_layers import WriteLayers
 from pipeline.time import expiring
 from pipeline.time.expiring import Expiring
+from pipeline.time.timed_view import read_time
+
+MS = timedelta(milliseconds=1)
 
 
 def entry_of(bucket: int, number: int) -> tuple[int, bytes]:
@@ -50,3 +60,64 @@ def test_what_is_forgotten_is_what_the_store_has(most_kept: int, monkeypatch: py
                 kept_from = (gone[-1][0], gone[-1][1] + b"\x00") if len(gone) < len(there) else (now, b"")
                 assert all(entry >= kept_from for entry in store)
     assert known_often > 100 and (parts > 20 or most_kept == 5)
+
+
+class CountedStore(DictStore):
+    """A store that knows how often it was looked through; one with a buffer writes that out each time."""
+
+    looks = 0
+
+    def range(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        self.looks += 1
+        return super().range(start, stop)
+
+
+def test_windows_that_are_known_expire_without_a_look_into_the_store() -> None:
+    app = App("known")
+    topic = app.topic("beats", key=str, value=int)
+    sums = app.table("sums", key=str, value=int, default=int, window=Hopping(20 * MS, every=10 * MS))
+
+    @app.processor(topic, sums)
+    def beat(beat: Record[str, int], sums: HoppingTable[str, int]) -> None:
+        for window in sums:
+            if beat.value:
+                window[beat.key] += beat.value
+            elif beat.key in window:
+                del window[beat.key]
+
+    store = CountedStore()
+    task = TaskProcess(app, app.topology().subtopologies[0], 0, {"sums": store}, {})
+    draw, deleted, most = random.Random(1), 0, 0
+    for number in range(400):
+        value = draw.randrange(3)
+        deleted += not value
+        raw = topic.value_codec.encode(value)
+        task.run([("beats", SourceRecord(number, 1_000 + number * 2, b"key-%d" % draw.randrange(9), raw))])
+        writes = task.collect().writes.get("sums", {})
+        assert {key for key, written in writes.items() if written is None} <= store.data.keys(), (
+            "what was read alone is not"
+        )
+        store.write(writes)
+        task.mark_applied()
+        starts = {read_time(key) for key in store.data if b"key-" in key}
+        assert not starts or min(starts) > 1_000 + number * 2 - 60, "what is over is gone"
+        most = max(most, len(starts))
+        if number == 100:
+            store.looks = 0
+    assert store.looks == 0
+    assert deleted > 50 and most > 1
+
+
+def test_what_a_later_take_deletes_stays_known_until_it_is_applied() -> None:
+    """The store has what the take between them wrote."""
+    layers = WriteLayers()
+    layers.forgets_deleted = True
+    for raw in (None, b"between", None):
+        layers.put({b"key": raw}, 1)
+        layers.collect()
+    known = []
+    for _ in range(3):
+        layers.forget_deleted()
+        layers.mark_applied()
+        known.append(layers.known.get(b"key", b"unknown"))
+    assert known == [None, None, b"unknown"]
