@@ -20,7 +20,7 @@ demo: $(READY)
 # Many tests wait for processes: two at a time take little more than half of the time. A file is one process's.
 JOBS ?= 2
 test: $(READY)
-	$(BIN)/python -m pytest -m "not long and (not kafka or short)" -n $(JOBS) --dist loadfile $(TESTS)
+	$(BIN)/python -m pytest -m "not long and (not kafka or short)" -n $(JOBS) --dist loadfile --durations=25 --durations-min=5 $(TESTS)
 
 # The log's contract on a real broker, leases and fences under SIGSTOP, members of aiokafka and of Java in one group. The
 # broker's jars are fetched once into the user's cache. ROUNDS makes the campaigns longer, KAFKA names another version.
