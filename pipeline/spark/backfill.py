@@ -225,12 +225,12 @@ class Run:
         return {p: end + sent.get(p, 0) * (p in own) for p, end in until.items()}
 
     def _parts(self, computed: Computed) -> Iterator[Part]:
-        """All records for the log."""
-        yield from outputs(computed)
+        """All records for the log. Readers of outputs wait for those behind the first of them, so they come last."""
         if self._only:
             yield {partition: [base.marker(self._now_ms)] for partition in self._prepared.changelogs()}
         else:
             yield from final_values(computed, self._prepared)
+        yield from outputs(computed)
 
     def _changelogs(self) -> list[str]:
         prepared = self._prepared

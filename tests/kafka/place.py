@@ -20,7 +20,7 @@ from typing import Any
 from state.errors import Fenced, LeaseLost
 from state.log.group_store import Lease, OwnerRecord
 from state.log.kafka.log import KafkaLog, KafkaOptions, open_kafka
-from state.log.protocol import FOR_EVER, Partition, TaskCommit, TopicSpec
+from state.log.protocol import FOR_EVER, MayWrite, Partition, TaskCommit, TopicSpec, always
 from tests import brokers
 from tests.contracts.logs import records, until
 
@@ -160,9 +160,50 @@ def claim(step: int) -> Callable[[KafkaLog], Awaitable[None]]:
     return one
 
 
+def seed(stop_at: int, *, behind: bool) -> Callable[[KafkaLog], Awaitable[None]]:
+    """Take the lease and seed, stopped by the kernel before a request of the seed is sent, or when it is answered (0: never): what
+    came of it, and how many requests there were."""
+
+    async def one(log: KafkaLog) -> None:
+        connections = log._cluster.connections
+        send, sent = connections.send, 0
+
+        def stop() -> None:
+            if sent == stop_at:
+                print(json.dumps("stopped"), flush=True)
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+        async def stopping(node: int, request: Any, purpose: str, may_write: MayWrite = always) -> Any:
+            nonlocal sent
+            if purpose != "seed":
+                return await send(node, request, purpose, may_write)
+            sent += 1
+            if not behind:
+                stop()
+            answer = await send(node, request, purpose, may_write)
+            if behind:
+                stop()
+            return answer
+
+        connections.send = stopping  # type: ignore[method-assign]
+        lease = await log.acquire(APP, "old", "a:1", await log.lease(APP))
+        assert lease is not None
+        parts = [{OUT: records("old 2")}, {CHANGES: records("old")}]
+        try:
+            done = await log.seed_positions(lease, {IN: 1}, {OUT: records("old 1")}, parts=lambda: parts)
+            print(json.dumps(["seeded" if done else "refused", sent]), flush=True)
+        except LeaseLost:
+            print(json.dumps(["lost", sent]), flush=True)
+
+    return one
+
+
 async def main(program: str, prefix: str, port: str) -> None:
     log = await Place(prefix, int(port)).open()
     programs = {"coordinate": coordinate, "commit": commit, **{f"claim-{step}": claim(step) for step in range(1, 7)}}
+    if program.startswith("seed-"):
+        _, how, number = program.split("-")
+        programs[program] = seed(int(number), behind=how == "behind")
     await programs[program](log)
     await log.close()
 

@@ -1,7 +1,7 @@
 """An application's facts as records of a compacted topic, and the view that reading them gives. Pure.
 
 One rule: a fact is its last record. Partition 0 holds what is written under the lease (the lease itself, owner records,
-fenced transactional ids, the coordinator's metadata), partition 1 what every process may write; so no other writer's open
+fenced transactional ids, the seed that is written, the coordinator's metadata), partition 1 what every process may write; so no other writer's open
 transaction can ever hide the coordinator's records.
 """
 
@@ -22,6 +22,7 @@ UNDER_LEASE, EVERYBODYS = 0, 1
 PARTITIONS = 2
 TOPIC_SUFFIX = "-orchestrator"
 LEASE = "lease"
+SEED = "seed"
 _OWNER, _FENCED, _METADATA = "owner/", "fenced/", "metadata/"
 
 
@@ -40,7 +41,14 @@ class _OwnerFact(msgspec.Struct, frozen=True):
     term: int
 
 
-_Fact = TypeVar("_Fact", _LeaseFact, _OwnerFact)
+class Seed(msgspec.Struct, frozen=True):
+    """The transaction of a seed: the id that writes it, and whether it is committed, which its own last record says."""
+
+    transactional_id: str
+    committed: bool = False
+
+
+_Fact = TypeVar("_Fact", _LeaseFact, _OwnerFact, Seed)
 
 
 def topic_of(application: str) -> str:
@@ -68,6 +76,11 @@ def owner_record(owner: OwnerRecord) -> NewRecord:
 
 def fenced_record(transactional_id: str, term: int) -> NewRecord:
     return _record(_FENCED + transactional_id, b"%d" % term)
+
+
+def seed_record(seed: Seed | None) -> NewRecord:
+    """None: there is none that could be open."""
+    return _record(SEED, None if seed is None else msgspec.json.encode(seed))
 
 
 def metadata_record(kind: MetadataKind, key: str, value: bytes | None) -> NewRecord:
@@ -122,6 +135,10 @@ class View:
 
     def is_fenced(self, transactional_id: str) -> bool:
         return self._value(UNDER_LEASE, _FENCED + transactional_id) is not None
+
+    def seed(self) -> Seed | None:
+        value = self._value(UNDER_LEASE, SEED)
+        return None if value is None else self._decode(value, Seed)
 
     def metadata(self, kind: MetadataKind, key: str) -> bytes | None:
         return self._value(UNDER_LEASE if kind.under_lease else EVERYBODYS, f"{_METADATA}{kind.name}/{key}")

@@ -73,6 +73,11 @@ class FactsTopic:
     def partition(self, number: int) -> Partition:
         return Partition(self.topic, number)
 
+    def open_seed(self) -> facts.Seed | None:
+        """The seed that may be open, as far as the facts were read."""
+        seed = self.view.seed()
+        return None if seed is None or seed.committed else seed
+
     async def close(self) -> None:
         if self._tail is not None:
             self._tail.cancel()

@@ -4,7 +4,7 @@ One rule: the lease names the transactional id that its holder writes with, made
 initialises the old one before it claims: from then on the old coordinator writes nothing. The order of the steps is the
 proof; a candidate may be stopped before any of them:
   1 initialise an id of its own  2 initialise the election's id, a mutex  3 read; another lease than seen: stop
-  4 initialise the old holder's id  5 settled read; another term: stop; owner records are final
+  4 initialise the old holder's id, then that of its seed (seeding.py)  5 settled read; another term: stop; owner records are final
   6 claim: write the lease as the election's producer  7 write everything by the own id.
 Stopped before 4, nothing has happened; between 4 and 6, no candidate acts until the next timeout; after 6, its id can be fenced,
 as it was initialised before it was named.
@@ -13,20 +13,19 @@ as it was initialised before it was named.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from state.errors import LeaseLost, LogBusy, LogUnavailable, LogUnusable, OutcomeUnknown, StateError
 from state.log import checks
-from state.log.batches import Batch
 from state.log.group_store import Lease
 from state.log.kafka import facts
-from state.log.kafka.building import build, build_parts
+from state.log.kafka.building import build
 from state.log.kafka.cluster import Cluster
 from state.log.kafka.facts import UNDER_LEASE
 from state.log.kafka.facts_topic import WRITER_TIMEOUT_S, FactsTopic
 from state.log.kafka.producer import Producer, ProducerFenced
-from state.log.protocol import NewRecord, Partition, Parts, no_parts
+from state.log.protocol import NewRecord
 
 _NAME_WITHIN_S = 1.0
 
@@ -63,15 +62,17 @@ class Leases:
         await self._step(4)
         if seen is not None and seen.transactional_id:
             await self._producer(seen.transactional_id).initialise()
+        await self._end_seed(topic)
         await self._step(5)
         await topic.read_settled(UNDER_LEASE)
         found = topic.view.lease()
         if (found and found.term) != (seen and seen.term):
             return None
         made = Lease(application, found.term + 1 if found else 1, holder, address, 0, own_id)
+        over = [facts.seed_record(None)] if topic.open_seed() is not None else []
         await self._step(6)
         try:
-            await topic.write(election, UNDER_LEASE, [facts.lease_record(made)])
+            await topic.write(election, UNDER_LEASE, [facts.lease_record(made), *over])
         except OutcomeUnknown:
             await election.initialise()  # settles it, one way or the other
             await topic.read_settled(UNDER_LEASE)
@@ -79,6 +80,14 @@ class Leases:
                 return None
         self._held[application] = (made, mine)
         return made
+
+    async def _end_seed(self, topic: FactsTopic) -> None:
+        """What the old holder was seeding is committed or aborted when this returns. It may lie in the facts, too, so it is ended
+        before they are read settled; its name lies before it, and was written by the old holder's id, which is ended already."""
+        await topic.read(UNDER_LEASE)
+        seed = topic.open_seed()
+        if seed is not None:
+            await self._producer(seed.transactional_id).initialise()
 
     def _producer(self, transactional_id: str) -> Producer:
         return self._cluster.producer(transactional_id, WRITER_TIMEOUT_S, "lease")
@@ -107,12 +116,8 @@ class Leases:
         topic: FactsTopic | None,
         lease: Lease,
         make: Callable[[], Sequence[NewRecord]],
-        more: Mapping[Partition, Sequence[Batch]] | None = None,
-        positions: Mapping[Partition, int] | None = None,
-        parts: Parts = no_parts,
     ) -> None:
-        """Facts under the lease, with `more` records, positions, and the records of `parts` in the same transaction. `make` is
-        called when it is this write's turn. Raises LeaseLost."""
+        """Facts under the lease, in one transaction. `make` is called when it is this write's turn. Raises LeaseLost."""
         producer = self._producer_of(topic, lease)
         assert topic is not None
         async with producer.turn:
@@ -120,13 +125,7 @@ class Leases:
             records = make()
             partition = topic.partition(UNDER_LEASE)
             try:
-                built = await build(self._cluster.topics, {partition: records} if records else {})
-                behind = await producer.transact(
-                    {**(more or {}), **built},
-                    lease.application,
-                    positions,
-                    parts=None if parts is no_parts else build_parts(self._cluster.topics, parts),
-                )
+                behind = await producer.transact(await build(self._cluster.topics, {partition: records}))
             except ProducerFenced:
                 self._held.pop(lease.application, None)
                 raise LeaseLost(checks.lease_lost(lease, await self._newer(topic, lease))) from None

@@ -1,7 +1,8 @@
 """The log on Apache Kafka: both ports on one cluster, several hosts, nothing of ours to install beside the brokers.
 
 One rule: what Kafka answers early is waited for where a decision depends on it, and what it promises late is promised as
-such: see `offsets.py` (settled ends), `facts_topic.py` (facts), `lease.py` (the coordinator), `writers.py` (commits).
+such: see `offsets.py` (settled ends), `facts_topic.py` (facts), `lease.py` (the coordinator), `seeding.py` (backfills),
+`writers.py` (commits).
 The consumer group of the application's name holds its positions, its facts are the topic `<application>-orchestrator`.
 """
 
@@ -18,7 +19,7 @@ from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
 from state.log.kafka import facts
 from state.log.kafka.access import Access
 from state.log.kafka.appender import Appender
-from state.log.kafka.building import build
+from state.log.kafka.broker_settings import position_lifetime_ms
 from state.log.kafka.client_settings import CODECS
 from state.log.kafka.cluster import Cluster
 from state.log.kafka.connections import Connections
@@ -27,6 +28,7 @@ from state.log.kafka.facts_topic import FactsTopic
 from state.log.kafka.lease import Leases
 from state.log.kafka.offsets import Offsets
 from state.log.kafka.properties import BadClientConfig
+from state.log.kafka.seeding import Contents, Seeds
 from state.log.kafka.topics import Names, Topics
 from state.log.kafka.writers import Writers
 from state.log.protocol import (
@@ -84,7 +86,7 @@ async def open_kafka(options: KafkaOptions) -> KafkaLog:
     offsets = Offsets(connections, topics, settle_within_s)
     cluster = Cluster(connections, topics, offsets, settle_within_s, access.settings)
     try:
-        return KafkaLog(cluster, options.transaction_timeout_s, await topics.position_lifetime_ms())
+        return KafkaLog(cluster, options.transaction_timeout_s, await position_lifetime_ms(connections))
     except BaseException:
         await cluster.close()
         raise
@@ -100,6 +102,7 @@ class KafkaLog:
         self._writers = Writers(cluster, transaction_timeout_s)
         self._appender = Appender(cluster)
         self.leases = Leases(cluster)
+        self.seeds = Seeds(cluster, self.leases)
         self._facts: dict[str, FactsTopic] = {}
         self._facts_ids: dict[str, bytes] = {}  # of the topics, as this process has read them first
         self._opening: dict[str, asyncio.Lock] = {}
@@ -267,14 +270,9 @@ class KafkaLog:
     ) -> bool:
         for one in metadata:
             checks.author(one.kind, lease)
-        built = await build(self._cluster.topics, records)
+        noted = [facts.metadata_record(one.kind, one.key, one.value) for one in metadata]
         topic = await self._facts_of(lease.application)
-        self.leases.check(topic, lease)
-        if await self._cluster.offsets.committed(lease.application, positions):
-            return False
-        kept = [facts.metadata_record(one.kind, one.key, one.value) for one in metadata]
-        await self.leases.write(topic, lease, lambda: kept, built, positions, parts)
-        return True
+        return await self.seeds.seed(topic, lease, Contents(records, parts, noted, positions))
 
     async def forget_positions(self, lease: Lease, partitions: Collection[Partition]) -> None:
         """The lease is checked before and after: no request of Kafka removes offsets in a transaction."""

@@ -26,8 +26,7 @@ from state.log.protocol import DELETE_RETENTION_MS, FOR_EVER, Partition, Retenti
 BATCH_HEADER_BYTES = 61
 _TIMEOUT_MS = 10_000
 _SHOWN_WITHIN_S = 30.0
-_TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
-_POSITION_LIFETIME_MS = 7 * 24 * 3_600_000
+_TOPIC_RESOURCE = 2
 _SET = 0
 _SETTINGS: dict[str, dict[str, str]] = {
     "plain": {},
@@ -250,25 +249,6 @@ class Topics:
             self._purposes[layout.topic_id] = Purpose(
                 _kind_of(kept), int(kept["max.message.bytes"]), int(kept["delete.retention.ms"]), _retention_of(kept)
             )
-
-    async def position_lifetime_ms(self) -> int:
-        """For how long the brokers keep an offset that is not committed again: `offsets.retention.minutes`; Kafka's own
-        default where this user may not see it."""
-        wanted = ["offsets.retention.minutes"]
-
-        async def ask() -> int:
-            node = self._connections.any_node()
-            answer = await self._connections.send(
-                node, DescribeConfigsRequest_v1([(_BROKER_RESOURCE, str(node), wanted)], False), "quick"
-            )
-            for code, text, _, _, entries in answer.resources:
-                if then(code) is not Then.DENIED:
-                    check("settings of the brokers", code, text)
-                for entry in entries:
-                    return int(entry[1]) * 60_000
-            return _POSITION_LIFETIME_MS
-
-        return await self._connections.retried("settings of the brokers", ask)
 
     # ------------------------------------------------------------------ changes
 
