@@ -21,7 +21,8 @@ from pathlib import Path
 from benchmarks.section import write_section
 from state.log.group_store import OwnerRecord
 from state.log.kafka import broker
-from state.log.kafka.log import KafkaLog, KafkaOptions, open_kafka
+from state.log.kafka.cluster import KafkaOptions
+from state.log.kafka.log import KafkaLog, open_kafka
 from state.log.protocol import AT_LEAST_ONCE, EXACTLY_ONCE, Guarantee, NewRecord, Partition, TaskCommit, TopicSpec
 
 DOCS = Path(__file__).parent.parent / "docs" / "benchmarks.md"

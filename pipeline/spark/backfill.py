@@ -36,6 +36,7 @@ from pipeline.spark.inputs import MEMORY_BYTES, NO_SHAPE, Computed, History, Inp
 from pipeline.spark.moment import sources
 from pipeline.spark.running import in_thread, spark
 from pipeline.spark.session import absolute_log
+from pipeline.spark.spreading import portions, spread
 from state import manifest
 from state.errors import LeaseLost
 from state.history import begin as begin_history
@@ -195,11 +196,17 @@ class Run:
         """Everything in one transaction. Raises RefusedBySafety or LeaseLost where the app has begun meanwhile."""
         application = self._prepared.app.id
         metadata = self._metadata() if self._only else []
+        marker = [base.marker(self._now_ms)]
+        markers = dict.fromkeys(self._prepared.changelogs(), marker) if self._only else {}
+        listed = portions(computed, self._prepared, tables=not self._only)
         await self._held.check()
         self._keep = self._only  # a commit whose answer never comes may have made it a base
         try:
             seeded = await self._log.seed_positions(
-                self._held.lease, self._positions, {}, metadata=metadata, parts=partial(self._parts, computed)
+                *(self._held.lease, self._positions, markers),
+                metadata=metadata,
+                parts=partial(self._parts, computed),
+                spread=spread(self._session, listed),
             )
         except LeaseLost:
             self._keep = False
@@ -225,10 +232,8 @@ class Run:
         return {p: end + sent.get(p, 0) * (p in own) for p, end in until.items()}
 
     def _parts(self, computed: Computed) -> Iterator[Part]:
-        """All records for the log. Readers of outputs wait for those behind the first of them, so they come last."""
-        if self._only:
-            yield {partition: [base.marker(self._now_ms)] for partition in self._prepared.changelogs()}
-        else:
+        """The records of `portions`. Readers of outputs wait for those behind the first of them, so they come last."""
+        if not self._only:
             yield from final_values(computed, self._prepared)
         yield from outputs(computed)
 

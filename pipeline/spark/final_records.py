@@ -1,13 +1,15 @@
 """What a backfill gives the log: outputs and the final values of tables, a part at a time.
 
 One rule: the order within a partition is that of `rows.PLACE`, and no more is held than a part, and some rows of each file
-that it comes from. In the flow: stage (files in the work folder) -> here -> `Log.seed_positions`.
+that it comes from. In the flow: stage (files in the work folder) -> here -> `Log.seed_positions`, in the driver or (`spreading`) on
+executors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 
 from pipeline.spark.inputs import Computed
 from pipeline.spark.rows import Outputs, read_pairs
@@ -21,31 +23,44 @@ Part = Mapping[Partition, Sequence[NewRecord]]
 def outputs(computed: Computed) -> Iterator[Part]:
     """What was sent, topic by topic."""
     for topic in computed.sums("outputs"):
-        with closing(Outputs(computed.outputs(topic))) as found:
-            for number in found.partitions():
-                made = (NewRecord(out.key, out.value, out.timestamp_ms, out.headers) for out in found.of(number))
-                yield from _parts(Partition(topic, number), made)
+        paths = computed.outputs(topic)
+        with closing(Outputs(paths)) as found:
+            numbers = found.partitions()
+        for number in numbers:
+            for part in in_parts(sent(paths, number)):
+                yield {Partition(topic, number): part}
 
 
 def final_values(computed: Computed, prepared: Prepared) -> Iterator[Part]:
-    """The entries of all tables, each with the time of the last write to its table, in key order."""
+    """The entries of all tables."""
     for task in prepared.tasks():
         facts = computed.tasks[str(task.id)]
         for table in prepared.subtopology(task.id).tables:
-            at_ms = facts.written_ms.get(table, 0)
-            pairs = read_pairs(computed.state(facts.task, table))
-            made = (NewRecord(key, value, at_ms) for key, value in pairs)
-            yield from _parts(prepared.changelog(task.id, table), made)
+            for part in in_parts(entries(computed.state(facts.task, table), facts.written_ms.get(table, 0))):
+                yield {prepared.changelog(task.id, table): part}
 
 
-def _parts(partition: Partition, made: Iterable[NewRecord]) -> Iterator[Part]:
+def sent(paths: Sequence[Path], number: int) -> Iterator[NewRecord]:
+    """What tasks have sent to one partition of a topic."""
+    with closing(Outputs(paths)) as found:
+        for out in found.of(number):
+            yield NewRecord(out.key, out.value, out.timestamp_ms, out.headers)
+
+
+def entries(path: Path, at_ms: int) -> Iterator[NewRecord]:
+    """The entries of a table in key order, each with the time of the last write to it."""
+    return (NewRecord(key, value, at_ms) for key, value in read_pairs(path))
+
+
+def in_parts(made: Iterable[NewRecord]) -> Iterator[Sequence[NewRecord]]:
+    """Some records at a time."""
     held: list[NewRecord] = []
     size = 0
     for record in made:
         held.append(record)
         size += len(record.key or b"") + len(record.value or b"")
         if len(held) == PART_RECORDS or size >= PART_BYTES:
-            yield {partition: held}
+            yield held
             held, size = [], 0
     if held:
-        yield {partition: held}
+        yield held

@@ -33,6 +33,7 @@ from state.log.protocol import (
     Parts,
     Reader,
     Retention,
+    Spread,
     TaskCommit,
     TopicInfo,
     TopicSpec,
@@ -281,6 +282,7 @@ class MemoryLog(MemoryGroupStore):
         *,
         metadata: Sequence[AppMetadata] = (),
         parts: Parts = no_parts,
+        spread: Spread | None = None,
     ) -> bool:
         for one in metadata:
             checks.author(one.kind, lease)

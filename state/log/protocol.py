@@ -9,7 +9,7 @@ implementation passes the one contract suite in tests/contracts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
@@ -148,6 +148,23 @@ Parts = Callable[
 ]  # records, a part at a time, each time from the first
 
 
+class Ticket(Protocol):
+    """The right to write a part of a seed in another process: it is pickled, and sent there."""
+
+    async def write(self, partition: Partition, parts: Callable[[], Iterable[Sequence[NewRecord]]]) -> int:
+        """Write all records of a partition, a part at a time; returns how many there are. Every attempt gives the same records
+        in the same parts, and of several attempts each record is written once. Raises what the log refuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """What of a seed other processes write, where a log has room for several writers: all records of these partitions. `write`
+    sends its ticket to them, and returns when all is written."""
+
+    partitions: Collection[Partition]
+    write: Callable[[Ticket], Awaitable[None]]
+
+
 def no_parts() -> Iterable[Mapping[Partition, Sequence[NewRecord]]]:
     return ()
 
@@ -279,12 +296,14 @@ class Log(Protocol):
         *,
         metadata: Sequence[AppMetadata] = (),
         parts: Parts = no_parts,
+        spread: Spread | None = None,
     ) -> bool:
         """Commit starting positions, records and metadata of kinds that are written under the lease (a backfill's) in
         one transaction, only if the lease's application has no position in any of the partitions; False, and nothing
         written, where it has. `parts` gives more records than memory should hold, which follow `records`: one part of them is
-        held at a time. It is called in another thread, and once more where the call is made again. Raises LeaseLost,
-        RecordTooLarge, InvalidRecord, and what `parts` raises: then nothing is written."""
+        held at a time. It is called in another thread, and once more where the call is made again. With `spread` other processes
+        write what `parts` gives, in the same transaction, where the log can have that (Kafka). Raises LeaseLost, RecordTooLarge,
+        InvalidRecord, and what `parts` or `spread.write` raises: then nothing is written. OutcomeUnknown: all of it is, or nothing."""
 
     async def forget_positions(self, lease: Lease, partitions: Collection[Partition]) -> None:
         """Remove the application's positions in these partitions: it begins there as if it had never read them. Those

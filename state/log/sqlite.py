@@ -32,6 +32,7 @@ from state.log.protocol import (
     Parts,
     Reader,
     Retention,
+    Spread,
     TaskCommit,
     TopicInfo,
     TopicSpec,
@@ -244,6 +245,7 @@ class SqliteLog:
         *,
         metadata: Sequence[AppMetadata] = (),
         parts: Parts = no_parts,
+        spread: Spread | None = None,
     ) -> bool:
         return await self._write(partial(self._writer.seed_positions, lease, positions, records, metadata, parts))
 

@@ -16,7 +16,8 @@ from typing import ClassVar
 
 from state.log.batches import decode
 from state.log.group_store import Lease, MetadataKind, OwnerRecord
-from state.log.kafka.log import KafkaLog, KafkaOptions, open_kafka
+from state.log.kafka.cluster import KafkaOptions
+from state.log.kafka.log import KafkaLog, open_kafka
 from state.log.memory import MemoryLog
 from state.log.protocol import GroupLog, Log, NewRecord, Partition, Reader, StoredRecord
 from state.log.sqlite import open_sqlite

@@ -19,7 +19,8 @@ from typing import Any
 
 from state.errors import Fenced, LeaseLost
 from state.log.group_store import Lease, OwnerRecord
-from state.log.kafka.log import KafkaLog, KafkaOptions, open_kafka
+from state.log.kafka.cluster import KafkaOptions
+from state.log.kafka.log import KafkaLog, open_kafka
 from state.log.protocol import FOR_EVER, MayWrite, Partition, TaskCommit, TopicSpec, always
 from tests import brokers
 from tests.contracts.logs import records, until

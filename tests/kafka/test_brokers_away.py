@@ -17,9 +17,10 @@ from state.log.batches import decode
 from state.log.kafka import broker
 from state.log.kafka.access import Access
 from state.log.kafka.broker import Broker
+from state.log.kafka.cluster import KafkaOptions
 from state.log.kafka.codes import Unreachable
 from state.log.kafka.connections import Connections
-from state.log.kafka.log import KafkaOptions, open_kafka
+from state.log.kafka.log import open_kafka
 from state.log.kafka.reader import KafkaReader
 from state.log.kafka.requests import metadata
 from state.log.protocol import Partition, TopicSpec

@@ -6,7 +6,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 
 from state.log.batches import headers
-from state.log.kafka.log import KafkaOptions, open_kafka
+from state.log.kafka.cluster import KafkaOptions
+from state.log.kafka.log import open_kafka
 from state.log.protocol import NewRecord, Partition, TaskCommit, TopicSpec
 from tests.contracts.logs import read_all
 from tests.kafka.place import APP, Place, owner

@@ -15,9 +15,10 @@ from aiokafka.protocol.admin import CreateAclsRequest_v1, DeleteAclsRequest_v1, 
 
 from state.errors import StateError
 from state.log.kafka.access import Access
+from state.log.kafka.cluster import KafkaOptions
 from state.log.kafka.codes import KafkaRefused, check
 from state.log.kafka.connections import Connections
-from state.log.kafka.log import KafkaLog, KafkaOptions, open_kafka
+from state.log.kafka.log import KafkaLog, open_kafka
 from state.log.kafka.rights import Right
 from state.log.protocol import Partition, TaskCommit, TopicSpec
 from tests.cli.console import Console

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from state.log.kafka.access import AccessRefused
-from state.log.kafka.log import KafkaLog, KafkaOptions, open_kafka
+from state.log.kafka.cluster import KafkaOptions
+from state.log.kafka.log import KafkaLog, open_kafka
 from state.log.protocol import Partition, TopicSpec
 from tests.cli.console import Console
 from tests.contracts.logs import read_all, records

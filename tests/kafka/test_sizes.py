@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from state.log.batches import headers
+from state.log.kafka.cluster import KafkaOptions
 from state.log.kafka.fetch import FetchAnswer
-from state.log.kafka.log import KafkaLog, KafkaOptions, open_kafka
+from state.log.kafka.log import KafkaLog, open_kafka
 from state.log.protocol import FOR_EVER, NewRecord, Partition, TopicSpec
 from tests.contracts.logs import read_all
 from tests.kafka.place import Place

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.spark.backfill import backfill
@@ -17,12 +22,16 @@ from pipeline.spark.sources import From
 from pipeline.spark.verifying import Wanted, audit
 from state import snapshot
 from state.log.protocol import NewRecord, Partition, TopicSpec
+from tests.contracts.logs import read_all
 from tests.kafka.place import Place
-from tests.spark import sample
+from tests.spark import sample, tallies
+from tests.spark.test_attempts import workers_of_spark
 from tests.spark.test_backfill import in_log, write
+from workers.prepare import prepare
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 APP = "tests.spark.sample:app"
+MARKS, KEYS = 60_000, 20_000
 
 
 async def test_history_from_a_topic_and_everything_after_it(place: Place, tmp_path: Path, spark: Any) -> None:
@@ -55,3 +64,39 @@ async def test_history_from_a_topic_and_everything_after_it(place: Place, tmp_pa
     await log.append({where: [NewRecord(b"nobody", b"\0" * 8, now + 2_000)]})
     checked = await audit(APP, url, Wanted(history={"orders": [From(f"log:{url}/old")]}), say=print, session=spark)
     assert [check["check"] for check in checked["checks"] if not check["ok"]] == ["table totals: every key"]
+
+
+async def test_a_killed_task_of_the_write_writes_each_record_once(place: Place, tmp_path: Path, spark: Any) -> None:
+    """All Python workers, once, while the transaction is open."""
+    now = int(time.time() * 1000)
+    keys = [f"k{number % KEYS}" for number in range(MARKS)]
+    columns = [pa.array(keys), pa.array([1] * MARKS), pa.array(range(now, now + MARKS))]
+    pq.write_table(pa.table(columns, ["key", "value", "timestamp_ms"]), tmp_path / "marks.parquet")
+    log = await place.open()
+    await prepare(log, tallies.app)
+    written = [Partition(topic, number) for topic in ("seen", tallies.sums.changelog) for number in range(2)]
+    running = asyncio.create_task(
+        backfill(
+            "tests.spark.tallies:app",
+            f"kafka://127.0.0.1:{place.port}?prefix={place.prefix}",
+            tmp_path / "snapshots",
+            history={"marks": [str(tmp_path / "marks.parquet")]},
+            say=print,
+            session=spark,
+        )
+    )
+    killed: list[int] = []
+    while not killed and not running.done():
+        if await log.written(written) != await log.ends(written):
+            killed = workers_of_spark()
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+    facts = await running
+    assert killed, "no worker was seen while it wrote"
+    assert facts["records_in"] == MARKS and facts["tables"] == {"sums": KEYS} and facts["outputs"] == {"seen": MARKS}
+    sums = [record for number in range(2) for record in await read_all(log, written[2 + number])]
+    assert {record.key: record.value for record in sums} == {
+        f"k{number}".encode(): (MARKS // KEYS).to_bytes(8, "big") for number in range(KEYS)
+    }
+    seen = Counter([record.key for number in range(2) for record in await read_all(log, written[number])])
+    assert len(sums) == KEYS == len(seen) and set(seen.values()) == {MARKS // KEYS}

@@ -25,6 +25,7 @@ from state.log.protocol import (
     Parts,
     Reader,
     Retention,
+    Spread,
     TaskCommit,
     TopicInfo,
     TopicSpec,
@@ -247,9 +248,10 @@ class PatientLog:
         *,
         metadata: Sequence[AppMetadata] = (),
         parts: Parts = no_parts,
+        spread: Spread | None = None,
     ) -> bool:
         return await self._write(
-            lambda: self.inner.seed_positions(lease, positions, records, metadata=metadata, parts=parts)
+            lambda: self.inner.seed_positions(lease, positions, records, metadata=metadata, parts=parts, spread=spread)
         )
 
     async def forget_positions(self, lease: Lease, partitions: Collection[Partition]) -> None:

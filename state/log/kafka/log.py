@@ -10,26 +10,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 
 from state.errors import LeaseLost, LogUnavailable, LogUnusable
 from state.log import checks, compaction
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
 from state.log.kafka import facts
-from state.log.kafka.access import Access
 from state.log.kafka.appender import Appender
 from state.log.kafka.broker_settings import position_lifetime_ms
-from state.log.kafka.client_settings import CODECS
-from state.log.kafka.cluster import Cluster
-from state.log.kafka.connections import Connections
+from state.log.kafka.cluster import Cluster, KafkaOptions, open_cluster
 from state.log.kafka.facts import EVERYBODYS, TOPIC_SUFFIX, UNDER_LEASE
 from state.log.kafka.facts_topic import FactsTopic
 from state.log.kafka.lease import Leases
-from state.log.kafka.offsets import Offsets
-from state.log.kafka.properties import BadClientConfig
 from state.log.kafka.seeding import Contents, Seeds
-from state.log.kafka.topics import Names, Topics
 from state.log.kafka.writers import Writers
 from state.log.protocol import (
     EXACTLY_ONCE,
@@ -40,6 +33,7 @@ from state.log.protocol import (
     Parts,
     Reader,
     Retention,
+    Spread,
     TaskCommit,
     TopicInfo,
     TopicSpec,
@@ -47,23 +41,7 @@ from state.log.protocol import (
     no_parts,
 )
 
-TRANSACTION_TIMEOUT_S = 30.0
-BROKER_LOOKS_EVERY_S = 10.0  # how often a broker looks for transactions that are too old, by default
 _LOOK_S = 0.5  # how long a look at metadata waits for a transaction that is open
-
-
-@dataclass(frozen=True)
-class KafkaOptions:
-    """Where the cluster is, and how this log uses it. `prefix` goes before every name; `topic_settings` are given to the
-    topics that are created; `config` is a file of client settings (see access.py), "" for plain connections; `compression`
-    a codec for what is written, "" for what that file says."""
-
-    brokers: Sequence[tuple[str, int]]
-    prefix: str = ""
-    transaction_timeout_s: float = TRANSACTION_TIMEOUT_S
-    topic_settings: Mapping[str, str] = field(default_factory=dict)
-    config: str = ""
-    compression: str = ""
 
 
 class FactsGone(LogUnusable):
@@ -72,21 +50,9 @@ class FactsGone(LogUnusable):
 
 async def open_kafka(options: KafkaOptions) -> KafkaLog:
     """Raises LogUnavailable where no broker answers, AccessRefused, BadClientConfig."""
-    access = Access(Path(options.config) if options.config else None)
-    brokers = list(dict.fromkeys([*options.brokers, *access.settings.bootstrap]))
-    connections = Connections(brokers, access)
-    if options.compression and access.settings.compression:
-        raise BadClientConfig(f"{access.where}: compression.type is given with the log's URL, too; keep one of them")
-    await connections.start()
-    codec = CODECS[options.compression or access.settings.compression or "none"]
-    topics = Topics(
-        connections, Names(options.prefix), options.topic_settings, codec=codec, batch_bytes=access.settings.batch_bytes
-    )
-    settle_within_s = options.transaction_timeout_s + 2 * BROKER_LOOKS_EVERY_S
-    offsets = Offsets(connections, topics, settle_within_s)
-    cluster = Cluster(connections, topics, offsets, settle_within_s, access.settings)
+    cluster = await open_cluster(options)
     try:
-        return KafkaLog(cluster, options.transaction_timeout_s, await position_lifetime_ms(connections))
+        return KafkaLog(cluster, options, await position_lifetime_ms(cluster.connections))
     except BaseException:
         await cluster.close()
         raise
@@ -95,14 +61,14 @@ async def open_kafka(options: KafkaOptions) -> KafkaLog:
 class KafkaLog:
     """See the module text and `state.log.protocol.GroupLog`."""
 
-    def __init__(self, cluster: Cluster, transaction_timeout_s: float, position_lifetime_ms: int) -> None:
+    def __init__(self, cluster: Cluster, options: KafkaOptions, position_lifetime_ms: int) -> None:
         self._cluster = cluster
         self.position_lifetime_ms: int | None = position_lifetime_ms
         self.log_id = cluster.connections.cluster_id
-        self._writers = Writers(cluster, transaction_timeout_s)
+        self._writers = Writers(cluster, options.transaction_timeout_s)
         self._appender = Appender(cluster)
         self.leases = Leases(cluster)
-        self.seeds = Seeds(cluster, self.leases)
+        self.seeds = Seeds(cluster, self.leases, options)
         self._facts: dict[str, FactsTopic] = {}
         self._facts_ids: dict[str, bytes] = {}  # of the topics, as this process has read them first
         self._opening: dict[str, asyncio.Lock] = {}
@@ -267,12 +233,13 @@ class KafkaLog:
         *,
         metadata: Sequence[AppMetadata] = (),
         parts: Parts = no_parts,
+        spread: Spread | None = None,
     ) -> bool:
         for one in metadata:
             checks.author(one.kind, lease)
         noted = [facts.metadata_record(one.kind, one.key, one.value) for one in metadata]
         topic = await self._facts_of(lease.application)
-        return await self.seeds.seed(topic, lease, Contents(records, parts, noted, positions))
+        return await self.seeds.seed(topic, lease, Contents(records, parts, noted, positions, spread))
 
     async def forget_positions(self, lease: Lease, partitions: Collection[Partition]) -> None:
         """The lease is checked before and after: no request of Kafka removes offsets in a transaction."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiokafka.protocol.produce import ProduceRequest_v7
 from aiokafka.protocol.transaction import (
@@ -38,9 +38,17 @@ _ALL_REPLICAS = -1
 _PRODUCE_TIMEOUT_MS = 10_000
 _PLAIN_WITHIN_S = 60.0  # outside of a transaction the end of this one is not waited for
 _CRC_AT, _ATTRIBUTES_AT, _PRODUCER_AT, _TRANSACTIONAL = 17, 21, 43, 0x10
+_SEQUENCES = 1 << 31  # a sequence begins anew behind the largest one
 _attributes = struct.Struct(">h")
 _producer = struct.Struct(">qhi")
 _crc = struct.Struct(">I")
+
+
+class Identity(NamedTuple):
+    """What a broker knows a producer by."""
+
+    producer_id: int
+    epoch: int
 
 
 class ProducerFenced(Exception):
@@ -102,7 +110,31 @@ class Producer:
         check(what, answer.error_code, None, on(rights.CLUSTER, "IdempotentWrite", "kafka-cluster"))
         return answer
 
+    @property
+    def identity(self) -> Identity:
+        """Of the transaction that is open, for `join` in other processes."""
+        return Identity(self._producer, self._epoch)
+
+    def join(self, identity: Identity) -> None:
+        """Write within the transaction that another process has opened; that one initialises, and ends it."""
+        self._producer, self._epoch = identity
+        self._sequences.clear()
+
     # ------------------------------------------------------------------ writing
+
+    async def continue_transaction(self, partition: Partition, batch: Batch) -> None:
+        """A batch within the transaction that was joined. One that is refused has its place in the sequence as well. Raises
+        ProducerFenced, and KafkaRefused where the sequence of the partition is another: it is beyond this batch."""
+        try:
+            await self._write_turn({partition: batch}, transactional=True, may_write=always)
+        except KafkaRefused as error:
+            if error.then is Then.FENCED:
+                raise ProducerFenced(str(error)) from error
+            self._pass(partition, batch)
+            raise
+
+    def _pass(self, partition: Partition, batch: Batch) -> None:
+        self._sequences[partition] = (self._sequences.get(partition, 0) + batch.span) % _SEQUENCES
 
     async def produce(self, built: Built, may_write: MayWrite = always) -> dict[Partition, int]:
         """Write batches outside of a transaction; the offset behind the last record of each partition.
@@ -290,7 +322,7 @@ class Producer:
                 ) from error
             raise
         for partition, batch in batches.items():
-            self._sequences[partition] = self._sequences.get(partition, 0) + batch.span
+            self._pass(partition, batch)
         unknown = [partition for partition, base in bases.items() if base < 0]
         ends = await self._offsets.watermarks(unknown) if unknown else {}
         return {one: ends[one] if one in ends else base + batches[one].span for one, base in bases.items()}

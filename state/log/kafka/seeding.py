@@ -20,13 +20,14 @@ from state.errors import LogUnavailable, LogUnusable, OutcomeUnknown, StateError
 from state.log.group_store import Lease
 from state.log.kafka import broker_settings, facts
 from state.log.kafka.building import build, build_parts
-from state.log.kafka.cluster import Cluster
+from state.log.kafka.cluster import Cluster, KafkaOptions
 from state.log.kafka.codes import INVALID_TRANSACTION_TIMEOUT, KafkaRefused
 from state.log.kafka.facts import UNDER_LEASE, Seed
 from state.log.kafka.facts_topic import FactsTopic
 from state.log.kafka.lease import Leases
 from state.log.kafka.producer import Built, Producer, ProducerFenced
-from state.log.protocol import NewRecord, Partition, Parts
+from state.log.kafka.spreading import Ticket
+from state.log.protocol import NewRecord, Partition, Parts, Spread
 
 ANSWER_WITHIN_S = 60.0  # a broker with default settings is noticed as dead after 9 s, and its partitions are led anew
 _ABANDON_S = 5.0
@@ -37,12 +38,14 @@ class SeedTooLong(LogUnusable):
 
 
 class Contents(NamedTuple):
-    """What one seed writes: records, those of `parts` behind them, facts and positions."""
+    """What one seed writes: records, those of `parts` behind them (where they are `spread`, by other processes), facts and
+    positions."""
 
     records: Mapping[Partition, Sequence[NewRecord]]
     parts: Parts
     facts: Sequence[NewRecord]
     positions: Mapping[Partition, int]
+    spread: Spread | None
 
 
 class _Begun(Exception):
@@ -52,9 +55,10 @@ class _Begun(Exception):
 class Seeds:
     """See the module text. `most_s`: a shorter limit than the brokers', for tests."""
 
-    def __init__(self, cluster: Cluster, leases: Leases) -> None:
+    def __init__(self, cluster: Cluster, leases: Leases, options: KafkaOptions) -> None:
         self._cluster = cluster
         self._leases = leases
+        self._options = options
         self.most_s = math.inf
 
     async def seed(self, topic: FactsTopic | None, lease: Lease, contents: Contents) -> bool:
@@ -74,8 +78,12 @@ class Seeds:
         async def everything() -> AsyncIterator[Built]:
             if built:
                 yield built
-            async for part in build_parts(self._cluster.topics, contents.parts):
-                yield part
+            if contents.spread is not None:
+                yield {one: [] for one in contents.spread.partitions}  # the transaction has them when this goes on
+                await self._spread(contents.spread, producer, seed)
+            else:
+                async for part in build_parts(self._cluster.topics, contents.parts):
+                    yield part
             if await self._has_positions(lease, contents):
                 raise _Begun
             yield await build(self._cluster.topics, {partition: noted})
@@ -118,6 +126,16 @@ class Seeds:
 
     def _producer(self, seed: Seed, limit_s: float) -> Producer:
         return self._cluster.producer(seed.transactional_id, limit_s, "seed", answer_within_s=ANSWER_WITHIN_S)
+
+    async def _spread(self, spread: Spread, producer: Producer, seed: Seed) -> None:
+        """Other processes write. Where that fails the transaction is ended by a new epoch, so that those of them which go on are
+        refused, whatever brokers check."""
+        ticket = Ticket(self._options, seed.transactional_id, producer.identity, ANSWER_WITHIN_S)
+        try:
+            await spread.write(ticket)
+        except Exception:
+            await producer.initialise()
+            raise
 
     # ------------------------------------------------------------------ endings
 

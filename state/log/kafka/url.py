@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from state.errors import StateError
 from state.log.kafka.client_settings import address, codec_name
-from state.log.kafka.log import TRANSACTION_TIMEOUT_S, KafkaOptions
+from state.log.kafka.cluster import TRANSACTION_TIMEOUT_S, KafkaOptions
 
 _TOPIC = "topic."
 
