@@ -273,7 +273,7 @@ async def test_records_are_seeded_a_part_at_a_time(log: GroupLog) -> None:
     def parts() -> Iterator[Part]:
         nonlocal most
         for number in range(6):
-            part = Part({C0 if number % 2 else P2: records(f"part {number}")})
+            part = Part({C0 if number % 2 else P2: records(f"part {number}", key=f"k{number}")})
             alive.add(part)
             most = max(most, len(alive))
             yield part

@@ -111,6 +111,7 @@ def _settings(port: int, ports: dict[str, int], folder: Path) -> dict[str, str]:
         "listener.name.mutual.ssl.client.auth": "required",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS;User:alice;User:CN=client",
+        "transaction.max.timeout.ms": "600000",  # less than Kafka's default
     }
     users = " ".join(f'user_{user}="{_jaas(password)}"' for user, password in PASSWORDS.items())
     for name in ("sasl_plaintext", "sasl_ssl"):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from aiokafka.protocol.admin import CreateAclsRequest_v1, DeleteAclsRequest_v1, DescribeAclsRequest_v1
 
-from state.errors import StateError
+from state.errors import LogUnusable, StateError
 from state.log.kafka.access import Access
 from state.log.kafka.cluster import KafkaOptions
 from state.log.kafka.codes import KafkaRefused, check
@@ -144,6 +144,27 @@ async def live(log: KafkaLog) -> None:
     out = {Partition("alerts", 0): records("a"), Partition(changes, 0): records("b")}
     await log.commit("bank", "w", [TaskCommit("0_0", 1, out, {inputs[0]: 1})])
     await read_all(log, Partition(changes, 0))
+
+
+async def test_a_seed_wants_no_right_more_but_to_see_a_limit_that_is_lower_than_the_default(
+    acls: Acls, tmp_path: Path
+) -> None:
+    prefix = f"a{uuid.uuid4().hex[:8]}-"
+    await prepared(prefix, acls.secured.broker.port)
+    await acls.allow(listed(prefix, tmp_path))
+    where = [("localhost", acls.secured.ports["SASL_PLAINTEXT"])]
+    log = await open_kafka(KafkaOptions(where, prefix, config=str(acls.config(tmp_path))))
+    try:
+        lease = await log.acquire("bank", "me", "a:1", None)
+        assert lease is not None
+        position, out = Partition("payments", 0), Partition("alerts", 0)
+        with pytest.raises(LogUnusable, match=r"no transaction of 900 s, .* allow DescribeConfigs on the cluster"):
+            await log.seed_positions(lease, {position: 1}, {out: records("a")})
+        await acls.allow([Right("DescribeConfigs", "cluster", "kafka-cluster")])
+        assert await log.seed_positions(lease, {position: 1}, {out: records("b")})
+        assert await log.positions("bank", [position]) == {position: 1}
+    finally:
+        await log.close()
 
 
 async def test_each_missing_right_is_named(acls: Acls, tmp_path: Path) -> None:
