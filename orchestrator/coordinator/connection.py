@@ -172,6 +172,12 @@ class Connection(asyncio.Protocol):
         """The address of this machine that the connection uses."""
         return str(self._transport.get_extra_info("sockname")[0])
 
+    @property
+    def peer_host(self) -> str:
+        """The address of the other end; "" of one that has gone already."""
+        found = self._transport.get_extra_info("peername")
+        return str(found[0]) if found else ""
+
     def notice_a_dead_host(self) -> None:
         """The connection ends, too, where the peer's machine or the network to it is gone: the kernels of both ends look now
         and then. A process that stands still is no dead host."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.coordinator.connection import Connection, ConnectionEnded
 from orchestrator.coordinator.handshake import Credentials, NotAdmitted, admit
+from orchestrator.coordinator.handshake_rate import HandshakeRate
 from orchestrator.coordinator.secret import Right
 from orchestrator.coordinator.tls import SCHEME, Contexts, Tls, check_tls
 from orchestrator.errors import ProtocolError, WrongUse
@@ -90,6 +91,7 @@ class Listener:
         self._credentials = credentials
         self._accept = accept
         self._tls: Tls | None = None
+        self._rate: HandshakeRate | None = None  # where there is TLS
         self._ids = itertools.count(1)
         self._strangers: dict[Connection, int] = {}  # sweeps, the oldest first
         self._serving: dict[asyncio.Task[None], None] = {}  # in the order in which they came
@@ -102,6 +104,7 @@ class Listener:
         machines reach where there is no TLS."""
         self._tls = check_tls(host, self._credentials.tls)
         loop = asyncio.get_running_loop()
+        self._rate = None if self._tls is None else HandshakeRate(loop.time())
         try:
             self._server = await loop.create_server(
                 lambda: Connection(self._made, self.unfinished, waits=self._tls is not None), host, port, backlog=512
@@ -135,20 +138,30 @@ class Listener:
         if len(self._serving) >= CONNECTIONS_MAX:
             connection.drop(ConnectionEnded("there are too many connections"))
             return
+        loop = asyncio.get_running_loop()
+        host = connection.peer_host
+        if self._rate is not None and not self._rate.takes(host, loop.time()):
+            self._warn(
+                "refused a peer: %s", TooMuch(f"too many handshakes of TLS begin at {host}, or at all strangers'")
+            )
+            connection.drop(ConnectionEnded("there are too many handshakes"))
+            return
         self._strangers[connection] = 0
         if len(self._strangers) > STRANGERS_MAX:
             oldest = next(iter(self._strangers))
             del self._strangers[oldest]
             oldest.drop(ConnectionEnded("it made way for others that had proven nothing yet"))
-        task = asyncio.get_running_loop().create_task(self._serve(connection))
+        task = loop.create_task(self._serve(connection, host))
         self._serving[task] = None
         task.add_done_callback(self._serving.pop)
 
-    async def _serve(self, connection: Connection) -> None:
+    async def _serve(self, connection: Connection, host: str) -> None:
         try:
             binding = b"" if self._tls is None else await self._secured(connection, self._tls.now())
             right = await admit(connection, self._credentials, binding)
             self._strangers.pop(connection, None)
+            if self._rate is not None:
+                self._rate.admitted(host, asyncio.get_running_loop().time())
             await self._accept(Peer(connection, right, next(self._ids)))
         except ConnectionEnded:
             pass

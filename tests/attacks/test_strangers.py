@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from orchestrator.coordinator import listener, messages
+from orchestrator.coordinator import handshake_rate, listener, messages
 from orchestrator.coordinator.handshake import Introduction, Proof
 from orchestrator.coordinator.listener import STRANGERS_MAX
 from orchestrator.coordinator.requests import ExplainRequest, PlanRequest, StableRequest, StatusRequest, StoreRequest
@@ -33,6 +33,7 @@ from tests.group.coordinators import ask
 
 CONNECTIONS, FRAMES = 150, 24  # for each kind of peer, and at most for each of them
 HELD = 1_000
+HANDSHAKES, ELSEWHERE = 20, "127.0.0.9"
 DEADLINE_S = 60.0
 READING = [StatusRequest(), StableRequest(), ExplainRequest("0_1"), StoreRequest("0_0", "t", b"k"), PlanRequest(by="1")]
 
@@ -247,3 +248,23 @@ async def test_a_client_that_ends_within_the_handshake_is_gone(tls: Tls) -> None
             else:
                 writer.transport.abort()
         await place.until("them to be gone", lambda: door.connections == (before, 0))
+
+
+@pytest.mark.parametrize("tls", ["tls"], indirect=True)
+async def test_a_flood_of_handshakes_keeps_no_member_away(tls: Tls, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From another address than the members': so many are begun, the others are ended before."""
+    monkeypatch.setattr(handshake_rate, "AT_ONCE", HANDSHAKES)
+    monkeypatch.setattr(handshake_rate, "A_SECOND", 0.0)
+    async with asyncio.timeout(DEADLINE_S), Place(tls) as place:
+        place.without_sweeps()
+        begun = 0
+        for _ in range(3 * HANDSHAKES):
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_connection(*place.where, ssl=tls.now().client, local_addr=(ELSEWHERE, 0))
+                begun += 1
+                writer.transport.abort()
+        assert 0 < begun <= HANDSHAKES
+        for _ in range(HANDSHAKES // 2):
+            link = await connect(place.address, credentials(Right.READ))
+            await ask(link, StableRequest())
+            await link.close()

@@ -37,7 +37,7 @@ OTHERS = {
         "make",
         "mkdir",
     ),
-    *("pip", "python", "sudo", "cp", "pytest", "source"),
+    *("pip", "python", "sudo", "cp", "pytest", "source", "openssl"),
 }
 OTHER_SIGNS = {".", "python -m venv"}
 
