@@ -14,6 +14,7 @@ from typing import Protocol
 
 from orchestrator.coordinator.connection import ConnectionEnded
 from orchestrator.coordinator.handshake import Credentials
+from orchestrator.coordinator.ledger import NotCoordinator
 from orchestrator.coordinator.listener import SWEEP_S, Listener, Peer
 from orchestrator.coordinator.messages import Answer, Ask, Attach, Join, Up, decode_up
 from orchestrator.coordinator.requests import Request, Requests
@@ -128,8 +129,8 @@ class Services:
         try:
             body = await service.requests.handler(request)(service, request)
             peer.connection.send(Answer(number, body))
-        except ConnectionEnded:
-            await peer.connection.close()  # no service is left to answer
+        except (ConnectionEnded, NotCoordinator):
+            await peer.connection.close()  # no service is left to answer: the peer asks the next one
         except OrchestratorError as error:
             peer.connection.send(Answer(number, None, str(error), error.exit_code))
         except Exception:

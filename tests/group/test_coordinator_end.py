@@ -10,13 +10,14 @@ import pytest
 
 from orchestrator.coordinator import messages
 from orchestrator.coordinator.connection import ConnectionEnded
-from orchestrator.coordinator.requests import StatusRequest
+from orchestrator.coordinator.ledger import NotCoordinator
+from orchestrator.coordinator.requests import Request, StatusRequest
 from orchestrator.coordinator.shell import Coordinator
 from orchestrator.coordinator.transport import connect
 from orchestrator.errors import OrchestratorError
 from orchestrator.model import JoinRequest, MemberStatus, Owner, Settings, Task, TaskId
 from orchestrator.simulator.ledger import KeptLedger
-from tests.group.coordinators import CREDENTIALS, listening
+from tests.group.coordinators import CREDENTIALS, Look, listening
 from workers.instance.instance_stores import InstanceStores
 
 
@@ -44,6 +45,26 @@ async def test_an_instance_that_coordinates_no_more_ends_connections_with_reques
         link.send(messages.ask(1, StatusRequest()))
         with pytest.raises(ConnectionEnded):
             await link.receive_down()
+        await link.close()
+        await services.close()
+
+
+async def test_a_request_that_finds_the_lease_lost_ends_its_connection() -> None:
+    """What the log refused was not done: a client asks the next coordinator, where an answer would end its command."""
+
+    async def refused(_coordinator: Coordinator, _request: Request) -> None:
+        raise NotCoordinator("i1 coordinates bench no more")
+
+    coordinator = Coordinator("bench", Settings(), KeptLedger([]), [Task(TaskId(0, 0))], {Look: refused})
+    services, address = await listening(coordinator)
+    serving = asyncio.create_task(coordinator.serve())
+    async with asyncio.timeout(30):
+        link = await connect(address, CREDENTIALS)
+        link.send(messages.ask(1, Look()))
+        with pytest.raises(ConnectionEnded):
+            await link.receive_down()
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
         await link.close()
         await services.close()
 
