@@ -30,7 +30,7 @@ async def connect(address: str, credentials: Credentials, *, timeout_s: float = 
         raise NotTrusted(f"the certificate of {address} is not one of --tls-ca ({error.verify_message})") from None
     except (TimeoutError, OSError, ValueError) as error:
         _give_up(connection)
-        raise ConnectionEnded(f"no instance answers at {address} ({error or 'timed out'})") from None
+        raise ConnectionEnded(f"no instance answers at {address} ({str(error) or 'timed out'})") from None
     except ConnectionEnded as error:
         _give_up(connection)
         if address.startswith(SCHEME) and (credentials.tls is None or not credentials.tls.listens):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 from hypothesis import given
@@ -147,3 +148,10 @@ async def test_a_peer_that_never_reads_does_not_outlive_the_close() -> None:
                 received += len(await deaf.receive())
     assert received < told
     await server.close()
+
+
+async def test_an_address_that_is_silent_is_named_with_the_reason() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ConnectionEnded, match=f"no instance answers at {address} .timed out."):
+            await connect(address, CREDENTIALS, timeout_s=0.05)

@@ -25,7 +25,7 @@ from orchestrator.settings import GROUP, group_settings_of
 from orchestrator.weights import strange
 from pipeline.app import App
 from pipeline.loading import load
-from state.errors import StateError
+from state.errors import LogUnavailable, StateError
 from state.log.protocol import GroupLog
 from workers import log_lines, topic_identities
 from workers.commands.cluster import add_cluster, cluster_of, refuse_without_spark
@@ -143,7 +143,12 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
         return await open_log(spec.log, create=True, synchronous=spec.synchronous, busy_timeout_ms=busy_ms)
 
     if log_path(spec.log) is None:  # a broker that does not answer may be a wrong address: report it at once
-        patient = PatientLog(await opened(), limit_s, monotonic_s)
+        try:
+            patient = PatientLog(await opened(), limit_s, monotonic_s)
+        except LogUnavailable as error:
+            raise LogUnavailable(
+                f"{error}; `run` waits for brokers once it runs, not before: start it again"
+            ) from error
     else:
         patient = await open_patiently(opened, limit_s, monotonic_s)
     log = patient.inner

@@ -231,7 +231,7 @@ class Fleet:
             async with asyncio.timeout(FORGET_S):
                 await self._remove_note()
         except (StateError, TimeoutError) as error:
-            log.info("the note of %s stays: %s", self._base.application, error or "the log is away")
+            log.info("the note of %s stays: %s", self._base.application, str(error) or "the log is away")
 
     async def _remove_note(self) -> None:
         await self._log.put_metadata(self._base.application, FLEET, "fleet", None)

@@ -93,7 +93,8 @@ class Connections:
             except AccessRefused as error:
                 refused = refused or error
             except (OSError, KafkaError, TimeoutError) as error:
-                failed.append(f"{host}:{port}: {error or type(error).__name__}")
+                silent = isinstance(error, TimeoutError)  # its text is empty
+                failed.append(f"{host}:{port}: {'nothing answers' if silent else str(error) or type(error).__name__}")
         if refused is not None:
             raise refused
         raise LogUnavailable(

@@ -1,0 +1,68 @@
+"""No broker at the start: each command ends by itself with one line, and an instance that is started again goes on."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from state.log.kafka import broker
+from tests import brokers
+from tests.cli.console import Console
+
+COMMANDS = (
+    *(("run", "bank:app"), ("produce", "bank:app", "payments"), ("consume", "bank", "payments"), ("status", "bank")),
+    *(("topics", "list", "bank"), ("topics", "create", "bank:app"), ("topics", "describe", "bank", "payments")),
+    *(("scale-down", "bank", "--to", "50%"), ("wait", "bank"), ("query", "bank", "balances", "ann")),
+)
+PAYMENT = '{"key": "ann", "value": {"account": "ann", "amount": 5}}'
+
+
+@pytest.fixture
+def console(tmp_path: Path) -> Iterator[Console]:
+    made = Console(tmp_path / "bank").bank()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("is_silent", [False, True], ids=["refused", "silent"])
+def test_a_command_ends_with_one_line(words: tuple[str, ...], is_silent: bool, console: Console) -> None:
+    """Nothing listens at the first address, nor at the second; or what listens there says nothing."""
+    config = console.write("client.properties", "request.timeout.ms=300\n")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        silent, nobody = listener.getsockname()[1], broker.free_port()
+        url = f"kafka://127.0.0.1:{silent if is_silent else nobody + 1},127.0.0.1:{nobody}"
+        done = console.here(*words, "--log", url, "--kafka-config", str(config), stdin=PAYMENT)
+    assert (done.code, done.out) == (1, ""), done
+    assert done.err.startswith("error: no Kafka broker answers (127.0.0.1:") and done.err.count("\n") == 1, done
+    why = "nothing answers" if is_silent else "Connect call failed"
+    assert f"{url[8:].partition(',')[0]}: " in done.err and why in done.err, done
+    assert f"127.0.0.1:{nobody}: " in done.err, done
+    assert ("start it again" in done.err) == (words[0] == "run"), done
+    assert not list(console.folder.glob(".orchestrator")), "it left something behind"
+
+
+@pytest.mark.kafka
+@pytest.mark.processes
+def test_an_instance_that_is_started_again_goes_on(console: Console, tmp_path: Path) -> None:
+    """As a supervisor does it; what was refused before left nothing in its way."""
+    brokers.shared()  # skips the test where none can be had
+    made = broker.prepare(tmp_path / "broker", version=brokers.VERSION)
+    log = ("--log", f"kafka://{made.address}")
+    early = console("run", "bank:app", *log)
+    assert early.code == 1 and "start it again" in early.err, early
+    try:
+        made.launch()
+        console.start("run", "bank:app", *log, name="run")
+        console.until("a secret", lambda: (console.folder / ".orchestrator/state/bank/group.secret").exists())
+        done = console("wait", "bank", "--instances", "1", "--timeout", "25s", *log)
+        assert done.code == 0, (done, console.said("run"))
+        assert console("produce", "bank:app", "payments", *log, stdin=PAYMENT).code == 0
+        asked = console("query", "bank", "balances", "ann", *log)
+        assert (asked.code, asked.out) == (0, "5\n"), asked
+    finally:
+        console.close()
+        made.stop(kill=True)
