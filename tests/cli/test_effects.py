@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -13,10 +14,15 @@ from typing import Any
 
 import pytest
 
+from orchestrator.coordinator.handshake import Credentials
+from orchestrator.coordinator.requests import InstancesRequest
+from orchestrator.coordinator.transport import connect
 from orchestrator.durations import parse_duration_ms
 from state.log.sqlite import SqliteLog, open_sqlite
 from tests.attacks.test_tls import certificate
 from tests.cli.console import Console, Done
+from tests.group.coordinators import ask
+from workers.connection.credentials import credentials_of
 from workers.spec import InstanceSpec
 from workers.surroundings import REAL
 
@@ -258,8 +264,21 @@ def test_an_address_that_others_are_given(console: Console) -> None:
     done = console.here("wait", "bank", "--instances", "2", "--timeout", "25s")
     assert done.code == 0, (done, console.said("run"))
     found = console.here("status", "bank", "--json").json
-    assert found["coordinator"]["address"].startswith("tls://127.1:")
+    address = found["coordinator"]["address"]
+    assert address.startswith("tls://127.1:")
+    given = asyncio.run(places(address, credentials_of("bank", f"sqlite:{console.folder / '.orchestrator/bank.db'}")))
+    assert len(given) == 2 and all(place.startswith("tls://127.1:") for place in given), given
+    assert address in given, "an instance has one port"
     assert console.here("query", "bank", "balances", "ann").code == 5  # asked there, and it is not there
+
+
+async def places(address: str, credentials: Credentials) -> list[str]:
+    """Where members say that their instances are reached."""
+    link = await connect(address, credentials)
+    try:
+        return [one["address"] for one in await ask(link, InstancesRequest())]
+    finally:
+        await link.close()
 
 
 @pytest.mark.long  # half a minute of commands, one after the other

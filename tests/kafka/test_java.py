@@ -12,9 +12,9 @@ import pytest
 from pipeline.values.partitioner import partition_of
 from state.log.kafka import broker
 from state.log.kafka.building import build
-from state.log.protocol import Partition, TaskCommit, TopicSpec
+from state.log.protocol import Log, Partition, TaskCommit, TopicSpec
 from tests import brokers
-from tests.contracts.logs import keyed, read_all
+from tests.contracts.logs import keyed, read_all, until
 from tests.kafka.place import APP, CHANGES, IN, OUT, Place, owner
 
 pytestmark = pytest.mark.kafka
@@ -42,6 +42,24 @@ async def ran(command: list[str]) -> list[str]:
     return done.stdout.decode().splitlines()
 
 
+async def behind_all(log: Log, partition: Partition) -> int:
+    """Where a reader goes on that has read all there is, as a worker commits it."""
+    end = (await log.ends([partition], settled=True))[partition]
+    reader = log.reader()
+    reader.add(partition, 0)
+    position = 0
+
+    async def all_read() -> bool:
+        nonlocal position
+        for one in await reader.poll(wait_ms=100):
+            position = one.next_position
+        return position >= end
+
+    await until("its records, and the marker behind them", all_read)
+    await reader.close()
+    return position
+
+
 async def test_records_of_javas_producer(place: Place, program: list[str]) -> None:
     """Of every codec: none of the aborted ones, tombstones, headers, and each key in the partition where ours would be."""
     log = await place.open()
@@ -66,14 +84,17 @@ async def test_records_of_javas_producer(place: Place, program: list[str]) -> No
 async def test_kafka_streams_reads_what_is_committed_and_tools_see_no_lag(
     place: Place, program: list[str], tmp_path: Path
 ) -> None:
-    """An output as a stream, a changelog as a table; nothing of a commit that was fenced away. The group's position is behind
-    the marker of its last transaction."""
+    """An output as a stream, a changelog as a table; nothing of a commit that was fenced away. The position of who has read all
+    of an input is behind the marker of its last transaction."""
     log = await place.topics()
+    await log.create_topic(TopicSpec("beside", 1))
     lease = await log.acquire(APP, "c", "a:1", None)
     assert lease is not None
     await log.record_owners(lease, [owner(1, lease)])
     await log.open_writer(APP, "w")
-    await log.append({IN: keyed(ann="1", bob="2", cid="3")})
+    await log.append({IN: keyed(ann="1", bob="2", cid="3"), Partition("beside", 0): keyed(ann="1")})  # a transaction
+    read_to = await behind_all(log, IN)
+    assert read_to > 3, "there is a marker behind the records"
     stopped = (await place.open())._cluster.producer("stopped", 30)
     for number, (name, value) in enumerate((("ann", "1"), ("bob", "2"), ("ann", None)), 1):
         if number == 2:
@@ -83,8 +104,9 @@ async def test_kafka_streams_reads_what_is_committed_and_tools_see_no_lag(
             await stopped._write(built, transactional=True)
             await stopped.initialise()  # aborts it, as a fence does
         changed = keyed(**{name: value})
+        position = number if number < 3 else read_to
         await log.commit(
-            APP, "w", [TaskCommit("0_0", 1, {OUT: keyed(**{name: str(number)}), CHANGES: changed}, {IN: number})]
+            APP, "w", [TaskCommit("0_0", 1, {OUT: keyed(**{name: str(number)}), CHANGES: changed}, {IN: position})]
         )
     address = f"127.0.0.1:{place.port}"
     committed, end = map(

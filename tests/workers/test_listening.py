@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.errors import WrongUse
-from workers.connection.listening import place_of, place_of_instance, reached_at
+from orchestrator.instance_settings import InstanceSettings
+from workers.connection.listening import place_of, place_of_instance, places_in_fleet, reached_at
 
 
 @pytest.mark.parametrize(
@@ -36,3 +37,6 @@ def test_each_instance_of_a_fleet_has_the_next_port_of_both() -> None:
     assert place_of_instance("0.0.0.0:7000", 3, "gate:17000") == "0.0.0.0:7002"
     assert place_of_instance("gate:17000", 3) == "gate:17002"
     assert place_of_instance("", 3) == ""
+    first = InstanceSettings(listen="0.0.0.0:7000", advertise="gate:17000")
+    third = {"listen": "0.0.0.0:7002", "advertise": "gate:17002", "metrics_port": 0}
+    assert places_in_fleet(first, 3) == third, "an instance that others reach has a place of its own"
