@@ -77,7 +77,7 @@ async def _check_first_start(log: GroupLog, app: App, topology: Topology, there:
     internal = [name for name, topic in topology.topics.items() if topic.kind != "plain" and name in there]
     for name in internal:
         partitions = _partitions(there[name])
-        if any((await log.ends(partitions)).values()):
+        if any((await log.written(partitions)).values()):
             owners = [one for one in await log.metadata_of_all(TOPIC_IDS, name) if one != app.id]
             whose = f"belongs to application '{owners[0]}'" if owners else "holds records of an application of this id"
             raise AppRefused(

@@ -223,7 +223,8 @@ class Run:
         RefusedBySafety where another producer wrote into those, because one position cannot leave that out."""
         until = self._inputs.until
         own = {p for p in until if p.topic in followed(self._inputs)}
-        moved = sorted(p for p, end in (await self._log.ends(sorted(own))).items() if end != until[p])
+        # also one whose transaction is still open: what it wrote lies before what is written here
+        moved = sorted(p for p, end in (await self._log.written(sorted(own))).items() if end != until[p])
         if moved:
             raise RefusedBySafety(
                 f"another producer wrote to {moved[0]} while backfill was at work, and '{self._prepared.app.id}' writes to it "
@@ -338,7 +339,7 @@ async def _refuse_used(log: Log, prepared: Prepared) -> None:
         for table in sub.tables
         for number in range(sub.partitions)
     ]
-    full = sorted(p for p, end in (await log.ends(changelogs)).items() if end > 0)
+    full = sorted(p for p, end in (await log.written(changelogs)).items() if end > 0)
     if full:
         raise RefusedBySafety(
             f"the changelog {full[0]} of '{app.id}' is not empty, though no position is committed; "

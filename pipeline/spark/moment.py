@@ -1,7 +1,8 @@
 """One moment of the log at which an app's answer can be compared: what was read by then, and what the app had written.
 
 One rule: a comparison is of what was read, so the moment lies between two equal readings of the committed positions, with
-nothing under way in a topic between subtopologies; what is behind it is counted and stated, never passed over.
+nothing under way in a topic between subtopologies; what is behind it is counted and stated, never passed over. What the app
+wrote is seen to its settled end: a position may be there before the records that were committed with it.
 """
 
 from __future__ import annotations
@@ -54,12 +55,13 @@ async def moment_of(log: GroupLog, prepared: Prepared) -> Moment:
     everything = [
         Partition(name, number) for name, info in prepared.topics.items() for number in range(info.partitions)
     ]
+    own = [p for p in everything if p.topic not in read]
     starts = await log.starts(everything)
     deadline = still = monotonic_s() + QUIET_S
     last: Mapping[Partition, int] = {}
     while True:
         before = await log.positions(prepared.app.id, inputs)
-        ends = await log.ends(everything)
+        ends = {**await log.ends(list(wanted)), **await log.ends(own, settled=True)}
         if before == await log.positions(prepared.app.id, inputs):
             at = {p: before.get(p, starts[p]) for p in inputs}
             if at != last:

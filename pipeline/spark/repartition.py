@@ -65,6 +65,9 @@ class Layout:
     def sources(self) -> list[Partition]:
         return [Partition(name, number) for name in self.inputs for number in range(self.counts[name])]
 
+    def changes(self) -> list[Partition]:
+        return [Partition(name, number) for name in self.changelogs for number in range(self.counts[name])]
+
 
 class MoveJob(msgspec.Struct, frozen=True):
     """What every executor must know."""
@@ -131,6 +134,7 @@ async def repartition(
             ):
                 await _fence(log, held.lease)
                 await _refuse_unread(log, app, layout)
+                await log.ends(layout.changes(), settled=True)  # what was committed last can be read from now on
                 found = await in_thread(spark_, _moves, spark_, app_ref, url, layout, to)
                 paused = monotonic_s()
                 await _carry_out(log, held, layout, to, found[0])
@@ -229,7 +233,8 @@ def _is_plain(app: App, table: str) -> bool:
 async def _refuse_unread(log: GroupLog, app: App, layout: Layout) -> None:
     """Raises RefusedBySafety: a record that is not processed lies where its key was, and its state would be elsewhere."""
     sources = layout.sources()
-    positions, ends, starts = await log.positions(app.id, sources), await log.ends(sources), await log.starts(sources)
+    ends = await log.ends(sources, settled=True)  # a producer is answered before its records can be read
+    positions, starts = await log.positions(app.id, sources), await log.starts(sources)
     unread = sum(max(0, ends[p] - positions.get(p, starts[p])) for p in sources)
     if unread:
         raise RefusedBySafety(
@@ -313,7 +318,7 @@ async def _carry_out(log: GroupLog, held: Held, layout: Layout, to: int, moves: 
         key, value = bytes(row["key"]), bytes(row["value"])
         records.setdefault(Partition(row["topic"], row["here"]), []).append(NewRecord(key, None, now_ms))
         records.setdefault(Partition(row["topic"], row["there"]), []).append(NewRecord(key, value, now_ms))
-    began = {str(p): end for p, end in (await log.ends(layout.sources())).items()}
+    began = {str(p): end for p, end in (await log.ends(layout.sources(), settled=True)).items()}
     note = AppMetadata(application, REPARTITIONED, "inputs", json.dumps({"to": to, "ends": began}).encode())
     if not await log.seed_positions(held.lease, {}, records, metadata=[note]):
         raise RefusedBySafety(f"'{application}' was begun meanwhile; {FOR_MOVES}")

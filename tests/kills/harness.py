@@ -293,11 +293,17 @@ async def stops(
 
 
 async def scaled(
-    folder: Path, words: Sequence[str], *, kill: bool = False, records: int = 4_000, shape: str = "sync"
+    folder: Path,
+    words: Sequence[str],
+    *,
+    kill: bool = False,
+    records: int = 4_000,
+    shape: str = "sync",
+    url: str | None = None,
 ) -> Report:
     """One life in which the fleet is scaled up and down under load; with `kill` the coordinator's instance is killed while
     it is scaled up."""
-    bank = Bank(folder, records, instances=2, shape=shape, words=words)
+    bank = Bank(folder, records, instances=2, shape=shape, words=words, url=url)
     bank.produce_s = 5.0
     await bank.start()
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from typing import Any
 
 from orchestrator.cli.arguments import Parser
@@ -12,9 +13,12 @@ from orchestrator.errors import WrongUse
 from pipeline.tables import expiry
 from pipeline.time.stored_form import StoredForm
 from pipeline.values.json_values import shown
+from state.errors import LogBusy
 from state.log.batches import decode
 from state.log.protocol import Log, Partition, Reader, StoredRecord, TopicInfo
 from workers.fleet.client import description, log_of
+
+SETTLED_WITHIN_S = 2.0
 
 
 def run(argv: list[str]) -> int:
@@ -43,7 +47,7 @@ async def _consume(args: Any) -> int:
         for partition in partitions:
             reader.add(partition, starts[partition])
         try:
-            ends = {p: e for p, e in (await log.ends(partitions)).items() if e > starts[p]}
+            ends = {} if follow else {p: e for p, e in (await _ends(log, partitions)).items() if e > starts[p]}
             while follow or ends:
                 for part in await reader.poll(wait_ms=200 if follow else 0):
                     for record in decode(part.data, part.position) if part.data else []:
@@ -60,6 +64,23 @@ async def _consume(args: Any) -> int:
         finally:
             await reader.close()
     return 0
+
+
+async def _ends(log: Log, partitions: list[Partition]) -> dict[Partition, int]:
+    """Behind all that was written before this call. A producer is answered before its records can be read: that takes a
+    moment, which is waited for; behind a transaction that stays open they are missing, with a warning."""
+    try:
+        async with asyncio.timeout(SETTLED_WITHIN_S):
+            return await log.ends(partitions, settled=True)
+    except (TimeoutError, LogBusy):
+        ends, written = await log.ends(partitions), await log.written(partitions)
+    if held := sorted(one for one in partitions if ends[one] < written[one]):
+        print(
+            f"warning: a transaction is open in {', '.join(map(str, held))}; what is behind its beginning is not shown "
+            "(--follow waits for it)",
+            file=sys.stderr,
+        )
+    return ends
 
 
 def _add_new(reader: Reader, partitions: list[Partition], info: TopicInfo | None) -> None:

@@ -1,7 +1,7 @@
 """What tasks have yet to process of what was in their inputs when a question about their tables was asked.
 
-One rule: a question that follows a record is answered with it, or with the count of records that still wait. Records produced after
-the question are not waited for.
+One rule: a question that follows a record is answered with it, or with the count of records that still wait, so the ends are those of
+all that is written: a producer is answered before its records can be read. Records produced after the question are not waited for.
 Used by `query` and `table`.
 """
 
@@ -42,7 +42,7 @@ class Unread:
         """Of the inputs of a subtopology, in these partitions."""
         sub = next(sub for sub in described["subtopologies"] if sub["number"] == number)
         inputs = [Partition(topic, partition) for topic in sub["sources"] for partition in partitions]
-        return cls(log, described["id"], await log.starts(inputs), await log.ends(inputs))
+        return cls(log, described["id"], await log.starts(inputs), await log.written(inputs))
 
     async def records(self, within_s: float) -> int:
         """How many there are once none is left, or `within_s` seconds after the question."""

@@ -40,6 +40,7 @@ NON_EMPTY_GROUP = 68
 UNKNOWN_GROUP = 69
 UNKNOWN_LEADER_EPOCH = 75
 GROUP_SUBSCRIBED = 86
+UNSTABLE_OFFSET = 88
 
 _TABLE: dict[int, tuple[str, Then]] = {
     # The coordinator's own exception where a transaction ends while another initialises its id (4.3.0); it says more

@@ -24,6 +24,7 @@ from state.log.kafka.codes import (
     UNKNOWN_GROUP,
     UNKNOWN_LEADER_EPOCH,
     UNKNOWN_TOPIC,
+    UNSTABLE_OFFSET,
     KafkaRefused,
 )
 from state.log.kafka.connections import GROUP, Connections
@@ -159,29 +160,36 @@ class Offsets:
         return {one: int(text) for one, (_, _, text) in kept.items() if text.isascii() and text.isdecimal()}
 
     async def _kept(self, group: str, partitions: Collection[Partition]) -> dict[Partition, tuple[int, int, str]]:
-        """Offset, leader epoch and metadata of each."""
+        """Offset, leader epoch and metadata of each. One that is settled is not asked for again while others are not: of a
+        busy group there may never be a moment in which all are."""
         if not partitions:
             return {}
         inside = self._topics.names.inside(group)
-        by_topic = self._topics.names.by_topic(dict.fromkeys(partitions, None))
-        listed: Any = [(topic, [number for number, _ in numbers], {}) for topic, numbers in by_topic.items()]
-        request = OffsetFetchRequest_v7(inside, listed, True, {})
+        left = set(partitions)
+        found: dict[Partition, tuple[int, int, str]] = {}
 
         async def ask() -> dict[Partition, tuple[int, int, str]]:
+            by_topic = self._topics.names.by_topic(dict.fromkeys(sorted(left), None))
+            listed: Any = [(topic, [number for number, _ in numbers], {}) for topic, numbers in by_topic.items()]
+            request = OffsetFetchRequest_v7(inside, listed, True, {})
             answer = await self._connections.coordinated(GROUP, inside, request, "quick")
-            codes = [(topic, one[4]) for topic, numbers, _ in answer.topics for one in numbers]
-            for topic, code in [("", answer.error), *codes]:
-                if code not in (NONE, UNKNOWN_TOPIC):
-                    taken = on(rights.GROUP, rights.DESCRIBE, inside) + on(rights.TOPIC, rights.DESCRIBE, topic)
-                    refused = KafkaRefused(f"positions of {group}", code, None, taken)
-                    self._connections.forget_if_moved(GROUP, inside, refused)
-                    raise refused
-            return {
-                Partition(self._topics.names.outside(topic), one[0]): (one[1], one[2], one[3] or "")
-                for topic, numbers, _ in answer.topics
-                for one in numbers
-                if one[1] >= 0
-            }
+            refused = [("", answer.error)] if answer.error not in (NONE, UNKNOWN_TOPIC) else []
+            for topic, numbers, _ in answer.topics:
+                for number, offset, epoch, text, code, _ in numbers:
+                    if code not in (NONE, UNKNOWN_TOPIC):
+                        refused.append((topic, code))
+                    else:
+                        partition = Partition(self._topics.names.outside(topic), number)
+                        left.discard(partition)
+                        if offset >= 0:
+                            found[partition] = offset, epoch, text or ""
+            # What cannot be had by asking again comes first.
+            for topic, code in sorted(refused, key=lambda one: one[1] == UNSTABLE_OFFSET):
+                taken = on(rights.GROUP, rights.DESCRIBE, inside) + on(rights.TOPIC, rights.DESCRIBE, topic)
+                error = KafkaRefused(f"positions of {group}", code, None, taken)
+                self._connections.forget_if_moved(GROUP, inside, error)
+                raise error
+            return found
 
         return await self._connections.retried(f"positions of {group}", ask, within_s=self._settle_within_s)
 
