@@ -4,7 +4,8 @@ One rule: a record matches while it is not over, is announced once where nothing
 task's position has passed its end. Stored: side + bucket of its end + key with its length + time + offset -> value and headers, so
 that what is over lies together and what a key has in few places. Of a side whose records are announced alone also side's
 index + end + key + offset -> nothing, for those that nothing has matched yet. A record that came while its side was not
-announced, in an earlier version of the app, is not announced.
+announced, in an earlier version of the app, is not announced. Offsets below zero are of history and of what was moved here from
+another partition: before all others of their time where records match, behind them where they are announced.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _AFTER = {b"d": b"e", b"e": b"f", b"l": b"m", b"r": b"s"}
 _LENGTH_BYTES = 4
 _HEAD = 1 + TIME_BYTES + _LENGTH_BYTES  # of an entry, before the key
 _LENGTH = struct.Struct(">I").pack
-_PLACE = struct.Struct(">QQ")  # time and offset of a record, behind the key
+_OFFSET = struct.Struct(">q")
+_PLACE = struct.Struct(">Qq")  # time and offset of a record, behind the key
 _BARE, _WITH_HEADERS = b"\x00", b"\x01"
 _KNOWN_KEYS = 30_000
 _DECODED = 1_000  # records that mostly match come shortly after each other
@@ -311,7 +313,7 @@ class JoinView(TimedView[bytes, bytes]):
             self._kept_from[side] = found[-1] + b"\x00" if leaves else stop
 
     def _index(self, side: int, key: bytes, entry: tuple[Any, ...]) -> bytes:
-        return _ENDS[side] + time_bytes(entry[0] + self._lives_ms[side]) + _ordered(key) + time_bytes(entry[1])
+        return _ENDS[side] + time_bytes(entry[0] + self._lives_ms[side]) + _ordered(key) + _OFFSET.pack(entry[1])
 
     def _place(self, index: bytes) -> Place:
         return read_time(index), self.order + _ENDS.index(index[:1]), index[1 + TIME_BYTES :]
@@ -327,5 +329,33 @@ def _ordered(key: bytes) -> bytes:
 
 def _key_of(index: bytes) -> tuple[bytes, int]:
     """Key and offset out of an index."""
-    key = index[1 + TIME_BYTES : -TIME_BYTES - 2].replace(b"\x00\xff", b"\x00")
-    return key, read_time(index, len(index) - TIME_BYTES)
+    key = index[1 + TIME_BYTES : -_OFFSET.size - 2].replace(b"\x00\xff", b"\x00")
+    return key, _OFFSET.unpack(index[-_OFFSET.size :])[0]
+
+
+def is_index(entry: bytes) -> bool:
+    """Whether an entry of the store is that of a record to be announced alone, and not the record itself."""
+    return entry[:1] in _ENDS
+
+
+def side_of(entry: bytes) -> int:
+    """The side that an entry of the store belongs to."""
+    return (_ENDS if is_index(entry) else _RECORDS).index(entry[:1])
+
+
+def key_of(entry: bytes) -> bytes:
+    """The key of the record that an entry of the store belongs to."""
+    if is_index(entry):
+        return _key_of(entry)[0]
+    return entry[_HEAD : _HEAD + int.from_bytes(entry[_HEAD - _LENGTH_BYTES : _HEAD], "big")]
+
+
+def end_and_place(index: bytes) -> tuple[int, bytes]:
+    """When the record of an index is over, and what orders it among those of that time."""
+    return read_time(index), index[1 + TIME_BYTES :]
+
+
+def lowered(entry: bytes, by: int) -> bytes:
+    """The entry with an offset that is lower by so much: the last bytes of both forms."""
+    offset = _OFFSET.unpack(entry[-_OFFSET.size :])[0]
+    return entry[: -_OFFSET.size] + _OFFSET.pack(offset - by)

@@ -128,3 +128,34 @@ def test_what_is_over_leaves_the_store_also_of_a_task_that_begins_anew(
         task.mark_applied()
     kept = [int.from_bytes(key[-16:-8], "big") for key in store.data if key[:1] in b"lr"]
     assert kept and min(kept) >= 1_000
+
+
+def test_records_of_history_are_kept_though_their_offsets_are_below_zero() -> None:
+    """They match in the order in which they came, before a later one of their time; each that nothing matches is announced once,
+    also by a task that begins anew."""
+    app = App("history")
+    orders = app.topic("orders", key=bytes, value=bytes)
+    shipments = app.topic("shipments", key=bytes, value=bytes)
+    out = app.topic("out", key=bytes, value=bytes)
+
+    @app.join(orders, shipments, out, within=6 * MS, kind="left")
+    def match(order: Any, shipment: Any, out: Any) -> None:
+        out.send(order.key, b"%d %s" % (order.offset, order.value))
+
+    (sub,) = app.topology().subtopologies
+    stores = {"match-join": DictStore()}
+    sent: list[bytes | None] = []
+
+    def run(*records: tuple[str, int, int, bytes]) -> None:
+        process = TaskProcess(app, sub, 0, stores, {"orders": 1, "shipments": 1, "out": 1})
+        process.run([(topic, SourceRecord(offset, at_ms, key, b"v")) for topic, offset, at_ms, key in records])
+        changes = process.collect()
+        stores["match-join"].write(changes.writes["match-join"])
+        sent.extend(output.value for outputs in changes.outputs.values() for output in outputs)
+
+    first = -(1 << 40)
+    run(("orders", first, 10, b"a"), ("orders", first + 1, 10, b"a"), ("orders", first + 2, 10, b"b"))
+    run(("orders", 0, 10, b"a"), ("shipments", 0, 11, b"a"))
+    assert sent == [b"%d v" % offset for offset in (first, first + 1, 0)]
+    run(("shipments", 1, 30, b"c"))
+    assert sent[3:] == [b"%d v" % (first + 2)]
