@@ -34,15 +34,15 @@ class JoinState(Stored[Any]):
         super().__init__(app, name, None)
         self.key_codec = self.value_codec = BytesCodec()
         self.spec = TableSpec(name, self.key_codec, self.value_codec)
-        self._is_grouped = is_grouped
+        self.is_grouped = is_grouped
 
     def view(
         self, store: StoreView, check_owner: Callable[[Any, bytes], None] | None, position: Position, *, announces: bool
     ) -> TableView[Any, Any]:
-        return GroupedTable(self.spec, store) if self._is_grouped else TableView(self.spec, store)
+        return GroupedTable(self.spec, store) if self.is_grouped else TableView(self.spec, store)
 
     def described(self) -> Mapping[str, Any]:  # type: ignore[override]
-        return {"kind": "subscriptions" if self._is_grouped else "foreign keys"}
+        return {"kind": "subscriptions" if self.is_grouped else "foreign keys"}
 
 
 class ForeignKeyJoin:

@@ -1,9 +1,9 @@
 """`orchestrator repartition MODULE:APP --to N`: the tables of an app lie by more partitions, and nothing is processed again.
 
 One rule: an entry lies where the records of its key come to. What is moved is each entry that does not, for the new count: a deletion
-in the partition that it leaves and its value in the one that it comes to, all in one transaction of the log. So a process that ends
-on the way leaves an app that is refused at its start, or as it was, and the same command ends it: it moves what still lies wrong.
-The app is stopped and has processed its inputs; stores on disk stay, and replay what moved.
+in the partition that it leaves and its value in the one that it comes to, all in one transaction of the log, with the time of each
+task. So a process that ends on the way leaves an app that is refused at its start, or as it was, and the same command ends it.
+The app is stopped and has processed its inputs; stores on disk stay, and replay what moved. What moves is found by `relocation`.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from orchestrator.cli.arguments import Parser, checked
 from orchestrator.clocks import monotonic_s, wall_ms
+from orchestrator.durations import show_duration
 from orchestrator.errors import RefusedBySafety, WrongUse
 from orchestrator.names import counted
-from orchestrator.setting import whole_number
+from orchestrator.setting import some_time, whole_number
 from pipeline.app import App
-from pipeline.calls.task_tables import routed
-from pipeline.definitions.definition import TableDef
+from pipeline.definitions.entries import keeps_time
 from pipeline.definitions.topology import Subtopology, Topology
 from pipeline.loading import load
+from pipeline.spark.relocation import Found, MoveJob, found_moves, shown_due
 from pipeline.spark.running import in_thread, spark
-from pipeline.spark.session import absolute_log, failure
-from pipeline.spark.source import Source, ship
-from pipeline.values.partitioner import partition_of
+from pipeline.spark.session import absolute_log
+from pipeline.spark.source import Source
+from pipeline.spark.task_times import TaskTimes
+from pipeline.tables.expiry import STREAM_TIME_KEY, stored_time
+from pipeline.time.position import stored
 from state.log import base
 from state.log.group_store import AppMetadata, Lease
 from state.log.protocol import GroupLog, NewRecord, Partition
@@ -45,10 +46,9 @@ from workers.log.logs import log_url, open_log
 from workers.prepare import DESCRIPTION, NUMBERING, REPARTITION, REPARTITIONED, refuse_half_done
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
-MOVES = "topic string, here int, there int, key binary, value binary"
+MOST_FORWARD_MS = 3_600_000
 FOR_MOVES = "stop all its instances, then repartition it"
 
 
@@ -69,15 +69,6 @@ class Layout:
         return [Partition(name, number) for name in self.changelogs for number in range(self.counts[name])]
 
 
-class MoveJob(msgspec.Struct, frozen=True):
-    """What every executor must know."""
-
-    source: Source
-    numbering: dict[str, Any]
-    tables: dict[str, str]
-    to: int
-
-
 def run(argv: list[str]) -> int:
     """Runs `orchestrator repartition`; its exit code. Raises WrongUse, RefusedBySafety."""
     parser = Parser(
@@ -86,6 +77,13 @@ def run(argv: list[str]) -> int:
     parser.add_argument("app", metavar="MODULE:APP")
     parser.add_argument("--to", type=checked(whole_number), required=True, metavar="N", help="how many partitions")
     parser.add_argument("--plan", action="store_true", help="show what would move, and change nothing")
+    parser.add_argument(
+        "--forward",
+        type=checked(some_time),
+        default=MOST_FORWARD_MS,
+        metavar="DURATION",
+        help="how far a task's time may be brought forward to that of others with which its keys come to share tasks (1h)",
+    )
     add_cluster(parser)
     parser.settings("log", "kafka-config", "state-dir")
     parser.add_argument("--json", action="store_true")
@@ -94,7 +92,8 @@ def run(argv: list[str]) -> int:
         raise WrongUse(f"'{args.app}' is no MODULE:APP; the code of the app says where a key belongs")
     url = log_url(args, load(args.app).id, existing=True)
     root = Path(state_dir(args, url))
-    facts = asyncio.run(repartition(args.app, url, args.to, root, is_plan=args.plan, cluster=cluster_of(args)))
+    more = {"is_plan": args.plan, "most_forward_ms": args.forward, "cluster": cluster_of(args)}
+    facts = asyncio.run(repartition(args.app, url, args.to, root, **more))
     if args.json:
         show_json(facts)
     else:
@@ -109,10 +108,12 @@ async def repartition(
     root: Path,
     *,
     is_plan: bool = False,
+    most_forward_ms: int = MOST_FORWARD_MS,
     cluster: Cluster = LOCAL,
     session: SparkSession | None = None,
 ) -> dict[str, Any]:
-    """Moves what lies wrong for `to` partitions; returns the facts. Raises WrongUse, RefusedBySafety, SparkFailed."""
+    """Moves what lies wrong for `to` partitions; returns the facts. Raises WrongUse, RefusedBySafety, SparkFailed,
+    TimeNotPassed."""
     begun = monotonic_s()
     app, url = load(app_ref), absolute_log(url)
     log = await open_log(url, create=False)
@@ -120,49 +121,65 @@ async def repartition(
         noted = await log.metadata(app.id, REPARTITION, "to")
         layout = await _layout(log, app)
         await _refuse(log, app, layout, to, noted)
-        before = min(layout.counts.values())
+        before = await _before(log, app.id, layout, noted)
         facts = {"application": app.id, "from": before, "to": to, "topics": sorted(layout.counts)}
         if noted is None and before == to:
             return {**facts, "outcome": "nothing to do", "moved": 0, "entries": 0, "bytes": 0, "seconds": 0.0}
         async with spark(session, f"repartition {app.id}", cluster) as spark_:
+            given = spark_, app_ref, url
             if is_plan:
-                found = await in_thread(spark_, _moves, spark_, app_ref, url, layout, to)
-                return {**facts, "outcome": "plan", **_sizes(*found), "seconds": round(monotonic_s() - begun, 2)}
+                job = await _job(log, app, layout, before, to)
+                found = await in_thread(spark_, partial(_moves, *given, job, layout, most_forward_ms, passes=False))
+                return {**facts, "outcome": "plan", **_sizes(found), "seconds": round(monotonic_s() - begun, 2)}
             async with (
                 start_refused(log, app.id, root, "repartition"),
                 lease_held(log, app.id, "repartition") as held,
             ):
                 await _fence(log, held.lease)
-                await _refuse_unread(log, app, layout)
-                await log.ends(layout.changes(), settled=True)  # what was committed last can be read from now on
-                found = await in_thread(spark_, _moves, spark_, app_ref, url, layout, to)
+                if noted is not None and await _has_moved(log, app.id, to):
+                    found = Found(TaskTimes(before, to))
+                else:
+                    await _refuse_unread(log, app, layout)
+                    await log.ends(layout.changes(), settled=True)  # what was committed last can be read from now on
+                    job = await _job(log, app, layout, before, to)
+                    found = await in_thread(spark_, partial(_moves, *given, job, layout, most_forward_ms, passes=True))
                 paused = monotonic_s()
-                await _carry_out(log, held, layout, to, found[0])
-        sizes = {**_sizes(*found), "write_s": round(monotonic_s() - paused, 2)}
+                await _carry_out(log, held, app, layout, before, to, found)
+        sizes = {**_sizes(found), "write_s": round(monotonic_s() - paused, 2)}
         return {**facts, "outcome": "done", **sizes, "seconds": round(monotonic_s() - begun, 2)}
     finally:
         await log.close()
 
 
-def _sizes(moves: Sequence[Any], entries: int) -> dict[str, int]:
+def _sizes(found: Found) -> dict[str, Any]:
+    forward = {f"{sub}_{number}": ms for (sub, number), ms in found.times.forward().items()}
     return {
-        "entries": entries,
-        "moved": len(moves),
-        "bytes": sum(len(row["key"]) + len(row["value"]) for row in moves),
+        "entries": found.entries,
+        "moved": len(found.moved),
+        "bytes": sum(len(row["key"]) + len(row["value"]) for row in found.moved),
+        "forward_ms": forward,
+        "due": dict(found.due),
+        "sent": len(found.sent),
     }
 
 
 def _text(facts: Mapping[str, Any]) -> str:
     if facts["outcome"] == "nothing to do":
         return f"{facts['application']}: it lies by {facts['to']} partitions; nothing to do"
-    what = "would move" if facts["outcome"] == "plan" else "moved"
+    is_plan = facts["outcome"] == "plan"
     text = (
         f"{facts['application']}: {facts['from']} -> {facts['to']} partitions; {facts['moved']} of "
-        f"{counted(facts['entries'], 'entry')} {what}, {facts['bytes']} bytes, {facts['seconds']:.1f} s"
+        f"{counted(facts['entries'], 'entry')} {'would move' if is_plan else 'moved'}, {facts['bytes']} bytes, {facts['seconds']:.1f} s"
     )
-    if facts["outcome"] == "plan":
-        return f"{text}\nthe app is stopped for about that time; grown: {', '.join(facts['topics'])}"
-    return f"{text}, of which {facts['write_s']:.1f} s to write them; start it with `orchestrator run`"
+    if not is_plan:
+        text += f", of which {facts['write_s']:.1f} s to write them; start it with `orchestrator run`"
+    if facts["forward_ms"]:
+        furthest = show_duration(max(facts["forward_ms"].values()))
+        text += (
+            f"\n{counted(len(facts['forward_ms']), 'task')} {'would be' if is_plan else 'were'} brought forward, by {furthest} at most, to "
+            f"the time of those with which their keys share tasks; due on the way: {shown_due(facts['due']) or 'nothing'}"
+        )
+    return f"{text}\nthe app is stopped for about that time; grown: {', '.join(facts['topics'])}" if is_plan else text
 
 
 # ---------------------------------------------------------------- before
@@ -207,11 +224,10 @@ async def _refuse(log: GroupLog, app: App, layout: Layout, to: int, noted: bytes
         raise RefusedBySafety(
             f"the topics of '{app.id}' have different numbers of partitions ({shown}); grow them alike first"
         )
-    odd = sorted(name for name in layout.changelogs.values() if not _is_plain(app, name))
-    if odd:
+    local = sorted(name for name in layout.changelogs.values() if app.tables[name].local)
+    if local:
         raise RefusedBySafety(
-            f"'{app.id}': {', '.join(odd)} keep the time of their task (windows, timers, joins, expire=) or are local: what is open "
-            "in one task may be over in another, so they cannot be moved; go on from new topics, under another id"
+            f"'{app.id}': {', '.join(local)}: local=True, so no key says where an entry belongs; go on from new topics, under another id"
         )
     bases = await log.metadata_of(app.id, base.BASE)
     topics = await log.topics(list(layout.changelogs))
@@ -225,9 +241,16 @@ async def _refuse(log: GroupLog, app: App, layout: Layout, to: int, noted: bytes
                 raise RefusedBySafety(f"'{other}': {problem}")
 
 
-def _is_plain(app: App, table: str) -> bool:
-    found = app.tables[table]
-    return type(found) is TableDef and found.spec.expire_ms is None and not found.local
+async def _before(log: GroupLog, application: str, layout: Layout, noted: bytes | None) -> int:
+    """The partitions by which the entries lie: topics that one which did not end has grown have more."""
+    kept = None if noted is None else await log.metadata(application, REPARTITION, "from")
+    return min(layout.counts.values()) if kept is None else int(kept)
+
+
+async def _has_moved(log: GroupLog, application: str, to: int) -> bool:
+    """Whether the transaction of one that did not end was written."""
+    kept = await log.metadata(application, REPARTITIONED, "inputs")
+    return kept is not None and json.loads(kept)["to"] == to
 
 
 async def _refuse_unread(log: GroupLog, app: App, layout: Layout) -> None:
@@ -253,73 +276,84 @@ async def _fence(log: GroupLog, lease: Lease) -> None:
 # ---------------------------------------------------------------- what moves
 
 
-def _moves(session: SparkSession, app_ref: str, url: str, layout: Layout, to: int) -> tuple[list[Any], int]:
-    """(what lies in another partition than its key's, how many entries there are). Raises SparkFailed."""
-    try:
-        from pipeline.spark.differences import last_values
-        from pipeline.spark.log_source import log_frame
-
-        job = MoveJob(ship(session, app_ref), layout.topology.numbering(), dict(layout.changelogs), to)
-        changes = log_frame(session, url, list(layout.changelogs))
-        entries = last_values(changes, "topic", "partition").cache()
-        text = msgspec.json.encode(job).decode()
-        found = entries.mapInArrow(partial(wrong_places, text), MOVES).collect()
-        count = entries.count()
-        entries.unpersist()
-        return sorted(found), count
-    except Exception as error:
-        raise failure(session, error) from error
-
-
-def wrong_places(job_text: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """On an executor: entries in, those that lie in another partition than their key's out."""
-    import pyarrow as pa
-
-    job = msgspec.json.decode(job_text, type=MoveJob)
-    app = job.source.load()
-    topology = app.topology(job.numbering)
-    by_table = {table: sub for sub in topology.subtopologies for table in sub.tables}
-    places = {
-        topic: (app.tables[table], routed(app, by_table[table], app.tables[table]))
-        for topic, table in job.tables.items()
+def _moves(
+    session: SparkSession, app_ref: str, url: str, job: MoveJob, layout: Layout, most_forward_ms: int, *, passes: bool
+) -> Found:
+    """Raises SparkFailed, RefusedBySafety, TimeNotPassed."""
+    numbers = {
+        topic: sub.number
+        for sub in layout.subtopologies
+        for topic, table in layout.changelogs.items()
+        if table in sub.tables
     }
-    for batch in batches:
-        rows: list[dict[str, Any]] = []
-        for row in batch.to_pylist():
-            table, owner = places[row["topic"]]
-            there = partition_of(owner(table.key_codec.decode(row["key"]), row["key"]), job.to)
-            if there != row["partition"]:
-                moved = {"here": row["partition"], "there": there, "key": row["key"], "value": row["found"]}
-                rows.append({"topic": row["topic"], **moved})
-        schema = pa.schema(
-            [
-                ("topic", pa.string()),
-                ("here", pa.int32()),
-                ("there", pa.int32()),
-                ("key", pa.binary()),
-                ("value", pa.binary()),
-            ]
-        )
-        yield pa.RecordBatch.from_pylist(rows, schema=schema)
+    return found_moves(session, app_ref, url, job, numbers, most_forward_ms, passes=passes)
+
+
+async def _job(log: GroupLog, app: App, layout: Layout, before: int, to: int) -> MoveJob:
+    ends = {str(p): end for p, end in (await log.ends(layout.sources())).items()}
+    counts = {name: info.partitions for name, info in (await log.topics(list(layout.topology.topics))).items()}
+    counts |= dict.fromkeys(layout.counts, to)
+    return MoveJob(Source(app.id, ""), layout.topology.numbering(), dict(layout.changelogs), before, to, ends, counts)
 
 
 # ---------------------------------------------------------------- the steps
 
 
-async def _carry_out(log: GroupLog, held: Held, layout: Layout, to: int, moves: Sequence[Any]) -> None:
+async def _carry_out(log: GroupLog, held: Held, app: App, layout: Layout, before: int, to: int, found: Found) -> None:
     """The note, the partitions, the entries, the end of the note: each step may be done again."""
-    application, now_ms = held.lease.application, wall_ms()
+    application = held.lease.application
     await held.check()
+    await log.put_metadata(application, REPARTITION, "from", str(before).encode(), lease=held.lease)
     await log.put_metadata(application, REPARTITION, "to", str(to).encode(), lease=held.lease)
     for name in sorted(layout.counts):
         await log.grow_topic(name, to)
+    if not await _has_moved(log, application, to):
+        await _write(log, held, app, layout, to, found)
+    await log.put_metadata(application, REPARTITION, "to", None, lease=held.lease)
+    await log.put_metadata(application, REPARTITION, "from", None, lease=held.lease)
+
+
+async def _write(log: GroupLog, held: Held, app: App, layout: Layout, to: int, found: Found) -> None:
+    """All in one transaction. Raises RefusedBySafety."""
+    from pipeline.spark.rows import unpacked
+
+    application, now_ms = held.lease.application, wall_ms()
     records: dict[Partition, list[NewRecord]] = {}
-    for row in moves:
-        key, value = bytes(row["key"]), bytes(row["value"])
-        records.setdefault(Partition(row["topic"], row["here"]), []).append(NewRecord(key, None, now_ms))
-        records.setdefault(Partition(row["topic"], row["there"]), []).append(NewRecord(key, value, now_ms))
+
+    def add(topic: str, number: int, *record: Any) -> None:
+        records.setdefault(Partition(topic, number), []).append(NewRecord(*record))
+
+    for row in found.moved:
+        add(row["topic"], row["here"], bytes(row["key"]), None, now_ms)
+        add(row["topic"], row["there"], bytes(row["key_there"]), bytes(row["value"]), now_ms)
+    for row in found.written:
+        add(row["topic"], row["here"], bytes(row["key"]), _bytes(row["value"]), now_ms)
+    for row in found.sent:
+        add(
+            row["topic"],
+            row["there"],
+            _bytes(row["key"]),
+            _bytes(row["value"]),
+            row["number"],
+            unpacked(_bytes(row["headers"])),
+        )
+    for topic, number, time in _times(app, layout, found.times):
+        add(topic, number, STREAM_TIME_KEY, time, now_ms)
     began = {str(p): end for p, end in (await log.ends(layout.sources(), settled=True)).items()}
     note = AppMetadata(application, REPARTITIONED, "inputs", json.dumps({"to": to, "ends": began}).encode())
     if not await log.seed_positions(held.lease, {}, records, metadata=[note]):
         raise RefusedBySafety(f"'{application}' was begun meanwhile; {FOR_MOVES}")
-    await log.put_metadata(application, REPARTITION, "to", None, lease=held.lease)
+
+
+def _times(app: App, layout: Layout, times: TaskTimes) -> Iterator[tuple[str, int, bytes]]:
+    """The time of every task, in each of its tables that keep it."""
+    number_of = {table: sub.number for sub in layout.subtopologies for table in sub.tables}
+    for topic, table in layout.changelogs.items():
+        for number in range(times.to) if keeps_time(app.tables[table]) else ():
+            goal = times.goal((number_of[table], number))
+            if goal is not None:
+                yield topic, number, stored(goal) if app.tables[table].keeps_time else stored_time(goal[0])
+
+
+def _bytes(cell: Any) -> bytes | None:
+    return None if cell is None else bytes(cell)

@@ -108,7 +108,7 @@ async def test_what_is_refused(place: Place) -> None:
     with pytest.raises(WrongUse, match="the log knows no application 'outside'"):
         await laid_out(place, 5, OUTSIDE)
     await prepare(log, outside.app)
-    with pytest.raises(RefusedBySafety, match=r"seen keep the time of their task .* or are local"):
+    with pytest.raises(RefusedBySafety, match=r"seen: local=True, so no key says"):
         await laid_out(place, 5, OUTSIDE)
     await log.close()
 
