@@ -17,8 +17,8 @@ $(READY): pyproject.toml constraints.txt Makefile
 demo: $(READY)
 	$(BIN)/orchestrator demo $(DEMO)
 
-# Many tests wait for processes: two at a time take little more than half of the time. A file is one process's.
-JOBS ?= 2
+# Many tests wait for processes, so more run at a time than a small machine has cores. A file is one process's.
+JOBS ?= 3
 test: $(READY)
 	$(BIN)/python -m pytest -m "not long and (not kafka or short)" -n $(JOBS) --dist loadfile --durations=25 --durations-min=5 $(TESTS)
 
@@ -44,7 +44,7 @@ HOW ?= kill
 stalls: $(READY)
 	$(BIN)/python -m tests.kafka.stalls --kills $(KILLS) --settings $(SETTINGS) --how $(HOW) --kafka $(KAFKA)
 
-# What earns no place in every run: the tour with plain processes, an oracle judged by faults, and the like.
+# What earns no place in every run: the tour in short (CI runs `make demo`), an oracle judged by faults, and the like.
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long
 

@@ -13,9 +13,10 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
+@pytest.mark.long  # CI runs `make demo` itself
 @pytest.mark.spark
 @pytest.mark.processes
-@pytest.mark.parametrize("place", [pytest.param("processes", marks=pytest.mark.long), "spark"])
+@pytest.mark.parametrize("place", ["processes", "spark"])
 def test_the_tour(place: str, tmp_path: Path) -> None:
     words = ["demo", "--on", place, "--history", "1", "--live", "2", "--rate", "400", "--seed", "7", "--json"]
     told = subprocess.run(
