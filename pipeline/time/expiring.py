@@ -28,11 +28,12 @@ class Expiring:
             found.append(key)
         self._count += 1
         if self._count > MOST:
-            self.lose(max(self._by_bucket) + 1)
+            self.lose(self.whole_from)
 
     def lose(self, whole_from: int) -> None:
-        """Nothing is known any more of what lies before a bucket, and behind it there is nothing yet."""
-        self.whole_from = max(self.whole_from, whole_from)
+        """Nothing is known any more of what lies before a bucket, and behind it there is nothing yet but what was added: of
+        the buckets of that nothing is known either, for what was added once may be written without being added again."""
+        self.whole_from = max(self.whole_from, whole_from, max(self._by_bucket, default=-1) + 1)
         self._by_bucket.clear()
         self._count = 0
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator import App, Hopping, HoppingTable, Record
+from orchestrator import App, Hopping, HoppingTable, Record, Tumbling, TumblingTable
 from pipeline.process import TaskProcess
 from pipeline.records import SourceRecord
 from pipeline.tables.dict_store import DictStore
@@ -106,6 +106,40 @@ def test_windows_that_are_known_expire_without_a_look_into_the_store() -> None:
             store.looks = 0
     assert store.looks == 0
     assert deleted > 50 and most > 1
+
+
+def test_what_was_read_by_a_call_that_is_made_again_expires() -> None:
+    """It is known not to be in the store, in a window later than all that were written, so it is not read again."""
+    app = App("again")
+    topic = app.topic("beats", key=str, value=int)
+    sums = app.table("sums", key=str, value=int, default=int, window=Tumbling(10 * MS))
+    failed: set[int] = set()
+
+    @app.processor(topic, sums)
+    def beat(beat: Record[str, int], sums: TumblingTable[str, int]) -> None:
+        if beat.value % 3 or beat.value in failed:
+            sums[beat.key] += 1
+        else:
+            assert beat.key not in sums
+
+    @app.processor(topic, retries=1)
+    def fail(beat: Record[str, int]) -> None:
+        if beat.value % 3 == 0 and beat.value not in failed:
+            failed.add(beat.value)
+            raise ValueError("once")
+
+    store = DictStore()
+    task = TaskProcess(app, app.topology().subtopologies[0], 0, {"sums": store}, {}, rests=False)
+    for number in range(100):
+        raw = SourceRecord(number, 1_000 + number * 4, b"key-%d" % number, topic.value_codec.encode(number))
+        task.run([("beats", raw)])
+        if task.again is not None:
+            task.run([("beats", raw)])
+        store.write(task.collect().writes.get("sums", {}))
+        task.mark_applied()
+        starts = [read_time(key) for key in store.data if b"key-" in key]
+        assert starts and min(starts) >= 1_000 + number * 4 - 20, number
+    assert len(failed) > 30
 
 
 def test_what_a_later_take_deletes_stays_known_until_it_is_applied() -> None:
