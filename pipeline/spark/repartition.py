@@ -39,7 +39,7 @@ from state.log.protocol import GroupLog, NewRecord, Partition
 from workers.commands.cluster import LOCAL, Cluster, add_cluster, cluster_of
 from workers.commands.run import state_dir
 from workers.commands.show import show_json
-from workers.commands.topics import refusal
+from workers.commands.topics import PARTITIONS_MAX, refusal
 from workers.fleet.held_lease import Held, lease_held, start_refused
 from workers.fleet.presence import is_looked_after
 from workers.log.logs import log_url, open_log
@@ -90,6 +90,8 @@ def run(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     if ":" not in args.app:
         raise WrongUse(f"'{args.app}' is no MODULE:APP; the code of the app says where a key belongs")
+    if args.to > PARTITIONS_MAX:
+        raise WrongUse(f"--to {args.to}: a task for each is too much; write at most {PARTITIONS_MAX}")
     url = log_url(args, load(args.app).id, existing=True)
     root = Path(state_dir(args, url))
     more = {"is_plan": args.plan, "most_forward_ms": args.forward, "cluster": cluster_of(args)}
@@ -175,8 +177,9 @@ def _text(facts: Mapping[str, Any]) -> str:
         text += f", of which {facts['write_s']:.1f} s to write them; start it with `orchestrator run`"
     if facts["forward_ms"]:
         furthest = show_duration(max(facts["forward_ms"].values()))
+        were = "would be" if is_plan else "was" if len(facts["forward_ms"]) == 1 else "were"
         text += (
-            f"\n{counted(len(facts['forward_ms']), 'task')} {'would be' if is_plan else 'were'} brought forward, by {furthest} at most, to "
+            f"\n{counted(len(facts['forward_ms']), 'task')} {were} brought forward, by {furthest} at most, to "
             f"the time of those with which their keys share tasks; due on the way: {shown_due(facts['due']) or 'nothing'}"
         )
     return f"{text}\nthe app is stopped for about that time; grown: {', '.join(facts['topics'])}" if is_plan else text

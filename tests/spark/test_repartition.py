@@ -95,6 +95,19 @@ async def test_half_of_it_is_no_start_and_the_same_command_ends_it(
     await log.close()
 
 
+def test_more_partitions_than_a_task_each_can_have_are_refused() -> None:
+    with pytest.raises(WrongUse, match=r"--to 10001: a task for each is too much; write at most 10000"):
+        module.run([TALLIES, "--to", "10001", "--plan"])
+
+
+@pytest.mark.parametrize(("tasks", "shown"), [(1, "1 task was brought"), (2, "2 tasks were brought")])
+def test_the_last_line_counts_the_tasks_that_went_forward(tasks: int, shown: str) -> None:
+    forward = {f"0_{number}": 40 for number in range(tasks)}
+    moved = {"moved": 1, "entries": 2, "bytes": 9, "seconds": 1.0, "write_s": 0.1, "forward_ms": forward, "due": {}}
+    facts = {"application": "bank", "from": 2, "to": 3, "outcome": "done", "topics": [], **moved}
+    assert shown in module._text(facts)
+
+
 async def test_what_is_refused(place: Place) -> None:
     log = await begun(place)
     plan = await laid_out(place, 5, is_plan=True)
