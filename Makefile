@@ -17,8 +17,8 @@ $(READY): pyproject.toml constraints.txt Makefile
 demo: $(READY)
 	$(BIN)/orchestrator demo $(DEMO)
 
-# Many tests wait for processes, so more run at a time than a small machine has cores. A file is one process's.
-JOBS ?= 3
+# Many tests wait for processes: two at a time take little more than half of the time. A file is one process's.
+JOBS ?= 2
 test: $(READY)
 	$(BIN)/python -m pytest -m "not long and (not kafka or short)" -n $(JOBS) --dist loadfile --durations=25 --durations-min=5 $(TESTS)
 
