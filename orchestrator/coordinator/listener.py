@@ -142,7 +142,10 @@ class Listener:
         host = connection.peer_host
         if self._rate is not None and not self._rate.takes(host, loop.time()):
             self._warn(
-                "refused a peer: %s", TooMuch(f"too many handshakes of TLS begin at {host}, or at all strangers'")
+                "refused a peer: %s",
+                TooMuch(
+                    f"too many handshakes of TLS begin from {host}, or from all addresses that have not proven the secret"
+                ),
             )
             connection.drop(ConnectionEnded("there are too many handshakes"))
             return

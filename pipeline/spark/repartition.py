@@ -39,7 +39,7 @@ from state.log.protocol import GroupLog, NewRecord, Partition
 from workers.commands.cluster import LOCAL, Cluster, add_cluster, cluster_of
 from workers.commands.run import state_dir
 from workers.commands.show import show_json
-from workers.commands.topics import PARTITIONS_MAX, refusal
+from workers.commands.topics import refusal, refuse_too_many
 from workers.fleet.held_lease import Held, lease_held, start_refused
 from workers.fleet.presence import is_looked_after
 from workers.log.logs import log_url, open_log
@@ -90,8 +90,7 @@ def run(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     if ":" not in args.app:
         raise WrongUse(f"'{args.app}' is no MODULE:APP; the code of the app says where a key belongs")
-    if args.to > PARTITIONS_MAX:
-        raise WrongUse(f"--to {args.to}: a task for each is too much; write at most {PARTITIONS_MAX}")
+    refuse_too_many("--to", args.to)
     url = log_url(args, load(args.app).id, existing=True)
     root = Path(state_dir(args, url))
     more = {"is_plan": args.plan, "most_forward_ms": args.forward, "cluster": cluster_of(args)}
@@ -264,7 +263,7 @@ async def _refuse_unread(log: GroupLog, app: App, layout: Layout) -> None:
     unread = sum(max(0, ends[p] - positions.get(p, starts[p])) for p in sources)
     if unread:
         raise RefusedBySafety(
-            f"{counted(unread, 'offset')} of the inputs of '{app.id}' are not processed; stop what produces, start the app, wait for "
+            f"{counted(unread, 'offset')} of the inputs of '{app.id}' {'is' if unread == 1 else 'are'} not processed; stop what produces, start the app, wait for "
             "`orchestrator status` to show none, and stop it again"
         )
 

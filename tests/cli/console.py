@@ -8,11 +8,14 @@ import importlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from orchestrator.cli.main import main
@@ -186,3 +189,13 @@ class Console:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         assert not left, f"processes {left} were left behind"
+
+
+@contextlib.contextmanager
+def console_of(app: ModuleType, folder: Path) -> Iterator[Console]:
+    """A folder with the module of an app in it, which commands name by the last part of its name."""
+    name = app.__name__.rpartition(".")[2]
+    made = Console(folder, app=name)
+    shutil.copy(str(app.__file__), made.folder / f"{name}.py")
+    yield made
+    made.close()

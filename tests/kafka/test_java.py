@@ -84,8 +84,8 @@ async def test_records_of_javas_producer(place: Place, program: list[str]) -> No
 async def test_kafka_streams_reads_what_is_committed_and_tools_see_no_lag(
     place: Place, program: list[str], tmp_path: Path
 ) -> None:
-    """An output as a stream, a changelog as a table; nothing of a commit that was fenced away. The position of who has read all
-    of an input is behind the marker of its last transaction."""
+    """An output as a stream, a changelog as a table; nothing of a commit that was fenced. The position of a worker that has
+    read all of an input is behind the marker of its last transaction."""
     log = await place.topics()
     await log.create_topic(TopicSpec("beside", 1))
     lease = await log.acquire(APP, "c", "a:1", None)

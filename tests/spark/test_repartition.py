@@ -59,14 +59,15 @@ async def begun(place: Place) -> GroupLog:
     return log
 
 
+def broken(*given: Any, **more: Any) -> Any:
+    raise StateError("the disk is gone")
+
+
 async def test_half_of_it_is_no_start_and_the_same_command_ends_it(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = await begun(place)
     before, counts = await values(log), (await prepare(log, tallies.app)).counts()
-
-    def broken(*given: Any, **more: Any) -> Any:
-        raise StateError("the disk is gone")
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "_moves", broken)
@@ -116,7 +117,7 @@ async def test_what_is_refused(place: Place) -> None:
     with pytest.raises(RefusedBySafety, match="lies by 2 partitions, and partitions are never taken away"):
         await laid_out(place, 1)
     await write(log, tallies.app, [(tallies.marks, "m1", 1, 9_000)])
-    with pytest.raises(RefusedBySafety, match="1 offset of the inputs of 'tallies' are not processed"):
+    with pytest.raises(RefusedBySafety, match="1 offset of the inputs of 'tallies' is not processed"):
         await laid_out(place, 5)
     with pytest.raises(WrongUse, match="the log knows no application 'outside'"):
         await laid_out(place, 5, OUTSIDE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +18,11 @@ from pipeline.values.partitioner import partition_of
 from state.errors import StateError
 from state.log.protocol import GroupLog, NewRecord, Partition
 from state.log.sqlite import SqliteLog
-from tests.cli.console import Console
+from tests.cli.console import Console, console_of
 from tests.spark import failing
 from tests.spark.more_tasks import Moved
 from tests.spark.test_backfill import ROOT, Place, write
+from tests.spark.test_repartition import broken
 from tests.time import watch
 from tests.time.test_live import FAST, Beat, by_key, driver_answer, history, live_answer, produce
 from workers.commands.consume import read_all
@@ -41,10 +41,8 @@ def place(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 @pytest.fixture
 def console(tmp_path: Path) -> Iterator[Console]:
-    found = Console(tmp_path / "place", app="watch")
-    shutil.copy(Path(watch.__file__), found.folder / "watch.py")
-    yield found
-    found.close()
+    with console_of(watch, tmp_path / "place") as found:
+        yield found
 
 
 async def laid_out(place: Place, to: int, app: str = WATCH, **more: Any) -> dict[str, Any]:
@@ -97,9 +95,6 @@ async def test_it_is_what_the_same_functions_give_and_is_done_once(
     expected, answer, due = await asyncio.to_thread(by_functions, records)
     assert due
     before, were_sent = await entries(log), await sent(log)
-
-    def broken(*given: Any, **more: Any) -> Any:
-        raise StateError("the disk is gone")
 
     with monkeypatch.context() as patch:
         patch.setattr(SqliteLog, "seed_positions", broken)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import signal
 from collections import defaultdict
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.testing import Driver
-from tests.cli.console import Console
+from tests.cli.console import Console, console_of
 from tests.time import watch
 
 pytestmark = pytest.mark.processes
@@ -24,10 +23,8 @@ END_MS = 10_000
 
 @pytest.fixture
 def console(tmp_path: Path) -> Iterator[Console]:
-    found = Console(tmp_path / "place", app="watch")
-    shutil.copy(Path(watch.__file__), found.folder / "watch.py")
-    yield found
-    found.close()
+    with console_of(watch, tmp_path / "place") as found:
+        yield found
 
 
 def history(count: int, seed: int) -> list[Beat]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.console import Console
+from tests.cli.console import Console, console_of
 from tests.time import desk
 
 pytestmark = pytest.mark.processes
@@ -20,10 +19,8 @@ FAST = ("--session-timeout", "3s", "--heartbeat", "300ms", "--disconnect-grace",
 
 @pytest.fixture
 def console(tmp_path: Path) -> Iterator[Console]:
-    found = Console(tmp_path / "place", app="desk")
-    shutil.copy(Path(desk.__file__), found.folder / "desk.py")
-    yield found
-    found.close()
+    with console_of(desk, tmp_path / "place") as found:
+        yield found
 
 
 def produce(console: Console, topic: str, at: int, pairs: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import shutil
 import time
@@ -213,6 +214,10 @@ async def test_stores_that_are_deleted_while_they_are_open_are_given_up(
         tasks = "" if what == "instance" else "the state of 0_0, 0_1 in "
         [line] = caplog.messages
         assert line.startswith(f"deleted while in use: {tasks}{folder}; ")
+        if what == "instance":
+            with caplog.at_level(logging.INFO):
+                worker.deleted.add(runs[0])  # as one that was being opened at the time, and finds out now
+            assert caplog.records[-1].levelno == logging.INFO
         again = opened(worker, 0, Role.STANDBY)  # the one before may not be closed yet
         await until(lambda: bool(again.stores))
         looking.cancel()

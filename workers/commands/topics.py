@@ -53,6 +53,12 @@ def run(argv: list[str]) -> int:
     raise WrongUse("orchestrator topics: write the verb first, and options behind it")
 
 
+def refuse_too_many(flag: str, partitions: int) -> None:
+    """Raises WrongUse."""
+    if partitions > PARTITIONS_MAX:
+        raise WrongUse(f"{flag} {partitions}: a task for each is too much; write at most {PARTITIONS_MAX}")
+
+
 def grow(argv: list[str]) -> int:
     """Runs `orchestrator topics grow`; its exit code. Raises WrongUse."""
     parser = Parser("topics grow", "Give a topic more partitions; apps that run take the new ones within seconds.")
@@ -68,8 +74,7 @@ def grow(argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true")
     parser.settings(*PLACE)
     args = parser.parse_args(argv)
-    if args.partitions > PARTITIONS_MAX:
-        raise WrongUse(f"--partitions {args.partitions}: a task for each is too much; write at most {PARTITIONS_MAX}")
+    refuse_too_many("--partitions", args.partitions)
     facts = asyncio.run(_grow(args))
     if args.json:
         show_json(facts)

@@ -154,6 +154,10 @@ class StoreOpener:
             reason = reason or self._past.problem(store.stamp().get(history.STAMP, ""), change.partition, store.offset)
             if reason is None and store.offset:
                 reason = base.needed(store.offset, change.base)
+        except (
+            StoreDeleted
+        ) as error:  # while it was opened; who deleted it has a line of its own (worker/deleted_stores.py)
+            return self._anew(store, change, str(error), logging.INFO)
         except StoreDamaged as error:
             reason = str(error)
         if reason is not None:
@@ -162,10 +166,10 @@ class StoreOpener:
         store.mark(history.STAMP, self._past.id)
         return store
 
-    def _anew(self, store: Store | None, change: _Changelog, reason: str) -> Store:
+    def _anew(self, store: Store | None, change: _Changelog, reason: str, level: int = logging.WARNING) -> Store:
         """An empty store in place of this one."""
         task, table = str(change.task), change.table
-        log.warning("%s, table %s: %s; it is wiped and restored", task, table, reason)
+        log.log(level, "%s, table %s: %s; it is wiped and restored", task, table, reason)
         if store is not None:
             store.close()
         self._directory.wipe(task, table)

@@ -7,11 +7,13 @@ is gone, and a fleet on this machine watches it (workers/fleet/state_watch.py), 
 from __future__ import annotations
 
 import logging
+import weakref
 from contextlib import suppress
 
 from orchestrator.model import TaskId
 from state.errors import DirectoryUnusable
 from state.store.rocksdb import deleted
+from workers.tasks.task import TaskRun
 from workers.worker.ports import RestorePort
 
 log = logging.getLogger("orchestrator.worker")
@@ -25,10 +27,15 @@ class DeletedStores:
         self._worker = worker
         self._held = worker.directory.held()
         self._tasks: set[TaskId] = set()
+        self._of_folder: weakref.WeakSet[TaskRun] = weakref.WeakSet()  # that were held when the whole folder went
 
-    def add(self, task: TaskId) -> None:
-        """A store of this task is gone; the others are looked at soon."""
-        self._tasks.add(task)
+    def add(self, run: TaskRun) -> None:
+        """A store of this task is gone; the others are looked at soon. One that was being opened while the folder went finds
+        it out after the folder has its line."""
+        if run in self._of_folder:
+            log.info("%s lost its state with the folder of the instance", run.id)
+        else:
+            self._tasks.add(run.id)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -43,6 +50,8 @@ class DeletedStores:
 
     def _give_up(self) -> None:
         directory = self._worker.directory
+        if self._held.is_gone():
+            self._of_folder.update(self._worker.runs.values())
         for task, run in list(self._worker.runs.items()):
             gone = [table for table in run.stores if not directory.has(str(task), table)]
             if gone:

@@ -177,7 +177,7 @@ class Worker:
             self.crashed(error)
             return
         if isinstance(error, StoreDeleted):
-            self.deleted.add(run.id)
+            self.deleted.add(run)
         else:
             log.error("%s: %s; it is restored from the log", run.id, error)
         self.measures.add(ERRORS, 1, "state")

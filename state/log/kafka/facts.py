@@ -1,8 +1,8 @@
 """An application's facts as records of a compacted topic, and the view that reading them gives. Pure.
 
 One rule: a fact is its last record. Partition 0 holds what is written under the lease (the lease itself, owner records,
-fenced transactional ids, the seed that is written, the coordinator's metadata), partition 1 what every process may write; so no other writer's open
-transaction can ever hide the coordinator's records.
+fenced transactional ids, the seed that is being written, the coordinator's metadata), partition 1 what every process may
+write; so no other writer's open transaction can ever hide the coordinator's records.
 """
 
 from __future__ import annotations
