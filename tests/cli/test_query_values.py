@@ -42,6 +42,11 @@ def test_an_expiring_table_and_a_key_of_parts(console: Console) -> None:
     assert console.here("query", "bank", "seen", "old").code == 5, "it has expired by stream time"
     assert console.here("query", "bank", "pairs", '["new", 2]').out == "[2]\n"
     assert console.here("query", "bank", "pairs", "new").code == 2
+    console.write("empty", "").chmod(0o600)
+    (console.folder / "folder").mkdir()
+    for where, reason in (("empty", "empty holds no secret"), ("folder", "the secret folder is a folder")):
+        refused = console.here("query", "bank", "seen", "new", "--secret-file", where)
+        assert refused.code == 2 and refused.err.startswith(f"error: {reason}"), refused
     shown = [json.loads(line) for line in console.here("consume", "bank", "bank-seen-changelog").out.splitlines()]
     assert [(one["key"], one["value"]) for one in shown] == [("old", None), ("new", 2)]
 

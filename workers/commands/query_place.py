@@ -12,6 +12,7 @@ import msgspec
 
 from orchestrator.clocks import monotonic_s
 from orchestrator.coordinator.requests import LocateRequest, ScanRequest, StoreRequest
+from orchestrator.coordinator.secret import Right
 from orchestrator.errors import OrchestratorError, WrongUse
 from workers.fleet.client import FIND_S, Client
 
@@ -31,6 +32,9 @@ async def ask_where_it_is(client: Client, request: StoreRequest | ScanRequest) -
             if not found["restore_lag"] or monotonic_s() > deadline:
                 return found
         except WrongUse as error:  # a new coordinator learns the other versions of the app one by one
+            client.require(
+                Right.READ
+            )  # which raises where it is this side's own secret, or certificate, that cannot be used
             if monotonic_s() > deadline:
                 raise WrongUse(f"no version of the app that runs has table '{request.table}': {error}") from None
         except OrchestratorError as error:

@@ -36,6 +36,8 @@ def secret_path(application: str, log: str, state_dir: str) -> Path:
 def read_secret(path: Path) -> Secret:
     """Raises WrongUse for a file that is not there, holds none, or that others may read."""
     try:
+        if path.is_dir():
+            raise WrongUse(f"the secret {path} is a folder; name the file with --secret-file")
         if not is_private(path):
             raise WrongUse(
                 f"the secret {path} can be read by others; `chmod 600 {path}`, and make a new one if they have"
