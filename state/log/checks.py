@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from state.errors import InvalidRecord, PositionOutOfRange, RecordTooLarge, StateError, TopicMismatch, UnknownTopic
+from state.log.entries import Entries
 from state.log.group_store import AppMetadata, Lease, MetadataKind
 from state.log.protocol import FOR_EVER, NewRecord, Partition, TaskCommit, TopicInfo, TopicSpec
 
@@ -95,11 +96,16 @@ def too_large(partition: Partition, index: int, size: int, limit: int) -> Record
 
 def keys(topic: TopicInfo, partition: Partition, records: Sequence[NewRecord]) -> None:
     """Raises InvalidRecord for a record that compaction could not keep."""
-    if topic.kind == "changelog" and any(record.key is None for record in records):
+    if topic.kind == "changelog" and lack_keys(records):
         raise InvalidRecord(
             f"a record without a key cannot go into {partition}: a changelog keeps the last record of each key; "
             "nothing was written; give it a key, or write to another topic"
         )
+
+
+def lack_keys(records: Sequence[NewRecord]) -> bool:
+    """Whether a record has no key. Entries of a table have one each, and no records are made of them to see that."""
+    return not isinstance(records, Entries) and any(record.key is None for record in records)
 
 
 def of_scope(error: RecordTooLarge, tasks: Sequence[TaskCommit]) -> RecordTooLarge:

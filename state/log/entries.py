@@ -9,6 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import repeat
+from operator import getitem
 from typing import Any, overload
 
 from aiokafka.record.util import calc_crc32c
@@ -20,6 +22,10 @@ _COVERED = struct.Struct(">hiqqqhii")
 _BEFORE_LENGTH_ENDS = 12
 _NONE = b"\x01"  # the length -1
 _NO_HEADERS = b"\x00"
+_DELETED = -1  # the length of no value
+_MOST_KINDS = 8  # lengths of keys and values in a batch whose heads are looked up
+_MOST_HEADS = 64
+_HEADS: dict[tuple[int, int], tuple[bytes, ...]] = {}  # by the lengths of key and value
 
 
 class Entries(Sequence[NewRecord]):
@@ -68,20 +74,32 @@ def batches_of(entries: Entries, max_bytes: int, most: int) -> Iterator[tuple[by
 
 
 def _body(keys: Sequence[bytes], values: Sequence[bytes | None]) -> bytes:
-    key_lengths = set(map(len, keys))
-    if len(key_lengths) == 1 and None not in values:
-        value_lengths = set(map(len, values))  # type: ignore[arg-type]
-        if len(value_lengths) == 1:
-            size, length = key_lengths.pop(), value_lengths.pop()
-            heads = _heads(size, length)
-            if len(heads) >= len(keys):
-                pieces: list[Any] = [_varint(length)] * (4 * len(keys))
-                pieces[0::4] = heads[: len(keys)]
-                pieces[1::4] = keys
-                pieces[3::4] = values
-                pieces.append(_NO_HEADERS)
-                return b"".join(pieces)[len(_NO_HEADERS) :]
-    pieces = []
+    """The records of a batch. A commit has many entries and few lengths of them, so what stands before a key is looked up."""
+    count, sizes = len(keys), set(map(len, keys))
+    lengths: list[int] = (
+        [_DELETED if value is None else len(value) for value in values] if None in values else list(map(len, values))  # type: ignore[arg-type]
+    )
+    found = set(lengths)
+    if len(sizes) * len(found) > _MOST_KINDS:
+        return _body_of_many_kinds(keys, values)
+    heads = {(size, length): _heads(size, length, count) for size in sizes for length in found}
+    pieces: list[Any] = [_NONE if lengths[0] == _DELETED else _varint(lengths[0])] * (4 * count)
+    if len(heads) == 1:
+        pieces[0::4] = heads[len(keys[0]), lengths[0]][:count]
+    else:
+        kinds = zip(map(len, keys) if len(sizes) > 1 else repeat(len(keys[0])), lengths, strict=False)
+        pieces[0::4] = map(getitem, map(heads.__getitem__, kinds), range(count))
+    if len(found) > 1:
+        ends = {length: _NONE if length == _DELETED else _varint(length) for length in found}
+        pieces[2::4] = map(ends.__getitem__, lengths)
+    pieces[1::4] = keys
+    pieces[3::4] = [value or b"" for value in values] if _DELETED in found else values
+    pieces.append(_NO_HEADERS)
+    return b"".join(pieces)[len(_NO_HEADERS) :]
+
+
+def _body_of_many_kinds(keys: Sequence[bytes], values: Sequence[bytes | None]) -> bytes:
+    pieces: list[bytes] = []
     for place, (key, value) in enumerate(zip(keys, values, strict=True)):
         if value is None:
             pieces += (_head(place, len(key), 0), key, _NONE, _NO_HEADERS)
@@ -97,13 +115,16 @@ def _head(place: int, key_length: int, value_length: int) -> bytes:
     return _varint(size) + rest
 
 
-@lru_cache(maxsize=64)
-def _heads(key_length: int, value_length: int) -> tuple[bytes, ...]:
-    """The same for every place in a batch, with what ends the record before."""
-    return tuple(_NO_HEADERS + _head(place, key_length, value_length) for place in range(_MOST_PLACES))
-
-
-_MOST_PLACES = 1_000
+def _heads(key_length: int, value_length: int, count: int) -> tuple[bytes, ...]:
+    """The same for so many places in a batch, or some more, with what ends the record before."""
+    found = _HEADS.get((key_length, value_length), ())
+    if len(found) < count:
+        if len(_HEADS) >= _MOST_HEADS:
+            _HEADS.clear()
+        places = range(1 << (count - 1).bit_length())
+        found = tuple(_NO_HEADERS + _head(place, key_length, max(value_length, 0)) for place in places)
+        _HEADS[key_length, value_length] = found
+    return found
 
 
 @lru_cache(maxsize=4_096)

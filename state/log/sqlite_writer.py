@@ -331,7 +331,7 @@ def _insert(
     ends: dict[Partition, int] = {}
     for partition, listed in built.items():
         part, _, end = find_part(db, partition)
-        if any(record.key is None for record in records[partition]):
+        if checks.lack_keys(records[partition]):
             topic = find_topic(db, partition.topic)
             assert topic is not None
             checks.keys(topic, partition, records[partition])

@@ -81,12 +81,13 @@ def test_damage_is_seen(place: int) -> None:
 @settings(deadline=None)
 @given(
     st.dictionaries(st.binary(max_size=20), st.one_of(st.none(), st.binary(max_size=20)), max_size=20),
-    st.booleans(),
+    st.integers(0, 4),
     st.sampled_from([150, 1 << 20]),
 )
-def test_entries_are_built_as_their_records(writes: dict[bytes, bytes | None], fixed: bool, most: int) -> None:
-    if fixed:
-        writes = {b"%08d" % n: b"12345678" for n in range(len(writes) * 70)}
+def test_entries_are_built_as_their_records(writes: dict[bytes, bytes | None], kinds: int, most: int) -> None:
+    if kinds:  # of values, and two of keys
+        values = (b"12345678", None, b"1", b"")[:kinds]
+        writes = {b"%0*d" % (8 + n % 3 // 2, n): values[n % kinds] for n in range(len(writes) * 70)}
     made = batches.build(Entries(writes, 77), most)
     expected = batches.build([NewRecord(key, value, 77) for key, value in writes.items()], most)
     found = [record for batch in made for record in batches.decode(batch.data, 0)]
