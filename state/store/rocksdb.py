@@ -100,7 +100,7 @@ def options(budget: Budget | None = None) -> Options:
 
 def explain(error: Exception, path: Path) -> Exception:
     """The project's error for one of RocksDB's, which come as plain exceptions with a text. Others stay as they are."""
-    if not isinstance(error, DbClosedError) and type(error) is not Exception:
+    if not isinstance(error, DbClosedError | OSError) and type(error) is not Exception:
         return error  # a key that is not bytes, and the like
     text = str(error)
     low = text.lower()

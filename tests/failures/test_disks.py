@@ -172,6 +172,9 @@ def test_state_that_is_damaged_gone_or_of_another_log(console: Console) -> None:
             path.write_bytes(b"this is not what it was" * 3)
             damaged += 1
     assert damaged
+    config = console.folder / ".orchestrator/state/bank/i1/0_0/balances/rocksdict-config.json"
+    config.unlink()
+    config.mkdir()
     fleet = console.run(*FAST)
     assert "cannot be read" in console.said("run") and "it is wiped and restored" in console.said("run")
     assert balances(console) == ["5", "7", "9"]
