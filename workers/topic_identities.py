@@ -23,7 +23,9 @@ _SHOWN = 5
 
 
 async def check(log: GroupLog, app: App) -> None:
-    """Raises AppRefused where the topics, or the positions in them, are not those that the application ran with."""
+    """Raises AppRefused where the topics, or the positions in them, are not those that the application ran with, and what
+    the log says of another program that commits such positions."""
+    await log.check_alone(app.id)
     await refuse_half_done(log, app.id)
     numbering = await log.metadata(app.id, NUMBERING, "app")
     try:
@@ -88,7 +90,7 @@ async def _check_first_start(log: GroupLog, app: App, topology: Topology, there:
     if found:
         raise AppRefused(
             f"'{app.id}': there are committed positions of '{app.id}' in {_named(found)}, and the log has no facts of it: "
-            f"another program has a consumer group of that name, or the facts were deleted; {advice}"
+            f"another program had a consumer group of that name, or the facts were deleted; {advice}"
         )
 
 

@@ -201,6 +201,9 @@ class MemoryLog(MemoryGroupStore):
             raise Fenced(checks.fenced(transactional_id))
         self._opened.add((application, transactional_id))
 
+    async def check_alone(self, application: str) -> None:
+        """Nothing but applications commits positions here."""
+
     def fences(self, guarantee: Guarantee) -> bool:
         return guarantee == EXACTLY_ONCE or not self._markers
 

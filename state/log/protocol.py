@@ -180,6 +180,9 @@ class Log(Protocol):
     position_lifetime_ms: int | None
     """For how long a position is kept that is not committed again; None: for ever."""
 
+    async def check_alone(self, application: str) -> None:
+        """Raises StateError where another program commits positions under the application's name (Kafka: members of its group)."""
+
     def fences(self, guarantee: Guarantee) -> bool:
         """Whether a fenced writer's commits of this guarantee are refused for certain; else the writer goes by its clock."""
 

@@ -209,6 +209,9 @@ class SqliteLog:
             raise Fenced(checks.fenced(transactional_id))
         self._opened.add((application, transactional_id))
 
+    async def check_alone(self, application: str) -> None:
+        """Nothing but applications commits positions here."""
+
     def fences(self, guarantee: Guarantee) -> bool:
         return True
 

@@ -115,6 +115,12 @@ def test_instances_by_name_form_a_group(console: Console, tmp_path: Path) -> Non
     assert console.end(first) == 0, console.said("run")
 
 
+def test_waiting_for_an_app_that_another_machine_may_be_starting(console: Console) -> None:
+    """No file of the log shows that it is: it is waited for to the end, and what is missing is said then."""
+    done = console("wait", "bank", "--timeout", "5s", "--log", url(Place()))
+    assert done.code == 4 and "not stable after 5 s: the log knows no application 'bank'" in done.err, done
+
+
 def test_a_name_that_runs_on_another_machine(console: Console) -> None:
     """A host name of its own stands for the machine. Its note is made old, so that the coordinator alone can tell."""
     if subprocess.run(["unshare", "-u", "hostname", "elsewhere"], capture_output=True, check=False).returncode:

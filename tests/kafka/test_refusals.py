@@ -137,13 +137,30 @@ async def test_a_changelog_of_another_count(bank: Bank) -> None:
 
 
 async def test_a_consumer_of_the_same_group(bank: Bank) -> None:
+    """It is named itself, also where it has committed: what else is wrong then comes from it."""
     await bank.log.create_topic(TopicSpec("payments", 8))
-    topic, address = bank.place.prefix + "payments", f"127.0.0.1:{bank.place.port}"
-    async with AIOKafkaConsumer(topic, bootstrap_servers=address, group_id=bank.place.prefix + "bank") as consumer:
+    async with _consumer(bank) as consumer:
         await until("the consumer to be a member", _has(consumer))
-        done = await asyncio.to_thread(bank.console, "run", "bank:app")
-    assert done.code == 3 and "members of another program" in done.err.splitlines()[0], done
-    assert "Traceback" not in done.err
+        await asyncio.to_thread(bank.refused, "has 1 member of another program", "stop it")
+        await consumer.commit(dict.fromkeys(consumer.assignment(), 0))
+        await asyncio.to_thread(bank.refused, "has 1 member of another program")
+    await asyncio.to_thread(
+        bank.refused, "there are committed positions of 'bank' in payments-0", "another program had"
+    )
+
+
+async def test_a_consumer_that_joins_while_the_app_is_down(bank: Bank) -> None:
+    await asyncio.to_thread(bank.run, 3)
+    async with _consumer(bank) as consumer:
+        await until("the consumer to be a member", _has(consumer))
+        await asyncio.to_thread(bank.refused, "has 1 member of another program")
+    await asyncio.to_thread(bank.run, 2)
+
+
+def _consumer(bank: Bank) -> AIOKafkaConsumer:
+    address, group = f"127.0.0.1:{bank.place.port}", bank.place.prefix + "bank"
+    topic = bank.place.prefix + "payments"
+    return AIOKafkaConsumer(topic, bootstrap_servers=address, group_id=group, enable_auto_commit=False)
 
 
 def _has(consumer: AIOKafkaConsumer) -> Callable[[], Awaitable[bool]]:
@@ -182,7 +199,7 @@ async def test_positions_of_an_idle_app_are_committed_again(own: tuple[Bank, Bro
         now = await bank.log.committed_ms("bank", inputs)
         return all(now.get(one, 0) > at_ms for one, at_ms in before.items())
 
-    await until("the positions to be committed again", again)
+    await until("the positions to be committed again", again, 60)
     fleet.terminate()
     assert fleet.wait(30) == 0
     assert "forget positions 1.0 min after the app has stopped" in bank.console.said("run")

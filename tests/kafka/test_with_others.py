@@ -49,7 +49,7 @@ async def test_a_group_with_members_of_another_program_is_refused(place: Place) 
             try:
                 await log.open_writer(APP, "w")
             except StateError as error:
-                return "members of another program" in str(error)
+                return "1 member of another program" in str(error)
             return False
 
         await until("the group to be refused", refused)

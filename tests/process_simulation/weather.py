@@ -40,6 +40,7 @@ READS = (
     "positions",
     "committed_ms",
     "lost",
+    "check_alone",
     "epoch_ends",
     "lease",
     "owners",

@@ -10,7 +10,7 @@ from orchestrator.cli.settings import ACCESS, PLACE
 from orchestrator.clocks import monotonic_s
 from orchestrator.coordinator.handshake import NotTrusted
 from orchestrator.coordinator.requests import StatusRequest
-from orchestrator.errors import RefusedBySafety, TimedOut
+from orchestrator.errors import RefusedBySafety, TimedOut, WrongUse
 from orchestrator.names import counted
 from orchestrator.setting import some_time, whole_number
 from state.errors import LogMissing, LogUnusable
@@ -18,7 +18,7 @@ from workers.commands.show import show_json
 from workers.connection.credentials import NoSecret
 from workers.fleet.client import client_of, description, log_of
 from workers.fleet.presence import may_be_looked_after
-from workers.log.logs import NoLog
+from workers.log.logs import NoLog, log_path
 
 POLL_S, MAKING_S = 0.1, 3.0
 
@@ -41,11 +41,18 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-async def _refuse_unknown(args: Any) -> None:
-    """Raises WrongUse for an application that the log does not know, and which is not being started by a fleet."""
-    async with log_of(args) as (application, log, _):
+async def _refuse_unknown(args: Any) -> str:
+    """Raises WrongUse for an application that an embedded log does not know, and which is not being started by a fleet. Of a
+    cluster that cannot be told: another machine may still be starting it. Returns what is to be said of it, or ""."""
+    async with log_of(args) as (application, log, url):
         if not await may_be_looked_after(log, application):
-            await description(log, application)
+            try:
+                await description(log, application)
+            except WrongUse as error:
+                if log_path(url) is not None:
+                    raise
+                return str(error)
+    return ""
 
 
 async def _wait(args: Any) -> dict[str, Any]:
@@ -69,13 +76,13 @@ async def _wait(args: Any) -> dict[str, Any]:
                         break
                     await asyncio.sleep(POLL_S)
         except (LogMissing, NoLog, NoSecret) as error:
-            seen = str(error)
+            seen, making = str(error), monotonic_s() + MAKING_S
         except NotTrusted:
             raise
         except RefusedBySafety as error:
             seen = str(error)
             if monotonic_s() > making:
-                await _refuse_unknown(args)
+                seen = await _refuse_unknown(args) or seen
         except LogUnusable as error:  # a log that is being made at this moment has no tables yet
             if monotonic_s() > making:
                 raise

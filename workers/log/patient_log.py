@@ -210,6 +210,9 @@ class PatientLog:
     async def open_writer(self, application: str, transactional_id: str) -> None:
         await self._write(lambda: self.inner.open_writer(application, transactional_id))
 
+    async def check_alone(self, application: str) -> None:
+        await self._read(lambda: self.inner.check_alone(application))
+
     def fences(self, guarantee: Guarantee) -> bool:
         return self.inner.fences(guarantee)
 

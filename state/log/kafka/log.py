@@ -168,6 +168,9 @@ class KafkaLog:
     async def open_writer(self, application: str, transactional_id: str) -> None:
         await self._writers.open(application, transactional_id, await self._facts_of(application))
 
+    async def check_alone(self, application: str) -> None:
+        await self._writers.refuse_members(application)
+
     def fences(self, guarantee: Guarantee) -> bool:
         return guarantee == EXACTLY_ONCE
 

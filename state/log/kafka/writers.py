@@ -52,7 +52,7 @@ class Writers:
 
     async def open(self, application: str, transactional_id: str, topic: FactsTopic | None) -> None:
         checks.transactional_id(transactional_id)
-        await self._refuse_members(application)
+        await self.refuse_members(application)
         producer = self.producer(application, transactional_id)
         await producer.initialise()
         if topic is not None:
@@ -61,8 +61,8 @@ class Writers:
                 raise Fenced(checks.fenced(transactional_id))
         self._opened[application, transactional_id] = producer
 
-    async def _refuse_members(self, application: str) -> None:
-        """Our offsets stand in the group without members; a consumer of that name would fight us for them."""
+    async def refuse_members(self, application: str) -> None:
+        """Our offsets stand in the group without members; a consumer of that name would fight us for them. Raises GroupInUse."""
         group = self._cluster.topics.names.inside(application)
         connections = self._cluster.connections
 
@@ -77,9 +77,10 @@ class Writers:
             return len(members)
 
         if members := await connections.retried(f"describing group {application}", ask):
+            many, whom = ("1 member", "it") if members == 1 else (f"{members} members", "them")
             raise GroupInUse(
-                f"consumer group {group} has {members} members of another program, which would commit over the positions "
-                f"of application '{application}': stop them, or give the application another id"
+                f"consumer group {group} has {many} of another program, which would commit over the "
+                f"positions of application '{application}': stop {whom}, or give the application another id"
             )
 
     async def commit(
