@@ -38,13 +38,14 @@ class Place:
         self.port = port or brokers.shared().port
         self._opened: list[KafkaLog] = []
 
-    async def open(self) -> KafkaLog:
-        options = KafkaOptions([("127.0.0.1", self.port)], self.prefix, transaction_timeout_s=30)
+    async def open(self, timeout_s: float = 30) -> KafkaLog:
+        """`timeout_s`: of transactions."""
+        options = KafkaOptions([("127.0.0.1", self.port)], self.prefix, transaction_timeout_s=timeout_s)
         self._opened.append(await open_kafka(options))
         return self._opened[-1]
 
-    async def topics(self) -> KafkaLog:
-        log = await self.open()
+    async def topics(self, timeout_s: float = 30) -> KafkaLog:
+        log = await self.open(timeout_s)
         for spec in (TopicSpec("out", 1), TopicSpec("t-changelog", 1, "changelog"), TopicSpec("in", 1)):
             await log.create_topic(spec)
         await log.set_retention("out", FOR_EVER)  # the times of these records are long past: a broker would delete them

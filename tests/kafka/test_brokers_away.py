@@ -13,8 +13,9 @@ import pytest
 from aiokafka.protocol.api import RequestStruct, Response
 from aiokafka.protocol.types import Array, Int16, Int32, Schema, String
 
+from state.errors import LogUnavailable, OutcomeUnknown
 from state.log.batches import decode
-from state.log.kafka import broker
+from state.log.kafka import appender, broker, producer
 from state.log.kafka.access import Access
 from state.log.kafka.broker import Broker
 from state.log.kafka.cluster import KafkaOptions
@@ -81,6 +82,29 @@ async def test_a_reader_looks_once_for_each_partition(tmp_path: Path) -> None:
         await log.append(dict.fromkeys(PARTITIONS, records("2")))
         seen.clear()
         await until("the records after it", all_read)
+    finally:
+        await place.close()
+        made.stop(kill=True)
+
+
+@pytest.mark.kafka
+async def test_a_producer_asks_as_long_as_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its topics are, too: both when it has records under way, and when it begins."""
+    brokers.shared()  # skips the test where none can be had
+    made = broker.prepare(tmp_path / "broker", version=brokers.VERSION)
+    await asyncio.to_thread(made.launch)
+    place = Place(port=made.port)
+    try:
+        log = await place.open()
+        await log.create_topic(TopicSpec("out", len(PARTITIONS)))
+        await log.append({PARTITIONS[0]: records("1")})
+        await asyncio.to_thread(made.stop, kill=True)
+        monkeypatch.setattr(appender, "ANSWER_WITHIN_S", 2.0)
+        monkeypatch.setattr(producer, "_PLAIN_WITHIN_S", 2.0)
+        with pytest.raises(OutcomeUnknown, match="metadata was not answered for 2 s"):
+            await log.append({PARTITIONS[0]: records("2")})
+        with pytest.raises(LogUnavailable, match="metadata was not answered for 2 s"):
+            await log.append({PARTITIONS[0]: records("2")})
     finally:
         await place.close()
         made.stop(kill=True)

@@ -12,6 +12,7 @@ import pytest
 from orchestrator.errors import RefusedBySafety
 from pipeline.spark.moment import moment_of
 from pipeline.spark.repartition import Layout, _refuse_unread
+from state.errors import LogUnavailable
 from state.log.batches import decode
 from state.log.kafka.connections import GROUP
 from state.log.protocol import GroupLog, Partition, TaskCommit, TopicSpec
@@ -26,6 +27,7 @@ from workers.prepare import prepare
 
 pytestmark = [pytest.mark.kafka]
 LATE_S, WRITERS = 0.3, 6
+SHORT_S = 1.0  # of a transaction, and of the tries of its requests
 A_WHILE_S = 1.0  # in which what does not wait has ended
 
 
@@ -91,6 +93,25 @@ async def test_a_decision_waits_for_markers_and_a_reader_gets_nothing_before(pla
     await until("both records", both_read)
     assert seen == [b"2", b"3"] and await values(other, OUT) == ["1", "2", "3"]
     await reader.close()
+
+
+async def test_a_commit_behind_late_markers_is_made_again_by_the_same_writer(place: Place, late: Late) -> None:
+    """Longer than its requests are tried again: nothing of it was written, and what was committed before it stands."""
+    log = await place.topics(timeout_s=SHORT_S)
+    await owned(log)
+    with late.held():
+        await log.commit("bank", "w", [count(1)])
+        late.are_held()
+        for _ in range(2):
+            with pytest.raises(
+                LogUnavailable, match="the transaction before it is decided, and its markers are not written"
+            ):
+                await log.commit("bank", "w", [count(2)])
+        with pytest.raises(LogUnavailable, match="markers are not written"):
+            await log.open_writer("bank", "w")
+    ends = await log.commit("bank", "w", [count(2)])
+    assert (await log.ends([OUT], settled=True))[OUT] >= ends[OUT]
+    assert await values(log, OUT) == ["1", "2"] and await log.positions("bank", [IN]) == {IN: 2}
 
 
 async def test_positions_of_many_are_found_while_each_is_committed_all_the_time(place: Place, late: Late) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sqlite3
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
 from orchestrator import App
 from pipeline.files.shape import FileRecord
-from state.errors import LogBusy
-from state.log.protocol import Partition, TopicSpec
+from state.errors import LogBusy, LogUnavailable
+from state.log.memory import MemoryLog
+from state.log.protocol import Partition, TopicInfo, TopicSpec
 from state.log.sqlite import SqliteLog, open_sqlite
 from tests.contracts.logs import until, values
 from workers.commands import produce
@@ -57,3 +60,19 @@ async def test_it_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pyt
         await mine.write(iter(RECORDS))
     other.close()
     await log.close()
+
+
+class Away(MemoryLog):
+    """Its topics cannot be asked for."""
+
+    async def topics(self, names: Collection[str]) -> dict[str, TopicInfo]:
+        raise LogUnavailable("no broker answers")
+
+
+async def test_a_look_at_a_topic_that_fails_ends_nothing() -> None:
+    """Between two batches: how long brokers are waited for, the writing of the next one says."""
+    log = Away()
+    await log.create_topic(TopicSpec("payments", 1))
+    clock = itertools.count(0.0, 10.0).__next__
+    assert await Writing(log, APP, PAYMENTS, Counted(log, 1, clock), 0, None).write(iter(RECORDS)) == 3
+    assert await values(log, Partition("payments", 0)) == ["0", "1", "2"]

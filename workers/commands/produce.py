@@ -8,6 +8,7 @@ A bad line is named; what came before it stays and is counted.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import sys
@@ -26,7 +27,7 @@ from pipeline.files.shape import BadFile, BadRow, FileRecord, Reading, Shape, sh
 from pipeline.files.text import json_records
 from pipeline.loading import load
 from pipeline.values.partitioner import partition_of
-from state.errors import LogBusy
+from state.errors import LogBusy, LogUnavailable
 from state.log.group_store import AppMetadata
 from state.log.protocol import Log, NewRecord, Partition
 from workers.log.logs import log_url, open_log
@@ -210,8 +211,11 @@ class Counted:
     async def now(self, topic: str) -> int:
         if self._clock() - self._looked >= LOOK_S:
             self._looked = self._clock()
-            info = (await self._log.topics([topic])).get(topic)
-            self._partitions = self._partitions if info is None else info.partitions
+            with contextlib.suppress(
+                LogUnavailable
+            ):  # what is written next waits for the log, and longer than a look does
+                info = (await self._log.topics([topic])).get(topic)
+                self._partitions = self._partitions if info is None else info.partitions
         return self._partitions
 
 

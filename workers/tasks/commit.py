@@ -102,7 +102,7 @@ async def commit(
             taken = [t for t in taken if t.run.scope not in error.scopes]
             continue
         except OutcomeUnknown as error:
-            log.error("the outcome of a commit is unknown, its tasks are restored: %s", error)
+            log.error("a commit was not answered, its tasks are restored: %s", error)
             return Outcome((), (*lost, *(t.run for t in taken)))
         done = [t for t in taken if _apply(t, ends)]
         return Outcome(tuple(done), (*lost, *(t.run for t in taken if t not in done)))

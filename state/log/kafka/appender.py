@@ -18,7 +18,7 @@ from state.log.kafka.building import build
 from state.log.kafka.cluster import Cluster
 from state.log.kafka.facts import EVERYBODYS
 from state.log.kafka.facts_topic import WRITER_TIMEOUT_S, FactsTopic
-from state.log.kafka.producer import Built, Producer, ProducerFenced
+from state.log.kafka.producer import Built, NotEnded, Producer, ProducerFenced
 from state.log.protocol import NewRecord, Partition
 
 ANSWER_WITHIN_S = (
@@ -37,7 +37,7 @@ class Appender:
 
     async def append(self, records: Mapping[Partition, Sequence[NewRecord]]) -> dict[Partition, int]:
         """Raises OutcomeUnknown, and what a topic refuses."""
-        built = await build(self._cluster.topics, records)
+        built = await build(self._cluster.topics, records, ANSWER_WITHIN_S)
         if not built:
             return {}
         if sum(map(len, built.values())) == 1:
@@ -56,6 +56,9 @@ class Appender:
                     self._forget(producer)
                     if _now() >= until:
                         raise LogUnavailable(_aborted(built, error)) from error
+                except NotEnded as error:
+                    self._forget(producer)
+                    raise LogUnavailable(_not_written(built, error)) from error
                 except OutcomeUnknown as error:
                     self._forget(producer)
                     raise OutcomeUnknown(_unknown(built)) from error
@@ -90,7 +93,7 @@ class Appender:
         fenced a twin, and reads what that one got written. Raises MetadataChanged, OutcomeUnknown."""
         application, kind, key, value = metadata
         fact, where = facts.metadata_record(kind, key, value), topic.partition(EVERYBODYS)
-        built = await build(self._cluster.topics, {**records, where: [fact]})
+        built = await build(self._cluster.topics, {**records, where: [fact]}, ANSWER_WITHIN_S)
         name = (application, kind.name, key)
         until = _now() + ANSWER_WITHIN_S
         while True:
@@ -110,6 +113,9 @@ class Appender:
                     if _now() >= until:
                         raise LogUnavailable(_aborted(built, error)) from error
                     continue
+                except NotEnded as error:
+                    self._keyed.pop(name, None)
+                    raise LogUnavailable(_not_written(built, error)) from error
                 except OutcomeUnknown as error:
                     self._keyed.pop(name, None)
                     raise OutcomeUnknown(
@@ -132,6 +138,10 @@ def _aborted(built: Built, error: ProducerFenced) -> str:
         f"what was to be written to {_names(built)} was aborted again and again for {ANSWER_WITHIN_S:g} s, and is not there "
         f"({error}): look after the brokers"
     )
+
+
+def _not_written(built: Built, error: NotEnded) -> str:
+    return f"what was to be written to {_names(built)} is not there: {error}"
 
 
 def _unknown(built: Built) -> str:

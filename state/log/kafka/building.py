@@ -12,15 +12,18 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from state.errors import RecordTooLarge
 from state.log import batches, checks
 from state.log.batches import Batch
+from state.log.kafka.connections import ANSWER_WITHIN_S
 from state.log.kafka.topics import Topics
 from state.log.protocol import NewRecord, Partition, Parts, TaskCommit, TopicInfo
 
 _ANY_NUMBER = 1 << 30
 
 
-async def build(topics: Topics, records: Mapping[Partition, Sequence[NewRecord]]) -> dict[Partition, list[Batch]]:
-    """Raises UnknownTopic, RecordTooLarge, InvalidRecord."""
-    await topics.require(records.keys())
+async def build(
+    topics: Topics, records: Mapping[Partition, Sequence[NewRecord]], within_s: float = ANSWER_WITHIN_S
+) -> dict[Partition, list[Batch]]:
+    """`within_s`: how long brokers are asked where the topics are. Raises UnknownTopic, RecordTooLarge, InvalidRecord."""
+    await topics.require(records.keys(), within_s)
     purposes = await topics.purposes({partition.topic for partition in records})
     built: dict[Partition, list[Batch]] = {}
     for partition, listed in records.items():

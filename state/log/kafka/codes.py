@@ -111,6 +111,10 @@ _ADVICE = {
     Then.LEADER: "the partition has no leader: look at the brokers, and try again",
     Then.COORDINATOR: "the coordinator does not answer: look at the brokers, and try again",
 }
+_ADVICE_OF = {
+    51: "the transaction before it is decided, and its markers are not written: look at the brokers of its partitions, in "
+    "whose logs it stands why, and whether their replicas are in sync"
+}
 RETRIED = frozenset({Then.AGAIN, Then.LEADER, Then.COORDINATOR})
 
 
@@ -130,7 +134,7 @@ class KafkaRefused(LogUnusable):
     def __init__(self, what: str, code: int, text: str | None = None, rights: Sequence[Right] = ()) -> None:
         """`rights`: those that the request takes; the message names the one that is missing."""
         self.what, self.code, self.then = what, code, then(code)
-        advice = _ADVICE.get(self.then, _LOOK)
+        advice = _ADVICE_OF.get(code) or _ADVICE.get(self.then, _LOOK)
         if self.then is Then.DENIED:
             advice = f"the user lacks {missing(code, rights)}; {advice}"
         super().__init__(f"{what}: {name_of(code)}{f', {text}' if text else ''}; {advice}")

@@ -55,6 +55,10 @@ class ProducerFenced(Exception):
     """The id was initialised by another, or its transaction was aborted. What follows is the caller's to say."""
 
 
+class NotEnded(OutcomeUnknown):
+    """A transaction was to be aborted, and the broker did not answer: it did not take place, and its id cannot go on."""
+
+
 def seal(data: bytes, producer: int, epoch: int, sequence: int, *, transactional: bool) -> bytes:
     """The batch as this producer's, at this place in its sequence."""
     sealed = bytearray(data)
@@ -153,7 +157,8 @@ class Producer:
         parts: AsyncIterator[Built] | None = None,
     ) -> dict[Partition, int]:
         """One transaction: all of it, with the batches that come in `parts`, or nothing. Raises ProducerFenced, OutcomeUnknown,
-        and what a topic refuses: then it is aborted, and the producer may go on. `times_ms` are kept beside the positions."""
+        LogUnavailable where it could not begin, and what a topic refuses: nothing was written then, and the producer may go on.
+        `times_ms` are kept beside the positions."""
         positions = positions or {}
         if not built and not positions and parts is None:
             return {}
@@ -161,8 +166,8 @@ class Producer:
             raise ProducerFenced(f"a transaction of {self._name} was interrupted in this process")
         self._interrupted = True  # also by a cancellation: what it had written must not go into the next one
         try:
+            await self._begin(built, group if positions else None)
             try:
-                await self._open(built, group if positions else None)
                 behind = await self._write(built, transactional=True)
                 if parts is not None:
                     behind |= await self._write_parts(parts, set(built))
@@ -179,6 +184,19 @@ class Producer:
             raise
         self._interrupted = False
         return behind
+
+    async def _begin(self, built: Built, group: str | None) -> None:
+        """Where the coordinator does not answer, or the transaction before is not over, none has to be ended: what was added holds
+        no records, and ends with the next one. Raises LogUnavailable then."""
+        try:
+            await self._open(built, group)
+        except LogUnavailable:
+            self._interrupted = False
+            raise
+        except Exception as error:
+            await self._abort(error)
+            self._interrupted = False
+            raise
 
     async def _write_parts(self, parts: AsyncIterator[Built], opened: set[Partition]) -> dict[Partition, int]:
         """Within the open transaction; `opened`: the partitions that it has."""
@@ -200,6 +218,11 @@ class Producer:
         except KafkaRefused as error:
             if error.code != INVALID_TXN_STATE:  # that: nothing was open yet
                 raise
+        except OutcomeUnknown as error:
+            raise NotEnded(
+                f"a transaction of {self._name} did not take place ({cause}), and the broker did not answer its end either: come "
+                "back under another id, and do again what was in it"
+            ) from error
 
     async def _open(self, built: Built, group: str | None) -> None:
         steps: list[Awaitable[Any]] = []
@@ -220,7 +243,12 @@ class Producer:
             inside = self._topics.names.inside(group)
             offsets = AddOffsetsToTxnRequest_v0(self._id, self._producer, self._epoch, inside)
             steps.append(self._transactional("adding offsets", offsets, lambda got: [("", got.error_code)], inside))
-        await asyncio.gather(*steps)
+        answers = await asyncio.gather(*steps, return_exceptions=True)  # none is under way when this is over
+        failed = [one for one in answers if isinstance(one, BaseException)]
+        if failed:
+            raise min(
+                failed, key=lambda error: isinstance(error, LogUnavailable)
+            )  # what is refused for good comes first
 
     async def _add_positions(
         self, group: str, positions: Mapping[Partition, int], times_ms: Mapping[Partition, int]
@@ -248,7 +276,7 @@ class Producer:
             if isinstance(error, KafkaRefused) and error.then is Then.FENCED:
                 raise
             raise OutcomeUnknown(
-                f"the broker did not say whether a transaction of {self._name} took place: come back under another id, "
+                f"the broker did not say whether a transaction of {self._name} took place ({error}): come back under another id, "
                 "and restore from the log"
             ) from error
 

@@ -116,13 +116,15 @@ class Topics:
             purpose.retention,
         )
 
-    async def refresh(self, names: Collection[str]) -> dict[str, Layout]:
+    async def refresh(self, names: Collection[str], within_s: float = ANSWER_WITHIN_S) -> dict[str, Layout]:
         """The layouts of those that exist, as a broker has them now."""
         if not names:
             return {}
         wanted = sorted(set(names))
         answer = await self._connections.retried(
-            "metadata", lambda: self._connections.metadata([self.names.inside(name) for name in wanted])
+            "metadata",
+            lambda: self._connections.metadata([self.names.inside(name) for name in wanted]),
+            within_s=within_s,
         )
         found = self._layouts_of(answer)
         for node in self._connections.nodes():
@@ -163,11 +165,11 @@ class Topics:
         inside = (topic[1] for topic in answer.topics)
         return sorted(self.names.outside(name) for name in inside if name.startswith(self.names.prefix))
 
-    async def require(self, partitions: Collection[Partition]) -> None:
+    async def require(self, partitions: Collection[Partition], within_s: float = ANSWER_WITHIN_S) -> None:
         """Raises UnknownTopic for a partition that is not there."""
         strange = {one.topic for one in partitions if self.known_leader(one) is None or self._is_old(one.topic)}
         if strange:
-            await self.refresh(strange)
+            await self.refresh(strange, within_s)
         for partition in partitions:
             self.check(partition)
 
@@ -207,9 +209,11 @@ class Topics:
         """What is known of these is old: a broker is asked before anything else is."""
         self._stale.update(topics)
 
-    async def by_leader(self, partitions: Collection[Partition]) -> dict[int, list[Partition]]:
+    async def by_leader(
+        self, partitions: Collection[Partition], within_s: float = ANSWER_WITHIN_S
+    ) -> dict[int, list[Partition]]:
         """The partitions by the broker that leads them. Raises UnknownTopic, KafkaRefused where one has no leader."""
-        await self.require(partitions)
+        await self.require(partitions, within_s)
         leaderless = [one for one in partitions if self.known_leader(one) == -1]
         if leaderless:
             self.forget({one.topic for one in leaderless})
@@ -352,7 +356,7 @@ class Topics:
 
         async def one_round() -> None:
             left = [partition for partition in partitions if partition not in done]
-            leaders = await self.by_leader(left)
+            leaders = await self.by_leader(left, within_s)
             try:
                 answers = await asyncio.gather(*(ask(node, listed) for node, listed in leaders.items()))
             except Unreachable:
