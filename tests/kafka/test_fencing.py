@@ -83,7 +83,7 @@ async def test_a_broker_that_is_killed_costs_time_and_nothing_else(tmp_path: Pat
     await asyncio.to_thread(made.launch)
     place = Place(port=made.port)
     try:
-        log = await place.topics()
+        log = await place.topics(timeout_s=60)  # a broker that starts on a busy machine
         await log.create_topic(TopicSpec("other", 1))
         lease = await log.acquire(APP, "c", "a:1", None)
         assert lease is not None
