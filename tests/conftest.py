@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,18 @@ from tests.cli.console import Console
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="rewrite the expected part of scenario files")
+
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("orchestrator", "workers", "state", "pipeline", "examples", "tests")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile our modules once. Where PYTHONDONTWRITEBYTECODE is set, as images of containers do, each of the thousands of
+    processes that tests start would compile them anew: half of what its start takes."""
+    if not hasattr(config, "workerinput"):  # in the process that starts the others, before it does
+        for package in PACKAGES:
+            compileall.compile_dir(ROOT / package, quiet=2)
 
 
 @pytest.fixture
