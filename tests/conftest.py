@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.cli.console import Console
 
@@ -16,6 +17,11 @@ from tests.cli.console import Console
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="rewrite the expected part of scenario files")
 
+
+# No property is judged by the clock: Hypothesis fails an example of 200 ms, and data that comes slowly, which on a loaded
+# machine is any of them.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("orchestrator", "workers", "state", "pipeline", "examples", "tests")

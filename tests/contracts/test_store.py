@@ -149,7 +149,9 @@ KEYS = st.binary(max_size=3)
 CHANGES = st.dictionaries(KEYS, st.none() | st.binary(max_size=4), max_size=8)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 @given(
     steps=st.lists(CHANGES | st.lists(KEYS, min_size=100, max_size=120).map(lambda keys: dict.fromkeys(keys, b"x"))),
     bounds=st.tuples(st.none() | KEYS, st.none() | KEYS),

@@ -44,7 +44,9 @@ def read(path: Path, as_: Reading, shape: Shape = Shape()) -> list[FileRecord]: 
 # ---------------------------------------------------------------- JSON lines
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 @given(
     values=st.lists(st.text(max_size=12) | st.none(), max_size=30),
     size=st.integers(1, 60),
@@ -96,7 +98,9 @@ def test_flat_json_lines(tmp_path: Path) -> None:
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 @given(rows=st.lists(st.tuples(TEXT, TEXT, st.integers(0, 1 << 40)), max_size=12), end=st.sampled_from(["\n", "\r\n"]))
 def test_csv_as_it_is_written(tmp_path: Path, rows: list[tuple[str, str, int]], end: str) -> None:
     text = io.StringIO(newline="")
