@@ -17,10 +17,11 @@ $(READY): pyproject.toml constraints.txt Makefile
 demo: $(READY)
 	$(BIN)/orchestrator demo $(DEMO)
 
-# Many tests wait for processes: two at a time take little more than half of the time. A file is one process's.
+# Many tests wait for processes: two at a time take little more than half of the time. A file is one process's, in the order
+# of tests/conftest.py.
 JOBS ?= 2
 test: $(READY)
-	$(BIN)/python -m pytest -m "not long and (not kafka or short)" -n $(JOBS) --dist loadfile --durations=25 --durations-min=5 $(TESTS)
+	$(BIN)/python -m pytest -m "not long and (not kafka or short)" -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=25 --durations-min=5 $(TESTS)
 
 # The log's contract on a real broker, leases and fences under SIGSTOP, members of aiokafka and of Java in one group. The
 # broker's jars are fetched once into the user's cache. ROUNDS makes the campaigns longer, KAFKA names another version.

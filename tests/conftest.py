@@ -35,6 +35,18 @@ def pytest_configure(config: pytest.Config) -> None:
             compileall.compile_dir(ROOT / package, quiet=2)
 
 
+WAITS = ("spark", "processes", "kafka")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files whose tests start processes come first, and simulations: what is left for the end is short, so that no process
+    of the run waits for another's long file. `--no-loadscope-reorder` keeps this order."""
+    long = {
+        item.path for item in items if any(map(item.get_closest_marker, WAITS)) or "simulation" in item.path.parent.name
+    }
+    items.sort(key=lambda item: item.path not in long)
+
+
 @pytest.fixture
 def rewrite(request: pytest.FixtureRequest) -> bool:
     wanted = bool(request.config.getoption("--rewrite"))
