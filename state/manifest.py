@@ -17,7 +17,6 @@ from typing import TypeVar
 
 import msgspec
 
-from state import private
 from state.errors import SnapshotUnusable
 
 FORMAT = 1
@@ -91,11 +90,16 @@ class SnapshotManifest(msgspec.Struct, frozen=True):
 
 
 def write_scope(folder: Path, manifest: ScopeManifest) -> str:
-    """Write the manifest of a scope into its folder, after its tables; returns the sum the root manifest needs."""
-    private.make_folder(folder)
+    """Write the manifest of a scope into its folder, after its tables; returns the sum the root manifest needs. No folder is
+    made: that of an attempt which came too late is gone, and is not to come back."""
     data = msgspec.json.encode(manifest)
     _write_whole(folder / MANIFEST, data)
     return _digest(data)
+
+
+def sum_of_scope(folder: Path) -> str:
+    """What `write_scope` has returned for the manifest that is there. Raises SnapshotUnusable."""
+    return _digest(_read(folder / MANIFEST))
 
 
 def publish(root: Path, manifest: SnapshotManifest) -> Path:

@@ -59,7 +59,7 @@ def write_table(
     *,
     file_bytes: int = FILE_BYTES,
 ) -> TableManifest:
-    """Write `pairs` (strictly ascending keys) as files under `<folder>/<table>/`; `folder` is the scope's.
+    """Write `pairs` (strictly ascending keys) as files under `<folder>/<table>/`; `folder` is the scope's, and is there.
 
     Raises SnapshotUnusable for keys out of order. Leaves no half-written file behind.
     """
@@ -106,7 +106,7 @@ class _FileWriter:
                 self._writer = None
 
     def _next(self) -> SstFileWriter:
-        private.make_folder(self._target)
+        self._target.mkdir(mode=private.FOLDER, exist_ok=True)
         path = self._target / f"{len(self._files):05d}.sst"
         try:
             writer = SstFileWriter(options())

@@ -249,8 +249,6 @@ class Run:
         return [AppMetadata(self._prepared.app.id, base.BASE, topic, base.encode(one)) for topic, one in bases.items()]
 
     def _publish(self, computed: Computed) -> None:
-        for draft in self._snapshot.glob(".*"):  # of attempts that were killed
-            shutil.rmtree(draft, ignore_errors=True)
         until = sorted(self._positions.items())
         manifest.publish(
             self._root,

@@ -35,13 +35,12 @@ class TooManyBad(WrongUse):
 @contextmanager
 def set_aside(folder: Path, part: int, attempt: int, file: str) -> Iterator[OnBad]:
     """On an executor: takes the bad rows of one part of a file."""
-    draft = folder / f".{part}.{attempt}"
+    draft = folder / f".{part}.{attempt}"  # the folder is the driver's: an attempt that comes too late has none
     kept = None
 
     def on_bad(error: BadRow, row: Any) -> None:
         nonlocal kept
         if kept is None:
-            folder.mkdir(parents=True, exist_ok=True)
             kept = draft.open("wb")
         facts = {"file": file, "where": error.where, "why": error.why, "row": row}
         kept.write(msgspec.json.encode(facts, enc_hook=repr) + b"\n")
@@ -58,7 +57,9 @@ def set_aside(folder: Path, part: int, attempt: int, file: str) -> Iterator[OnBa
 def gather(work: Path, topic: str, bad: BadRecords) -> int:
     """In the driver: puts what the executors have set aside of a topic where the user wants it; returns how many rows that
     is. Raises TooManyBad."""
-    found = sorted((work / topic).glob(f"*{SUFFIX}"))
+    gathered = work / f"{topic}-gathered"
+    (work / topic).rename(gathered)
+    found = sorted(gathered.glob(f"*{SUFFIX}"))
     count, first = 0, None
     target = Path(bad.folder) / f"{topic}{SUFFIX}"
     if found:
@@ -70,7 +71,7 @@ def gather(work: Path, topic: str, bad: BadRecords) -> int:
                         first = first or line
                         count += 1
                         all_of_them.write(line)
-        shutil.rmtree(work / topic)
+    shutil.rmtree(gathered, ignore_errors=True)
     if first is not None and 0 <= bad.most < count:
         facts = msgspec.json.decode(first)
         raise TooManyBad(

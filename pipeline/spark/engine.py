@@ -17,14 +17,16 @@ from orchestrator.clocks import monotonic_s
 from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.names import counted
 from pipeline.definitions.topology import Subtopology
+from pipeline.spark.attempts import opened
 from pipeline.spark.history import files
 from pipeline.spark.inputs import EARLIER, Computed, History, Inputs, Say, external, followed
 from pipeline.spark.skew import line, skewed
 from pipeline.spark.source import Source, ship
 from pipeline.spark.sources import From
-from pipeline.spark.stage import StageJob, TaskFacts
+from pipeline.spark.stage import SCOPE, StageJob, TaskFacts
 from pipeline.spark.stage_order import in_order_at_one_time, messages_of, stages
 from pipeline.spark.stage_rows import StageRows
+from state.private import make_folder
 from workers.prepare import Prepared
 
 if TYPE_CHECKING:
@@ -79,14 +81,13 @@ class Engine:
         self._time_ms = time_ms
         self._computed = Computed(work)
         self._source: Source | None = None
+        self._stages = 0
         self._topics = {topic.topic: topic for topic in inputs.prepared.app.topics.values()}
 
     def run(self, say: Say) -> Computed:
         """Every subtopology, upstream first. Raises SparkFailed, ComputationFailed, WrongUse."""
         computed = self._computed
-        for folder in (computed.work, self._snapshot):
-            if folder is not None:
-                folder.mkdir(parents=True, exist_ok=True)
+        computed.work.mkdir(parents=True, exist_ok=True)
         for sub in self._ordered():
             begun = monotonic_s()
             if f"subtopology {sub.number}" in computed.seconds:
@@ -102,7 +103,16 @@ class Engine:
             computed.skewed += found
             for one in found:
                 say(line(one))
+        if self._snapshot is not None:
+            self._gather(self._snapshot)
         return computed
+
+    def _gather(self, snapshot: Path) -> None:
+        """What tasks have written for the snapshot comes into its folder."""
+        make_folder(snapshot)
+        for task, facts in self._computed.tasks.items():
+            if facts.scope_sum:
+                (self._computed.work / task / SCOPE).rename(snapshot / task)
 
     def _shown_key(self, sub: Subtopology) -> Callable[[bytes], str]:
         """How people read the keys of a subtopology: its inputs are partitioned by the same ones."""
@@ -133,14 +143,13 @@ class Engine:
                 (kept / task.name).mkdir(parents=True)
                 (task / "rekeyed").rename(kept / task.name / "rekeyed")
             shutil.rmtree(task)
-            if self._snapshot is not None:
-                shutil.rmtree(self._snapshot / task.name, ignore_errors=True)
 
     def _stage(self, sub: Subtopology) -> list[TaskFacts]:
-        job = msgspec.json.encode(self._job(sub)).decode()
         self._session.sparkContext.setJobDescription(f"{self._prepared.app.id}: processors of subtopology {sub.number}")
         rows = StageRows(self._session, self._inputs, self._computed, self._shipped(), sub)
-        answers = rows.collect(job)
+        self._stages += 1
+        with opened(self._computed.work / f".attempts-{self._stages}") as attempts:
+            answers = rows.collect(msgspec.json.encode(self._job(sub, attempts)).decode(), attempts)
         facts = [msgspec.json.decode(row["facts"], type=TaskFacts) for row in answers]
         for one in facts:
             if one.failure:
@@ -150,7 +159,7 @@ class Engine:
             raise OrchestratorError(f"Spark ran {len(facts)} of {len(wanted)} tasks of subtopology {sub.number}")
         return facts
 
-    def _job(self, sub: Subtopology) -> StageJob:
+    def _job(self, sub: Subtopology, attempts: Path) -> StageJob:
         inputs, prepared = self._inputs, self._prepared
         return StageJob(
             source=self._shipped(),
@@ -158,7 +167,8 @@ class Engine:
             counts=prepared.counts(),
             subtopology=sub.number,
             work=str(self._computed.work),
-            snapshot="" if self._snapshot is None else str(self._snapshot),
+            attempts=str(attempts),
+            snapshot=self._snapshot is not None,
             base=self._base,
             log_id=inputs.log_id,
             topic_ids={name: info.topic_id for name, info in prepared.topics.items()},

@@ -13,6 +13,7 @@ import logging
 import re
 import signal
 import sys
+from collections.abc import Mapping
 from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING
@@ -42,6 +43,7 @@ LOOK_S = 0.1
 CANCEL_S = 10.0  # a job that Spark has not ended by then: its process is killed all the same
 ALONE_S = 20.0  # Spark's end stops the instances; one that runs on after this time is killed
 DECOMMISSION_S = 1.0
+SPECULATION = "spark.speculation"
 KILL_S = 60.0  # then a process that does not end is left to Spark and to the kernel of its machine
 HOSTING = {  # before the user's own: executors report that they are taken away, and instances do not all go to the first
     "spark.decommission.enabled": "true",
@@ -247,7 +249,8 @@ def run_fleet(spec: InstanceSpec, count: int, cluster: Cluster) -> int:
     """`orchestrator run --on spark`: start Spark, run the fleet on it, stop Spark. A cluster without a master: local, with a
     slot for each instance and some to spare."""
     master = cluster.master or f"local[{count + SPARE_SLOTS},{RETRIES}]"
-    cluster = msgspec.structs.replace(cluster, master=master, conf={**HOSTING, **users_defaults(), **cluster.conf})
+    conf = {**HOSTING, **users_defaults(), **_without_twins(cluster.conf)}
+    cluster = msgspec.structs.replace(cluster, master=master, conf=conf)
     _check_reach(spec, cluster)
     spec = msgspec.structs.replace(spec, log=absolute_log(spec.log))
     return asyncio.run(_on_spark(spec, count, cluster))
@@ -295,6 +298,22 @@ async def _on_spark(spec: InstanceSpec, count: int, cluster: Cluster) -> int:
         await asyncio.to_thread(stop, session)
     print("stopped before an instance was started", file=sys.stderr, flush=True)
     return 128 + received[0]
+
+
+def _without_twins(conf: Mapping[str, str]) -> dict[str, str]:
+    """Spark would take an instance, whose task does not end, for a slow one and start it a second time. Raises WrongUse."""
+    if _is_on(conf.get(SPECULATION)):
+        raise WrongUse(
+            f"--conf {SPECULATION}={conf[SPECULATION]}: two instances of one name would run; leave it out with --on spark (jobs "
+            "such as backfill may have it)"
+        )
+    if _is_on(users_defaults().get(SPECULATION)):
+        log.warning("%s of spark-defaults.conf is off here: two instances of one name would run", SPECULATION)
+    return {**conf, SPECULATION: "false"}
+
+
+def _is_on(value: str | None) -> bool:
+    return value is not None and value.strip().lower() == "true"
 
 
 def _check_reach(spec: InstanceSpec, cluster: Cluster) -> None:

@@ -54,13 +54,14 @@ class Computed:
     bad: dict[str, int] = field(default_factory=dict)  # rows of history that were left out, by topic
     skewed: list[Skewed] = field(default_factory=list)
     files: dict[str, Files] = field(default_factory=dict)  # of history, by topic
+    reading: dict[str, float] = field(default_factory=dict)  # seconds of all slots until runs were packed
 
     def total(self, what: str) -> int:
         return sum(getattr(facts, what) for facts in self.tasks.values())
 
     def spent(self) -> dict[str, float]:
         """Seconds of all slots together, by stage of the way of a record."""
-        found: dict[str, float] = {}
+        found = {stage: round(seconds, 3) for stage, seconds in self.reading.items()}
         for facts in self.tasks.values():
             for stage, seconds in facts.spent.items():
                 found[stage] = round(found.get(stage, 0.0) + seconds, 3)

@@ -16,7 +16,6 @@ from orchestrator.errors import WrongUse
 from workers.commands.cluster import Cluster
 
 FIXED = {
-    "spark.speculation": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }

@@ -8,6 +8,8 @@ by the running maximum of their times, as `rows.PLACE` says, which a history wit
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import msgspec
@@ -21,13 +23,15 @@ from pipeline.spark.history import ReadJob, placed
 from pipeline.spark.log_source import Slice
 from pipeline.spark.log_source import read as read_slice
 from pipeline.spark.rows import batches_of
-from pipeline.spark.runs import RUN, Origin, markers, pack, source_number
+from pipeline.spark.runs import RUN, Origin, Spent, markers, pack, source_number
 from pipeline.spark.source import Source
 
 BY_OFFSET, BY_TIME, FROM_LOG = range(3)  # phases of a source that is alone
 PART_BITS = 24  # batches of an item
 ROWS_MIN, ROWS_MAX, TASK_ROWS = 1 << 16, 1 << 19, 1 << 12  # of a batch, and of it for each task
 BATCH_BYTES = 32 << 20
+LOG_ROWS = 1 << 14  # of the log
+NOTE = ".spent"
 
 
 class FileItem(msgspec.Struct, frozen=True, tag="file"):
@@ -57,7 +61,8 @@ Item = FileItem | LogItem | SentItem
 
 
 class ReadingJob(msgspec.Struct, frozen=True):
-    """`topics`: in the order that they have at one time. `is_alone`: there is one source only."""
+    """`topics`: in the order that they have at one time. `is_alone`: there is one source only. `spent`: the folder where executors
+    note how long they took."""
 
     source: Source
     log_url: str
@@ -66,12 +71,15 @@ class ReadingJob(msgspec.Struct, frozen=True):
     is_alone: bool
     files: dict[str, ReadJob]
     items: list[Item]
+    spent: str = ""
 
 
 def read_items(job_text: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """On an executor: numbers of items in, runs out, with a marker for each task beside the first item (or without any)."""
+    """On an executor: numbers of items in, runs out, with a marker for each task beside the first item (or without any). Each item
+    gives the same runs whenever it is read."""
     job = msgspec.json.decode(job_text, type=ReadingJob)
     app = job.source.load()
+    spent = Spent()
     for batch in batches:
         for number in batch.column(0).to_pylist():
             if number == 0:
@@ -86,35 +94,59 @@ def read_items(job_text: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
                 found = _of_log(job, item)
             else:
                 found = _of_sent(item)
-            yield from _packed(found, job.tasks, topic, number)
+            yield from _packed(found, job.tasks, topic, number, spent)
+            if job.spent:
+                _note(Path(job.spent), number, spent)
+
+
+def _note(folder: Path, item: int, spent: Spent) -> None:
+    """Of several attempts one counts. It is no part of the runs, which are the same for all."""
+    draft = folder / f".{item}.{token_hex(4)}"
+    draft.write_bytes(msgspec.json.encode(spent.seconds))
+    draft.rename(folder / f"{item}{NOTE}")
+    spent.seconds.clear()
+
+
+def noted(folder: Path) -> dict[str, float]:
+    """In the driver: what executors have noted, summed up."""
+    found = Spent()
+    for path in folder.glob(f"[0-9]*{NOTE}"):
+        for stage, seconds in msgspec.json.decode(path.read_bytes(), type=dict[str, float]).items():
+            found.add(stage, seconds)
+    return found.seconds
 
 
 Rows = tuple[int, int, pa.RecordBatch, Any]  # phase, upstream, rows of RUN, and numpy's int64: their partitions
 
 
-def _packed(found: Iterator[Rows], tasks: int, topic: int, item: int) -> Iterator[pa.RecordBatch]:
+def _packed(found: Iterator[Rows], tasks: int, topic: int, item: int, spent: Spent) -> Iterator[pa.RecordBatch]:
     """Rows of one phase and source are gathered until a run of each task is worth its cell."""
     most = min(max(ROWS_MIN, TASK_ROWS * tasks), ROWS_MAX)
     held: list[Rows] = []
     count, size, part, begun = 0, 0, item << PART_BITS, monotonic_s()
     for one in found:
         if held and (one[:2] != held[0][:2] or count + len(one[3]) > most or size > BATCH_BYTES):
-            yield _runs(held, topic, part, monotonic_s() - begun)
+            spent.add("read", monotonic_s() - begun)
+            yield _runs(held, topic, part, spent)
             held, count, size, part, begun = [], 0, 0, part + 1, monotonic_s()
         held.append(one)
         count += len(one[3])
         size += one[2].nbytes
     if held:
-        yield _runs(held, topic, part, monotonic_s() - begun)
+        spent.add("read", monotonic_s() - begun)
+        yield _runs(held, topic, part, spent)
 
 
-def _runs(held: list[Rows], topic: int, part: int, read_s: float) -> pa.RecordBatch:
+def _runs(held: list[Rows], topic: int, part: int, spent: Spent) -> pa.RecordBatch:
+    begun = monotonic_s()
     phase, upstream, rows, pids = held[0]
     if len(held) > 1:
         table = pa.Table.from_batches([one[2] for one in held]).combine_chunks()
         rows = pa.RecordBatch.from_arrays([column.chunk(0) for column in table.columns], schema=RUN)
         pids = np.concatenate([one[3] for one in held])
-    return pack(rows, pids, Origin(phase, source_number(topic, upstream), part), read_s)
+    found = pack(rows, pids, Origin(phase, source_number(topic, upstream), part))
+    spent.add("encode", monotonic_s() - begun)
+    return found
 
 
 def _of_files(batches: Iterator[pa.RecordBatch], is_alone: bool) -> Iterator[Rows]:
@@ -131,11 +163,41 @@ def _of_files(batches: Iterator[pa.RecordBatch], is_alone: bool) -> Iterator[Row
 
 
 def _of_log(job: ReadingJob, item: LogItem) -> Iterator[Rows]:
-    for batch in read_slice(job.log_url, Slice(item.topic, item.number, item.start, item.end)):
+    for batch in even(read_slice(job.log_url, Slice(item.topic, item.number, item.start, item.end))):
         seq = batch.column("offset")
         order = seq if job.is_alone else batch.column("order_ms")
         rows = _run(order, seq, *(batch.column(name) for name in RUN.names[2:]))
         yield FROM_LOG if job.is_alone else 0, 0, rows, np.full(len(seq), item.number)
+
+
+def even(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches that depend on nothing but them: a broker gives as much at a time as it has at hand."""
+    held: list[pa.RecordBatch] = []
+    count, size = 0, 0
+    for batch in batches:
+        ends = np.cumsum(_sizes(batch))
+        first = before = 0
+        while first < batch.num_rows:
+            full = int(np.searchsorted(ends, before + BATCH_BYTES - size)) + 1
+            stop = min(first + LOG_ROWS - count, full, batch.num_rows)
+            held.append(batch.slice(first, stop - first))
+            count, size = count + stop - first, size + int(ends[stop - 1]) - before
+            first, before = stop, int(ends[stop - 1])
+            if count == LOG_ROWS or size >= BATCH_BYTES:
+                yield _whole(held)
+                held, count, size = [], 0, 0
+    if held:
+        yield _whole(held)
+
+
+def _sizes(batch: pa.RecordBatch) -> Any:
+    """Bytes of each row."""
+    columns = [pc.fill_null(pc.binary_length(batch.column(name)), 0) for name in ("key", "value", "headers")]
+    return sum(one.to_numpy().astype(np.int64) for one in columns)
+
+
+def _whole(held: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return held[0] if len(held) == 1 else pa.concat_batches(held)
 
 
 def _of_sent(item: SentItem) -> Iterator[Rows]:

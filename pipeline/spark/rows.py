@@ -179,7 +179,6 @@ class Written:
 
     def _flush(self) -> None:
         if self._file is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = pq.ParquetWriter(self._path, ROWS)
         self._rows.sort(key=lambda row: row.pid)
         for _, rows in groupby(self._rows, key=lambda row: row.pid):
@@ -189,7 +188,6 @@ class Written:
 
 def write_pairs(path: Path, pairs: Iterator[tuple[bytes, bytes]]) -> int:
     """The final entries of a table, in key order; returns how many there are."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     count = 0
     with pq.ParquetWriter(path, PAIRS) as file:
         while part := list(islice(pairs, FLUSH_ROWS)):

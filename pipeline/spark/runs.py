@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from orchestrator.clocks import monotonic_s
-
 # `order` is what rows are sorted by; seq is null in history: its rows are counted when they are in their order.
 RUN = pa.schema(
     [
@@ -26,7 +24,7 @@ RUN = pa.schema(
         ("headers", pa.binary()),
     ]
 )
-PACKED = "pid int, phase int, first bigint, source bigint, part bigint, rows binary, read_s double, encode_s double"
+PACKED = "pid int, phase int, first bigint, source bigint, part bigint, rows binary"
 ORDER = ("phase", "first", "source", "part")
 BATCH_BYTES = "16m"  # of Arrow's batches between Java and Python: a run has up to some megabytes, not some bytes
 UPSTREAM_BITS = 32
@@ -38,8 +36,6 @@ _ARROW = pa.schema(
         ("source", pa.int64()),
         ("part", pa.int64()),
         ("rows", pa.binary()),
-        ("read_s", pa.float64()),
-        ("encode_s", pa.float64()),
     ]
 )
 
@@ -76,9 +72,9 @@ def topic_of(source: Any) -> Any:
     return source >> UPSTREAM_BITS
 
 
-def pack(rows: pa.RecordBatch, pids: Any, origin: Origin, read_s: float = 0.0) -> pa.RecordBatch:
-    """Rows of RUN as they were read, of several tasks, as runs. `read_s`: what reading them took."""
-    begun = monotonic_s()
+def pack(rows: pa.RecordBatch, pids: Any, origin: Origin) -> pa.RecordBatch:
+    """Rows of RUN as they were read, of several tasks, as runs. Nothing in them is of the attempt that has read them: where a
+    machine is lost Spark has some read again, and goes on only with the same."""
     order = rows.column("order").to_numpy()
     in_order = bool((order[1:] >= order[:-1]).all())
     chosen = _small(pids).argsort(kind="stable") if in_order else np.lexsort((order, pids))
@@ -89,8 +85,6 @@ def pack(rows: pa.RecordBatch, pids: Any, origin: Origin, read_s: float = 0.0) -
         (int(pids[start]), int(order[start]), rows.slice(start, stop - start).serialize().to_pybytes())
         for start, stop in zip(starts.tolist(), stops, strict=True)
     ]
-    first = [True] + [False] * (len(runs) - 1)
-    took = [monotonic_s() - begun if one else 0.0 for one in first]
     count = len(runs)
     return pa.RecordBatch.from_arrays(
         [
@@ -100,8 +94,6 @@ def pack(rows: pa.RecordBatch, pids: Any, origin: Origin, read_s: float = 0.0) -
             pa.array([origin.source] * count, pa.int64()),
             pa.array([origin.part] * count, pa.int64()),
             pa.array([data for _, _, data in runs], pa.binary()),
-            pa.array([read_s if one else 0.0 for one in first], pa.float64()),
-            pa.array(took, pa.float64()),
         ],
         schema=_ARROW,
     )
@@ -115,14 +107,14 @@ def _small(pids: Any) -> Any:
 def markers(tasks: int) -> pa.RecordBatch:
     """An empty run for each task, so that Spark leaves none out."""
     none = [0] * tasks
-    columns = [list(range(tasks)), none, none, none, none, [None] * tasks, none, none]
+    columns = [list(range(tasks)), none, none, none, none, [None] * tasks]
     return pa.RecordBatch.from_arrays(
         [pa.array(column, field.type) for column, field in zip(columns, _ARROW, strict=True)], schema=_ARROW
     )
 
 
 class Spent:
-    """Seconds by stage of the way to the processors; filled while runs are unpacked."""
+    """Seconds by stage of the way of a record."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -131,11 +123,9 @@ class Spent:
         self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
 
 
-def unpack(batches: Iterable[pa.RecordBatch], spent: Spent) -> Iterator[tuple[int, Run | None]]:
+def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Run | None]]:
     """(number of the task, run) in the order of the rows; None for a marker."""
     for batch in batches:
-        for name in ("read", "encode"):
-            spent.add(name, float(batch.column(f"{name}_s").to_numpy().sum()))
         fixed = [batch.column(name).to_pylist() for name in ("pid", "phase", "source", "part")]
         for at, (pid, phase, source, part) in enumerate(zip(*fixed, strict=True)):
             cell = batch.column("rows")[at]

@@ -25,6 +25,7 @@ from orchestrator.cli.arguments import Parser
 from orchestrator.clocks import monotonic_s, wall_ms
 from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.names import counted
+from pipeline.spark.attempts import Draft, opened
 from pipeline.spark.log_source import Slice, read
 from pipeline.spark.running import in_thread, spark
 from pipeline.spark.session import absolute_log, failure
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SNAPSHOTS = ".orchestrator/snapshots"
+ATTEMPTS = ".attempts"
 CHUNK = 2_000
 
 
@@ -252,13 +254,13 @@ class _Earlier:
 def _run(session: SparkSession, job: SnapshotJob) -> list[ScopeFacts]:
     """Raises SparkFailed, OrchestratorError."""
     text = msgspec.json.encode(job).decode()
-    try:
-        rows = session.range(0, len(job.scopes), 1, len(job.scopes)).mapInArrow(
-            partial(write_scopes, text), "facts string"
-        )
-        made = [msgspec.json.decode(row["facts"], type=ScopeFacts) for row in rows.collect()]
-    except Exception as error:
-        raise failure(session, error) from error
+    count = len(job.scopes)
+    with opened(Path(job.root) / job.name / ATTEMPTS):
+        try:
+            rows = session.range(0, count, 1, count).mapInArrow(partial(write_scopes, text), "facts string")
+            made = [msgspec.json.decode(row["facts"], type=ScopeFacts) for row in rows.collect()]
+        except Exception as error:
+            raise failure(session, error) from error
     if {one.scope for one in made} != {one.scope for one in job.scopes}:
         raise OrchestratorError(f"Spark wrote {len(made)} of {len(job.scopes)} tasks of the snapshot; run it again")
     return made
@@ -284,8 +286,7 @@ def write_scopes(job_text: str, batches: Iterator[pa.RecordBatch]) -> Iterator[p
 def write_scope(job: SnapshotJob, scope: ScopeJob, attempt: int) -> ScopeFacts:
     """The files of a task and their manifest, under their name once they are whole."""
     folder = Path(job.root) / job.name
-    draft, final = folder / f".{scope.scope}.{attempt}", folder / scope.scope
-    shutil.rmtree(draft, ignore_errors=True)
+    draft, final = Draft(folder / ATTEMPTS, scope.scope, attempt), folder / scope.scope
     records = linked = 0
     tables: list[TableManifest] = []
     for table in scope.tables:
@@ -297,10 +298,9 @@ def write_scope(job: SnapshotJob, scope: ScopeJob, attempt: int) -> ScopeFacts:
         count, made = _written(job, scope, table, before, draft)
         records += count
         tables.append(made)
-    sum_ = manifest.write_scope(draft, ScopeManifest(scope.scope, job.log_id, job.time_ms, tuple(tables)))
-    if not manifest.settle(draft, final):  # another attempt was faster: its files hold the same, and its sum is theirs
-        kept = msgspec.json.decode((final / manifest.MANIFEST).read_bytes(), type=ScopeManifest)
-        sum_ = manifest.write_scope(final, kept)
+    sum_ = manifest.write_scope(draft.path, ScopeManifest(scope.scope, job.log_id, job.time_ms, tuple(tables)))
+    if not draft.settle(final):  # another attempt was faster: its files hold the same, and its sum is theirs
+        sum_ = manifest.sum_of_scope(final)
     size = sum(file.bytes for table in tables for file in table.files)
     return ScopeFacts(scope.scope, sum_, records, sum(table.entries for table in tables), size, linked)
 
@@ -312,13 +312,12 @@ def _before(job: SnapshotJob, scope: ScopeJob, table: TableJob) -> TableManifest
     return manifest.load_scope(root, manifest.load(root, table.before), scope.scope).table(table.table)
 
 
-def _linked(job: SnapshotJob, scope: ScopeJob, table: TableJob, before: TableManifest, draft: Path) -> TableManifest:
+def _linked(job: SnapshotJob, scope: ScopeJob, table: TableJob, before: TableManifest, draft: Draft) -> TableManifest:
     """The files of the snapshot before, which hold what this one is to hold; copied where they cannot be linked."""
     source = Path(job.root) / table.before / scope.scope
     files: list[FileSum] = []
     for file in before.files:
-        target = draft / file.name
-        make_folder(target.parent)
+        target = draft.folder(str(Path(file.name).parent)) / Path(file.name).name
         try:
             os.link(source / file.name, target)
         except OSError:
@@ -328,7 +327,7 @@ def _linked(job: SnapshotJob, scope: ScopeJob, table: TableJob, before: TableMan
 
 
 def _written(
-    job: SnapshotJob, scope: ScopeJob, table: TableJob, before: TableManifest | None, draft: Path
+    job: SnapshotJob, scope: ScopeJob, table: TableJob, before: TableManifest | None, draft: Draft
 ) -> tuple[int, TableManifest]:
     """(records read, the table): what was before and what came after it, in a store of this task's own, then in files."""
     local = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
@@ -346,6 +345,6 @@ def _written(
                 for at in range(0, len(pairs), CHUNK):
                     store.write(dict(pairs[at : at + CHUNK]), table.end)
             origin = Origin(job.log_id, table.topic, table.topic_id, table.end, job.time_ms)
-            return count, snapshot.write_table(draft, table.table, store.range(None, None), origin)
+            return count, snapshot.write_table(draft.path, table.table, store.range(None, None), origin)
         finally:
             store.close()

@@ -1,10 +1,10 @@
 """One subtopology on Spark: what an executor does with the rows of one task.
 
 One rule: the task is run by the very TaskProcess that runs it live, over its records in their one order, and what it
-leaves is given its name by a rename when it is whole: a retry finds it and does nothing again.
+leaves is given its name by one rename when it is whole: a retry finds it and does nothing again.
 Gets a StageJob (plain data; the app is imported by name) and the rows of a partition, which are those of a task; leaves
 in the work folder `<task>/outputs/<topic>`, `<task>/rekeyed/<topic>`, `<task>/state/<table>` (Parquet) and its facts,
-and in the snapshot the SST files of its tables with their manifest.
+and for a snapshot the SST files of its tables with their manifest (`<task>/scope`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -29,6 +28,7 @@ from pipeline.errors import ProcessorFailed
 from pipeline.process import Changes, TaskProcess
 from pipeline.records import RawRecord
 from pipeline.resources import Resources
+from pipeline.spark.attempts import Draft
 from pipeline.spark.merging import Merging
 from pipeline.spark.numbered import Numbered, Sources
 from pipeline.spark.rows import Rows, Written, in_columns, of_records, records, write_pairs
@@ -38,11 +38,11 @@ from pipeline.spark.source import Source
 from pipeline.spark.task_state import TaskState
 from state import manifest
 from state.log import base
-from state.private import make_folder, private_process
+from state.private import private_process
 from state.snapshot import Origin, write_table
 
 log = logging.getLogger("orchestrator.stage")
-FACTS = "facts.json"
+FACTS, SCOPE = "facts.json", "scope"
 RUN_RECORDS = 10_000  # how many records a call of the process gets at most: batch processors see batches of this size
 RUNS_SHARE = 4  # of the memory of a task: what its rows may take while they wait for their order
 RUNS_BYTES_MAX = 1 << 30  # Arrow's arrays end at 2 GiB
@@ -54,15 +54,16 @@ class StageFailed(OrchestratorError):
 
 
 class StageJob(msgspec.Struct, frozen=True):
-    """What every task of a subtopology must know. `snapshot` is the folder of the snapshot, "" for none; `base`: its
-    changelogs go on from it, and have no entries of their own."""
+    """What every task of a subtopology must know. `work` has what is whole, `attempts` what is being written; `snapshot`: files for
+    one are wanted; `base`: changelogs go on from it, and have no entries of their own."""
 
     source: Source
     numbering: dict[str, Any]
     counts: dict[str, int]
     subtopology: int
     work: str
-    snapshot: str
+    attempts: str
+    snapshot: bool
     base: bool
     log_id: str
     topic_ids: dict[str, str]
@@ -106,7 +107,7 @@ def run_packed(job_text: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
     number, attempt = _place()
     spent = Spent()
     with closing(Merging(min(job.memory_bytes // RUNS_SHARE, RUNS_BYTES_MAX))) as merging:
-        runs = _runs_of_task(job, number, unpack(batches, spent))
+        runs = _runs_of_task(job, number, unpack(batches))
         found = Numbered(job.sources).rows(merging.pieces(runs))
         yield _answer(compute(job, number, attempt, found, spent))
 
@@ -152,23 +153,24 @@ def compute(job: StageJob, partition: int, attempt: int, rows: Iterator[Rows], s
         for _ in rows:
             continue
         return msgspec.json.decode((final / FACTS).read_bytes(), type=TaskFacts)
-    draft = final.with_name(f".{task}.{attempt}")
-    running = _Running(job, partition, draft, spent)
+    private_process()  # the snapshot is its owner's
+    draft = Draft(Path(job.attempts), task, attempt)
     try:
-        facts = running.run(rows)
+        facts = _Running(job, partition, draft, spent).run(rows)
         if facts.failure:
             return facts
-        (draft / FACTS).write_bytes(msgspec.json.encode(facts))
-        manifest.settle(draft, final)
+        (draft.path / FACTS).write_bytes(msgspec.json.encode(facts))
+        if not draft.settle(final):
+            return msgspec.json.decode((final / FACTS).read_bytes(), type=TaskFacts)
         return facts
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        draft.remove()
 
 
 class _Running:
     """One task while it is computed."""
 
-    def __init__(self, job: StageJob, partition: int, draft: Path, spent: Spent) -> None:
+    def __init__(self, job: StageJob, partition: int, draft: Draft, spent: Spent) -> None:
         self._spent = spent
         self._job = job
         self._partition = partition
@@ -184,8 +186,6 @@ class _Running:
 
     def run(self, rows: Iterator[Rows]) -> TaskFacts:
         begun = monotonic_s()
-        private_process()  # the snapshot is its owner's
-        make_folder(self._draft)
         kept = gc.get_threshold()
         gc.set_threshold(OBJECTS, *kept[1:])
         try:
@@ -218,7 +218,8 @@ class _Running:
             counts[topic] = file.count
             self._facts.placed[topic] = file.counts
         for table, store in self._state.stores.items():
-            self._facts.entries[table] = write_pairs(self._draft / "state" / f"{table}.parquet", store.pairs())
+            path = self._draft.folder("state") / f"{table}.parquet"
+            self._facts.entries[table] = write_pairs(path, store.pairs())
         if self._job.snapshot and self._state.stores:
             self._facts.scope_sum = self._write_scope()
         self._facts.spilled = self._state.spilled()
@@ -275,24 +276,20 @@ class _Running:
             file = self._files.get(topic)
             if file is None:
                 kind = "rekeyed" if self._kinds[topic] == "repartition" else "outputs"
-                file = self._files[topic] = Written(self._draft / kind / f"{topic}.parquet", topic, self._partition)
+                file = self._files[topic] = Written(
+                    self._draft.folder(kind) / f"{topic}.parquet", topic, self._partition
+                )
             file.add(partition, outputs)
 
     def _write_scope(self) -> str:
         """The SST files and their manifest; returns its sum."""
         job, task = self._job, self._facts.task
-        final = Path(job.snapshot) / task
-        draft = final.with_name(f".{task}.{self._draft.name}")
+        folder = self._draft.folder(SCOPE)
         tables = []
         for table, store in self._state.stores.items():
             topic = self._app.tables[table].changelog
             offset = base.OFFSET if job.base else self._facts.entries[table]
             origin = Origin(job.log_id, topic, job.topic_ids[topic], offset, job.time_ms)
-            tables.append(write_table(draft, table, store.pairs(), origin))
+            tables.append(write_table(folder, table, store.pairs(), origin))
         scope = manifest.ScopeManifest(task, job.log_id, job.time_ms, tuple(tables))
-        sum_ = manifest.write_scope(draft, scope)
-        if manifest.settle(draft, final):
-            return sum_
-        # An attempt that ended between this rename and the next: its files are whole, and its sum is theirs.
-        kept = msgspec.json.decode((final / manifest.MANIFEST).read_bytes(), type=manifest.ScopeManifest)
-        return manifest.write_scope(final, kept)
+        return manifest.write_scope(folder, scope)

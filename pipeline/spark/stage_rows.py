@@ -23,7 +23,7 @@ from pipeline.spark.bad_rows import gather
 from pipeline.spark.history import ReadJob, history_job, history_rows
 from pipeline.spark.inputs import EARLIER, Computed, Files, Inputs, followed, whole
 from pipeline.spark.log_source import log_frame, slices
-from pipeline.spark.reading import FileItem, Item, LogItem, ReadingJob, SentItem, read_items
+from pipeline.spark.reading import FileItem, Item, LogItem, ReadingJob, SentItem, noted, read_items
 from pipeline.spark.rows import COLUMNS, PLACE
 from pipeline.spark.runs import BATCH_BYTES, ORDER, PACKED
 from pipeline.spark.session import failure
@@ -53,10 +53,10 @@ class StageRows:
         self._sub = sub
         self._topics = {topic.topic: topic for topic in inputs.prepared.app.topics.values()}
 
-    def collect(self, job: str) -> Sequence[Any]:
+    def collect(self, job: str, attempts: Path) -> Sequence[Any]:
         """What `stage` answers of each task, which is given a StageJob. Raises what an executor raised, or SparkFailed."""
         if self._is_packed():
-            return self._run_packed(job)
+            return self._run_packed(job, attempts)
         rows = self._rows().repartitionById(self._sub.partitions, "pid").sortWithinPartitions(*self._place())
         return self._answers(rows, run, job)
 
@@ -96,10 +96,10 @@ class StageRows:
         names, _ = self._files(topic)
         return all(kind_of(name) == "parquet" and "offset" not in parquet.names(name) for name in names)
 
-    def _run_packed(self, job: str) -> Sequence[Any]:
+    def _run_packed(self, job: str, attempts: Path) -> Sequence[Any]:
         from pyspark.sql import functions as F
 
-        reading = self._reading()
+        reading = msgspec.structs.replace(self._reading(), spent=str(attempts))
         numbers = max(1, len(reading.items))
         read = partial(read_items, msgspec.json.encode(reading).decode())
         runs = self._session.range(0, numbers, 1, numbers).mapInArrow(read, PACKED)
@@ -113,6 +113,8 @@ class StageRows:
                 self._session.conf.unset(ARROW_BYTES)
             else:
                 self._session.conf.set(ARROW_BYTES, before)
+        for stage, seconds in noted(attempts).items():
+            self._computed.reading[stage] = self._computed.reading.get(stage, 0.0) + seconds
         for topic in reading.files:
             self._gather(topic)
         return answers
@@ -235,7 +237,10 @@ class StageRows:
 
     def _history_job(self, topic: str) -> ReadJob:
         names, shown = self._files(topic)
-        folder = str(self._computed.work / "bad" / topic) if self._inputs.bad is not None else ""
+        bad = self._computed.work / "bad" / topic
+        if self._inputs.bad is not None:
+            bad.mkdir(parents=True, exist_ok=True)
+        folder = str(bad) if self._inputs.bad is not None else ""
         count, about = self._prepared.topics[topic].partitions, self._topics[topic]
         return history_job(self._shipped, about, count, names, self._inputs.shape, folder, shown)
 

@@ -13,6 +13,7 @@ from tests.cli.console import Console
 
 def snapshot(root: Path, name: str, time_ms: int, *, base: bool = False) -> None:
     scope = root / name / "0_0"
+    scope.mkdir(parents=True)
     table = write_table(scope, "sums", iter([(b"a", b"1")]), Origin("log", "x-sums-changelog", "id", 1, time_ms))
     sum_ = manifest.write_scope(scope, manifest.ScopeManifest("0_0", "log", time_ms, (table,)))
     facts = manifest.SnapshotManifest(

@@ -25,6 +25,7 @@ from state.log import base
 from state.log.group_store import AppMetadata
 from state.log.protocol import NewRecord, Partition, TopicInfo
 from state.manifest import ScopeManifest, SnapshotManifest
+from state.private import make_folder
 from state.snapshot import Origin, write_table
 from tests.process_simulation.judges import records_of
 from tests.process_simulation.process import Process
@@ -268,6 +269,7 @@ def _write_scope(folder: Path, facts: Facts, number: int, offset: int, pairs: Pa
     """As a task of a backfill: a draft, and then its name. Raises SnapshotUnusable."""
     draft = folder / f".0_{number}"
     origin = Origin(facts.log_id, facts.topic.name, facts.topic.topic_id, offset, facts.time_ms)
+    make_folder(draft)
     table = write_table(draft, TABLE, pairs, origin)
     sum_ = manifest.write_scope(draft, ScopeManifest(f"0_{number}", facts.log_id, facts.time_ms, (table,)))
     if not manifest.settle(draft, folder / f"0_{number}"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import threading
 from collections import Counter
@@ -15,11 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.spark.attempts import opened
 from pipeline.spark.backfill import backfill
 from pipeline.spark.rows import Outputs, Rows, read_pairs
 from pipeline.spark.runs import RUN, Spent
 from pipeline.spark.source import Source
-from pipeline.spark.stage import FACTS, StageJob, compute
+from pipeline.spark.stage import FACTS, SCOPE, StageJob, compute
+from state import manifest
 from state.log.sqlite import open_sqlite
 from tests.spark import tallies
 from workers.commands.consume import read_all
@@ -28,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 MARKS, KEYS, DEADLINE_S = 60_000, 30_000, 60.0
 
 
-def job(work: Path, snapshot: Path) -> StageJob:
+def job(work: Path, attempts: Path) -> StageJob:
     app = tallies.app
     counts = dict.fromkeys(("marks", "seen"), 2)
     changelog = app.tables["sums"].changelog
@@ -38,7 +41,8 @@ def job(work: Path, snapshot: Path) -> StageJob:
         counts=counts,
         subtopology=0,
         work=str(work),
-        snapshot=str(snapshot),
+        attempts=str(attempts),
+        snapshot=True,
         base=False,
         log_id="log",
         topic_ids={changelog: "id"},
@@ -66,38 +70,69 @@ def some_rows(
 def test_the_first_of_two_attempts_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Spark's speculation has them: at once, one faster than the other."""
     monkeypatch.setattr(Source, "load", lambda self: tallies.app)
-    work, snapshot = tmp_path / "work", tmp_path / "snapshot"
-    for folder in (work, snapshot):
-        folder.mkdir()
-    given = job(work, snapshot)
     go_on, reached = threading.Event(), threading.Event()
     answers: dict[int, Any] = {}
+    with opened(tmp_path / ".attempts") as attempts:
+        given = job(tmp_path, attempts)
 
-    def slow() -> None:
-        answers[1] = compute(given, 0, 1, some_rows(40, go_on, reached), Spent())
+        def slow() -> None:
+            answers[1] = compute(given, 0, 1, some_rows(40, go_on, reached), Spent())
 
-    first = threading.Thread(target=slow)
-    first.start()
-    assert reached.wait(DEADLINE_S)
-    answers[2] = compute(given, 0, 2, some_rows(40), Spent())
-    written = {path: path.stat().st_ino for path in sorted(work.rglob("*.parquet"))}
-    go_on.set()
-    first.join(DEADLINE_S)
-    answers[3] = compute(given, 0, 3, some_rows(40), Spent())  # a retry after the end: it finds what is there
+        first = threading.Thread(target=slow)
+        first.start()
+        assert reached.wait(DEADLINE_S)
+        answers[2] = compute(given, 0, 2, some_rows(40), Spent())
+        written = inodes(tmp_path / "0_0")
+        go_on.set()
+        first.join(DEADLINE_S)
+        answers[3] = compute(given, 0, 3, some_rows(40), Spent())  # a retry after the end: it finds what is there
+        assert not list(attempts.iterdir())
     one, two, three = (answers[attempt] for attempt in (1, 2, 3))
-    assert (one.entries, one.outputs, one.placed, one.scope_sum) == (
-        two.entries,
-        two.outputs,
-        two.placed,
-        two.scope_sum,
-    )
-    assert three.scope_sum == two.scope_sum and three.records_in == 40
-    assert {path: path.stat().st_ino for path in sorted(work.rglob("*.parquet"))} == written
-    assert [path.name for path in work.iterdir()] == [path.name for path in snapshot.iterdir()] == ["0_0"]
-    assert len(list(read_pairs(work / "0_0/state/sums.parquet"))) == 40
-    outputs = Outputs([work / "0_0/outputs/seen.parquet"])
+    assert one == two == three and one.records_in == 40, "all of them say what the one has written that counts"
+    assert inodes(tmp_path / "0_0") == written and [path.name for path in tmp_path.iterdir()] == ["0_0"]
+    assert manifest.sum_of_scope(tmp_path / "0_0" / SCOPE) == one.scope_sum
+    assert len(list(read_pairs(tmp_path / "0_0/state/sums.parquet"))) == 40
+    outputs = Outputs([tmp_path / "0_0/outputs/seen.parquet"])
     assert sum(len(list(outputs.of(number))) for number in outputs.partitions()) == 40
     outputs.close()
+
+
+def inodes(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_ino for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_attempt_that_comes_too_late_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """Spark has the answer of another, and its stage is over, before the slow one is killed. With `again` the subtopology is
+    computed a second time, as one that writes its own inputs is: what the first time left goes before that."""
+    monkeypatch.setattr(Source, "load", lambda self: tallies.app)
+    go_on, reached = threading.Event(), threading.Event()
+    raised: list[BaseException] = []
+    with opened(tmp_path / ".attempts-1") as attempts:
+        given = job(tmp_path, attempts)
+
+        def slow() -> None:
+            try:
+                compute(given, 0, 1, some_rows(40, go_on, reached), Spent())
+            except OSError as error:
+                raised.append(error)
+
+        first = threading.Thread(target=slow)
+        first.start()
+        assert reached.wait(DEADLINE_S)
+        compute(given, 0, 2, some_rows(40), Spent())
+    if again:
+        shutil.rmtree(tmp_path / "0_0")
+    before = inodes(tmp_path)
+    go_on.set()
+    first.join(DEADLINE_S)
+    assert [type(error) for error in raised] == [FileNotFoundError]
+    assert inodes(tmp_path) == before and not list(tmp_path.glob(".*"))
+    if again:
+        with opened(tmp_path / ".attempts-2") as attempts:
+            assert compute(job(tmp_path, attempts), 0, 3, some_rows(50), Spent()).records_in == 50
 
 
 def test_an_attempt_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,10 +142,11 @@ def test_an_attempt_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytes
         yield from some_rows(10)
         raise OSError("the shuffle is gone")
 
-    with pytest.raises(OSError, match="shuffle"):
-        compute(job(tmp_path, tmp_path / "snapshot"), 0, 1, failing(), Spent())
-    assert not list(tmp_path.iterdir())
-    assert compute(job(tmp_path, tmp_path / "snapshot"), 0, 2, some_rows(10), Spent()).records_in == 10
+    with opened(tmp_path / ".attempts") as attempts:
+        with pytest.raises(OSError, match="shuffle"):
+            compute(job(tmp_path, attempts), 0, 1, failing(), Spent())
+        assert not list(attempts.iterdir()) and list(tmp_path.iterdir()) == [attempts]
+        assert compute(job(tmp_path, attempts), 0, 2, some_rows(10), Spent()).records_in == 10
 
 
 # ---- a kill
@@ -127,7 +163,7 @@ class Killer(threading.Thread):
 
     def run(self) -> None:
         while not self.over.is_set() and not self.killed:
-            drafts = list(self._snapshots.glob(".*.work/.0_*/state/*.parquet"))
+            drafts = list(self._snapshots.glob(".*.work/.attempts-*/0_*/state/*.parquet"))
             if any(not (path.parent.parent / FACTS).exists() for path in drafts):
                 for pid in workers_of_spark():
                     os.kill(pid, signal.SIGKILL)

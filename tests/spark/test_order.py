@@ -55,6 +55,7 @@ def test_outputs_of_tasks_are_read_in_order() -> None:
         paths = []
         for task, times in enumerate(([5, 3, 9], [4, 4])):
             path = Path(folder) / str(task) / "out.parquet"
+            path.parent.mkdir()
             file = Written(path, "out", task)
             file.add(0, [OutputRecord(b"k%d" % task, b"%d" % at, at) for at in times])
             file.close()

@@ -62,7 +62,7 @@ def test_properties_are_read_as_java_reads_them() -> None:
     ("words", "problem"),
     [
         (("--conf", "memory=1g"), "'memory=1g' is no property of Spark; write spark.NAME=VALUE"),
-        (("--conf", "spark.speculation=true"), "spark.speculation cannot be set: two instances"),
+        (("--conf", "spark.app.name=x"), "spark.app.name cannot be set: it is the command"),
         (("--conf", "spark.jars.packages=a:b:1", "--packages", "c:d:1"), "name the same; keep one of them"),
     ],
 )

@@ -4,6 +4,7 @@ what rows one by one give."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from pipeline.spark import merging, parquet_rows
 from pipeline.spark.history import FIRST_SEQ
 from pipeline.spark.merging import Merging
 from pipeline.spark.numbered import Numbered
-from pipeline.spark.runs import RUN, Origin, Spent, markers, pack, source_number, unpack
+from pipeline.spark.reading import BATCH_BYTES, LOG_ROWS, even
+from pipeline.spark.runs import RUN, Origin, markers, pack, source_number, unpack
 from pipeline.values.codecs import codec_for
 
 TASKS = 3
@@ -54,7 +56,7 @@ def merged(packed: Sequence[pa.RecordBatch], limit_bytes: int) -> dict[int, list
     found: dict[int, list[tuple[int, bytes]]] = {}
     for batch in shuffled(packed):
         pid = batch.column("pid")[0].as_py()
-        runs = [run for number, run in unpack([batch], Spent()) if run is not None and number == pid]
+        runs = [run for number, run in unpack([batch]) if run is not None and number == pid]
         merge = Merging(limit_bytes)
         try:
             for piece in merge.pieces(runs):
@@ -101,7 +103,7 @@ def test_what_lies_anywhere_goes_to_disk_and_leaves_nothing(tmp_path: Path, monk
         for at in range(0, 20_000, 500)
     ]
     merge = Merging(60_000)
-    runs = [run for batch in shuffled(packed) for _, run in unpack([batch], Spent()) if run is not None]
+    runs = [run for batch in shuffled(packed) for _, run in unpack([batch]) if run is not None]
     times: list[int] = []
     most = on_disk = 0
     for piece in merge.pieces(runs):
@@ -120,7 +122,7 @@ def test_what_is_in_the_order_of_time_is_not_held() -> None:
         pack(rows_of(list(range(at, at + 9_000)), at), np.zeros(9_000, np.int64), Origin(0, 0, at))
         for at in range(0, 90_000, 9_000)
     ]
-    runs = iter([run for batch in shuffled(packed) for _, run in unpack([batch], Spent()) if run is not None])
+    runs = iter([run for batch in shuffled(packed) for _, run in unpack([batch]) if run is not None])
     pieces = Merging(NO_LIMIT).pieces(runs)
     next(pieces)
     assert len(list(runs)) == 8  # of ten: what came out needed the second one, and no more
@@ -132,7 +134,7 @@ def test_a_late_row_does_not_keep_its_run() -> None:
         pack(rows_of([*range(at, at + 8_999), 1 << 40], at), np.zeros(9_000, np.int64), Origin(0, 0, at))
         for at in range(0, 900_000, 9_000)
     ]
-    runs = iter([run for batch in shuffled(packed) for _, run in unpack([batch], Spent()) if run is not None])
+    runs = iter([run for batch in shuffled(packed) for _, run in unpack([batch]) if run is not None])
     merge, most = Merging(NO_LIMIT), 0
     count = 0
     for piece in merge.pieces(runs):
@@ -148,7 +150,7 @@ def test_history_counts_up_to_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
         pack(rows_of([5, 1]), np.zeros(2, np.int64), Origin(0, source_number(0), 0)),
         pack(rows_of([3], 2), np.zeros(1, np.int64), Origin(0, source_number(1), 1)),
     ]
-    runs = [run for batch in shuffled(packed) for _, run in unpack([batch], Spent()) if run is not None]
+    runs = [run for batch in shuffled(packed) for _, run in unpack([batch]) if run is not None]
     found = list(Numbered(["a", "b"]).rows(Merging(NO_LIMIT).pieces(runs)))
     assert [rows.topics for rows in found] == [["a", "b"], ["a"]]
     numbers = [rows.batch.column("seq").to_pylist() for rows in found]
@@ -269,3 +271,22 @@ def test_plain_columns_make_no_object_for_a_row(tmp_path: Path, key: Any, value:
     reading = Reading("t", codec_for(key, what="key", key=True), codec_for(value, what="value"), 4)
     ((_, found),) = parquet_rows.read(parts.Part(path, "parquet", 0, 1), reading, Shape(), None)
     assert isinstance(found, parquet_rows.Cells)
+
+
+@pytest.mark.parametrize("cuts", [(), (1, 2, 3), (7_000, 7_001, 30_000), tuple(range(500, 40_000, 500))])
+@pytest.mark.parametrize("width", [10, 4_000])
+def test_what_is_read_of_the_log_again_is_the_same(cuts: tuple[int, ...], width: int) -> None:
+    """A broker gives the records of a slice in other portions than before: the runs are the same, byte for byte. Spark ends a job
+    whose stage gives something else when it is run again for a machine that was lost."""
+    count, noise = 40_000, b"x" * width
+    values = pa.array([noise[: width * (at % 7) // 6] for at in range(count)], pa.binary())
+    none = pa.nulls(count, pa.binary())
+    rows = pa.RecordBatch.from_arrays([values, values, none], ["key", "value", "headers"])
+    bounds = [0, *cuts, count]
+    portions = [rows.slice(a, b - a) for a, b in pairwise(bounds)]
+    found = list(even(portions))
+    assert pa.Table.from_batches(found).equals(pa.Table.from_batches([rows]))
+    sizes = [batch.num_rows for batch in found]
+    assert sizes == [batch.num_rows for batch in even([rows])] and max(sizes) <= LOG_ROWS
+    assert all(batch.nbytes < BATCH_BYTES + (1 << 20) for batch in found)
+    assert width == 10 or max(sizes) < LOG_ROWS, "by bytes"

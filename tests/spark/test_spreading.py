@@ -43,10 +43,11 @@ def computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Computed,
     """Of two tasks that send to each other's partitions."""
     monkeypatch.setattr(Source, "load", lambda self: tallies.app)
     made = Computed(tmp_path / "work")
-    (tmp_path / "snapshot").mkdir()
+    attempts = tmp_path / "attempts"
+    attempts.mkdir()
     made.work.mkdir()
     for number, count in enumerate((40, 25)):
-        facts = compute(job(made.work, tmp_path / "snapshot"), number, 1, some_rows(count), Spent())
+        facts = compute(job(made.work, attempts), number, 1, some_rows(count), Spent())
         made.tasks[facts.task] = facts
     return made, asyncio.run(prepare(MemoryLog(), tallies.app))
 

@@ -11,6 +11,7 @@ import pytest
 from state import manifest, snapshot
 from state.errors import SnapshotUnusable, StateError
 from state.manifest import ScopeManifest, SnapshotManifest, SourcePosition, TableManifest
+from state.private import make_folder
 from state.snapshot import Origin
 from state.store.rocksdb import RocksDbStore
 
@@ -21,6 +22,7 @@ PAIRS = [(b"k%05d" % number, b"value-%d" % number) for number in range(3_000)]
 
 def write(root: Path, name: str, *, time_ms: int = 1_000, base: bool = False, **changes: object) -> SnapshotManifest:
     folder = root / name / "0_0"
+    make_folder(folder)
     table = snapshot.write_table(folder, "counts", PAIRS, ORIGIN)
     empty = snapshot.write_table(folder, "empty", [], ORIGIN._replace(topic="empty-changelog"))
     digest = manifest.write_scope(folder, ScopeManifest("0_0", "log-1", time_ms, (table, empty)))
@@ -100,6 +102,7 @@ def test_only_an_empty_store_takes_a_snapshot(tmp_path: Path) -> None:
 def test_large_tables_become_several_files(tmp_path: Path) -> None:
     noise = random.Random(7)  # does not compress
     pairs = [(b"k%06d" % number, noise.randbytes(500)) for number in range(4_000)]
+    make_folder(tmp_path / "0_0")
     table = snapshot.write_table(tmp_path / "0_0", "counts", pairs, ORIGIN, file_bytes=100_000)
     assert len(table.files) > 2
     store = store_in(tmp_path)
@@ -152,6 +155,7 @@ def test_altered_missing_and_foreign_files_are_refused_before_the_store_is_touch
 
 
 def test_a_manifest_that_leads_out_of_its_folder_is_refused(tmp_path: Path) -> None:
+    make_folder(tmp_path / "other")
     table = snapshot.write_table(tmp_path / "other", "counts", PAIRS, ORIGIN)
     for name in ("../other/counts/00000.sst", str(tmp_path / "other/counts/00000.sst")):
         evil = manifest.FileSum(name, table.files[0].bytes, table.files[0].blake2b)
@@ -243,6 +247,7 @@ def test_pruning_keeps_the_newest_the_protected_and_every_base(tmp_path: Path) -
 
 def test_the_first_of_two_attempts_at_a_scope_wins(tmp_path: Path) -> None:
     for attempt in ("one", "two"):
+        make_folder(tmp_path / attempt)
         snapshot.write_table(tmp_path / attempt, "counts", PAIRS, ORIGIN)
     assert manifest.settle(tmp_path / "one", tmp_path / "0_0")
     assert not manifest.settle(tmp_path / "two", tmp_path / "0_0")
@@ -278,6 +283,7 @@ def test_a_table_can_be_read_without_keeping_a_store(tmp_path: Path) -> None:
 def test_a_live_store_can_be_written_as_a_snapshot(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     store.write(dict(PAIRS), 500)
+    make_folder(tmp_path / "0_0")
     table = snapshot.write_table(tmp_path / "0_0", "counts", store.range(None, None), ORIGIN)
     store.close()
     shutil.rmtree(tmp_path / "store")

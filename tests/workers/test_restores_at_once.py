@@ -22,6 +22,7 @@ from state.errors import DirectoryUnusable, StoreDeleted
 from state.log.memory import MemoryLog
 from state.log.protocol import Fetched, NewRecord, Partition
 from state.manifest import ScopeManifest, SnapshotManifest
+from state.private import make_folder
 from state.snapshot import Origin
 from state.store.rocksdb import RocksDbStore
 from workers.prepare import Prepared, prepare
@@ -80,6 +81,7 @@ def write_snapshot(
     for task in prepared.tasks():
         scope, (topic, _) = str(task.id), prepared.changelog(task.id, "last")
         origin = Origin(log.log_id, topic, prepared.topics[topic].topic_id, 1, now_ms)
+        make_folder(root / "s" / scope)
         table = snapshot.write_table(root / "s" / scope, "last", [(key, value(100_000)) for key in keys], origin)
         sums[scope] = manifest.write_scope(root / "s" / scope, ScopeManifest(scope, log.log_id, now_ms, (table,)))
     counts = {topic: len(sums)}

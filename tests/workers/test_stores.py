@@ -16,6 +16,7 @@ from state.directory import StateDirectory
 from state.log.memory import MemoryLog
 from state.log.protocol import NewRecord
 from state.manifest import ScopeManifest, SnapshotManifest
+from state.private import make_folder
 from state.snapshot import Origin
 from state.store.rocksdb import RocksDbStore
 from tests.workers.test_restore_loop import app
@@ -31,6 +32,7 @@ def write_snapshot(root: Path, log: MemoryLog, prepared: Prepared, stamp: str) -
     changelog, now_ms = prepared.changelog(TASK, "last"), time.time_ns() // 1_000_000
     topic_id = prepared.topics[changelog.topic].topic_id
     origin = Origin(log.log_id, changelog.topic, topic_id, OFFSET, now_ms)
+    make_folder(root / "s" / "0_0")
     table = snapshot.write_table(root / "s" / "0_0", "last", [(b"k", b"of the snapshot")], origin)
     sums = {"0_0": manifest.write_scope(root / "s" / "0_0", ScopeManifest("0_0", log.log_id, now_ms, (table,)))}
     counts = {changelog.topic: 1}

@@ -22,7 +22,6 @@ FIXED = MappingProxyType(
     {
         "spark.master": "--master names it",
         "spark.app.name": "it is the command and its app",
-        "spark.speculation": "two instances of one name would run, and two attempts of a task write one file",
         "spark.sql.session.timeZone": "times of records are UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "rows go to Python as Arrow",
     }
