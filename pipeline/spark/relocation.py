@@ -2,7 +2,7 @@
 
 One rule: a task is looked at as it is when its time has come to where `task_times` says. Where something is due before, the very
 TaskProcess that runs it live passes that time, with its entries as its stores, and what it writes and sends goes with what moves.
-Entries in, rows of `ROWS` out; `repartition` writes them. Nothing is changed here.
+Entries in, rows of `ROWS` out, which `moves` keeps; `repartition` writes them. Nothing is changed here.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pipeline.errors import ProcessorFailed
 from pipeline.loading import load
 from pipeline.process import Changes, TaskProcess
 from pipeline.resources import Resources
+from pipeline.spark.moves import MOVED, ROWS, SENT, WRITTEN, Moves, cut_for, set_to
 from pipeline.spark.session import failure
 from pipeline.spark.source import Source, ship
 from pipeline.spark.task_state import TaskState
@@ -39,8 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-ROWS = "kind string, topic string, here int, there int, key binary, key_there binary, value binary, number bigint, headers binary"
-MOVED, WRITTEN, SENT, DUE, STRAY = "moved", "written", "sent", "due", "stray"
+DUE, STRAY = "due", "stray"
 MEMORY_BYTES = 256 << 20  # what the tables of a task whose time passes take before they go to the executor's disk
 _NOWHERE: Place = (-1, BEFORE_DUE, b"")
 
@@ -65,14 +65,20 @@ class MoveJob(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Found:
-    """What is to be written. `moved`, `written`, `sent`: rows of ROWS; `due`: calls of each table that come due on the way."""
+    """What is to be written. `moved` entries, their `bytes`, records that are `sent`; `due`: calls of each table that come due on the
+    way; `moves` gives them, None where there are none."""
 
     times: TaskTimes
     entries: int = 0
-    moved: Sequence[Any] = ()
-    written: Sequence[Any] = ()
-    sent: Sequence[Any] = ()
+    moved: int = 0
+    bytes: int = 0
+    sent: int = 0
     due: Mapping[str, int] = field(default_factory=dict)
+    moves: Moves | None = None
+
+    def close(self) -> None:
+        if self.moves is not None:
+            self.moves.close()
 
 
 # ---------------------------------------------------------------- on the driver
@@ -88,29 +94,33 @@ def found_moves(
     *,
     passes: bool,
 ) -> Found:
-    """`subtopologies`: of each changelog. `passes`: False for a look alone, in which nothing of the app is called. Raises
-    SparkFailed, RefusedBySafety, TimeNotPassed."""
+    """`subtopologies`: of each changelog. `passes`: False for a look alone, in which nothing of the app is called. What is found is
+    kept until it is closed. Raises SparkFailed, RefusedBySafety, TimeNotPassed."""
+    moves = Moves(session)
     try:
         from pipeline.spark.differences import last_values
-        from pipeline.spark.log_source import log_frame
+        from pipeline.spark.log_source import log_frame, slices
 
         job = msgspec.structs.replace(job, source=ship(session, app_ref))
-        changes = log_frame(session, url, list(job.tables))
-        entries = last_values(changes, "topic", "partition").cache()
-        try:
-            return _of_entries(session, job, entries, subtopologies, most_forward_ms, passes=passes)
-        finally:
-            entries.unpersist()
+        most = sum(one.end - one.start for one in asyncio.run(slices(url, list(job.tables), None)))
+        with set_to(session, cut_for(session, most)):
+            entries = last_values(log_frame(session, url, list(job.tables)), "topic", "partition").cache()
+            try:
+                return _of_entries(job, entries, moves, subtopologies, most_forward_ms, passes=passes)
+            finally:
+                entries.unpersist()
     except RefusedBySafety:
+        moves.close()
         raise
     except Exception as error:
+        moves.close()
         raise failure(session, error) from error
 
 
 def _of_entries(
-    session: SparkSession,
     job: MoveJob,
     entries: DataFrame,
+    moves: Moves,
     subtopologies: Mapping[str, int],
     most_forward_ms: int,
     *,
@@ -126,29 +136,33 @@ def _of_entries(
     goals = {task: times.goal(task) or _NOWHERE for task in times.reached}
     job = msgspec.structs.replace(job, times={_name(task): (times.reached[task], goal) for task, goal in goals.items()})
     text = msgspec.json.encode(job).decode()
-    rows = entries.mapInArrow(partial(relocated, text), ROWS).collect()
+    looked = moves.keep(entries.mapInArrow(partial(relocated, text), ROWS))
+    rows = looked.where(looked.kind.isin(DUE, STRAY)).collect()
     _refuse_strays(app, job, [row for row in rows if row["kind"] == STRAY])
     due: Counter[str] = Counter()
     passing: dict[int, set[int]] = {}
     for row in rows:
-        if row["kind"] == DUE:
-            due[job.tables[row["topic"]]] += row["number"]
-            passing.setdefault(subtopologies[row["topic"]], set()).add(row["here"])
+        due[job.tables[row["topic"]]] += row["number"]
+        passing.setdefault(subtopologies[row["topic"]], set()).add(row["here"])
     if due and app.globals:
         raise RefusedBySafety(
             f"'{app.id}': what comes due before the tasks that meet are at one time ({shown_due(due)}) may read global tables, which "
             "are not at hand here; let the app run until it has passed that time, or give --to a multiple of its present number"
         )
-    if passes:
-        rows = [row for row in rows if row["here"] not in passing.get(subtopologies[row["topic"]], ())]
-        for number, partitions in sorted(passing.items()):
-            topics = [topic for topic, sub in subtopologies.items() if sub == number]
-            chosen = entries.where(entries.topic.isin(topics)).where(entries.partition.isin(sorted(partitions)))
-            placed = chosen.repartitionById(job.before, chosen.partition)
-            rows += placed.mapInArrow(partial(passed, text, number), ROWS).collect()
-    of_kind = {kind: [row for row in rows if row["kind"] == kind] for kind in (MOVED, WRITTEN, SENT)}
+    at_rest = looked.where(looked.kind == MOVED)
+    for number, partitions in sorted(passing.items()) if passes else ():
+        topics = [topic for topic, sub in subtopologies.items() if sub == number]
+        in_them = F.col("topic").isin(topics)
+        at_rest = at_rest.where(~(in_them & F.col("here").isin(sorted(partitions))))
+        chosen = entries.where(in_them & F.col("partition").isin(sorted(partitions)))
+        placed = chosen.repartitionById(job.before, chosen.partition)
+        after = moves.keep(placed.mapInArrow(partial(passed, text, number), ROWS))
+        moves.add(moves.keep(after.where(after.kind != SENT).repartition("topic", "key")))
+        moves.add(after.where(after.kind == SENT))
+    moves.add(at_rest)
+    sizes = moves.sizes()
     count = entries.count() - len(kept)
-    return Found(times, count, sorted(of_kind[MOVED]), of_kind[WRITTEN], of_kind[SENT], due)
+    return Found(times, count, *sizes.get(MOVED, (0, 0)), sizes.get(SENT, (0, 0))[0], due, moves)
 
 
 def shown_due(due: Mapping[str, int]) -> str:

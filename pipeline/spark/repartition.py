@@ -35,7 +35,7 @@ from pipeline.tables.expiry import STREAM_TIME_KEY, stored_time
 from pipeline.time.position import stored
 from state.log import base
 from state.log.group_store import AppMetadata, Lease
-from state.log.protocol import GroupLog, NewRecord, Partition
+from state.log.protocol import GroupLog, NewRecord, Partition, no_parts
 from workers.commands.cluster import LOCAL, Cluster, add_cluster, cluster_of
 from workers.commands.run import state_dir
 from workers.commands.show import show_json
@@ -131,6 +131,7 @@ async def repartition(
             if is_plan:
                 job = await _job(log, app, layout, before, to)
                 found = await in_thread(spark_, partial(_moves, *given, job, layout, most_forward_ms, passes=False))
+                found.close()
                 return {**facts, "outcome": "plan", **_sizes(found), "seconds": round(monotonic_s() - begun, 2)}
             async with (
                 start_refused(log, app.id, root, "repartition"),
@@ -145,7 +146,10 @@ async def repartition(
                     job = await _job(log, app, layout, before, to)
                     found = await in_thread(spark_, partial(_moves, *given, job, layout, most_forward_ms, passes=True))
                 paused = monotonic_s()
-                await _carry_out(log, held, app, layout, before, to, found)
+                try:
+                    await _carry_out(log, held, app, layout, before, to, found)
+                finally:
+                    await asyncio.to_thread(found.close)
         sizes = {**_sizes(found), "write_s": round(monotonic_s() - paused, 2)}
         return {**facts, "outcome": "done", **sizes, "seconds": round(monotonic_s() - begun, 2)}
     finally:
@@ -156,11 +160,11 @@ def _sizes(found: Found) -> dict[str, Any]:
     forward = {f"{sub}_{number}": ms for (sub, number), ms in found.times.forward().items()}
     return {
         "entries": found.entries,
-        "moved": len(found.moved),
-        "bytes": sum(len(row["key"]) + len(row["value"]) for row in found.moved),
+        "moved": found.moved,
+        "bytes": found.bytes,
         "forward_ms": forward,
         "due": dict(found.due),
-        "sent": len(found.sent),
+        "sent": found.sent,
     }
 
 
@@ -317,33 +321,15 @@ async def _carry_out(log: GroupLog, held: Held, app: App, layout: Layout, before
 
 async def _write(log: GroupLog, held: Held, app: App, layout: Layout, to: int, found: Found) -> None:
     """All in one transaction. Raises RefusedBySafety."""
-    from pipeline.spark.rows import unpacked
-
     application, now_ms = held.lease.application, wall_ms()
-    records: dict[Partition, list[NewRecord]] = {}
-
-    def add(topic: str, number: int, *record: Any) -> None:
-        records.setdefault(Partition(topic, number), []).append(NewRecord(*record))
-
-    for row in found.moved:
-        add(row["topic"], row["here"], bytes(row["key"]), None, now_ms)
-        add(row["topic"], row["there"], bytes(row["key_there"]), bytes(row["value"]), now_ms)
-    for row in found.written:
-        add(row["topic"], row["here"], bytes(row["key"]), _bytes(row["value"]), now_ms)
-    for row in found.sent:
-        add(
-            row["topic"],
-            row["there"],
-            _bytes(row["key"]),
-            _bytes(row["value"]),
-            row["number"],
-            unpacked(_bytes(row["headers"])),
-        )
-    for topic, number, time in _times(app, layout, found.times):
-        add(topic, number, STREAM_TIME_KEY, time, now_ms)
+    times = {
+        Partition(topic, number): [NewRecord(STREAM_TIME_KEY, time, now_ms)]
+        for topic, number, time in _times(app, layout, found.times)
+    }
+    parts = no_parts if found.moves is None else partial(found.moves.parts, now_ms)
     began = {str(p): end for p, end in (await log.ends(layout.sources(), settled=True)).items()}
     note = AppMetadata(application, REPARTITIONED, "inputs", json.dumps({"to": to, "ends": began}).encode())
-    if not await log.seed_positions(held.lease, {}, records, metadata=[note]):
+    if not await log.seed_positions(held.lease, {}, times, metadata=[note], parts=parts):
         raise RefusedBySafety(f"'{application}' was begun meanwhile; {FOR_MOVES}")
 
 
@@ -355,7 +341,3 @@ def _times(app: App, layout: Layout, times: TaskTimes) -> Iterator[tuple[str, in
             goal = times.goal((number_of[table], number))
             if goal is not None:
                 yield topic, number, stored(goal) if app.tables[table].keeps_time else stored_time(goal[0])
-
-
-def _bytes(cell: Any) -> bytes | None:
-    return None if cell is None else bytes(cell)

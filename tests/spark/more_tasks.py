@@ -11,7 +11,7 @@ import msgspec
 from orchestrator.testing import Driver
 from pipeline.definitions.entries import is_time, keeps_time
 from pipeline.records import OutputRecord
-from pipeline.spark import relocation
+from pipeline.spark import moves, relocation
 from pipeline.spark.relocation import MoveJob, Owners, brought_forward, misplaced
 from pipeline.spark.rows import unpacked
 from pipeline.spark.source import Source
@@ -51,7 +51,7 @@ class Moved(Driver):
             self._tasks[task] = type(process)(
                 self.app, sub, process.partition, self._stores[task], self._partitions, outside, rests=False
             )
-        for row in self.rows.get(relocation.SENT, ()):
+        for row in self.rows.get(moves.SENT, ()):
             output = OutputRecord(row["key"], row["value"], row["number"], unpacked(row.get("headers")))
             self._append_all(row["topic"], row["there"], [output])
         self._finish()
@@ -109,11 +109,11 @@ class Moved(Driver):
 
         for entry in entries:
             put(entry["topic"], entry["partition"], entry["key"], entry["found"])
-        for row in self.rows.get(relocation.MOVED, ()):
+        for row in self.rows.get(moves.MOVED, ()):
             put(row["topic"], row["here"], row["key"], None)
-        for row in self.rows.get(relocation.MOVED, ()):
+        for row in self.rows.get(moves.MOVED, ()):
             put(row["topic"], row["there"], row["key_there"], row["value"])
-        for row in self.rows.get(relocation.WRITTEN, ()):
+        for row in self.rows.get(moves.WRITTEN, ()):
             put(row["topic"], row["here"], row["key"], row.get("value"))
         for topic, table in tables.items():
             for number in range(self.to) if keeps_time(self.app.tables[table]) else ():

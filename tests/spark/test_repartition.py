@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import RefusedBySafety, WrongUse
+from pipeline.spark import moves
 from pipeline.spark import repartition as module
 from pipeline.spark.repartition import repartition
 from pipeline.spark.verifying import verify
@@ -165,4 +166,30 @@ async def test_an_app_goes_on_with_more_tasks(place: Place) -> None:
     held = {row["task"] for row in started if "disk" in row["source"]}  # a task without an entry has nothing on disk
     assert held >= {"0_0", "0_1", "0_2", "0_3"}, started
     assert Partition("orders", 5) in await log.positions("sample", [Partition("orders", 5)])
+    await log.close()
+
+
+async def test_what_moves_comes_in_many_parts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's partitions and the parts of the transaction are small here: all of it is written, once, and asked for again where the
+    log makes the call again."""
+    log = await begun(place)
+    before = await values(log)
+    monkeypatch.setattr(moves, "CUT", 4)
+    monkeypatch.setattr(moves, "FEW", 0)
+    monkeypatch.setattr(moves, "PART_RECORDS", 1)
+    seed, sizes = SqliteLog.seed_positions, list[int]()
+
+    async def seeded_twice(*given: Any, **more: Any) -> bool:
+        parts = more.pop("parts")
+        sizes.extend(sum(map(len, part.values())) for part in await asyncio.to_thread(lambda: list(parts())))
+        return await seed(*given, **more, parts=parts)
+
+    monkeypatch.setattr(SqliteLog, "seed_positions", seeded_twice)
+    facts = await laid_out(place, 5)
+    assert facts["entries"] == len(before) and facts["moved"] > 1
+    assert sizes == [2] * facts["moved"], "a part ends with the row that fills it"
+    after = await values(log)
+    assert {key: value for (_, key), value in after.items()} == {key: value for (_, key), value in before.items()}
+    assert all(number == partition_of(key, 5) for number, key in after)
+    assert not place.spark.sparkContext._jsc.getPersistentRDDs(), "nothing of it is kept"
     await log.close()
