@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 FIRST, SECOND = "127.0.0.1", "127.0.0.2"
-DEADLINE_S = 90.0
+DEADLINE_S = 300.0
 SPECULATES = {
     "spark.speculation": "true",
     "spark.speculation.quantile": "0.1",
