@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pipeline.spark.final_records import PART_BYTES, PART_RECORDS, Part
-from pipeline.spark.rows import unpacked
 from pipeline.spark.session import failure
 from state.log.protocol import NewRecord, Partition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from pipeline.spark.final_records import Part
 
 ROWS = "kind string, topic string, here int, there int, key binary, key_there binary, value binary, number bigint, headers binary"
 MOVED, WRITTEN, SENT = "moved", "written", "sent"
@@ -84,6 +84,8 @@ class Moves:
     def parts(self, at_ms: int) -> Iterator[Part]:
         """The records, some at a time; what a task has sent to a partition is in its order. Entries get this time. Raises
         SparkFailed."""
+        from pipeline.spark.final_records import PART_BYTES, PART_RECORDS
+
         held: dict[Partition, list[NewRecord]] = {}
         count = size = 0
         for row in self._rows():
@@ -114,6 +116,8 @@ def records(row: Any, at_ms: int) -> Iterator[tuple[Partition, NewRecord]]:
     """What one row comes to: of an entry that moves a deletion where it was, and the entry where it belongs."""
     topic, key, value = row["topic"], _bytes(row["key"]), _bytes(row["value"])
     if row["kind"] == SENT:
+        from pipeline.spark.rows import unpacked
+
         yield Partition(topic, row["there"]), NewRecord(key, value, row["number"], unpacked(_bytes(row["headers"])))
     elif row["kind"] == WRITTEN:
         yield Partition(topic, row["here"]), NewRecord(key, value, at_ms)

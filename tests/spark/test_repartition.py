@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import RefusedBySafety, WrongUse
-from pipeline.spark import moves
+from pipeline.spark import final_records, moves
 from pipeline.spark import repartition as module
 from pipeline.spark.repartition import repartition
 from pipeline.spark.verifying import verify
@@ -176,7 +176,7 @@ async def test_what_moves_comes_in_many_parts(place: Place, monkeypatch: pytest.
     before = await values(log)
     monkeypatch.setattr(moves, "CUT", 4)
     monkeypatch.setattr(moves, "FEW", 0)
-    monkeypatch.setattr(moves, "PART_RECORDS", 1)
+    monkeypatch.setattr(final_records, "PART_RECORDS", 1)
     seed, sizes = SqliteLog.seed_positions, list[int]()
 
     async def seeded_twice(*given: Any, **more: Any) -> bool:
