@@ -102,7 +102,7 @@ class Moves:
     def _rows(self) -> Iterator[Any]:
         try:
             for frame in self._frames:
-                yield from frame.toLocalIterator()
+                yield from frame.toLocalIterator(prefetchPartitions=True)
         except Exception as error:
             raise failure(self._session, error) from error
 
