@@ -47,7 +47,8 @@ stalls: $(READY)
 
 # What earns no place in every run: the tour in short (CI runs `make demo`), an oracle judged by faults, and the like.
 test-long: $(READY)
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest -m long --ignore tests/spark/test_speculation.py
+	$(BIN)/python -m pytest -m long tests/spark/test_speculation.py  # on a cluster, which a process that has a session does not meet
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from orchestrator.errors import WrongUse
 from pipeline.spark.backfill import backfill
@@ -75,6 +76,9 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoHosts]
 
 @pytest.fixture
 def session(hosts: TwoHosts, tmp_path: Path) -> Iterator[Any]:
+    assert SparkSession.getActiveSession() is None, (
+        "run these tests alone: this process has a session of another master"
+    )
     (tmp_path / "events").mkdir()
     conf = {**SPECULATES, "spark.eventLog.dir": str(tmp_path / "events")}
     made = spark_session("speculation", Cluster(hosts.master, conf), settings={"spark.sql.shuffle.partitions": "4"})
