@@ -24,6 +24,7 @@ _NONE = b"\x01"  # the length -1
 _NO_HEADERS = b"\x00"
 _DELETED = -1  # the length of no value
 _MOST_KINDS = 8  # lengths of keys and values in a batch whose heads are looked up
+_EACH = 4  # entries for each of them, or making the heads would cost more than it saves
 _MOST_HEADS = 64
 _HEADS: dict[tuple[int, int], tuple[bytes, ...]] = {}  # by the lengths of key and value
 
@@ -80,7 +81,8 @@ def _body(keys: Sequence[bytes], values: Sequence[bytes | None]) -> bytes:
         [_DELETED if value is None else len(value) for value in values] if None in values else list(map(len, values))  # type: ignore[arg-type]
     )
     found = set(lengths)
-    if len(sizes) * len(found) > _MOST_KINDS:
+    kinds_most = len(sizes) * len(found)
+    if kinds_most > _MOST_KINDS or (kinds_most > 1 and count < _EACH * kinds_most):
         return _body_of_many_kinds(keys, values)
     heads = {(size, length): _heads(size, length, count) for size in sizes for length in found}
     pieces: list[Any] = [_NONE if lengths[0] == _DELETED else _varint(lengths[0])] * (4 * count)

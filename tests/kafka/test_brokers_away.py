@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -21,7 +23,7 @@ from state.log.kafka.broker import Broker
 from state.log.kafka.cluster import KafkaOptions
 from state.log.kafka.codes import Unreachable
 from state.log.kafka.connections import Connections
-from state.log.kafka.log import open_kafka
+from state.log.kafka.log import KafkaLog, open_kafka
 from state.log.kafka.reader import KafkaReader
 from state.log.kafka.requests import metadata
 from state.log.protocol import Partition, TopicSpec
@@ -46,16 +48,26 @@ async def test_a_broker_that_was_away_is_asked_last() -> None:
     await connections.close()
 
 
-@pytest.mark.kafka
-async def test_a_reader_looks_once_for_each_partition(tmp_path: Path) -> None:
-    """While its broker is away, however often it is tried; and reads on when it is back."""
+@asynccontextmanager
+async def own_broker(folder: Path) -> AsyncIterator[tuple[Broker, KafkaLog]]:
+    """A broker that the test may stop, and a log on it with a topic."""
     brokers.shared()  # skips the test where none can be had
-    made = broker.prepare(tmp_path / "broker", version=brokers.VERSION)
+    made = broker.prepare(folder / "broker", version=brokers.VERSION)
     await asyncio.to_thread(made.launch)
     place = Place(port=made.port)
     try:
         log = await place.open()
         await log.create_topic(TopicSpec("out", len(PARTITIONS)))
+        yield made, log
+    finally:
+        await place.close()
+        made.stop(kill=True)
+
+
+@pytest.mark.kafka
+async def test_a_reader_looks_once_for_each_partition(tmp_path: Path) -> None:
+    """While its broker is away, however often it is tried; and reads on when it is back."""
+    async with own_broker(tmp_path) as (made, log):
         reader = log.reader()
         assert isinstance(reader, KafkaReader)
         for partition in PARTITIONS:
@@ -82,21 +94,12 @@ async def test_a_reader_looks_once_for_each_partition(tmp_path: Path) -> None:
         await log.append(dict.fromkeys(PARTITIONS, records("2")))
         seen.clear()
         await until("the records after it", all_read)
-    finally:
-        await place.close()
-        made.stop(kill=True)
 
 
 @pytest.mark.kafka
 async def test_a_producer_asks_as_long_as_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where its topics are, too: both when it has records under way, and when it begins."""
-    brokers.shared()  # skips the test where none can be had
-    made = broker.prepare(tmp_path / "broker", version=brokers.VERSION)
-    await asyncio.to_thread(made.launch)
-    place = Place(port=made.port)
-    try:
-        log = await place.open()
-        await log.create_topic(TopicSpec("out", len(PARTITIONS)))
+    async with own_broker(tmp_path) as (made, log):
         await log.append({PARTITIONS[0]: records("1")})
         await asyncio.to_thread(made.stop, kill=True)
         monkeypatch.setattr(appender, "ANSWER_WITHIN_S", 2.0)
@@ -105,9 +108,6 @@ async def test_a_producer_asks_as_long_as_it_says(tmp_path: Path, monkeypatch: p
             await log.append({PARTITIONS[0]: records("2")})
         with pytest.raises(LogUnavailable, match="metadata was not answered for 2 s"):
             await log.append({PARTITIONS[0]: records("2")})
-    finally:
-        await place.close()
-        made.stop(kill=True)
 
 
 class ElectLeadersResponse_v0(Response):  # type: ignore[misc]

@@ -86,14 +86,19 @@ def session(hosts: TwoHosts, tmp_path: Path) -> Iterator[Any]:
     stop(made)
 
 
+def written_marks(folder: Path) -> dict[str, list[str]]:
+    """The history of all tests here, in parts enough for two hosts."""
+    columns = [pa.array(f"k{number % KEYS}" for number in range(MARKS)), pa.array([1] * MARKS), pa.array(range(MARKS))]
+    path = str(folder / "marks.parquet")
+    pq.write_table(pa.table(columns, ["key", "value", "timestamp_ms"]), path, row_group_size=MARKS // 8)
+    return {"marks": [path]}
+
+
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.processes
 async def test_every_job_beside_a_host_that_stands_still(hosts: TwoHosts, session: Any, tmp_path: Path) -> None:
-    keys = [f"k{number % KEYS}" for number in range(MARKS)]
-    columns = [pa.array(keys), pa.array([1] * MARKS), pa.array(range(MARKS))]
-    history = {"marks": [str(tmp_path / "marks.parquet")]}
-    pq.write_table(pa.table(columns, ["key", "value", "timestamp_ms"]), history["marks"][0], row_group_size=MARKS // 8)
+    history = written_marks(tmp_path)
     url, root, events = f"sqlite:{tmp_path / 'log.db'}", tmp_path / "snapshots", tmp_path / "events"
     log = await open_sqlite(tmp_path / "log.db", create=True)
     attempts = Counter[str]()
@@ -150,15 +155,12 @@ async def test_every_job_beside_a_host_that_stands_still(hosts: TwoHosts, sessio
 @pytest.mark.processes
 async def test_a_machine_is_lost_while_tasks_compute(hosts: TwoHosts, session: Any, tmp_path: Path) -> None:
     """What it has read and packed is read again on the other one, and Spark takes it for the same: else it ends the job."""
-    keys = [f"k{number % KEYS}" for number in range(MARKS)]
-    columns = [pa.array(keys), pa.array([1] * MARKS), pa.array(range(MARKS))]
-    path, root = str(tmp_path / "marks.parquet"), tmp_path / "snapshots"
-    pq.write_table(pa.table(columns, ["key", "value", "timestamp_ms"]), path, row_group_size=MARKS // 8)
+    history, root = written_marks(tmp_path), tmp_path / "snapshots"
     log = await open_sqlite(tmp_path / "log.db", create=True)
     try:
         await log.create_topic(TopicSpec("marks", 8))  # two rounds of tasks, so that some have ended by then
         url = f"sqlite:{tmp_path / 'log.db'}"
-        job = backfill(TALLIES, url, root, history={"marks": [path]}, say=print, session=session)
+        job = backfill(TALLIES, url, root, history=history, say=print, session=session)
         running = asyncio.create_task(job)
         await asyncio.to_thread(hosts.lose_second, lambda: any(root.glob(".*.work/0_*/facts.json")))
         assert not running.done()

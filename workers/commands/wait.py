@@ -42,8 +42,8 @@ def run(argv: list[str]) -> int:
 
 
 async def _refuse_unknown(args: Any) -> str:
-    """Raises WrongUse for an application that an embedded log does not know, and which is not being started by a fleet. Of a
-    cluster that cannot be told: another machine may still be starting it. Returns what is to be said of it, or ""."""
+    """Raises WrongUse for an application that an embedded log does not know, and which is not being started by a fleet. A
+    cluster does not show that: another machine may be starting it. Returns the reason to print at the timeout, or ""."""
     async with log_of(args) as (application, log, url):
         if not await may_be_looked_after(log, application):
             try:
