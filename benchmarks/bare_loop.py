@@ -9,25 +9,21 @@ record costs beyond it is its object, its call and its table.
 from __future__ import annotations
 
 import asyncio
-import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Final
 
+from benchmarks.bare_log import BareLog, open_bare_log
 from benchmarks.stream_apps import PARTITIONS, TOPIC
 from state.log import batches
-from state.log.entries import Entries
-from state.log.group_store import OwnerRecord
-from state.log.protocol import Log, NewRecord, Partition, TaskCommit, TopicSpec
+from state.log.protocol import NewRecord, Partition
 from state.log.sqlite import open_sqlite
-from state.store.buffered import BufferedStore
 from state.store.rocksdb import Budget, RocksDbStore
 
 COMMIT_RECORDS = 30_000  # about what a worker commits in 100 ms
 FETCH_BYTES = 256 << 10
-NAME, WRITER, CHANGELOG = "bare", "bare-1", "bare-changelog"
 BARE: Final = "bare"
 WITH_LOG: Final = "bare, with the log"
 LOOPS = (BARE, WITH_LOG)
@@ -38,12 +34,6 @@ def run(loop: str, folder: Path, source: Path) -> float:
     """Returns the CPU seconds of the loop over what the log `source` has."""
     command = [sys.executable, "-m", "benchmarks.bare_loop", loop, str(folder), str(source)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-
-def copy_log(source: Path, target: Path) -> None:
-    for suffix in ("", "-wal", "-shm"):
-        if (found := Path(f"{source}{suffix}")).exists():
-            shutil.copy(found, f"{target}{suffix}")
 
 
 async def bare(folder: Path, source: Path) -> float:
@@ -101,54 +91,25 @@ def _commit(stores: list[RocksDbStore], folds: Folds) -> None:
 
 async def with_log(folder: Path, source: Path) -> float:
     """The store is the buffered one, as a worker's is."""
-    copy_log(source, folder / "log.db")
-    log = await open_sqlite(folder / "log.db", create=False)
-    await log.create_topic(TopicSpec(CHANGELOG, PARTITIONS))
-    lease = await log.acquire(NAME, WRITER, "", None)
-    assert lease is not None
-    await log.record_owners(lease, [OwnerRecord(f"0_{n}", 1, NAME, WRITER, 1) for n in range(PARTITIONS)])
-    await log.open_writer(NAME, WRITER)
-    budget = Budget()
-    stores = [BufferedStore(folder / f"bare-{n}", stamp={}, cache=budget) for n in range(PARTITIONS)]
-    reader = log.reader()
-    for number in range(PARTITIONS):
-        reader.add(Partition(TOPIC, number), 0)
-    folds: Folds = [{} for _ in stores]
-    positions = dict.fromkeys(range(PARTITIONS), 0)
-    began = time.process_time()
-    waiting = 0
-    while parts := await reader.poll(max_bytes_per_partition=FETCH_BYTES):
-        for part in parts:
-            number = part.partition.number
-            waiting += _fold(part.data, folds[number], stores[number])
-            positions[number] = part.next_position
-            if waiting >= COMMIT_RECORDS:
-                await _commit_in_log(log, stores, folds, positions)
-                waiting = 0
-    await _commit_in_log(log, stores, folds, positions)
-    took = time.process_time() - began
-    await reader.close()
-    for store in stores:
-        store.close()
-    await log.close()
-    return took
+    async with open_bare_log(folder, source, [TOPIC], PARTITIONS) as log:
+        folds: Folds = [{} for _ in log.stores]
+        began, waiting = time.process_time(), 0
+        while parts := await log.reader.poll(max_bytes_per_partition=FETCH_BYTES):
+            for part in parts:
+                number = part.partition.number
+                waiting += _fold(part.data, folds[number], log.stores[number])
+                log.positions[part.partition] = part.next_position
+                if waiting >= COMMIT_RECORDS:
+                    await _commit_in_log(log, folds)
+                    waiting = 0
+        await _commit_in_log(log, folds)
+        return time.process_time() - began
 
 
-async def _commit_in_log(log: Log, stores: list[BufferedStore], folds: Folds, positions: dict[int, int]) -> None:
-    made = {number: _encoded(fold) for number, fold in enumerate(folds) if fold}
-    parts = [
-        TaskCommit(
-            f"0_{number}",
-            1,
-            {Partition(CHANGELOG, number): Entries(writes, 1_000)},
-            {Partition(TOPIC, number): positions[number]},
-        )
-        for number, writes in made.items()
-    ]
-    ends = await log.commit(NAME, WRITER, parts)
-    for number, writes in made.items():
-        stores[number].write(writes, ends[Partition(CHANGELOG, number)])
-        folds[number].clear()
+async def _commit_in_log(log: BareLog, folds: Folds) -> None:
+    await log.commit({number: _encoded(fold) for number, fold in enumerate(folds)}, {})
+    for fold in folds:
+        fold.clear()
 
 
 def main() -> None:

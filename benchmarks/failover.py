@@ -147,7 +147,7 @@ async def _first_records(place: Place, log: GroupLog, instances: int) -> float:
     """A record of each task is written before the start; until all of them are processed."""
     inputs = [Partition(TOPIC, number) for number in range(PARTITIONS)]
     await log.append({place: [NewRecord(b"key-of-%d" % place.number, b"x", 1_000)] for place in inputs})
-    ends, began = await log.ends(inputs), time.monotonic()
+    ends, began = await log.ends(inputs, settled=True), time.monotonic()
     async with fleet(place, instances):
         while time.monotonic() < began + WAIT_S:
             positions = await log.positions(NAME, inputs)

@@ -162,7 +162,7 @@ async def caught_up(log: GroupLog, slack: int) -> None:
     inputs = [Partition(TOPIC, number) for number in range(PARTITIONS)]
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
-        ends, positions = await log.ends(inputs), await log.positions(NAME, inputs)
+        ends, positions = await log.ends(inputs, settled=True), await log.positions(NAME, inputs)
         if sum(ends.values()) - sum(positions.values()) <= slack:
             return
         await asyncio.sleep(0.1)

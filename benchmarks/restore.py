@@ -44,12 +44,18 @@ class Restores:
 async def restores(place: Place, rounds: int, *flags: str) -> Restores:
     found = Restores()
     for _ in range(rounds):
-        shutil.rmtree(place.folder / "state", ignore_errors=True)
+        _forget(place)
         async with fleet(place, 1, *flags) as process:
             seconds, cpu = await _one(place, process.pid)
             found.seconds.append(seconds)
             found.cpu.append(cpu)
     return found
+
+
+def _forget(place: Place) -> None:
+    """The state of every instance; the secret of the application stays, which a cluster has the print of."""
+    for folder in (place.folder / "state" / NAME).glob("i*"):
+        shutil.rmtree(folder)
 
 
 async def _one(place: Place, fleet_pid: int) -> tuple[float, float]:
@@ -91,7 +97,7 @@ class Beside:
 async def beside(place: Place, keys: Keys, rate: int) -> Beside:
     """Two instances; one leaves, and the other restores what that had while it processes its own."""
     found = Beside()
-    shutil.rmtree(place.folder / "state", ignore_errors=True)
+    _forget(place)
     async with fleet(place, 2):
         log = await open_log(place.url, create=False)
         try:

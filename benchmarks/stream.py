@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import bare_loop
+from benchmarks.bare_log import copy_log
 from benchmarks.bare_loop import BARE, LOOPS
 from benchmarks.bars import bars
 from benchmarks.rivals import ABSENT, EXACTLY, LEAST, QUIX, STREAMS, WARM, Count, Rivals
@@ -80,7 +81,7 @@ class Cost(NamedTuple):
 
 def run_worker(folder: Path, source: Path, form: str) -> Cost:
     log = folder / "log.db"
-    bare_loop.copy_log(source, log)
+    copy_log(source, log)
     command = [
         sys.executable,
         "-m",

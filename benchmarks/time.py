@@ -1,8 +1,9 @@
 """What windows, sessions and joins of streams cost a worker, beside a plain count: `make bench-time`.
 
 One rule: a row is a ratio of two figures of one run, in CPU time of the worker's process, measured in turns. All apps count the
-same records; the join gets each of them from one of two topics, and each meets one of the other. The same counts in Quix Streams and
-Kafka Streams are measured in the first turn, where these are here (benchmarks/rivals.py).
+same records; the join gets each of them from one of two topics, and each meets one of the other. Beside each form runs the bare loop of
+that form (benchmarks/bare_time.py): what its entries alone cost. The same counts in Quix Streams and Kafka Streams are measured in
+the first turn, where these are here (benchmarks/rivals.py).
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from collections.abc import Collection
 from datetime import date
 from pathlib import Path
 
+from benchmarks import bare_time
+from benchmarks.bare_log import copy_log
 from benchmarks.rivals import ABSENT, QUIX, STREAMS, WARM, Count, Rivals
 from benchmarks.section import write_section
 from benchmarks.stream import DOCS, WAIT_S, cpu_s, worker_of
@@ -32,7 +35,8 @@ from state.log.sqlite import open_sqlite
 
 KEYS = 20_000
 APART_MS = 5  # of the two records of a pair
-OURS = "ours"
+OURS, BARE = "ours", "the bare loop"
+COMMITS_A_SECOND = 10
 
 
 async def write_input(path: Path, records: int, *, is_joined: bool) -> None:
@@ -58,9 +62,7 @@ async def write_input(path: Path, records: int, *, is_joined: bool) -> None:
 def run_worker(folder: Path, source: Path, form: str) -> float:
     """Returns the records per CPU-second of a worker, from its first commit to its last one."""
     log = folder / "log.db"
-    for suffix in ("", "-wal", "-shm"):
-        if (found := Path(f"{source}{suffix}")).exists():
-            shutil.copy(found, f"{log}{suffix}")
+    copy_log(source, log)
     command = [sys.executable, "-m", "orchestrator", "run", f"benchmarks.time_apps:{form}", "--log", f"sqlite:{log}"]
     with subprocess.Popen([*command, "--state-dir", str(folder / "state")], stdout=subprocess.DEVNULL) as fleet:
         try:
@@ -92,8 +94,8 @@ async def _rate(path: Path, form: str, fleet: subprocess.Popen[bytes]) -> float:
 def measure(
     records: int, rounds: int, forms: list[str], rivals: Collection[str], rival_records: int
 ) -> dict[str, dict[str, list[float]]]:
-    """Records per CPU-second by whose they are and form: OURS, and those of the rivals that are here, once."""
-    found: dict[str, dict[str, list[float]]] = {name: {} for name in (OURS, QUIX, STREAMS)}
+    """Records per CPU-second by whose they are and form: OURS, BARE, and those of the rivals that are here, once."""
+    found: dict[str, dict[str, list[float]]] = {name: {} for name in (OURS, BARE, QUIX, STREAMS)}
 
     def note(whose: str, form: str, rate: float | None) -> None:
         if rate is not None:
@@ -109,7 +111,10 @@ def measure(
             for form in ("plain", *forms):
                 folder = Path(root) / f"{form}-{turn}"
                 folder.mkdir()
-                note(OURS, form, run_worker(folder, sources[form == "joining"], form))
+                source = sources[form == "joining"]
+                ours = run_worker(folder, source, form)
+                note(OURS, form, ours)
+                note(BARE, form, bare_time.rate(form, folder / "bare", source, records, int(ours / COMMITS_A_SECOND)))
                 for name in others.names if turn == 0 else ():
                     note(name, form, others.rate(name, Count(form, rival_records, KEYS)))
                 shutil.rmtree(folder)
@@ -120,12 +125,16 @@ def text(found: dict[str, dict[str, list[float]]], records: int, rounds: int, ri
     medians = {whose: {form: statistics.median(rates) for form, rates in of.items()} for whose, of in found.items()}
     ours = medians[OURS]
 
+    def of_bare(form: str) -> str:
+        bare = medians[BARE]
+        return f"{bare[form]:,.0f} | {bare[form] / bare['plain']:.2f} | {ours[form] / bare[form]:.2f}"
+
     def beside(whose: str, form: str) -> str:
         theirs = medians[whose].get(form)
         return " - | - |" if theirs is None else f" {theirs:,.0f} | {found[OURS][form][0] / theirs:.2f} |"
 
     rows = [
-        f"| {form} | {rate:,.0f} | {rate / ours['plain']:.2f} | {BARS.get(form, '')} |{beside(QUIX, form)}{beside(STREAMS, form)}"
+        f"| {form} | {rate:,.0f} | {rate / ours['plain']:.2f} | {BARS.get(form, '')} | {of_bare(form)} |{beside(QUIX, form)}{beside(STREAMS, form)}"
         for form, rate in ours.items()
     ]
     rivals = [name for name in (QUIX, STREAMS) if medians[name]]
@@ -146,10 +155,12 @@ def text(found: dict[str, dict[str, list[float]]], records: int, rounds: int, ri
             f"`make bench-time`, {date.today()}; {platform.machine()}, {platform.system()}, Python {platform.python_version()}; "
             f"{records:,} records a millisecond apart, {KEYS:,} keys, 100-byte values; tumbling windows of a minute, hopping ones "
             "of a minute every ten seconds (six of them hold each record), sessions with a gap of 30 s, a join within ten "
-            f"seconds; exactly once, commits every 100 ms; median of {rounds}. {beside_us} Trust the ratios.",
+            f"seconds; exactly once, commits every 100 ms; median of {rounds}. The bare loop of a form makes its entries by hand, and commits "
+            f"them to the log as often; it keeps no promise. {beside_us} Trust the ratios.",
             "",
-            "| form | records per CPU-second | of the plain count | bar | Quix Streams | ours of theirs | Kafka Streams | ours of theirs |",
-            "|---|---|---|---|---|---|---|---|",
+            "| form | records per CPU-second | of the plain count | bar | bare loop | of the plain one | ours of it "
+            "| Quix Streams | ours of theirs | Kafka Streams | ours of theirs |",
+            "|---|---|---|---|---|---|---|---|---|---|---|",
             *rows,
             "",
         ]
