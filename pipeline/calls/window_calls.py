@@ -37,7 +37,7 @@ class WindowCalls:
         self._keep = step.tables[0].keep_alone if len(step.tables) == 1 and not step.sinks else step.keep
         # What one window table's calls set to numbers may wait for each other.
         alone = step.tables if len(step.tables) == 1 and not step.sliding else []
-        self._gathering = [view for view in alone if isinstance(view, WindowsView)]
+        self._gathering = [view for view in alone if isinstance(view, WindowsView | SessionsView)]
         self._same_keys = [
             view for view in step.timed if isinstance(view, ByUserKey) and view.has_keys_of(source.key_codec)
         ]

@@ -1,14 +1,15 @@
 """The sessions of a task: one stored table, of which a call sees, key by key, the session that its time meets.
 
 One rule: what has closed is never merged again; what is open and at most `gap` away from the time is one session with
-it, as soon as it is written. How they are stored: `session_store`; what a function
+it, as soon as it is written. A call that does with its record's key what most do, to let the one session that this has grow at
+its end, holds that session alone until it ends or does anything else. How they are stored: `session_store`; what a function
 sees of them: `session_tables`.
 """
 
 from __future__ import annotations
 
 from functools import reduce
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from pipeline.errors import CodecError, PipelineError, WindowClosed
 from pipeline.tables.view import IMMUTABLE
@@ -35,6 +36,68 @@ class SessionsView(StoredSessions[K, V], ByUserKey):
         self.user_key, self.user_bytes = _MISSING, b""
         self._here: tuple[Any, int | None, bytes, bytes] = _MISSING, None, b"", b""  # see `key_of_call`
         self._met: dict[bytes, Met] = {}
+        self._gathers = False
+        self._only: Bounds | None = None  # the one session of the record's key, which this call lets grow
+        self._grown: bytes | None = None  # its value, where the call has set it
+        self._value: Any = None  # the same as it was set
+
+    # a session that grows
+
+    def gather(self, does: bool) -> None:
+        """From now on calls follow each other, each with the key and time of its record. Or this has ended."""
+        self._gathers = does
+        self._only = self._grown = None
+
+    def _find_only(self) -> Bounds | None:
+        """The session that the time of the call meets, where it is the only one of the record's key, open, and not after it."""
+        sessions, at_ms = self._by_key.get(self.user_bytes), self.at_ms
+        if sessions is None or len(sessions) != 1 or at_ms is None or self._live:
+            return None
+        end_ms, start_ms, _, entry = one = sessions[0]
+        if not (
+            start_ms <= at_ms <= end_ms + self.gap_ms and self.position.reached[0] < end_ms + self._closes_after_ms
+        ):
+            return None
+        if self._check_owner is not None and self.user_bytes not in self.record_keys:
+            return None
+        if self._known.get(entry) is None:
+            return None
+        self._only = one
+        return one
+
+    def _spill(self) -> None:
+        """The call does more: what it has set is in its hands, as anything else that it sets."""
+        grown, self._only, self._grown = self._grown, None, None
+        if grown is not None:
+            k = self.key_of_call(self.user_key)
+            self._live[k] = self._value
+            self._set[k] = grown
+
+    def keep_alone(self, timestamp_ms: int) -> None:
+        if self._grown is None or not self._keep_grown(timestamp_ms):
+            self._only = None
+            super().keep_alone(timestamp_ms)
+
+    def _keep_grown(self, timestamp_ms: int) -> bool:
+        """Whether the call has done nothing else: then it counts."""
+        grown, one, at_ms = self._grown, self._only, self.at_ms
+        if grown is None or one is None or at_ms is None or self.fault is not None:
+            return False
+        end_ms, start_ms, number, entry = one
+        if at_ms > end_ms:
+            end_ms = at_ms
+            self._by_key[self.user_bytes][0] = at_ms, start_ms, number, entry
+            if at_ms > self._latest_end_ms:
+                self._latest_end_ms = at_ms
+        self.layers.put_one(entry, end_ms.to_bytes(TIME_BYTES, "big") + grown, timestamp_ms)
+        self._only = self._grown = None
+        if self._met:
+            self._met.clear()
+        return True
+
+    @property
+    def is_touched(self) -> bool:
+        return self._only is not None or bool(self._live)
 
     def is_late(self, key: Any, timestamp_ms: int) -> bool:
         if self.position.reached[0] < timestamp_ms + self._closes_after_ms or self.is_open(timestamp_ms):
@@ -58,6 +121,8 @@ class SessionsView(StoredSessions[K, V], ByUserKey):
     def _key(self, pair: tuple[int, K]) -> bytes:
         if self.closed:
             return super()._key(pair)  # which raises
+        if self._only is not None:
+            self._spill()
         return form.call_head(pair[0]) + self.bytes_of(pair[1])
 
     def key_of_call(self, key: Any) -> bytes:
@@ -125,6 +190,21 @@ class SessionsView(StoredSessions[K, V], ByUserKey):
 
     def get_here(self, key: K) -> V:
         """The value that a call finds at its own time. Raises KeyError."""
+        if key is self.user_key and self._gathers and not self.closed:
+            one = self._only or self._find_only()
+            if one is not None:
+                if self._grown is not None:
+                    return cast(V, self._value)
+                data = cast(bytes, self._known[one[3]])[TIME_BYTES:]
+                try:
+                    found = self._decode(data)
+                except CodecError:
+                    found = self.spec.decode_value(data)  # again, with the name of the table
+                if type(found) in IMMUTABLE:
+                    return cast(V, found)
+                self._gathers = False  # values that can change in place are held otherwise
+        if self._only is not None:
+            self._spill()
         k = self.key_of_call(key)
         if not self.closed and k not in self._live:
             value = self._meeting(k)[1]
@@ -134,6 +214,12 @@ class SessionsView(StoredSessions[K, V], ByUserKey):
 
     def set_here(self, key: K, value: V) -> None:
         """A call sets the value at its own time."""
+        is_plain = key is self.user_key and self._gathers and not self.closed and type(value) in IMMUTABLE
+        if is_plain and (self._only or self._find_only()) is not None:
+            self._grown, self._value = self._encoded(value), value
+            return
+        if self._only is not None:
+            self._spill()
         if self.closed or self._iterating or self._defaults:
             self[self.time_of_call(), key] = value
             return
@@ -152,6 +238,9 @@ class SessionsView(StoredSessions[K, V], ByUserKey):
 
     def keep_one(self, timestamp_ms: int) -> bool:
         """The same for a call that has written one session, which has grown at its end, as most do."""
+        if self._grown is not None and self._keep_grown(timestamp_ms):
+            return True
+        self._only = None
         if len(self._set) != 1 or len(self._live) != 1 or self._defaults:
             return False
         ((k, value),) = self._set.items()
@@ -175,6 +264,8 @@ class SessionsView(StoredSessions[K, V], ByUserKey):
         return True
 
     def changes(self) -> dict[bytes, bytes | None]:
+        if self._grown is not None:
+            self._spill()
         writes = super().changes()
         for k, value in self._set.items():  # the same value, of a session that has grown
             if k not in writes and self._present(k):
@@ -237,6 +328,7 @@ class SessionsView(StoredSessions[K, V], ByUserKey):
 
     def forget(self) -> None:
         super().forget()
+        self._only = self._grown = None
         self._met.clear()
 
     def keys_met(self, at_ms: int) -> list[tuple[bytes, K]]:

@@ -50,6 +50,16 @@ def of(target: Any, name: str, make: Callable[[Any], Any]) -> Patch:
     return lambda patch: patch.setattr(target, name, make(getattr(target, name)))
 
 
+def both(*patches: Patch) -> Patch:
+    """One rule that stands in two places, one of which most calls take."""
+
+    def apply(patch: pytest.MonkeyPatch) -> None:
+        for one in patches:
+            one(patch)
+
+    return apply
+
+
 def always(value: Any) -> Callable[[Any], Any]:
     return lambda real: lambda *args, **more: value
 
@@ -83,8 +93,9 @@ RULES: dict[str, Patch] = {
         patch.setattr(WindowsView, "is_forgotten", lambda self, start: False),
         patch.setattr(WindowsView, "forget_expired", lambda self: None),
     ),
-    "records exactly the gap apart meet": of(
-        SessionsView, "_near", lambda real: lambda self, data, at: _nearer(self, real, data, at)
+    "records exactly the gap apart meet": both(
+        of(SessionsView, "_near", lambda real: lambda self, data, at: _nearer(self, real(self, data, at), at)),
+        of(SessionsView, "_find_only", lambda real: lambda self: _one_nearer(self, real(self))),
     ),
     "several sessions are merged": of(SessionsView, "_near", lambda real: lambda self, *a: real(self, *a)[-1:]),
     "the earlier session is merged first": of(
@@ -143,8 +154,13 @@ def _reversed_order(real: Any) -> Any:
     return place
 
 
-def _nearer(view: Any, real: Any, data: bytes, at_ms: int) -> Any:
-    return [one for one in real(view, data, at_ms) if one[0] > at_ms - view.gap_ms and one[1] < at_ms + view.gap_ms]
+def _nearer(view: Any, found: Any, at_ms: int) -> Any:
+    return [one for one in found if one[0] > at_ms - view.gap_ms and one[1] < at_ms + view.gap_ms]
+
+
+def _one_nearer(view: Any, one: Any) -> Any:
+    view._only = one if one and _nearer(view, [one], view.at_ms) else None
+    return view._only
 
 
 def _without_after(plan: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipeline.process
-from orchestrator import App, Hopping, ProcessorFailed, Session, Sliding, Tumbling
+from orchestrator import App, Hopping, ProcessorFailed, Session, SessionTable, Sliding, Tumbling
 from orchestrator.testing import Driver
 
 MS = timedelta(milliseconds=1)
@@ -99,6 +100,7 @@ OPERATIONS: dict[str, Callable[[Any, str], Any]] = {
     "set default": lambda one, key: one.setdefault(key, 3),
     "show": lambda one, key: dict(one),
     "count": lambda one, key: len(one),
+    "bounds": lambda one, key: one.window(key) if isinstance(one, SessionTable) else None,
     "fail": lambda one, key: 1 // 0,
 }
 OFTEN = ("add", "set", "read", "fail") * 4
@@ -162,7 +164,7 @@ def asked_of(records: Any, window: Any, cuts: set[int], *, closes: bool, value: 
 @settings(max_examples=250, deadline=None)
 @given(
     records=asked,
-    window=st.sampled_from(["tumbling", "hopping"]),
+    window=st.sampled_from(["tumbling", "hopping", "session"]),
     cuts=st.sets(st.integers(0, 20)),
     closes=st.booleans(),
     value=st.sampled_from([int, float]),
@@ -176,3 +178,23 @@ def test_numbers_that_wait_are_seen_wherever_they_are_asked_for(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline.process, "window_calls", lambda *arguments: None)
         assert fast == asked_of(records, WINDOWS[window], cuts, **options)
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    records=asked,
+    steps=st.lists(st.integers(-1, 3), min_size=20, max_size=20),
+    cuts=st.sets(st.integers(0, 20)),
+    closes=st.booleans(),
+    sends=st.booleans(),
+)
+def test_a_session_that_grows_is_seen_wherever_it_is_asked_for(
+    records: Any, steps: list[int], cuts: set[int], closes: bool, sends: bool
+) -> None:
+    """Times that mostly come shortly after each other, so that most calls meet the one session of their key."""
+    close = [(key, max(0, at), asks) for (key, _, asks), at in zip(records, accumulate(steps), strict=False)]
+    options: dict[str, Any] = {"closes": closes, "value": int, "sends": sends}
+    fast = asked_of(close, WINDOWS["session"], cuts, **options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline.process, "window_calls", lambda *arguments: None)
+        assert fast == asked_of(close, WINDOWS["session"], cuts, **options)
