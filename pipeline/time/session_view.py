@@ -109,12 +109,18 @@ class SessionsView(StoredSessions[K, V], ByUserKey):
         return not any(self.is_open(end) for end, *_ in self._near(data, timestamp_ms))
 
     def bounds(self, pair: tuple[int, K]) -> Window | None:
-        """Of the open session that a time meets; with the time, once it is written in this call."""
+        """Of the open session that a time meets; with the time, once it is written in this call, and none once it is deleted."""
         k = self._key(pair)
-        sessions, _ = self._meeting(k)
-        written = k in self._set and self._present(k)
+        sessions, value = self._meeting(k)
+        written = k in self._set or (k in self._live and self._has_changed(k, value))
+        if written and not self._present(k):
+            return None
         times = [time for session in sessions for time in session[:2]] + ([pair[0]] if written else [])
         return Window(min(times), max(times)) if times else None
+
+    def _has_changed(self, k: bytes, value: bytes | None) -> bool:
+        """Whether a value that the call was given has changed in place."""
+        return self.spec.encode_value(self._live[k]) != (self._defaults[k][1] if k in self._defaults else value)
 
     # keys
 
@@ -187,6 +193,15 @@ class SessionsView(StoredSessions[K, V], ByUserKey):
         return self.spec.encode_value(merged)
 
     # one call: what it holds is compared with what its time met
+
+    @property
+    def is_touched(self) -> bool:
+        """Also by a call that has only looked: what its time met then may have closed when another has the same time."""
+        return bool(self._live or self._met)
+
+    def keep_alone(self, timestamp_ms: int) -> None:
+        super().keep_alone(timestamp_ms)
+        self._met.clear()
 
     def get_here(self, key: K) -> V:
         """The value that a call finds at its own time. Raises KeyError."""

@@ -150,6 +150,15 @@ class SlidingView(WindowsView[K, V]):
 
     # one call
 
+    @property
+    def is_touched(self) -> bool:
+        """Also by a call that has only looked: its plans are of what was there then."""
+        return bool(self._live or self._plans)
+
+    def keep_alone(self, timestamp_ms: int) -> None:
+        super().keep_alone(timestamp_ms)
+        self._plans.clear()
+
     def _stored(self, k: bytes) -> bytes | None:
         if not k.startswith(b"w"):
             return super()._stored(k)

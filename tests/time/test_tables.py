@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from orchestrator import App, Hopping, PipelineError, ProcessorFailed, Session, Tumbling, Window, WindowClosed
+from orchestrator import App, Hopping, PipelineError, ProcessorFailed, Session, Sliding, Tumbling, Window, WindowClosed
 from orchestrator.testing import Driver
 
 TEN = Tumbling(milliseconds=10)
@@ -154,6 +155,90 @@ def test_sessions_are_a_dict_and_have_bounds() -> None:
         assert d.table(beats.kept) == {("ann", (15, 17)): [15, 17]}
         call(d, beats, 20, lambda record, visits: visits.pop("ann"))
         assert d.table(beats.kept) == {}
+
+
+def test_the_bounds_of_a_session_are_those_of_the_running_call() -> None:
+    beats = Beats(session)
+
+    def in_place(record: Any, visits: Any) -> Any:
+        visits["ann"].append(record.timestamp_ms)
+        return visits.window("ann")
+
+    def looked_at(record: Any, visits: Any) -> Any:
+        return visits["ann"] and visits.window("ann")
+
+    def deleted(record: Any, visits: Any) -> Any:
+        visits.pop("ann")
+        return visits.window("ann")
+
+    with Driver(beats.app) as d:
+        assert call(d, beats, 10, in_place) == Window(10, 10)
+        assert call(d, beats, 12, looked_at) == Window(10, 10)
+        assert call(d, beats, 14, in_place) == Window(10, 14)
+        assert call(d, beats, 15, deleted) is None
+        assert d.table(beats.kept) == {}
+
+
+@pytest.mark.parametrize(
+    "look", [lambda visits: visits.window("a"), lambda visits: visits.get("a"), lambda visits: "a" in visits]
+)
+@pytest.mark.parametrize("is_one_function", [False, True])
+def test_a_look_at_a_session_keeps_nothing_of_it_for_later_calls(
+    look: Callable[[Any], Any], is_one_function: bool
+) -> None:
+    """A closed one was merged with the record of a later call at the same time, because it was open when it was looked at."""
+    app = App("looks")
+    beats, looks = app.topic("beats", key=str, value=str), app.topic("looks", key=str, value=str)
+    merged = Session(gap=5 * MS, merge=lambda earlier, later: earlier + later)
+    visits = app.table("visits", key=str, value=str, default=str, window=merged, retain=50 * MS)
+
+    def beat(beat: Any, visits: Any) -> None:
+        if beat.value:
+            visits[beat.key] += beat.value
+        else:
+            look(visits)
+
+    if is_one_function:
+        looks = beats
+    else:
+        app.processor(looks, visits)(lambda looks, visits: look(visits))
+    app.processor(beats, visits)(beat)
+    with Driver(app, partitions=1) as d:
+        with d.together() if is_one_function else nullcontext():
+            d.send(beats, "a", "1", timestamp_ms=0)
+            d.send(looks, "b", "", timestamp_ms=5)
+            d.send(looks, "b", "", timestamp_ms=6)  # a's has closed
+            d.send(beats, "a", "2", timestamp_ms=5)
+        assert d.table(visits) == {("a", (0, 0)): "1", ("a", (5, 5)): "2"}
+
+
+@pytest.mark.parametrize(
+    "window", [Sliding(5 * MS), Session(gap=5 * MS, merge=lambda earlier, later: earlier + later), TEN]
+)
+def test_a_record_that_is_tried_again_counts_once_where_another_function_has_looked(window: Any) -> None:
+    app = App("again")
+    beats = app.topic("beats", key=str, value=str)
+    counts: Any = app.table("counts", key=str, value=str, default=str, window=window)
+    fails = [True]
+
+    @app.processor(beats, counts)
+    def beat(beat: Any, counts: Any) -> None:
+        for one in counts if isinstance(window, Sliding) else [counts]:
+            one[beat.key] += beat.value
+
+    @app.processor(beats, counts)
+    def looked(beat: Any, counts: Any) -> None:
+        for one in counts if isinstance(window, Sliding) else [counts]:
+            assert one.get(beat.key) == "1"
+
+    @app.processor(beats, retries=1)
+    def fail(beat: Any) -> None:
+        if fails and fails.pop():
+            raise ValueError("once")
+
+    with Driver(app, partitions=1) as d:
+        d.send(beats, "a", "1", timestamp_ms=20)
+        assert list(d.table(counts).values()) == ["1"]
 
 
 def test_a_session_grows_with_a_value_that_stays() -> None:
