@@ -88,12 +88,7 @@ class OneWindow(WindowTable[K, V]):
 
     def _get_slowly(self, key: K) -> V:
         view, start_ms = self._view, self.start_ms
-        if view.is_forgotten(start_ms):
-            default = view.spec.default
-            if default is None:
-                raise KeyError(key)
-            return default()  # type: ignore[no-any-return]
-        return view[start_ms, key]
+        return view.default_of_none(start_ms, key) if view.is_forgotten(start_ms) else view[start_ms, key]
 
     def __setitem__(self, key: K, value: V) -> None:
         view = self._view

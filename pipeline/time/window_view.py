@@ -25,6 +25,7 @@ from pipeline.values.codecs import PACKED_INT, Codec, FloatCodec, IntCodec
 K = TypeVar("K")
 V = TypeVar("V")
 WINDOW, _AFTER_WINDOWS = b"w", b"x"
+_NO_WINDOW, _NO_START = b"n", -1  # of what was read of a time before all windows
 _MISSING: Final[Any] = object()
 _HEAD = 1 + TIME_BYTES
 _KNOWN = 30_000  # entries that are kept at hand
@@ -232,11 +233,18 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
         if self.noted:
             self.spill()
         result = super().changes()
-        for start_ms in {
-            read_time(key) for key in result if key not in self._set
-        }:  # those were checked when they were set
+        in_place = {key for key in result if key not in self._set}  # those were checked when they were set
+        for start_ms in {_NO_START if key[:1] == _NO_WINDOW else read_time(key) for key in in_place}:
             self.refuse_closed(start_ms)
         return result
+
+    def default_of_none(self, start_ms: int, key: K) -> V:
+        """The default for a window that is forgotten, or lies before 0: changed in place, it is a write to a closed window."""
+        if self.closed or start_ms >= 0:
+            k = self._key((start_ms, key))
+        else:
+            k = _NO_WINDOW + self.bytes_of(key)
+        return self._live[k] if k in self._live else self._default((start_ms, key), k)
 
     def forget(self) -> None:
         self.got = _NOTHING

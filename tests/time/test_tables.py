@@ -119,6 +119,23 @@ def test_a_closed_window_is_not_changed_in_place_either() -> None:
             call(d, beats, 13, lambda record, lists: lists.at(3).__delitem__("ann"))
 
 
+@pytest.mark.parametrize("at", [3, -3])
+def test_nor_is_one_that_is_forgotten(at: int) -> None:
+    """Such a window is empty; the default that it gives is not stored, and a change of it is not lost without a word."""
+    beats = Beats(lambda app: app.table("lists", key=str, value=list[int], default=list, window=TEN))
+
+    def twice(record: Any, lists: Any) -> bool:
+        window = lists.at(at)
+        return window["ann"] == [] and window["ann"] is window["ann"] and "ann" not in window
+
+    with Driver(beats.app) as d:
+        call(d, beats, 3, lambda record, lists: lists["ann"].append(1))
+        assert call(d, beats, 13, twice)
+        with pytest.raises(ProcessorFailed) as failed:
+            call(d, beats, 13, lambda record, lists: lists.at(at)["ann"].append(2))
+        assert isinstance(failed.value.__cause__, WindowClosed)
+
+
 def test_hopping_windows_are_seen_one_by_one() -> None:
     window = Hopping(milliseconds=10, every=5 * MS)
     beats = Beats(lambda app: app.table("sums", key=str, value=int, default=int, window=window, retain=99 * MS))
