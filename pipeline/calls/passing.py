@@ -234,13 +234,13 @@ class Passing:
 
     async def _happen(self, under: list[_Under]) -> None:
         """The calls of what is due, the last first, and after each of them those of the joins whose tables it changed, and
-        of what it made due in the past."""
+        of what it made due in the past: of several functions of one due thing, before its own time."""
         while True:
             changed = self._joins.next_change()
             if changed is not None:
                 await self._call_joined(changed)
                 continue
-            view = self._next(self.position.time_ms)
+            view = self._next(under[-1].due.place[0] if under else self.position.time_ms)
             if view is not None:
                 under.append(self._begin(view))
             elif not under:

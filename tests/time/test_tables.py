@@ -335,6 +335,38 @@ def test_a_timer_in_its_own_call(key: str, time: int, is_refused: bool) -> None:
             call(d, beats, 90, lambda record, silent: None)
 
 
+def test_the_functions_of_one_timer_are_called_before_what_is_due_later() -> None:
+    """Also where one call made several due in the past: as if time had passed them one after the other."""
+    beats = Beats(timers)
+    called: list[tuple[str, str, int]] = []
+
+    @beats.app.when_due(beats.kept, beats.kept)
+    def first(due: Any, silent: Any) -> None:
+        called.append(("first", due.key, due.timestamp_ms))
+        if due.timestamp_ms == 3:
+            silent["ann"], silent["cid"] = 6, 1
+
+    @beats.app.when_due(beats.kept)
+    def second(due: Any) -> None:
+        called.append(("second", due.key, due.timestamp_ms))
+
+    def fill(record: Any, silent: Any) -> None:
+        silent["ann"], silent["bob"] = 3, 5
+
+    with Driver(beats.app) as d:
+        call(d, beats, 9, fill)
+    assert called == [
+        ("first", "ann", 3),
+        ("first", "cid", 1),  # due in the past of the call that made it so
+        ("second", "cid", 1),
+        ("second", "ann", 3),
+        ("first", "bob", 5),
+        ("second", "bob", 5),
+        ("first", "ann", 6),
+        ("second", "ann", 6),
+    ]
+
+
 def test_timers_that_make_each_other_due_for_ever() -> None:
     beats = Beats(timers, on_error="skip")
 
