@@ -77,6 +77,7 @@ class SessionsView(StoredSessions[K, V], ByUserKey):
         if self._grown is None or not self._keep_grown(timestamp_ms):
             self._only = None
             super().keep_alone(timestamp_ms)
+            self._met.clear()
 
     def _keep_grown(self, timestamp_ms: int) -> bool:
         """Whether the call has done nothing else: then it counts."""
@@ -97,7 +98,8 @@ class SessionsView(StoredSessions[K, V], ByUserKey):
 
     @property
     def is_touched(self) -> bool:
-        return self._only is not None or bool(self._live)
+        """Also by a call that has only looked: what its time met then may have closed when another has the same time."""
+        return self._only is not None or bool(self._live or self._met)
 
     def is_late(self, key: Any, timestamp_ms: int) -> bool:
         if self.position.reached[0] < timestamp_ms + self._closes_after_ms or self.is_open(timestamp_ms):
@@ -193,15 +195,6 @@ class SessionsView(StoredSessions[K, V], ByUserKey):
         return self.spec.encode_value(merged)
 
     # one call: what it holds is compared with what its time met
-
-    @property
-    def is_touched(self) -> bool:
-        """Also by a call that has only looked: what its time met then may have closed when another has the same time."""
-        return bool(self._live or self._met)
-
-    def keep_alone(self, timestamp_ms: int) -> None:
-        super().keep_alone(timestamp_ms)
-        self._met.clear()
 
     def get_here(self, key: K) -> V:
         """The value that a call finds at its own time. Raises KeyError."""
