@@ -8,6 +8,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 
+def text_of(error: BaseException) -> str:
+    """What an error of the user's code says; its class may have a `__str__` that raises."""
+    try:
+        return str(error)
+    except Exception as second:  # noqa: BLE001 - it is theirs as well
+        return f"its text cannot be read: __str__ raised {type(second).__name__}"
+
+
 class PipelineError(Exception):
     """Base of everything that goes wrong with an app, its definitions or its processing; `exit_code` is what a command
     ends with."""

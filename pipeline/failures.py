@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from pipeline.errors import CodecError, DecodingFailed, ProcessorFailed
+from pipeline.errors import CodecError, DecodingFailed, ProcessorFailed, text_of
 from pipeline.records import OutputRecord, RawRecord
 
 _OURS = str(Path(__file__).parent)
@@ -32,11 +32,11 @@ def failed(
     tries: int = 1,
 ) -> ProcessorFailed:
     """The error of a processor that stops, to be raised from `error`."""
-    shown = f"{type(error).__name__}: {error}".rstrip(": ")
+    shown = f"{type(error).__name__}: {text_of(error)}".rstrip(": ")
     where = f"{_shown(raw)[0] or f'{topic}-{partition}@{raw.offset}'} in task {task}"
     if decoding:
         kind: type[ProcessorFailed] = DecodingFailed
-        message = f"{processor} cannot read {where}: {error}; correct the type, or {_WAYS.split(', or ')[1]}"
+        message = f"{processor} cannot read {where}: {text_of(error)}; correct the type, or {_WAYS.split(', or ')[1]}"
     else:
         kind = ProcessorFailed
         often = f", tried {tries} times" if tries > 1 else ""
@@ -85,7 +85,7 @@ def dead_letter(
         "error-task": task,
         "error-processor": processor,
         "error-type": type(error).__name__,
-        "error-message": str(error),
+        "error-message": text_of(error),
         "error-where": _where(error),
     }
     name, facts = _shown(raw)

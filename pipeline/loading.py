@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from pipeline.app import App
-from pipeline.errors import LoadError
+from pipeline.errors import LoadError, text_of
 from pipeline.failures import user_frames
 
 ROOMS = ("orchestrator", "pipeline", "state", "workers")
@@ -160,7 +160,7 @@ def _run(name: str, folder: Path, importing: Callable[[], ModuleType]) -> Module
             f'{name} ends the program when it is imported; put what runs below if __name__ == "__main__":'
         ) from error
     except Exception as error:
-        problem = f"{type(error).__name__}: {error}".rstrip(": ")
+        problem = f"{type(error).__name__}: {text_of(error)}".rstrip(": ")
         raise LoadError(f"{name} cannot be imported: {problem}", user_frames(error)) from error
 
 
@@ -180,7 +180,7 @@ def _called(factory: Any, shown: str) -> Any:
     try:
         return factory()
     except Exception as error:
-        problem = f"{type(error).__name__}: {error}".rstrip(": ")
+        problem = f"{type(error).__name__}: {text_of(error)}".rstrip(": ")
         raise LoadError(f"{shown} raised {problem}", user_frames(error)) from error
 
 

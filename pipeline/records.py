@@ -13,6 +13,7 @@ import msgspec
 K_co = TypeVar("K_co", covariant=True)
 V_co = TypeVar("V_co", covariant=True)
 
+LAST_MS = (1 << 63) - 1  # a time takes 8 bytes in stores and in Kafka
 TICK = ""  # the topic of what is no record: time has come to where it says
 Headers = tuple[tuple[str, bytes], ...]
 

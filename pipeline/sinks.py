@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from copy import deepcopy
 from typing import Any, Generic, TypeVar
 
 from pipeline.errors import CodecError, PipelineError
-from pipeline.records import Headers, OutputRecord, Record
+from pipeline.records import LAST_MS, Headers, OutputRecord, Record
 from pipeline.values.codecs import Codec
 from pipeline.values.partitioner import partition_of
 
@@ -61,13 +62,20 @@ def checked_headers(topic: str, headers: Iterable[tuple[str, bytes]]) -> Headers
             raise CodecError(f"headers for topic {topic!r}: {header!r} is not a pair (str, bytes)")
         if not (isinstance(header[0], str) and isinstance(header[1], bytes)):
             raise CodecError(f"headers for topic {topic!r}: {header!r} is not a pair (str, bytes)")
+        if not header[0].isascii() and not _is_unicode(header[0]):
+            raise CodecError(f"headers for topic {topic!r}: the name {header[0]!r} is not valid Unicode")
     return result
+
+
+def _is_unicode(text: str) -> bool:
+    """False where it has halves of pairs, which no UTF-8 can have."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def checked_timestamp(topic: str, timestamp_ms: int) -> int:
     """A timestamp in whole milliseconds, as the log keeps it. Raises CodecError."""
-    if not isinstance(timestamp_ms, int) or timestamp_ms < 0:
-        raise CodecError(f"timestamp_ms for topic {topic!r}: {timestamp_ms!r} is not a number of milliseconds >= 0")
+    if not isinstance(timestamp_ms, int) or not 0 <= timestamp_ms <= LAST_MS:
+        raise CodecError(f"timestamp_ms for topic {topic!r}: {timestamp_ms!r} is no time in milliseconds since 1970")
     return timestamp_ms
 
 
@@ -136,6 +144,7 @@ class FakeSink(list[tuple[K | None, V | None]], Sink[K, V]):
         headers: Iterable[tuple[str, bytes]] = (),
     ) -> None:
         encoded(self._topic, self._key_codec, self._value_codec, key, value)
+        key, value = deepcopy((key, value))  # as it is now
         time = 0 if timestamp_ms is None else checked_timestamp(self._topic, timestamp_ms)
         self.records.append(
             Record(key, value, timestamp_ms=time, headers=checked_headers(self._topic, headers), topic=self._topic)

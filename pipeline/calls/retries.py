@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pipeline.calls.steps import Step
 from pipeline.definitions.error_policy import WAIT
 from pipeline.definitions.processor import MOST_BACKOFF_S
-from pipeline.errors import ProcessorFailed, shown_place
+from pipeline.errors import ProcessorFailed, shown_place, text_of
 from pipeline.records import RawRecord
 
 _DOUBLINGS = 30
@@ -71,7 +71,7 @@ class Tries:
         self._failed[key] = count
         waiting = None
         if not is_retry:
-            shown = f"{type(error).__name__}: {error}".rstrip(": ")
+            shown = f"{type(error).__name__}: {text_of(error)}".rstrip(": ")
             waiting = Waiting(step.name, topic, partition, raw.offset, shown)
         raise CallAgain(_delay_s(step.backoff_s, count), waiting) from None
 

@@ -131,7 +131,7 @@ class Step:
         if processor.rekey_to is not None:
             self.rekey = sink(processor.rekey_to)
             source = processor.sources[0].value_codec
-            self._rekey_raw = processor.rekey_to.value_codec is source
+            self._rekey_raw = processor.rekey_to.value_codec == source
 
     def open(self, timestamp_ms: int, stream_ms: int, keys: Collection[bytes | None] = ()) -> Step:
         """For one call, as `with step.open(...)`: whose time its sends and writes carry, and the keys of its records. The

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec.inspect as kinds
 
 from pipeline.errors import DefinitionError
-from pipeline.values.codecs import Codec, JsonCodec, type_name
+from pipeline.values.codecs import Codec, JsonCodec, own_name, type_name
 
 OWN = ("key", "timestamp_ms", "offset")  # the columns that every batch has
 SCALAR = "value"
@@ -88,7 +88,7 @@ def check_alike(name: str, topics: Sequence[tuple[str, Codec[Any], Codec[Any]]])
     for other in others:
         for part, one, two in (("keys", first[1], other[1]), ("values", first[2], other[2])):
             is_same = type(one) is type(two) and getattr(one, "type", None) == getattr(two, "type", None)
-            if not is_same or (not isinstance(one, JsonCodec) and one is not two):
+            if not is_same or (not isinstance(one, JsonCodec) and one != two):
                 raise DefinitionError(
                     f"{name}: columns=True, and the {part} of topics {first[0]!r} and {other[0]!r} have different types; give "
                     "each a processor of its own"
@@ -107,4 +107,4 @@ def check_installed(name: str) -> None:
 
 def shown_kind(codec: Codec[Any]) -> str:
     """A codec's type in a message."""
-    return type_name(codec.type) if isinstance(codec, JsonCodec) else type(codec).__name__.removesuffix("Codec").lower()
+    return type_name(codec.type) if isinstance(codec, JsonCodec) else own_name(codec).removesuffix("Codec").lower()

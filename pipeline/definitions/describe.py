@@ -149,5 +149,5 @@ def routing_codec(app: Declarations, sources: tuple[str, ...], table: str) -> Co
     """The user's codec that decided the partitions of the records, if it is not the table's own; else None."""
     for topic in app.topics.values():
         if topic.topic in sources and codec_name(topic.key_codec) == "custom":
-            return None if topic.key_codec is app.tables[table].key_codec else topic.key_codec
+            return None if topic.key_codec == app.tables[table].key_codec else topic.key_codec
     return None

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pipeline.errors import DefinitionError
+from pipeline.records import LAST_MS
 
 _MS = timedelta(milliseconds=1)
 _UNITS = {
@@ -19,7 +20,6 @@ _UNITS = {
 }
 _TEXT = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-LAST_MS = (1 << 63) - 1  # a time takes 8 bytes in stores and in Kafka
 
 
 def duration_ms(what: str, option: str, given: Any, *, least_ms: int) -> int:

@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import Any
 
 from pipeline.errors import CodecError, DefinitionError, PipelineError
-from pipeline.records import RawRecord, SourceRecord
-from pipeline.time.durations import LAST_MS, duration_ms
+from pipeline.records import LAST_MS, RawRecord, SourceRecord
+from pipeline.time.durations import duration_ms
 from pipeline.values.codecs import Codec
 
 Timestamp = Callable[[Any], int]

@@ -10,10 +10,10 @@ from bisect import insort
 from collections.abc import Iterator
 from typing import TypeVar
 
+from pipeline.records import LAST_MS
 from pipeline.tables.table import StoreView, TableSpec
 from pipeline.time import session_form as form
 from pipeline.time.due_index import DueIndex, MovingIndex
-from pipeline.time.durations import LAST_MS
 from pipeline.time.position import Place, Position
 from pipeline.time.session_form import Bounds
 from pipeline.time.tables import ClosedWindow, DueCall

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from pipeline.errors import PipelineError
+from pipeline.records import LAST_MS
 from pipeline.tables.table import StoreView, TableSpec
 from pipeline.time.due_index import DueIndex
-from pipeline.time.durations import LAST_MS
 from pipeline.time.position import Place, Position
 from pipeline.time.tables import Due, DueCall, Timers
 from pipeline.time.timed_view import TIME_BYTES, CheckOwner, Prefixed, TimedView, read_time, time_bytes

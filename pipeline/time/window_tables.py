@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from pipeline.errors import CodecError, PipelineError
+from pipeline.records import LAST_MS
 from pipeline.tables.table import after_prefix
 from pipeline.tables.view import IMMUTABLE, MISSING
-from pipeline.time.durations import LAST_MS
 from pipeline.time.tables import HoppingTable, TumblingTable, WindowTable
 from pipeline.time.timed_view import TIME_BYTES, TimedView, time_bytes
 from pipeline.time.window_view import WINDOW, WindowsView

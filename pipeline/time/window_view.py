@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from pipeline.errors import WindowClosed
+from pipeline.records import LAST_MS
 from pipeline.tables.expiry import BEFORE_ALL_MS
 from pipeline.tables.table import StoreView, TableSpec
 from pipeline.time.due_index import DueIndex
-from pipeline.time.durations import LAST_MS
 from pipeline.time.expiring import Expiring
 from pipeline.time.position import Place, Position
 from pipeline.time.tables import ClosedWindow, DueCall

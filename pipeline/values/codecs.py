@@ -8,7 +8,7 @@ that msgspec can decode is JSON; anything else again is a `Codec` of the user's.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar, cast, get_args, get_origin, is_typeddict, runtime_checkable
 
 import msgspec
@@ -160,10 +160,40 @@ class JsonCodec:
             raise CodecError(f"{text} cannot be read as {type_name(self.type)}: {error}") from None
 
 
+class OwnCodec:
+    """A codec of the user's. What it gives must be bytes: anything else would be found where it is written, and who wrote it
+    could no longer be said. Equal where the user's are the same."""
+
+    decode: Callable[[bytes], Any]
+
+    def __init__(self, of: Codec[Any]) -> None:
+        self.of = of
+        self.decode = of.decode
+
+    def encode(self, value: Any) -> bytes:
+        data: object = self.of.encode(value)
+        if type(data) is bytes:
+            return data
+        if isinstance(data, bytes | bytearray | memoryview):
+            return bytes(data)
+        raise CodecError(f"encode() of {own_name(self)} gave {_shown(data)} for {_shown(value)}; it must give bytes")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OwnCodec) and self.of is other.of
+
+    def __hash__(self) -> int:
+        return id(self.of)
+
+
+def own_name(codec: Codec[Any]) -> str:
+    """The class of a codec as its author knows it."""
+    return type(codec.of if isinstance(codec, OwnCodec) else codec).__name__
+
+
 def codec_for(spec: Any, *, what: str, key: bool = False) -> Codec[Any]:
     """The codec of a declared type, or the user's own. Raises DefinitionError naming `what`."""
     if not isinstance(spec, type) and isinstance(spec, Codec):
-        return spec
+        return spec if isinstance(spec, OURS) else OwnCodec(spec)
     while hasattr(spec, "__supertype__"):  # NewType("Account", str) is written as a str
         spec = spec.__supertype__
     try:
@@ -179,6 +209,9 @@ def codec_for(spec: Any, *, what: str, key: bool = False) -> Codec[Any]:
         return JsonCodec(spec, key=key)
     except DefinitionError as error:
         raise DefinitionError(f"{what}: {error}") from None
+
+
+OURS = (BytesCodec, StrCodec, IntCodec, FloatCodec, JsonCodec, OwnCodec)
 
 
 def codec_name(codec: Codec[Any]) -> str:

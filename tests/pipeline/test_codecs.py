@@ -147,6 +147,32 @@ def test_bytes_that_cannot_be_read_are_told(type_: Any, data: bytes) -> None:
         codec(type_).decode(data)
 
 
+class Gives:
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def encode(self, value: Any) -> Any:
+        return self.data
+
+    def decode(self, data: bytes) -> Any:
+        return data
+
+
+@pytest.mark.parametrize("data", ["text", None, 5])
+def test_a_codec_of_the_users_gives_bytes(data: Any) -> None:
+    for mine in (codec(Gives(data)), codec(Gives(data), key=True)):
+        with pytest.raises(CodecError, match=f"encode.. of Gives gave {data!r} for 'a'; it must give bytes"):
+            mine.encode("a")
+    assert codec(Gives(bytearray(b"x"))).encode("a") == codec(Gives(memoryview(b"x"))).encode("a") == b"x"
+    assert type(codec(Gives(bytearray(b"x"))).encode("a")) is bytes
+
+
+def test_what_is_made_of_one_codec_is_equal() -> None:
+    mine = Reversed()
+    assert codec(mine) == codec(mine) != codec(Reversed()) and codec(codec(mine)) == codec(mine)
+    assert hash(codec(mine)) == hash(codec(mine))
+
+
 def test_names_let_tools_encode_without_code() -> None:
     for type_, name, value in ((bytes, "bytes", b"a"), (str, "str", "a"), (int, "int", 7), (float, "float", 0.5)):
         assert codec_name(codec(type_)) == name

@@ -356,7 +356,7 @@ A, N = pa.array(["a", "b"]), pa.array([1, 2])
         (lambda t, out: out.send(A, N[:1]), "sink 'out': send.. was given 2 keys and 1 values"),
         (lambda t, out: out.send(A, A), "sink 'out': values of send.. *: an array of string is none of int64"),
         (lambda t, out: out.send(A, N, timestamp_ms=A), "timestamp_ms of send"),
-        (lambda t, out: out.send(A, N, timestamp_ms=pa.array([1, -1])), "is not a number of milliseconds"),
+        (lambda t, out: out.send(A, N, timestamp_ms=pa.array([1, -1])), "is no time in milliseconds"),
         (lambda t, out: out.send(None, None), "neither keys nor values"),
     ],
 )

@@ -323,7 +323,15 @@ def test_sends_carry_the_records_time_unless_given() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [(1, "x", {}), ("a", 5, {}), ("a", "x", {"timestamp_ms": -1}), ("a", "x", {"headers": [("h", "x")]})]
+    "arguments",
+    [
+        (1, "x", {}),
+        ("a", 5, {}),
+        ("a", "x", {"timestamp_ms": -1}),
+        ("a", "x", {"timestamp_ms": 1 << 63}),
+        ("a", "x", {"headers": [("h", "x")]}),
+        ("a", "x", {"headers": [("\ud800", b"x")]}),
+    ],
 )
 def test_what_cannot_be_sent_fails_the_call(arguments: Any) -> None:
     app = App("x")
@@ -337,6 +345,41 @@ def test_what_cannot_be_sent_fails_the_call(arguments: Any) -> None:
 
     with Driver(app) as driver, pytest.raises(ProcessorFailed, match="topic 'out'"):
         driver.send(source, "k", "v")
+
+
+class Unsayable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("on_error", ["stop", "letters"])
+def test_an_error_whose_text_cannot_be_read_is_one_as_any_other(on_error: str) -> None:
+    app = App("x", on_error=on_error)
+    source = app.topic("in", key=str, value=str)
+    letters = app.topic("letters", key=str, value=str)
+
+    @app.processor(source)
+    def fail(record: Record[str, str]) -> None:
+        raise Unsayable
+
+    with Driver(app) as driver:
+        if on_error == "stop":
+            with pytest.raises(
+                ProcessorFailed, match="Unsayable: its text cannot be read: __str__ raised RuntimeError"
+            ):
+                driver.send(source, "a", "v")
+        else:
+            driver.send(source, "a", "v")
+            assert b"RuntimeError" in dict(driver.records(letters)[0].headers)["error-message"]
+
+
+def test_a_fake_sink_keeps_a_value_as_it_was_sent() -> None:
+    out = App("x").topic("out", key=str, value=list[int]).fake()
+    value = [1]
+    out.send("a", value)
+    value.append(2)
+    out.send("a", value)
+    assert out == [("a", [1]), ("a", [1, 2])] and [record.value for record in out.records] == [[1], [1, 2]]
 
 
 def test_a_tombstone_comes_as_none() -> None:
