@@ -31,7 +31,9 @@ V2 = TypeVar("V2")
 
 Start = Literal["beginning", "end", "fail"]
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
-_DATA_NAMES = frozenset(dir(dict)) | {"range", "prefix", "send", "append", "add", "at", "window"}
+_DATA_NAMES = frozenset(
+    (*dir(dict), *dir(list), *dir(Table), *dir(ColumnTable), "send", "add", "at", "window", "as_of")
+)
 
 
 def checked_name(what: str, name: object) -> str:
@@ -86,11 +88,16 @@ class Declared(Generic[A_co]):
         __getitem__ = __setitem__ = __delitem__ = __contains__ = __iter__ = __len__ = __call__ = _raise
         __or__ = __ior__ = __reversed__ = __iadd__ = _raise
 
+        __ror__ = __add__ = __radd__ = __sub__ = __rsub__ = __lt__ = __le__ = __gt__ = __ge__ = _raise
+
         def __bool__(self):
             return True
 
+        def _is_of_data(self, name):
+            return name in _DATA_NAMES
+
         def __getattr__(self, name):
-            if name in _DATA_NAMES and not name.startswith("__"):
+            if self._is_of_data(name) and not name.startswith("_"):
                 raise self._used()
             raise AttributeError(f"{self.kind} {self.name!r} has no attribute {name!r}")
 
@@ -362,6 +369,10 @@ class Resource(Declared[A_co], ByArrays[A_co]):
     def __init__(self, app: Owner, name: str, factory: Callable[[], Any], alias: str | None = None) -> None:
         super().__init__(app, name, alias)
         self.factory = factory
+
+    def _is_of_data(self, name: str) -> bool:
+        """What it makes may have any attribute."""
+        return True
 
 
 class Empty:

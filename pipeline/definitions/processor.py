@@ -307,6 +307,8 @@ def bind(
     name = getattr(function, "__name__", None) or type(function).__name__
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise DefinitionError(f"{name} yields, so calling it does nothing; declare a topic and use its send()")
+    if not isinstance(alias, Mapping | None):
+        raise DefinitionError(f"{name}: alias={alias!r} does not say of what; write alias={{'the-name': 'a_name'}}")
     renamed = aliases(alias)
     unknown = sorted(set(renamed) - {item.name for item in others})
     if unknown:

@@ -7,7 +7,18 @@ implementation is in `table_view`.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, MutableMapping, Sequence, ValuesView
+from collections.abc import (
+    Callable,
+    ItemsView,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+    MutableMapping,
+    Sequence,
+    ValuesView,
+)
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
@@ -86,16 +97,33 @@ class Table(MutableMapping[K, V]):
     def values(self) -> ValuesView[V]:
         return _Values(self)
 
+    def keys(self) -> KeysView[K]:
+        return _Keys(self)
+
     def copy(self) -> dict[K, V]:
         """What this task holds, as a plain dict."""
         return dict(self.range())
 
+    def __copy__(self) -> dict[K, V]:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[K, V]:
+        return deepcopy(self.copy(), memo)  # never of the store
+
     def __or__(self, other: Mapping[K, V]) -> dict[K, V]:
         return {**self.copy(), **other}
+
+    def __ror__(self, other: Mapping[K, V]) -> dict[K, V]:
+        return {**other, **self.copy()}
 
     def __ior__(self, other: Mapping[K, V] | Iterable[tuple[K, V]]) -> Table[K, V]:
         self.update(other)
         return self
+
+
+class _Keys(KeysView[K]):
+    def __reversed__(self) -> Iterator[K]:
+        return reversed(list(self))
 
 
 class _Items(ItemsView[K, V]):
@@ -109,8 +137,13 @@ class _Items(ItemsView[K, V]):
         return self._table.range()
 
     def __contains__(self, item: object) -> bool:
+        if not (isinstance(item, tuple) and len(item) == 2):
+            return False
         key, value = cast("tuple[K, V]", item)
         return key in self._table and self._table[key] == value
+
+    def __reversed__(self) -> Iterator[tuple[K, V]]:
+        return reversed(list(self))
 
 
 class _Values(ValuesView[V]):
@@ -120,6 +153,9 @@ class _Values(ValuesView[V]):
 
     def __iter__(self) -> Iterator[V]:
         return (value for _, value in self._table.range())
+
+    def __reversed__(self) -> Iterator[V]:
+        return reversed(list(self))
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,8 @@ def test_signs_become_underscores_and_alias_renames(app: App) -> None:
     app.processor(app.topics["in"], own)(renamed)
     with pytest.raises(DefinitionError, match="alias= names other"):
         app.processor(app.topics["in"], topic, alias={"other": "tails"})(renamed)
+    with pytest.raises(DefinitionError, match="alias='tails' does not say of what"):
+        app.processor(app.topics["in"], topic, alias="tails")(renamed)  # type: ignore[arg-type]
     keyword = app.topic("class", key=str, value=str)
     with pytest.raises(DefinitionError, match="'class' cannot be a parameter's name; give alias="):
         app.processor(app.topics["in"], keyword)(renamed)
@@ -144,6 +146,11 @@ USES: list[Callable[[Any], Any]] = [
     lambda d: d.send("a", "b"),
     lambda d: d == {"a": 1},
     lambda d: d == [("a", 1)],
+    lambda d: d.put(["a"], [1]),
+    lambda d: d.count(1),
+    lambda d: d + 1,
+    lambda d: d < 0,
+    lambda d: {} | d,
 ]
 
 
@@ -154,6 +161,15 @@ def test_a_definition_is_not_the_data(app: App, use: Callable[[Any], Any]) -> No
         use(app.tables["balances"])
     with pytest.raises(DefinitionUsed, match="topic 'alerts'" + told):
         use(app.topics["alerts"])
+
+
+def test_a_resource_is_not_what_it_makes(app: App) -> None:
+    @app.resource
+    def client() -> Any: ...
+
+    with pytest.raises(DefinitionUsed, match="resource 'client' is a definition; declare it on the processor"):
+        client.fetch("a")  # type: ignore[attr-defined]
+    assert not hasattr(client, "_private")
 
 
 def test_definitions_are_ordinary_objects_otherwise(app: App) -> None:

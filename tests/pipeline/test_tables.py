@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -386,6 +387,24 @@ def test_wrong_values_and_keys_are_named() -> None:
         table["a"] = "x"  # type: ignore[assignment]
     with pytest.raises(CodecError, match="key of table 't'"):
         table[1] = 1  # type: ignore[index]
+
+
+def test_what_else_a_dict_does() -> None:
+    table = App("x").table("t", key=str, value=list[int]).fake()
+    table |= {"b": [2], "a": [1]}
+    assert {"a": [0], "c": [3]} | table == {"a": [1], "b": [2], "c": [3]} and table | {"a": [0]} == {"a": [0], "b": [2]}
+    assert list(reversed(table.items())) == [("b", [2]), ("a", [1])]
+    assert list(reversed(table.keys())) == ["b", "a"] and list(reversed(table.values())) == [[2], [1]]
+    assert ("a", [1]) in table.items() and "ab" not in table.items() and ("a", [1], 2) not in table.items()
+
+
+def test_a_copy_is_a_dict_and_never_another_view_of_the_store() -> None:
+    table = App("x").table("t", key=str, value=list[int]).fake()
+    table["a"] = [1]
+    shallow, deep = copy.copy(table), copy.deepcopy(table)
+    table["a"].append(2)
+    assert type(shallow) is type(deep) is dict
+    assert (shallow, deep) == ({"a": [1, 2]}, {"a": [1]})
 
 
 def test_a_table_kept_beyond_its_call_is_closed() -> None:
