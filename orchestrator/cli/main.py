@@ -97,10 +97,23 @@ def printable(word: str) -> str:
 
 def entry() -> None:
     """The console script."""
+    _open_what_is_closed()
     signal.signal(signal.SIGTERM, _terminated)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupted)
     sys.exit(main(sys.argv[1:]))
+
+
+def _open_what_is_closed() -> None:
+    """A standard stream that the caller closed is nothing to read, and takes whatever is written: without one, an error's own
+    line would fail, and the first file that is opened would have its number."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            try:
+                os.fstat(number)
+            except OSError:
+                os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - as long as the process
 
 
 def _interrupted(number: int, frame: object) -> None:

@@ -107,21 +107,21 @@ class Console:
             os.environ.update(kept)
         return Done(code, out.getvalue(), err.getvalue())
 
-    def start(self, *words: str, name: str = "background") -> subprocess.Popen[bytes]:
+    def start(self, *words: str, name: str = "background", stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
         """Start a command and go on; its output is in `<name>.out` and `<name>.err`."""
-        return self._start(self._words(words), name)
+        return self._start(self._words(words), name, stdin)
 
     def script(self, *words: str, name: str) -> subprocess.Popen[bytes]:
         """The same with a script of the user's own."""
         return self._start([sys.executable, *words], name)
 
-    def _start(self, command: list[str], name: str) -> subprocess.Popen[bytes]:
+    def _start(self, command: list[str], name: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.out").open("ab") as out, (self.folder / f"{name}.err").open("ab") as err:
             process = subprocess.Popen(
                 command,
                 cwd=self.folder,
                 env=self._environment(),
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=out,
                 stderr=err,
             )

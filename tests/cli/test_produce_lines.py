@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+from functools import partial
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pyarrow as pa
@@ -16,6 +20,7 @@ from hypothesis import strategies as st
 from orchestrator import App
 from pipeline.definitions.definition import Topic
 from pipeline.files.json_lines import read_line as read
+from pipeline.files.piped import Piped
 from pipeline.files.shape import BadRow, FileRecord, Reading
 from tests.cli.console import Console
 
@@ -141,6 +146,44 @@ def test_a_bad_line_ends_it_and_it_goes_on_there(console: Console) -> None:
         and "line 2507: not a JSON object but an array; write one object a line; the 2506 records before it are written"
         in again.err
     )
+
+
+@pytest.mark.processes
+def test_what_is_piped_is_there_before_the_pipe_ends(console: Console) -> None:
+    line = json.dumps(GOOD).encode() + b"\n"
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "wb", buffering=0) as pipe:
+        producing = console.start("produce", "bank:app", "payments", "--json", name="produce", stdin=reader)
+        os.close(reader)
+        pipe.write(line + line[:9])  # and the beginning of the next
+        seen = partial(console.here, "consume", "bank", "payments")
+        console.until("the first record", lambda: seen().out.count("\n") == 1)
+        pipe.write(line[9:] + b"no record\n")
+    assert console.end(producing) == 1 and seen().out.count("\n") == 2
+    assert json.loads((console.folder / "produce.out").read_text()) == {"schema": 1, "records": 2}
+    assert "line 3: JSON is malformed" in console.said("produce")
+
+
+def test_lines_of_a_pipe() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb") as file, os.fdopen(writer, "wb", buffering=0) as pipe:
+        piped = Piped(cast(BufferedIOBase, file))
+        lines = iter(piped)
+        assert piped.is_quiet()
+        pipe.write(b"a\r\nb\n")
+        assert not piped.is_quiet() and next(lines) == b"a\r\n"
+        assert not piped.is_quiet() and next(lines) == b"b\n"
+        pipe.write(b"c")
+        assert piped.is_quiet(), "a line that has only begun"
+        pipe.write(b"d\n\ne")
+        assert [next(lines), next(lines)] == [b"cd\n", b"\n"] and piped.is_quiet()
+        pipe.close()
+        assert not piped.is_quiet() and list(lines) == [b"e"] and not piped.is_quiet()
+
+
+@given(st.binary(max_size=200))
+def test_lines_are_those_of_a_file(data: bytes) -> None:
+    assert list(Piped(io.BytesIO(data))) == list(io.BytesIO(data))
 
 
 @pytest.mark.processes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.cli.commands import COMMANDS
-from tests.cli.console import Console
+from tests.cli.console import ROOT, Console
 
 HERE = {"demo", "backfill", "verify", "audit", "repartition", "assign"}  # in other hands, or they start for real
 
@@ -215,6 +216,28 @@ def test_an_answer_that_cannot_be_written(words: list[str]) -> None:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
     assert one_line(done.stderr) and "No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "closed", "code", "said"),
+    [
+        ("status nope", "2>&-", 2, ""),  # not what comes of an error that cannot be written
+        ("produce bank:app payments", "<&-", 0, "0 records\n"),
+        ("config show", ">&-", 0, ""),
+    ],
+)
+def test_a_standard_stream_that_is_closed(tmp_path: Path, words: str, closed: str, code: int, said: str) -> None:
+    Console(tmp_path).bank()
+    command = f'exec "$0" -m orchestrator {words} {closed}'
+    done = subprocess.run(
+        ["sh", "-c", command, sys.executable],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, said, "")
 
 
 def test_a_log_that_is_something_else(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ import json
 import math
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from orchestrator.cli.arguments import Parser
 from orchestrator.cli.settings import PLACE
@@ -23,6 +24,7 @@ from orchestrator.errors import OrchestratorError, WrongUse
 from pipeline.app import App
 from pipeline.definitions.definition import Topic
 from pipeline.errors import PipelineError
+from pipeline.files.piped import Piped
 from pipeline.files.shape import BadFile, BadRow, FileRecord, Reading, Shape, shape_of
 from pipeline.files.text import json_records
 from pipeline.loading import load
@@ -40,7 +42,11 @@ BUSY_S, PAUSE_S = 300.0, 0.05  # how long another may hold the log
 
 
 class BadLine(OrchestratorError):
-    """A line that is not a record."""
+    """A line that is not a record; `records` before it are written."""
+
+    def __init__(self, message: str, records: int) -> None:
+        super().__init__(message)
+        self.records = records
 
 
 def run(argv: list[str]) -> int:
@@ -64,7 +70,12 @@ def run(argv: list[str]) -> int:
     url = log_url(args, app.id, existing=False)
     if not 0 <= args.rate < math.inf:
         raise WrongUse(f"--rate {args.rate}: write a number of records a second, or 0 for as fast as it goes")
-    count, is_known = asyncio.run(_produce(app, topic, url, args.file, shape, args.rate))
+    try:
+        count, is_known = asyncio.run(_produce(app, topic, url, args.file, shape, args.rate))
+    except BadLine as error:
+        if args.json:
+            print(json.dumps({"schema": 1, "records": error.records}))
+        raise
     known = f"; what {args.file} holds was produced before" if is_known and not count else ""
     print(json.dumps({"schema": 1, "records": count}) if args.json else f"{_records(count)}{known}")
     return 0
@@ -100,8 +111,9 @@ async def _produce(
         reading = Reading(topic.topic, topic.key_codec, topic.value_codec, partitions)
         counted = Counted(log, partitions)
         if file is None:
-            lines = json_records(sys.stdin.buffer, 1, reading, shape)
-            return await Writing(log, app, topic, counted, rate, None).write(lines), False
+            lines = Piped(cast(BufferedIOBase, sys.stdin.buffer))
+            found = json_records(lines, 1, reading, shape)
+            return await Writing(log, app, topic, counted, rate, None).write(found, lines.is_quiet), False
         try:
             begun = await begin(log, app.id, Path(file), reading, shape)
         except OSError as error:
@@ -135,21 +147,22 @@ class Writing:
         self._size = size if not rate else max(1, min(size, int(rate / 20)))
         self._count = 0
 
-    async def write(self, found: Iterator[FileRecord]) -> int:
-        """Raises BadLine, once what comes before the bad line is written."""
+    async def write(self, found: Iterator[FileRecord], is_quiet: Callable[[], bool] = lambda: False) -> int:
+        """`is_quiet`: the next record would have to be waited for, so those before it are written first.
+        Raises BadLine, once what comes before the bad line is written."""
         since = monotonic_s()
         batch: list[FileRecord] = []
         try:
             for record in found:
                 batch.append(record)
-                if len(batch) >= self._size:
+                if len(batch) >= self._size or is_quiet():
                     await self._append(batch)
                     batch = []
                     if self._rate:
                         await asyncio.sleep(max(0.0, since + self._count / self._rate - monotonic_s()))
         except (BadRow, BadFile) as error:
             await self._append(batch)
-            raise BadLine(self._stopped_at(error)) from None
+            raise BadLine(self._stopped_at(error), self._count) from None
         await self._append(batch)
         return self._count
 
