@@ -15,6 +15,7 @@ from workers.calls.blame import Blame
 
 FAILED_APP = 70  # the user's code failed: another instance would fail on the same record
 LOG_REPLACED = 71  # the log was deleted or replaced: another process would not do better
+BOUNCED = 72  # reported by a worker that was sent the SIGTERM of its instance; it has committed
 HOST_GOES = -1_000  # of a handle: its host is being taken away, and it has handed over or stopped in order
 REPORTED = 80  # a worker process ends with this and the exit code that it reports; any other end is a crash
 OVERDUE = 9  # reported by a worker whose call lasted longer than --max-call; its note names the record

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -120,10 +121,25 @@ async def open_requests() -> asyncio.StreamReader:
     return reader
 
 
+def on_sigterm(act: Callable[[], None]) -> None:
+    """Calls `act` in the loop that runs, for each SIGTERM that comes to this process. Not with a handler of the loop, which a
+    child that the app forks would share: a SIGTERM to that child would be one to this process."""
+    loop, own = asyncio.get_running_loop(), os.getpid()
+
+    def handle(number: int, frame: object) -> None:
+        if os.getpid() == own:
+            loop.call_soon_threadsafe(act)
+        else:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, handle)
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """See the module text. `exit` ends the process at once, without any clean-up; `end_within` sees that it does end
-    (end_watch.py): of a process that is the group's alone, which OF_A_PROCESS is for."""
+    (end_watch.py), and `on_sigterm` what a SIGTERM does: of a process that is the group's alone, which OF_A_PROCESS is for."""
 
     wall_ms: Callable[[], int] = wall_ms
     clock: Callable[[], float] = monotonic_s  # what bounds a turn: read after each record, and by the watch of calls
@@ -143,8 +159,9 @@ class Surroundings:
     start_worker: Callable[[WorkerSpec], Awaitable[WorkerProcess]] = start_worker
     exit: Callable[[int], None] = os._exit
     end_within: Callable[[float, int], Callable[[], None]] = lambda limit_s, code: lambda: None
+    on_sigterm: Callable[[Callable[[], None]], None] = lambda act: None
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)  # the variables of the process
 
 
 REAL = Surroundings()
-OF_A_PROCESS = Surroundings(end_within=end_within)
+OF_A_PROCESS = Surroundings(end_within=end_within, on_sigterm=on_sigterm)

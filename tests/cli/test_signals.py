@@ -206,6 +206,52 @@ def test_sigterm_to_an_instance_that_is_to_leave(console: Console) -> None:
     console.nothing_left()
 
 
+NOTED = """
+
+@app.processor(payments)
+def note(payment: Record[str, Payment]) -> None:
+    with open("calls", "a") as file:
+        file.write("x")
+"""
+
+
+@pytest.mark.parametrize("on_stop", ["bounce", "leave"])
+def test_sigterm_to_the_process_that_status_names(console: Console, on_stop: str) -> None:
+    """That is a worker: its instance ends with it, in order. Nothing else of the group is touched."""
+    fleet = console.run("--session-timeout", "1m", "--on-stop", on_stop, instances=2)
+    console.pay(("ann", 1), ("bob", 2))
+    status = console.here("status", "bank", "--json").json
+    host = status["coordinator"]["instance"]
+    [other] = [row for row in status["instances"] if row["id"] != host]
+    os.kill(other["pid"], signal.SIGTERM)
+    console.until("its end", lambda: len(console.processes()) == 3)
+    rows = (console.folder / f".orchestrator/state/bank/{other['id']}/journal.jsonl").read_text().splitlines()
+    assert json.loads(rows[-1])["what"] == "instance ended" and fleet.poll() is None
+    owners = {task["active"] for task in console.here("status", "bank", "--json").json["tasks"]}
+    assert owners == ({host, other["id"]} if on_stop == "bounce" else {host}), "kept for it, or handed over"
+    assert "ended with" not in console.said("run")
+    fleet.terminate()
+    assert console.end(fleet) == 0
+    console.nothing_left()
+
+
+def test_sigterm_to_every_process_of_a_fleet(console: Console) -> None:
+    """As a supervisor does that ends a whole service: each commits and stops, also who is asked by its parent too."""
+    console.write("bank.py", (console.folder / "bank.py").read_text() + NOTED)
+    fleet = console.run(*FAST, "--commit-interval", "1m", instances=2)
+    seen = console.write("calls", "")
+    for count in (1, 2):  # what a task does first is committed at once
+        console.pay(("ann", 1))
+        console.until("the call", lambda count=count: len(seen.read_text()) == count)
+    for pid in console.processes():
+        os.kill(pid, signal.SIGTERM)
+    assert console.end(fleet) == 0
+    console.nothing_left()
+    written = console.here("consume", "bank", "bank-balances-changelog").out.splitlines()
+    assert [json.loads(line)["value"] for line in written] == [1, 2]
+    assert console.said("run").count("\n") == 1, "nothing but the line of its start"
+
+
 def test_an_instance_that_left_is_parked(console: Console) -> None:
     fleet = console.run(*FAST, "--after-leave", "park", instances=2)
     left = console.here("scale-down", "bank", "--to", "50%", "--wait", "--json")

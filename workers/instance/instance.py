@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 
 from orchestrator.coordinator.services import Services
@@ -36,7 +37,16 @@ from workers.metrics.measures import Measures
 from workers.metrics.otlp import OtlpExport
 from workers.metrics.server import MetricsServer
 from workers.prepare import Prepared, prepare
-from workers.spec import FAILED_APP, LOG_REPLACED, REPORTED, InstanceSpec, WorkerSpec, decode_instance, first_line
+from workers.spec import (
+    BOUNCED,
+    FAILED_APP,
+    LOG_REPLACED,
+    REPORTED,
+    InstanceSpec,
+    WorkerSpec,
+    decode_instance,
+    first_line,
+)
 from workers.surroundings import OF_A_PROCESS, REAL, Surroundings, WorkerProcess
 from workers.tasks import halts
 
@@ -70,7 +80,7 @@ class Instance:
         self._workers: dict[int, WorkerProcess] = {}
         self._request: bytes | None = None  # what every worker was asked, also for one that is started later
         self._stop = asyncio.Event()
-        self._signals = 0
+        self._signals: Counter[str] = Counter()
         self._must_end = False  # its host goes
         self._careful: set[int] = set()
         self._blamed: dict[int, list[Blame]] = {}
@@ -157,6 +167,9 @@ class Instance:
                 self._stop.is_set()
             ):  # another end than those is no failure of the instance: nothing is to be started again
                 return reported if reported is not None and reported in ENDS else 0
+            if reported == BOUNCED:
+                self._stop_all()
+                return 0
             if reported in ENDS:
                 if reported:
                     self._stop_all()
@@ -236,7 +249,7 @@ class Instance:
     def _listen(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, self._signal)
+            loop.add_signal_handler(number, self._signal, "")
         if self._leash is not None:
             self._leashed = loop.create_task(self._hold_leash(self._leash))
 
@@ -246,16 +259,17 @@ class Instance:
         await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
         while line := await reader.readline():
             if line == STOP:
-                self._signal()
+                self._signal("leash")
             elif line == LEAVE and not self._stop.is_set():
                 self._must_end = True
                 self._say(b"leave")
         self._stop_all()
 
-    def _signal(self) -> None:
-        """The first is a bounce (or with on_stop=leave a leave); the second stops at once."""
-        self._signals += 1
-        if self._signals > 1:
+    def _signal(self, source: str) -> None:
+        """The first is a bounce (or with on_stop=leave a leave); the second stops at once. What ends a service may send one to
+        each of its processes: that and the one that the fleet passes on are no second."""
+        self._signals[source] += 1
+        if self._signals[source] > 1:
             self._stop.set()
             self._say(b"stop")
             self._kill_all()

@@ -21,7 +21,7 @@ from state.private import private_process
 from workers import log_lines
 from workers.log.patient_log import open_patiently
 from workers.prepare import prepare
-from workers.spec import FAILED_APP, LOG_REPLACED, REPORTED, WorkerSpec, decode_worker, first_line
+from workers.spec import BOUNCED, FAILED_APP, LOG_REPLACED, REPORTED, WorkerSpec, decode_worker, first_line
 from workers.surroundings import OF_A_PROCESS, REAL, Surroundings
 from workers.worker.worker import Worker
 
@@ -64,12 +64,36 @@ async def _run(spec: WorkerSpec, surroundings: Surroundings) -> int:
         async with Resources(app) as resources:
             worker = Worker(spec, log, prepared, resources, surroundings)
             listening = asyncio.create_task(_listen(worker))
+            signals = Signals(worker)
+            surroundings.on_sigterm(signals.act)
             try:
-                return await worker.run()
+                return signals.shown(await worker.run())
             finally:
                 listening.cancel()
     finally:
         await log.close()
+
+
+class Signals:
+    """SIGTERM to a worker is one to its instance, as `status` names no other process of it: the first is a bounce (or with
+    on_stop=leave a leave), the second ends the process at once. The instance learns of it from the exit code."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._count = 0
+
+    def act(self) -> None:
+        self._count += 1
+        if self._count > 1:
+            self._worker.surroundings.exit(REPORTED + BOUNCED)
+        elif self._worker.spec.instance.on_stop == "leave":
+            self._worker.leave()
+        else:
+            self._worker.stop()
+
+    def shown(self, code: int) -> int:
+        """What a worker that ended with `code` reports."""
+        return BOUNCED if self._count and code == 0 and self._worker.spec.instance.on_stop == "bounce" else code
 
 
 async def _listen(worker: Worker) -> None:
