@@ -98,11 +98,13 @@ async def _report(context: Any, group: str) -> None:
 
 
 def _stage(context: Any, group: str) -> Any:
-    """What Spark says of the stage that runs for a group of jobs."""
+    """What Spark says of the stage that runs for a group of jobs. A job also lists stages whose rows an earlier one has left: these
+    never run, and never end."""
     tracker = context.statusTracker()
+    active = set(tracker.getActiveStageIds())
     for job in tracker.getJobIdsForGroup(group):
         described = tracker.getJobInfo(job)
-        for number in sorted(described.stageIds) if described is not None and described.status == "RUNNING" else ():
+        for number in sorted(active.intersection(described.stageIds)) if described is not None else ():
             found = tracker.getStageInfo(number)
             if found is not None and found.numCompletedTasks < found.numTasks:
                 return found
