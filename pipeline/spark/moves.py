@@ -1,12 +1,12 @@
 """What a repartition writes: rows that Spark keeps on the disks of its executors until the log has them.
 
 One rule: they are never gathered. Spark's own partitions are cut so small that the driver may hold one of them, and what it gives
-the log is a part of that. In the flow: `relocation` finds the rows -> here -> `repartition` writes them.
+the log is a part of that, or some. In the flow: `relocation` finds the rows -> here -> `repartition` writes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +55,7 @@ class Moves:
     def __init__(self, session: SparkSession) -> None:
         self._session = session
         self._kept: list[DataFrame] = []
-        self._frames: list[DataFrame] = []
+        self._frames: list[tuple[str, DataFrame]] = []
 
     def keep(self, rows: DataFrame) -> DataFrame:
         """Computed once: user code may be called for them."""
@@ -65,30 +65,30 @@ class Moves:
         self._kept.append(kept)
         return kept
 
-    def add(self, rows: DataFrame) -> None:
-        """Some that are to be written."""
-        self._frames.append(rows)
+    def add(self, kind: str, rows: DataFrame) -> None:
+        """Some that are to be written, all of one kind."""
+        self._frames.append((kind, rows))
 
     def sizes(self) -> dict[str, tuple[int, int]]:
         """How many rows of each kind, and the bytes of their keys and values."""
         from pyspark.sql import functions as F
 
         found: dict[str, tuple[int, int]] = {}
-        for frame in self._frames:
-            size = F.sum(F.ifnull(F.length("key"), F.lit(0)) + F.ifnull(F.length("value"), F.lit(0)))
-            for kind, rows, size_ in frame.groupBy("kind").agg(F.count("*"), size).collect():
-                before = found.get(kind, (0, 0))
-                found[kind] = before[0] + int(rows), before[1] + int(size_)
+        size = F.sum(F.ifnull(F.length("key"), F.lit(0)) + F.ifnull(F.length("value"), F.lit(0)))
+        for kind, frame in self._frames:
+            [(rows, bytes_)] = frame.agg(F.count("*"), size).collect()
+            before = found.get(kind, (0, 0))
+            found[kind] = before[0] + int(rows), before[1] + int(bytes_ or 0)
         return found
 
-    def parts(self, at_ms: int) -> Iterator[Part]:
-        """The records, some at a time; what a task has sent to a partition is in its order. Entries get this time. Raises
-        SparkFailed."""
+    def parts(self, at_ms: int, kinds: Collection[str]) -> Iterator[Part]:
+        """The records of rows of these kinds, some at a time; what a task has sent to a partition is in its order. Entries get this
+        time. Raises SparkFailed."""
         from pipeline.spark.final_records import PART_BYTES, PART_RECORDS
 
         held: dict[Partition, list[NewRecord]] = {}
         count = size = 0
-        for row in self._rows():
+        for row in self._rows(kinds):
             for where, record in records(row, at_ms):
                 held.setdefault(where, []).append(record)
                 count += 1
@@ -99,10 +99,11 @@ class Moves:
         if held:
             yield held
 
-    def _rows(self) -> Iterator[Any]:
+    def _rows(self, kinds: Collection[str]) -> Iterator[Any]:
         try:
-            for frame in self._frames:
-                yield from frame.toLocalIterator(prefetchPartitions=True)
+            for kind, frame in self._frames:
+                if kind in kinds:
+                    yield from frame.toLocalIterator(prefetchPartitions=True)
         except Exception as error:
             raise failure(self._session, error) from error
 

@@ -66,19 +66,18 @@ class MoveJob(msgspec.Struct, frozen=True):
 @dataclass(frozen=True)
 class Found:
     """What is to be written. `moved` entries, their `bytes`, records that are `sent`; `due`: calls of each table that come due on the
-    way; `moves` gives them, None where there are none."""
+    way; `moves` gives them."""
 
     times: TaskTimes
+    moves: Moves
     entries: int = 0
     moved: int = 0
     bytes: int = 0
     sent: int = 0
     due: Mapping[str, int] = field(default_factory=dict)
-    moves: Moves | None = None
 
     def close(self) -> None:
-        if self.moves is not None:
-            self.moves.close()
+        self.moves.close()
 
 
 # ---------------------------------------------------------------- on the driver
@@ -93,9 +92,10 @@ def found_moves(
     most_forward_ms: int,
     *,
     passes: bool,
+    is_rest: bool = False,
 ) -> Found:
-    """`subtopologies`: of each changelog. `passes`: False for a look alone, in which nothing of the app is called. What is found is
-    kept until it is closed. Raises SparkFailed, RefusedBySafety, TimeNotPassed."""
+    """`subtopologies`: of each changelog. `passes`: False for a look alone, in which nothing of the app is called. `is_rest`: time has
+    passed, and some of the entries lie right by now. What is found is kept until it is closed. Raises SparkFailed, RefusedBySafety, TimeNotPassed."""
     moves = Moves(session)
     try:
         from pipeline.spark.differences import last_values
@@ -106,6 +106,8 @@ def found_moves(
         with set_to(session, cut_for(session, most)):
             entries = last_values(log_frame(session, url, list(job.tables)), "topic", "partition").cache()
             try:
+                if is_rest:
+                    return _rest(job, entries, moves)
                 return _of_entries(job, entries, moves, subtopologies, most_forward_ms, passes=passes)
             finally:
                 entries.unpersist()
@@ -115,6 +117,22 @@ def found_moves(
     except Exception as error:
         moves.close()
         raise failure(session, error) from error
+
+
+def _rest(job: MoveJob, entries: DataFrame, moves: Moves) -> Found:
+    """What another run has not moved."""
+    looked = moves.keep(entries.mapInArrow(partial(relocated, msgspec.json.encode(job).decode()), ROWS))
+    moves.add(MOVED, looked.where(looked.kind == MOVED))
+    count = entries.count() - len(_kept_times(load(job.source.app), job, entries))
+    return Found(TaskTimes(job.before, job.to), moves, count, *moves.sizes().get(MOVED, (0, 0)))
+
+
+def _kept_times(app: App, job: MoveJob, entries: DataFrame) -> list[Any]:
+    """The rows that are the time of a task."""
+    from pyspark.sql import functions as F
+
+    rows = entries.where(F.col("key") == F.lit(STREAM_TIME_KEY)).collect()
+    return [row for row in rows if is_time(app.tables[job.tables[row["topic"]]], bytes(row["key"]))]
 
 
 def _of_entries(
@@ -129,8 +147,7 @@ def _of_entries(
     from pyspark.sql import functions as F
 
     app = load(job.source.app)
-    read_times = entries.where(F.col("key") == F.lit(STREAM_TIME_KEY)).collect()
-    kept = [row for row in read_times if is_time(app.tables[job.tables[row["topic"]]], bytes(row["key"]))]
+    kept = _kept_times(app, job, entries)
     times = _times(job, kept, subtopologies)
     times.refuse_far(app.id, most_forward_ms)
     goals = {task: times.goal(task) or _NOWHERE for task in times.reached}
@@ -157,12 +174,14 @@ def _of_entries(
         chosen = entries.where(in_them & F.col("partition").isin(sorted(partitions)))
         placed = chosen.repartitionById(job.before, chosen.partition)
         after = moves.keep(placed.mapInArrow(partial(passed, text, number), ROWS))
-        moves.add(moves.keep(after.where(after.kind != SENT).repartition("topic", "key")))
-        moves.add(after.where(after.kind == SENT))
-    moves.add(at_rest)
+        changed = moves.keep(after.where(after.kind != SENT).repartition("topic", "key"))
+        for kind in (WRITTEN, MOVED):
+            moves.add(kind, changed.where(changed.kind == kind))
+        moves.add(SENT, after.where(after.kind == SENT))
+    moves.add(MOVED, at_rest)
     sizes = moves.sizes()
     count = entries.count() - len(kept)
-    return Found(times, count, *sizes.get(MOVED, (0, 0)), sizes.get(SENT, (0, 0))[0], due, moves)
+    return Found(times, moves, count, *sizes.get(MOVED, (0, 0)), sizes.get(SENT, (0, 0))[0], due)
 
 
 def shown_due(due: Mapping[str, int]) -> str:

@@ -1,8 +1,9 @@
 """`orchestrator repartition MODULE:APP --to N`: the tables of an app lie by more partitions, and nothing is processed again.
 
-One rule: an entry lies where the records of its key come to. What is moved is each entry that does not, for the new count: a deletion
-in the partition that it leaves and its value in the one that it comes to, all in one transaction of the log, with the time of each
-task. So a process that ends on the way leaves an app that is refused at its start, or as it was, and the same command ends it.
+One rule: an entry lies where the records of its key come to. What time brings about, where tasks meet, is written first, in one
+transaction with the time of each task. From then on an entry that does not lie right for the new count is moved, and nothing else
+happens: a deletion where it was and its value where it belongs, in one transaction, which has some thousand of them. So a process that
+ends on the way leaves an app that is refused at its start, or as it was, and the same command ends it, with what is left.
 The app is stopped and has processed its inputs; stores on disk stay, and replay what moved. What moves is found by `relocation`.
 """
 
@@ -13,19 +14,21 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.arguments import Parser, checked
 from orchestrator.clocks import monotonic_s, wall_ms
 from orchestrator.durations import show_duration
-from orchestrator.errors import RefusedBySafety, WrongUse
+from orchestrator.errors import OrchestratorError, RefusedBySafety, WrongUse
 from orchestrator.names import counted
 from orchestrator.setting import some_time, whole_number
 from pipeline.app import App
 from pipeline.definitions.entries import keeps_time
 from pipeline.definitions.topology import Subtopology, Topology
 from pipeline.loading import load
+from pipeline.spark.moves import MOVED, SENT, WRITTEN
 from pipeline.spark.relocation import Found, MoveJob, found_moves, shown_due
 from pipeline.spark.running import in_thread, spark
 from pipeline.spark.session import absolute_log
@@ -35,7 +38,7 @@ from pipeline.tables.expiry import STREAM_TIME_KEY, stored_time
 from pipeline.time.position import stored
 from state.log import base
 from state.log.group_store import AppMetadata, Lease
-from state.log.protocol import GroupLog, NewRecord, Partition, no_parts
+from state.log.protocol import GroupLog, NewRecord, Partition, Parts
 from workers.commands.cluster import LOCAL, Cluster, add_cluster, cluster_of
 from workers.commands.run import state_dir
 from workers.commands.show import show_json
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MOST_FORWARD_MS = 3_600_000
+PARTS = 20  # of a transaction that moves entries: up to 100,000 records, or 80 MiB
 FOR_MOVES = "stop all its instances, then repartition it"
 
 
@@ -138,16 +142,16 @@ async def repartition(
                 lease_held(log, app.id, "repartition") as held,
             ):
                 await _fence(log, held.lease)
-                if noted is not None and await _has_moved(log, app.id, to):
-                    found = Found(TaskTimes(before, to))
-                else:
+                is_rest = noted is not None and await _moves_already(log, app.id, to)
+                if not is_rest:
                     await _refuse_unread(log, app, layout)
-                    await log.ends(layout.changes(), settled=True)  # what was committed last can be read from now on
-                    job = await _job(log, app, layout, before, to)
-                    found = await in_thread(spark_, partial(_moves, *given, job, layout, most_forward_ms, passes=True))
+                await log.ends(layout.changes(), settled=True)  # what was committed last can be read from now on
+                job = await _job(log, app, layout, before, to, is_rest=is_rest)
+                look = partial(_moves, *given, job, layout, most_forward_ms, passes=not is_rest, is_rest=is_rest)
+                found = await in_thread(spark_, look)
                 paused = monotonic_s()
                 try:
-                    await _carry_out(log, held, app, layout, before, to, found)
+                    await _carry_out(log, held, app, layout, job, found)
                 finally:
                     await asyncio.to_thread(found.close)
         sizes = {**_sizes(found), "write_s": round(monotonic_s() - paused, 2)}
@@ -253,8 +257,8 @@ async def _before(log: GroupLog, application: str, layout: Layout, noted: bytes 
     return min(layout.counts.values()) if kept is None else int(kept)
 
 
-async def _has_moved(log: GroupLog, application: str, to: int) -> bool:
-    """Whether the transaction of one that did not end was written."""
+async def _moves_already(log: GroupLog, application: str, to: int) -> bool:
+    """Whether one that did not end has written the first transaction: what is left are entries that move."""
     kept = await log.metadata(application, REPARTITIONED, "inputs")
     return kept is not None and json.loads(kept)["to"] == to
 
@@ -283,7 +287,15 @@ async def _fence(log: GroupLog, lease: Lease) -> None:
 
 
 def _moves(
-    session: SparkSession, app_ref: str, url: str, job: MoveJob, layout: Layout, most_forward_ms: int, *, passes: bool
+    session: SparkSession,
+    app_ref: str,
+    url: str,
+    job: MoveJob,
+    layout: Layout,
+    most_forward_ms: int,
+    *,
+    passes: bool,
+    is_rest: bool = False,
 ) -> Found:
     """Raises SparkFailed, RefusedBySafety, TimeNotPassed."""
     numbers = {
@@ -292,11 +304,14 @@ def _moves(
         for topic, table in layout.changelogs.items()
         if table in sub.tables
     }
-    return found_moves(session, app_ref, url, job, numbers, most_forward_ms, passes=passes)
+    return found_moves(session, app_ref, url, job, numbers, most_forward_ms, passes=passes, is_rest=is_rest)
 
 
-async def _job(log: GroupLog, app: App, layout: Layout, before: int, to: int) -> MoveJob:
+async def _job(log: GroupLog, app: App, layout: Layout, before: int, to: int, *, is_rest: bool = False) -> MoveJob:
     ends = {str(p): end for p, end in (await log.ends(layout.sources())).items()}
+    kept = await log.metadata(app.id, REPARTITION, "ends") if is_rest else None
+    if kept is not None:  # records of a join are numbered from there: those of one key get no number twice
+        ends = json.loads(kept)
     counts = {name: info.partitions for name, info in (await log.topics(list(layout.topology.topics))).items()}
     counts |= dict.fromkeys(layout.counts, to)
     return MoveJob(Source(app.id, ""), layout.topology.numbering(), dict(layout.changelogs), before, to, ends, counts)
@@ -305,32 +320,61 @@ async def _job(log: GroupLog, app: App, layout: Layout, before: int, to: int) ->
 # ---------------------------------------------------------------- the steps
 
 
-async def _carry_out(log: GroupLog, held: Held, app: App, layout: Layout, before: int, to: int, found: Found) -> None:
-    """The note, the partitions, the entries, the end of the note: each step may be done again."""
-    application = held.lease.application
-    await held.check()
-    await log.put_metadata(application, REPARTITION, "from", str(before).encode(), lease=held.lease)
-    await log.put_metadata(application, REPARTITION, "to", str(to).encode(), lease=held.lease)
-    for name in sorted(layout.counts):
-        await log.grow_topic(name, to)
-    if not await _has_moved(log, application, to):
-        await _write(log, held, app, layout, to, found)
-    await log.put_metadata(application, REPARTITION, "to", None, lease=held.lease)
-    await log.put_metadata(application, REPARTITION, "from", None, lease=held.lease)
-
-
-async def _write(log: GroupLog, held: Held, app: App, layout: Layout, to: int, found: Found) -> None:
-    """All in one transaction. Raises RefusedBySafety."""
+async def _carry_out(log: GroupLog, held: Held, app: App, layout: Layout, job: MoveJob, found: Found) -> None:
+    """The note, the partitions, what time brings about, the entries, the end of the note: each step may be done again."""
     application, now_ms = held.lease.application, wall_ms()
+    await held.check()
+    await log.put_metadata(application, REPARTITION, "from", str(job.before).encode(), lease=held.lease)
+    await log.put_metadata(application, REPARTITION, "to", str(job.to).encode(), lease=held.lease)
+    for name in sorted(layout.counts):
+        await log.grow_topic(name, job.to)
+    if not await _moves_already(log, application, job.to):
+        await _pass_time(log, held, app, layout, job, found, now_ms)
+    await _move(log, held, found, now_ms)
+    for name in ("to", "from", "ends"):
+        await log.put_metadata(application, REPARTITION, name, None, lease=held.lease)
+
+
+async def _pass_time(
+    log: GroupLog, held: Held, app: App, layout: Layout, job: MoveJob, found: Found, now_ms: int
+) -> None:
+    """All in one transaction, with the note that it took place. Raises RefusedBySafety."""
+    application = held.lease.application
     times = {
         Partition(topic, number): [NewRecord(STREAM_TIME_KEY, time, now_ms)]
         for topic, number, time in _times(app, layout, found.times)
     }
-    parts = no_parts if found.moves is None else partial(found.moves.parts, now_ms)
     began = {str(p): end for p, end in (await log.ends(layout.sources(), settled=True)).items()}
-    note = AppMetadata(application, REPARTITIONED, "inputs", json.dumps({"to": to, "ends": began}).encode())
-    if not await log.seed_positions(held.lease, {}, times, metadata=[note], parts=parts):
-        raise RefusedBySafety(f"'{application}' was begun meanwhile; {FOR_MOVES}")
+    notes = [
+        AppMetadata(application, REPARTITIONED, "inputs", json.dumps({"to": job.to, "ends": began}).encode()),
+        AppMetadata(application, REPARTITION, "ends", json.dumps(job.ends).encode()),
+    ]
+    parts = partial(found.moves.parts, now_ms, (WRITTEN, SENT))
+    await _written(log, held, times, notes, parts)
+
+
+async def _move(log: GroupLog, held: Held, found: Found, now_ms: int) -> None:
+    """Some entries after the other: no transaction is longer than a log allows, or in the way of others, however much moves. Raises
+    OrchestratorError where Spark gives less than it has found."""
+    listed, records = found.moves.parts(now_ms, (MOVED,)), 0
+    while some := await asyncio.to_thread(lambda: list(islice(listed, PARTS))):
+        await _written(log, held, {}, (), partial(iter, some))
+        records += sum(len(one) for part in some for one in part.values())
+    if records != 2 * found.moved:
+        raise OrchestratorError(
+            f"{records // 2} of {found.moved} entries that move were given by Spark; run the same command again: it moves the others"
+        )
+
+
+async def _written(
+    log: GroupLog,
+    held: Held,
+    records: Mapping[Partition, Sequence[NewRecord]],
+    notes: Sequence[AppMetadata],
+    parts: Parts,
+) -> None:
+    if not await log.seed_positions(held.lease, {}, records, metadata=notes, parts=parts):
+        raise RefusedBySafety(f"'{held.lease.application}' was begun meanwhile; {FOR_MOVES}")
 
 
 def _times(app: App, layout: Layout, times: TaskTimes) -> Iterator[tuple[str, int, bytes]]:

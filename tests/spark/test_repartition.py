@@ -169,27 +169,56 @@ async def test_an_app_goes_on_with_more_tasks(place: Place) -> None:
     await log.close()
 
 
-async def test_what_moves_comes_in_many_parts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark's partitions and the parts of the transaction are small here: all of it is written, once, and asked for again where the
-    log makes the call again."""
-    log = await begun(place)
+class Failing:
+    """A log that takes so many seeds, asks for the parts of each twice, and fails with the next one."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, most: int) -> None:
+        self._seed, self._most = SqliteLog.seed_positions, most
+        self.sizes: list[int] = []
+        failing = self
+
+        async def seeded(log: SqliteLog, *given: Any, **more: Any) -> bool:
+            if len(failing.sizes) == failing._most:
+                raise StateError("the disk is gone")
+            parts = more.pop("parts")
+            made = await asyncio.to_thread(lambda: list(parts()))
+            failing.sizes.append(sum(len(records) for part in made for records in part.values()))
+            return await failing._seed(log, *given, **more, parts=parts)
+
+        patch.setattr(SqliteLog, "seed_positions", seeded)
+
+
+async def test_what_moves_comes_in_many_transactions(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it is written, once, where it ends after some of them, too."""
+    log = await place.log()
+    await write(log, tallies.app, [(tallies.marks, f"k{n}", n + 1, 10 * n) for n in range(40)])
+    await place.backfill(TALLIES)
     before = await values(log)
     monkeypatch.setattr(moves, "CUT", 4)
     monkeypatch.setattr(moves, "FEW", 0)
-    monkeypatch.setattr(final_records, "PART_RECORDS", 1)
-    seed, sizes = SqliteLog.seed_positions, list[int]()
+    monkeypatch.setattr(final_records, "PART_RECORDS", 2)
+    monkeypatch.setattr(module, "PARTS", 3)
 
-    async def seeded_twice(*given: Any, **more: Any) -> bool:
-        parts = more.pop("parts")
-        sizes.extend(sum(map(len, part.values())) for part in await asyncio.to_thread(lambda: list(parts())))
-        return await seed(*given, **more, parts=parts)
+    with monkeypatch.context() as patch:
+        failing = Failing(patch, 3)
+        with pytest.raises(StateError):
+            await laid_out(place, 5)
+    assert failing.sizes == [0, 6, 6]
+    half = await values(log)
+    assert {key: value for (_, key), value in half.items()} == {key: value for (_, key), value in before.items()}
+    assert len(half) == len(before) and len(half.keys() - before.keys()) == 6, "each entry is in one place"
+    with pytest.raises(AppRefused, match="repartition MODULE:APP --to 5"):
+        await refuse_half_done(log, "tallies")
 
-    monkeypatch.setattr(SqliteLog, "seed_positions", seeded_twice)
-    facts = await laid_out(place, 5)
-    assert facts["entries"] == len(before) and facts["moved"] > 1
-    assert sizes == [2] * facts["moved"], "a part ends with the row that fills it"
+    with monkeypatch.context() as patch:
+        failing = Failing(patch, 99)
+        facts = await laid_out(place, 5)
+    wrong = sum(number != partition_of(key, 5) for number, key in before)
+    assert facts["entries"] == len(before) and facts["moved"] == wrong - 6 == sum(failing.sizes) // 2
+    assert len(failing.sizes) > 2 and max(failing.sizes) == 6
+    await refuse_half_done(log, "tallies")
     after = await values(log)
     assert {key: value for (_, key), value in after.items()} == {key: value for (_, key), value in before.items()}
-    assert all(number == partition_of(key, 5) for number, key in after)
+    assert len(after) == len(before) and all(number == partition_of(key, 5) for number, key in after)
     assert not place.spark.sparkContext._jsc.getPersistentRDDs(), "nothing of it is kept"
     await log.close()

@@ -12,6 +12,8 @@ import pytest
 
 from orchestrator.errors import RefusedBySafety
 from orchestrator.testing import Driver
+from pipeline.spark import final_records
+from pipeline.spark import repartition as module
 from pipeline.spark.relocation import TimeNotPassed
 from pipeline.spark.repartition import repartition
 from pipeline.values.partitioner import partition_of
@@ -22,7 +24,7 @@ from tests.cli.console import Console, console_of
 from tests.spark import failing
 from tests.spark.more_tasks import Moved
 from tests.spark.test_backfill import ROOT, Place, write
-from tests.spark.test_repartition import broken
+from tests.spark.test_repartition import Failing, broken
 from tests.time import watch
 from tests.time.test_live import FAST, Beat, by_key, driver_answer, history, live_answer, produce
 from workers.commands.consume import read_all
@@ -101,6 +103,18 @@ async def test_it_is_what_the_same_functions_give_and_is_done_once(
         with pytest.raises(StateError):
             await laid_out(place, 3)
     assert (await entries(log), await sent(log)) == (before, were_sent)  # topics have grown, and that is all
+
+    with monkeypatch.context() as patch:
+        patch.setattr(final_records, "PART_RECORDS", 10)
+        patch.setattr(module, "PARTS", 1)
+        failing = Failing(patch, 3)
+        with pytest.raises(StateError):
+            await laid_out(place, 3)
+    assert len(failing.sizes) == 3 and failing.sizes[1:] == [10, 10]
+    half = await entries(log)
+    assert await sent(log) == answer and half.keys() - expected.keys() and expected.keys() - half.keys()
+    late = NewRecord(b"k1", watch.ships.value_codec.encode(1), records[-1][3] + 1)
+    await log.append({Partition("ships", number): [late] for number in range(3)})  # after it began: joins go by before
     put = SqliteLog.put_metadata
 
     async def broken_at_the_end(log: Any, *given: Any, **more: Any) -> None:
