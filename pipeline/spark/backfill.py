@@ -29,6 +29,7 @@ from orchestrator.names import counted
 from pipeline.app import App
 from pipeline.files.shape import Shape
 from pipeline.loading import load
+from pipeline.spark import kept_work
 from pipeline.spark.bad_rows import BadRecords
 from pipeline.spark.engine import Engine, checked_history
 from pipeline.spark.final_records import Part, final_values, outputs
@@ -38,7 +39,7 @@ from pipeline.spark.running import in_thread, spark
 from pipeline.spark.session import absolute_log
 from pipeline.spark.spreading import portions, spread
 from state import manifest
-from state.errors import LeaseLost
+from state.errors import LeaseLost, StateError
 from state.history import begin as begin_history
 from state.log import base
 from state.log.base import Base
@@ -144,33 +145,58 @@ class Run:
         self._now_ms = wall_ms()
         self._root = root
         self._name = f"{datetime.fromtimestamp(self._now_ms / 1000, UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
-        self._snapshot = root / self._name
         self._history = secrets.token_hex(8)
         self._positions: Mapping[Partition, int] = inputs.until  # what is committed
         self._keep = False  # the snapshot, whatever happens from now on
 
+    @property
+    def _snapshot(self) -> Path:
+        return self._root / self._name
+
     async def run(self) -> dict[str, Any]:
         _clean(self._root, self._say)
-        scratch = Scratch(self._root / f".{self._name}{WORK}")
-        engine = Engine(self._session, self._inputs, scratch.path, self._snapshot, self._now_ms, base=self._only)
+        made_of = await asyncio.to_thread(kept_work.sum_of, self._inputs, snapshot_only=self._only)
+        kept = await asyncio.to_thread(kept_work.find, self._root, self._inputs, made_of, self._say)
+        if kept is not None:
+            self._inputs, self._name, self._now_ms = kept.inputs(self._inputs), kept.name, kept.time_ms
+            self._say(f"goes on with what a backfill before has computed, in snapshot {self._name}")
+        scratch, is_left = Scratch(self._root / f".{self._name}{WORK}"), False
         try:
-            computed = await in_thread(self._session, engine.run, self._say)
+            computed = kept.computed(scratch.path) if kept is not None else await self._compute(scratch.path)
             self._clock.lap("processors")
             self._clock.seconds.update(computed.seconds)
             _refuse_empty(self._prepared.app, self._inputs.until, computed.total("records_in"))
-            await self._hand_over(computed)
+            try:
+                await self._write(computed)
+            except StateError as error:
+                if not self._only and not isinstance(error, LeaseLost):
+                    kept_work.keep(scratch, self._inputs, computed, made_of, self._name, self._now_ms)
+                    self._keep = is_left = True
+                    self._say(
+                        f"what was computed is kept in {scratch.path}: the same command goes on from there; or remove it"
+                    )
+                raise
+            await self._finish(computed)
         finally:
-            scratch.remove()
+            if not is_left:
+                scratch.remove()
             if not self._keep:
                 shutil.rmtree(self._snapshot, ignore_errors=True)
         return self._facts(computed)
 
-    async def _hand_over(self, computed: Computed) -> None:
+    async def _compute(self, work: Path) -> Computed:
+        engine = Engine(self._session, self._inputs, work, self._snapshot, self._now_ms, base=self._only)
+        computed: Computed = await in_thread(self._session, engine.run, self._say)
+        return computed
+
+    async def _write(self, computed: Computed) -> None:
         await self._begin_history()
         self._positions = await self._after_own(computed.placed())
         if self._only:
             await asyncio.to_thread(self._publish, computed)
         await self._seed(computed)
+
+    async def _finish(self, computed: Computed) -> None:
         for partition, at in self._inputs.begins.items():
             if from_the_end(self._prepared, partition):
                 await begin_at(self._log, self._prepared, partition, at)

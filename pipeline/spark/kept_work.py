@@ -1,0 +1,96 @@
+"""What a backfill has computed and could not write: kept for the same command, so that no hour of Spark is lost to a log that is full,
+away, or too slow for one transaction.
+
+One rule: it is used where all that it was made of is the same: the app's source, the history, the log and its topics. The cut is
+that of the first run: what the inputs have behind it is for live instances, as ever. In the flow: `backfill` keeps it where the log
+refuses, finds it with the next run, and writes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from pipeline.loading import module_of
+from pipeline.spark.inputs import Computed, Inputs, Say
+from pipeline.spark.skew import Skewed
+from pipeline.spark.source import packed, pieces
+from pipeline.spark.stage import TaskFacts
+from state.log.protocol import Partition
+from state.scratch import Scratch
+
+FILE = "computed.json"
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """`made_of`: a sum; `name`: of the snapshot whose folder has the SST files; the rest is what a run that has computed knows."""
+
+    application: str
+    log_id: str
+    made_of: str
+    name: str
+    time_ms: int
+    until: list[tuple[Partition, int]]
+    begins: list[tuple[Partition, int]]
+    tasks: dict[str, TaskFacts]
+    bad: dict[str, int]
+    skewed: list[Skewed]
+    seconds: dict[str, float]
+    reading: dict[str, float]
+
+    def inputs(self, found: Inputs) -> Inputs:
+        """With the cut of the run that has computed."""
+        return replace(found, until=dict(self.until), begins=dict(self.begins))
+
+    def computed(self, work: Path) -> Computed:
+        return Computed(work, self.tasks, {}, self.bad, self.skewed, reading=self.reading)
+
+
+def keep(scratch: Scratch, inputs: Inputs, computed: Computed, made_of: str, name: str, time_ms: int) -> None:
+    """From now on the folder stays until the same command has written what is in it."""
+    until, begins = sorted(inputs.until.items()), sorted(inputs.begins.items())
+    facts = Kept(
+        *(inputs.prepared.app.id, inputs.log_id, made_of, name, time_ms, until, begins),
+        *(computed.tasks, computed.bad, computed.skewed, computed.seconds, computed.reading),
+    )
+    (scratch.path / FILE).write_bytes(msgspec.json.encode(facts))
+    scratch.keep()
+
+
+def find(root: Path, inputs: Inputs, made_of: str, say: Say) -> Kept | None:
+    """The newest that the same command has left below `root`; folders of others of the app are named, and stay."""
+    found: Kept | None = None
+    for path in sorted(root.glob(f".*/{FILE}")):
+        kept = msgspec.json.decode(path.read_bytes(), type=Kept)
+        if (kept.application, kept.log_id) != (inputs.prepared.app.id, inputs.log_id):
+            continue
+        if kept.made_of == made_of and (root / kept.name).is_dir():
+            found = kept
+        else:
+            say(
+                f"{path.parent} has what a backfill of '{kept.application}' computed of another source or history, and could not write: it is "
+                "not used; remove it"
+            )
+    return found
+
+
+def sum_of(inputs: Inputs, *, snapshot_only: bool) -> str:
+    """Of all that an answer is made of but the records of the log, which are there up to the cut as long as the topics are."""
+    prepared = inputs.prepared
+    history: dict[str, list[object]] = {
+        topic: [_file(one) if isinstance(one, str) else one.text for one in sources]
+        for topic, sources in sorted(inputs.history.items())
+    }
+    topics = {name: (info.topic_id, info.partitions) for name, info in sorted(prepared.topics.items())}
+    parts = (inputs.app_ref, prepared.topology.numbering(), topics, history, inputs.shape, inputs.bad, snapshot_only)
+    found = hashlib.blake2b(packed(pieces(module_of(inputs.app_ref))), digest_size=16)
+    found.update(msgspec.json.encode(parts))
+    return found.hexdigest()
+
+
+def _file(name: str) -> tuple[str, int, int]:
+    facts = Path(name).stat()
+    return name, facts.st_size, facts.st_mtime_ns

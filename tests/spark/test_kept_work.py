@@ -1,0 +1,116 @@
+"""A backfill that the log does not take leaves what it has computed, and the same command writes that; another one computes anew."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.spark.engine import Engine
+from pipeline.spark.moment import sources
+from state import snapshot
+from state.errors import LeaseLost, LogFull, StateError
+from state.log.sqlite import SqliteLog
+from tests.spark import tallies
+from tests.spark.test_audit import TALLIES
+from tests.spark.test_backfill import ROOT, Place, check_restored, write
+from workers.commands.consume import read_all
+from workers.prepare import prepare
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def place(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.chdir(ROOT)
+    return Place(tmp_path, spark)
+
+
+def refusing(patch: pytest.MonkeyPatch, error: StateError) -> None:
+    async def refused(log: Any, *given: Any, **more: Any) -> bool:
+        raise error
+
+    patch.setattr(SqliteLog, "seed_positions", refused)
+
+
+def kept(place: Place) -> list[Path]:
+    return sorted(place.snapshots.glob(".*.work"))
+
+
+async def answered(log: Any) -> tuple[dict[bytes | None, bytes | None], Counter[bytes | None]]:
+    sums = {record.key: record.value for _, record in await read_all(log, tallies.sums.changelog)}
+    return sums, Counter(record.key for _, record in await read_all(log, "seen"))
+
+
+def expected(amounts: dict[str, int]) -> tuple[dict[bytes | None, bytes | None], Counter[bytes | None]]:
+    return {key.encode(): n.to_bytes(8, "big") for key, n in amounts.items()}, Counter(map(str.encode, amounts))
+
+
+async def test_the_same_command_writes_what_was_computed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the cut of the first run: what came into the inputs meanwhile is for live instances."""
+    log = await place.log()
+    amounts = {f"k{n}": n + 1 for n in range(20)}
+    await write(log, tallies.app, [(tallies.marks, key, n, n) for key, n in amounts.items()])
+    with monkeypatch.context() as patch:
+        refusing(patch, LogFull("no space"))
+        with pytest.raises(LogFull):
+            await place.backfill(TALLIES)
+    [folder] = kept(place)
+    assert f"what was computed is kept in {folder}: the same command" in place.said[-1]
+    inputs = sources(await prepare(log, tallies.app))
+    assert not await log.positions("tallies", inputs)
+    ends = {str(p): at for p, at in (await log.ends(inputs)).items()}
+    await write(log, tallies.app, [(tallies.marks, "k1", 100, 900)])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "run", computes)
+        facts = await place.backfill(TALLIES)
+    assert any("goes on with what a backfill before has computed" in line for line in place.said)
+    assert await answered(log) == expected(amounts)
+    assert facts["positions"] == ends and facts["records_in"] == 20 and facts["outputs"] == {"seen": 20}
+    assert [path.name for path in place.snapshots.iterdir()] == [facts["snapshot"]]
+    await check_restored(place, log, snapshot.verify(place.snapshots, facts["snapshot"]))
+    await log.close()
+
+
+def computes(engine: Any, say: Any) -> None:
+    raise AssertionError("it was computed again")
+
+
+async def test_another_history_is_computed_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = await place.log()
+    file = place.folder / "marks.jsonl"
+
+    def written(more: int) -> dict[str, list[str]]:
+        rows = [{"key": f"k{n}", "value": more + n, "timestamp_ms": n} for n in range(20)]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return {"marks": [str(file)]}
+
+    with monkeypatch.context() as patch:
+        refusing(patch, LogFull("no space"))
+        with pytest.raises(LogFull):
+            await place.backfill(TALLIES, history=written(100))
+    [folder] = kept(place)
+    await place.backfill(TALLIES, history=written(1_000))
+    assert any(line.startswith(f"{folder} has what a backfill of 'tallies' computed of anoth") for line in place.said)
+    assert await answered(log) == expected({f"k{n}": 1_000 + n for n in range(20)})
+    assert kept(place) == [folder]
+    await log.close()
+
+
+@pytest.mark.parametrize("only", [False, True])
+async def test_what_nobody_can_write_any_more_is_not_kept(
+    place: Place, monkeypatch: pytest.MonkeyPatch, *, only: bool
+) -> None:
+    """Another process has the application; or the snapshot was published, and is all that there is."""
+    log = await place.log()
+    await write(log, tallies.app, [(tallies.marks, "k1", 1, 1)])
+    with monkeypatch.context() as patch:
+        refusing(patch, LogFull("no space") if only else LeaseLost("taken"))
+        with pytest.raises(Exception, match=r"no space|took over"):
+            await place.backfill(TALLIES, snapshot_only=only)
+    assert not kept(place)
+    await log.close()
