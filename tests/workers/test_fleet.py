@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import os
 import sqlite3
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -258,3 +260,15 @@ async def test_a_fleet_on_another_machine_is_there_for_who_waits(tmp_path: Path)
     await log.put_metadata("app", FLEET, "fleet", json.dumps({**note, "host": this_process()["host"]}).encode())
     assert await fleet_of(log, "app") is None and not await may_be_looked_after(log, "app")
     await log.close()
+
+
+def test_a_process_that_was_killed_is_gone_before_its_parent_asks_how() -> None:
+    """The first process of a container may never ask: a command that was killed could not be run again."""
+    process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    try:
+        assert started(process.pid) is not None
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is still there
+        assert Path(f"/proc/{process.pid}").exists() and started(process.pid) is None
+    finally:
+        process.communicate()

@@ -19,15 +19,17 @@ from state.errors import DirectoryUnusable
 from state.log.group_store import GroupStore, MetadataKind
 
 FLEET, NAMED = MetadataKind("fleet"), MetadataKind("named")
+ENDED = ("Z", "X")  # of the kernel's states of a process
 
 
 def started(pid: int) -> str | None:
-    """Returns what distinguishes a process from a later one with its number: the kernel's start time of it. None where it is gone,
-    or where there is no /proc."""
+    """Returns what distinguishes a process from a later one with its number: the kernel's start time of it. None where it has ended,
+    also where its parent does not ask how (the first process of a container may never), or where there is no /proc."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
+    return None if state in ENDED else fields[18]
 
 
 def this_process() -> dict[str, Any]:
