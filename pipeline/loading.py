@@ -36,7 +36,7 @@ def load(target: str, folder: Path | None = None) -> App:
             sys.path.append(str(path.parent))
         module = _run(module_name, path.parent, lambda: _loaded(module_of(target), path))
     else:
-        _refuse_hiding(folder, f"./{module_name.replace('.', '/')}.py:{attribute}")
+        _refuse_hiding(folder, f"./{module_name.replace('.', '/')}.py:{attribute}{'()' if call else ''}")
         if sys.path[:1] != [str(folder)]:
             sys.path.insert(0, str(folder))
         module = _run(module_name, folder, lambda: import_module(module_name))
@@ -179,6 +179,10 @@ def _called(factory: Any, shown: str) -> Any:
         raise LoadError(f"{shown}: {_kind(factory)} cannot be called; leave out the ()")
     try:
         return factory()
+    except SystemExit as error:
+        if error.code == TERMINATED:
+            raise
+        raise LoadError(f"{shown} ends the program; let it return the App") from error
     except Exception as error:
         problem = f"{type(error).__name__}: {text_of(error)}".rstrip(": ")
         raise LoadError(f"{shown} raised {problem}", user_frames(error)) from error

@@ -22,6 +22,8 @@ def wrong(name):
     return app
 def raises():
     raise ValueError("no luck")
+def ends():
+    raise SystemExit(0)
 number = 5
 """
 LOAD = """
@@ -88,6 +90,7 @@ def test_loads_from_a_package(folder: Path) -> None:
         ("bank:make", "bank:make is a function, not an App; if it makes the App, write bank:make()"),
         ("bank:app()", "bank:app(): an App cannot be called; leave out the ()"),
         ("bank:wrong()", "bank:wrong() raised TypeError: wrong() missing 1 required positional argument: 'name'"),
+        ("bank:ends()", "bank:ends() ends the program; let it return the App"),
         ("bank:raises()", "bank:raises() raised ValueError: no luck"),
         ("bank:empty", "bank:empty: app 'empty' has no processors; declare one with @app.processor(...)"),
         ("bank", "'bank' names no app; write MODULE:APP, for example bank:app"),
@@ -125,6 +128,7 @@ def test_a_module_that_would_hide_ours_is_refused_at_once(folder: Path, name: st
     (folder / f"{name}.py").write_text("")
     hides = f"{name}.py in {folder} hides the package '{name}' of stream-orchestrator; rename it, or name the file of the app"
     assert load(folder, "bank:app").startswith(hides) and load(folder, "bank:app").endswith(": ./bank.py:app")
+    assert load(folder, "bank:make()").endswith(": ./bank.py:make()")
     assert load(folder, f"{name}:app").endswith(f": ./{name}.py:app"), "the file that was meant"
     assert load(folder, "./bank.py:app") == "loaded bank"
     (folder / f"{name}.py").unlink()
