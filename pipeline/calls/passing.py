@@ -15,6 +15,7 @@ from pipeline.calls.due_calls import DueCalls
 from pipeline.calls.effects import Effects
 from pipeline.calls.failed_calls import FailedCalls
 from pipeline.calls.joined_tables import Changed, TableJoins
+from pipeline.calls.retries import CallAgain
 from pipeline.calls.steps import CallRecord, Item, Step, TimedStep, place
 from pipeline.calls.table_joins import JoinFailed, raw_of
 from pipeline.definitions.join import JoinDef
@@ -85,6 +86,7 @@ class Passing:
                 self._steps.setdefault(timed.name, []).append(step)
         self.partition = task_partition
         self._made_due = 0
+        self._again: tuple[str, int] | None = None  # the latest record of which a call was to be made again
         self._has_batches = any(step.processor.batch for step in all_steps)
         batches = [step for step in all_steps if isinstance(step, TimedStep) and step.processor.batch]
         self._cut_by = {view.spec.name: view for step in batches for view in step.timed}.values()
@@ -111,6 +113,7 @@ class Passing:
                 self.effects.undo()
                 raise
             self.effects.end()
+            self.on_error.tries.unit_ended()
             self.effects.time_passed(self.position.time_ms)
             if not goes_on():
                 return self._next(timestamp_ms) is None
@@ -184,6 +187,16 @@ class Passing:
 
     async def call(self, step: Step, item: Item) -> None:
         """The calls of one step for a record, and what they make due in the past."""
+        if self._again is not None and self._again != (item.topic, item.raw.offset):
+            self.on_error.tries.unit_ended()
+            self._again = None
+        try:
+            await self._call(step, item)
+        except CallAgain:
+            self._again = item.topic, item.raw.offset
+            raise
+
+    async def _call(self, step: Step, item: Item) -> None:
         assert isinstance(step, TimedStep)
         self.due_calls.of_record(item.topic, self.partition, item.raw.offset)
         if step.processor.join is not None:
@@ -275,7 +288,6 @@ class Passing:
                 )
             else:
                 await self._host.make(step, item)
-            self.on_error.tries.forget(item.topic, raw)
         except ProcessorFailed as error:
             self.due_calls.failed(error)
             raise
@@ -296,7 +308,6 @@ class Passing:
         if made is not None:
             step.belongs_to(item.record.key)
             await self._host.make(step, made)
-            self.on_error.tries.forget(made.topic, made.raw)
             await self._happen([])
 
     async def _call_joined(self, changed: Changed) -> None:
@@ -329,7 +340,6 @@ class Passing:
             )
         else:
             await self._host.make(step, made)
-            self.on_error.tries.forget(made.topic, made.raw)
 
     # joins of streams
 

@@ -1,15 +1,17 @@
 """When a call that raised is made again: `retries=`, `backoff=`, and errors that wait for a client to come back.
 
-One rule: what counts here is nothing but how often the call of a record has failed in this process; waiting is the caller's.
-TaskProcess ends its run with CallAgain and keeps what was completed; who runs it waits, and gives it the record again.
+One rule: what counts here is nothing but how often each call has failed in this process, until what it counts with is completed: a
+call that was left out is not tried as often again because another one of its record is. Waiting is the caller's. TaskProcess ends
+its run with CallAgain and keeps what was completed; who runs it waits, and gives it the record again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipeline.calls.steps import Step
-from pipeline.definitions.error_policy import WAIT
+from pipeline.calls.steps import CallRecord, Step
+from pipeline.definitions.error_policy import STOP, WAIT
 from pipeline.definitions.processor import MOST_BACKOFF_S
 from pipeline.errors import ProcessorFailed, shown_place, text_of
 from pipeline.records import RawRecord
@@ -42,11 +44,14 @@ class CallAgain(Exception):
         self.waiting = waiting
 
 
+_Call = tuple[str, str, int, object]  # processor, topic and offset of a record, and which of the calls for it
+
+
 class Tries:
-    """How often calls have failed: by processor and record."""
+    """How often calls have failed."""
 
     def __init__(self) -> None:
-        self._failed: dict[tuple[str, str, int], int] = {}
+        self._failed: dict[_Call, int] = {}
 
     def clear(self) -> None:
         if self._failed:
@@ -54,26 +59,42 @@ class Tries:
 
     def forget(self, topic: str, raw: RawRecord) -> None:
         """A record is completed."""
-        for key in [key for key in self._failed if key[1:] == (topic, raw.offset)] if self._failed else ():
-            del self._failed[key]
+        self._forget([call for call in self._failed if call[1:3] == (topic, raw.offset)] if self._failed else ())
+
+    def unit_ended(self) -> None:
+        """What the calls for pairs, rows and what was due counted with is completed."""
+        self._forget([call for call in self._failed if call[3] is not None] if self._failed else ())
+
+    def _forget(self, calls: Iterable[_Call]) -> None:
+        for call in calls:
+            del self._failed[call]
 
     def failed(
         self, step: Step, topic: str, partition: int, raw: RawRecord, error: BaseException, *, in_call: bool
     ) -> int:
         """A call has failed; returns how often by now. Raises CallAgain where it is made again. `in_call`: False where
         the record could not be read, which nothing but an error that waits tries again."""
-        key = (step.name, topic, raw.offset)
-        count = self._failed.get(key, 0) + 1
-        is_retry = in_call and count <= step.retries
-        if not is_retry and step.policy.of(error) != WAIT:
-            self._failed.pop(key, None)
+        call = (step.name, topic, raw.offset, _which(raw))
+        count = self._failed.get(call, 0) + 1
+        is_retry, chosen = in_call and count <= step.retries, step.policy.of(error)
+        if not is_retry and chosen == STOP:
+            self.clear()
             return count
-        self._failed[key] = count
+        self._failed[call] = count
+        if not is_retry and chosen != WAIT:
+            return count
         waiting = None
         if not is_retry:
             shown = f"{type(error).__name__}: {text_of(error)}".rstrip(": ")
             waiting = Waiting(step.name, topic, partition, raw.offset, shown)
         raise CallAgain(_delay_s(step.backoff_s, count), waiting) from None
+
+
+def _which(raw: RawRecord) -> object:
+    """Of several calls for one record, and of those that are for none."""
+    if not isinstance(raw, CallRecord):
+        return None
+    return raw.timestamp_ms, raw.key, tuple(sorted(raw.shown()[1].items()))
 
 
 def _delay_s(backoff_s: float, count: int) -> float:
