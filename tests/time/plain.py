@@ -30,7 +30,21 @@ class Clock:
         return (at_ms, order) <= self.reached[:2]
 
 
-class Timed:
+class Seen:
+    """What a function looks at."""
+
+
+class Send:
+    """What a function sends."""
+
+    def __init__(self, sent: list[tuple[str, str, int]], at_ms: int) -> None:
+        self.sent, self.at_ms = sent, at_ms
+
+    def __call__(self, key: str, text: str) -> None:
+        self.sent.append((key, text, self.at_ms))
+
+
+class Timed(Seen):
     def __init__(self, clock: Clock, name: str, order: int) -> None:
         self.clock, self.name, self.order = clock, name, order
         self.state: Any = {}
@@ -97,9 +111,14 @@ class Tumblings(Windows):
         return self.at(self.clock.at_ms).pop(key, default)
 
 
-class Window:
+class Window(Seen):
     def __init__(self, table: Windows, start: int, end: int) -> None:
         self.table, self.start_ms, self.end_ms = table, start, end
+
+    def all(self) -> dict[str, Any]:
+        gone = self.start_ms < 0 or self.table.is_gone(self.end_ms)
+        found = [] if gone else [(key, v) for (key, start, _), v in self.table.state.items() if start == self.start_ms]
+        return dict(sorted(found))
 
     def get(self, key: str, default: Any = None) -> Any:
         gone = self.table.is_gone(self.end_ms)
@@ -170,11 +189,15 @@ class Sessions(Timed):
         return self.at(self.clock.at_ms).window(key)
 
 
-class Meeting:
+class Meeting(Seen):
     """The sessions that a time meets."""
 
     def __init__(self, table: Sessions, ms: int) -> None:
         self.table, self.ms = table, ms
+
+    def all(self) -> dict[str, Any]:
+        keys = sorted({s[0] for s in self.table.state})
+        return {key: value for key in keys if (value := self.get(key)) is not None}
 
     def met(self, key: str) -> list[Any]:
         near = self.table.near(key, self.ms)
@@ -217,6 +240,9 @@ class Timers(Timed):
     def shown(self) -> dict[Any, Any]:
         return dict(self.state)
 
+    def all(self) -> dict[Any, Any]:
+        return dict(sorted(self.state.items()))
+
     def get(self, key: str, default: Any = None) -> Any:
         return self.state.get(key, default)
 
@@ -236,6 +262,9 @@ class Plain(Timed):
     def __init__(self, clock: Clock, name: str, expire: int | None) -> None:
         super().__init__(clock, name, -1)
         self.expire = expire
+
+    def all(self) -> dict[str, Any]:
+        return {key: value for key in sorted(self.state) if (value := self.get(key)) is not None}
 
     def get(self, key: str, default: Any = None) -> Any:
         found = self.state.get(key)
@@ -267,6 +296,9 @@ class Topic(Timed):
             last.pop(key, None)
         else:
             last[key] = value, at_ms
+
+    def all(self) -> dict[str, Any]:
+        return {key: value for key, (value, _) in sorted(self.state[0].items())}
 
     def get(self, key: str, default: Any = None) -> Any:
         return self.state[0].get(key, (default, 0))[0]
@@ -343,7 +375,7 @@ class Task:
         sent: list[tuple[str, str, int]] = []
         self.clock.at_ms = at_ms
         try:
-            body(self.tables, lambda key, text: sent.append((key, text, at_ms)), *what)
+            body(self.tables, Send(sent, at_ms), *what)
         except Exception:  # noqa: BLE001 - as in the pipeline: whatever it was, nothing of the call counts
             for name, state in kept.items():
                 self.tables[name].state = state

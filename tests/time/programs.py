@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from orchestrator import App, Hopping, Session, Tumbling
 from orchestrator.testing import Driver
+from pipeline.calls.call import without_waiting
 from pipeline.process import TaskProcess
 from pipeline.records import SourceRecord
 from pipeline.tables.dict_store import DictStore
@@ -24,6 +25,7 @@ from tests.time import plain
 Ops = list[tuple[Any, ...]]
 Sent = Callable[[str, str], None]
 KEYS = ["a", "ab", "b"]
+TRIED: set[Any] = set()  # calls that have failed once, as some do the first time
 
 
 class Came(NamedTuple):
@@ -46,8 +48,10 @@ def ms(number: int) -> timedelta:
     return timedelta(milliseconds=number)
 
 
-def act(ops: Ops, tables: Any, send: Sent, key: str, at_ms: int, text: str) -> None:
+def act(ops: Ops, tables: Any, send: Sent, key: str | None, at_ms: int, text: str) -> None:
     """What a function does: with tables of the pipeline, and with plain ones."""
+    if key is None:
+        return
     for op, name, *rest in ops:
         table = tables[name] if name else None
         if op == "add":
@@ -81,8 +85,16 @@ def act(ops: Ops, tables: Any, send: Sent, key: str, at_ms: int, text: str) -> N
                 key,
                 f"{name}: {found} of {table.timestamp_ms(key) if found is not None else None}, {_as_of(table, key, at_ms + rest[0])}",
             )
+        elif op == "all":
+            place = table.at(at_ms + rest[0]) if rest else table
+            send(key, f"{name}: {place.all() if isinstance(place, plain.Seen) else dict(place)}")
         elif op == "say":
             send(key, text)
+        elif op == "once" and not isinstance(send, plain.Send) and (at_ms + len(text)) % rest[0] == 0:
+            tried = (id(ops), key, at_ms, text)
+            if tried not in TRIED:
+                TRIED.add(tried)
+                raise ValueError("not yet")
         elif op == "fail" and (at_ms + len(text)) % rest[0] == 0:
             raise ValueError("drawn")
 
@@ -205,17 +217,24 @@ class Program:
             other = chance.choice([None, None, "b"])
             own: Ops = [("bounds", name), ("drop", name)]
             choices: dict[str, Ops] = {
-                "tumbling": [("add", name, dt), ("add", name, 0), ("look", name, dt), ("drop", name)],
+                "tumbling": [
+                    ("add", name, dt),
+                    ("add", name, 0),
+                    ("look", name, dt),
+                    ("drop", name),
+                    ("all", name, dt),
+                ],
                 "hopping": [("each", name), ("each", name), ("look each", name, dt), ("drop each", name)],
-                "session": [("add", name, dt), ("look", name, dt), *(own if dt == 0 else [])],
+                "session": [("add", name, dt), ("look", name, dt), ("all", name, dt), *(own if dt == 0 else [])],
                 "timers": [
                     ("set", name, chance.choice([7, 20, 1, -4, -9]), other),
                     ("set", name, chance.choice([7, 20, -4]), None),
                     ("see", name, other),
                     ("drop", name),
+                    ("all", name),
                 ],
-                "expiring": [("count", name, other), ("see", name, other), ("drop", name)],
-                "topic": [("known", name, dt)],
+                "expiring": [("count", name, other), ("see", name, other), ("drop", name), ("all", name)],
+                "topic": [("known", name, dt), ("all", name)],
             }
             writes = 0
             for _ in range(chance.choice([1, 1, 2, 3])):
@@ -227,6 +246,8 @@ class Program:
         chance.shuffle(found)
         if chance.random() < 0.2:
             found.insert(chance.randrange(len(found) + 1), ("fail", "", chance.choice([3, 7])))
+        if chance.random() < 0.3:
+            found.insert(chance.randrange(len(found) + 1), ("once", "", chance.choice([2, 5])))
         if chance.random() < 0.5:
             found.append(("say", ""))
         return found
@@ -260,7 +281,8 @@ class Program:
         scope: dict[str, Any] = {"function": function}
         first = "one, other" if name.startswith("j") else "first"
         pairs = ", ".join(f"{one!r}: t{n}" for n, one in enumerate(names))
-        exec(f"def {name}({first}, {parameters}):\n    function(({first}), {{{pairs}}}, out)", scope)
+        how = "async def" if self.chance.random() < 0.1 else "def"
+        exec(f"{how} {name}({first}, {parameters}):\n    function(({first}), {{{pairs}}}, out)", scope)
         alias = {self.defs[one]: f"t{n}" for n, one in enumerate(names)}
         return [*(self.defs[one] for one in names), self.out], alias, scope[name]
 
@@ -270,7 +292,7 @@ class Program:
         given, alias, function = self._given(
             names, lambda one, tables, out: act(ops, tables, out.send, one.key, one.timestamp_ms, str(one.value)), name
         )
-        self.app.processor(self.topics[topic], *given, alias=alias)(function)
+        self.app.processor(self.topics[topic], *given, alias=alias, retries=2)(function)
         self.declared.append(f"{name} {topic} {ops}")
         windowed = " ".join(one for one in names if self.kinds[one] in ("tumbling", "hopping", "session"))
         body = lambda tables, send, key, at_ms, value: act(ops, tables, send, key, at_ms, str(value))  # noqa: E731
@@ -288,7 +310,9 @@ class Program:
                 act(ops, tables, out.send, one.key, end, f"[{one.value}]{one.start_ms}-{one.end_ms}")
 
         given, alias, function = self._given(names, called, name)
-        (self.app.when_due if kind == "due" else self.app.when_closed)(self.defs[of], *given, alias=alias)(function)
+        (self.app.when_due if kind == "due" else self.app.when_closed)(self.defs[of], *given, alias=alias, retries=2)(
+            function
+        )
         self.declared.append(f"{name} of {of} {ops}")
         body = lambda tables, send, key, at_ms, text: act(ops, tables, send, key, at_ms, text)  # noqa: E731
         self.plans.append(lambda task: task.due.setdefault(of, []).append(body))
@@ -307,7 +331,7 @@ class Program:
             one, other = pair
             at_ms = max(record.timestamp_ms for record in pair if record is not None)
             key = (one or other).key
-            act(ops, tables, out.send, key or "-", at_ms, f"{one and one.value}&{other and other.value}")
+            act(ops, tables, out.send, key, at_ms, f"{one and one.value}&{other and other.value}")
 
         given, alias, function = self._given(names, called, name)
         order = next(self.order)
@@ -320,6 +344,7 @@ class Program:
             kind=kind,
             on_late=on_late,
             alias=alias,
+            retries=2,
         )(function)
         self.joins[name] = function
         self.declared.append(f"{name} {left} {right} {kind} {before} {after} grace {grace} {ops}")
@@ -327,7 +352,7 @@ class Program:
         def body(tables: Any, send: Sent, one: Any, other: Any) -> None:
             at_ms = max(record[0] for record in (one, other) if record is not None)
             key = (one or other)[2]
-            act(ops, tables, send, key or "-", at_ms, f"{one and one[3]}&{other and other[3]}")
+            act(ops, tables, send, key, at_ms, f"{one and one[3]}&{other and other[3]}")
 
         def plan(task: plain.Task) -> None:
             task.tables[name] = made = plain.Join(task.clock, name, order, (left, right), (after, before), grace, kind)
@@ -350,7 +375,8 @@ class Program:
                 found.append(Came("", None, None, at_ms))
                 continue
             value = None if chance.random() < 0.05 else str(number)
-            found.append(Came(topic, chance.choice(KEYS), value, max(0, at_ms - chance.randrange(disorder + 1))))
+            key = None if chance.random() < 0.03 else chance.choice(KEYS)
+            found.append(Came(topic, key, value, max(0, at_ms - chance.randrange(disorder + 1))))
         return found
 
     # answers
@@ -390,14 +416,8 @@ class Program:
                 given.append((topic, raw))
         while at < len(given):
             process = TaskProcess(self.app, sub, 0, stores, counts)
-            clock = itertools.count()
             often = chance.choice([0, 1, 3, 20])
-            one = given[at]
-            if isinstance(one, int):
-                at += process_advance(process, one, clock, often)
-            else:
-                end = next((n for n in range(at, len(given)) if isinstance(given[n], int)), len(given))
-                at += process.run(given[at:end], lambda clock=clock: next(clock), often)  # type: ignore[misc]
+            at += self._goes_on(process, given, at, often)
             changes = process.collect(in_parts=True) if chance.random() < 0.5 else process.collect()
             for table, written in changes.writes.items():
                 stores[table].write(written)
@@ -411,10 +431,29 @@ class Program:
             if self.kinds[name] not in ("topic", "expiring") and name in stores
         }
         sent = [(one.key.decode(), one.value.decode(), one.timestamp_ms) for one in outputs["out"]]
-        left = [(one.key.decode(), one.value and one.value.decode(), one.timestamp_ms) for one in outputs["left"]]
+        left = [
+            (one.key and one.key.decode(), one.value and one.value.decode(), one.timestamp_ms)
+            for one in outputs["left"]
+        ]
         joins = {self.app.processors[name].join.name: name for name in self.joins}
         tables = {name: rows for name, rows in tables.items() if rows}
         return Answer(sent, tables, {joins.get(name, name): n for name, n in late.items()}, left)
+
+    def _goes_on(self, process: TaskProcess, given: list[Any], at: int, often: int) -> int:
+        """Some units; how many records, or steps of time, are done."""
+        clock, done = itertools.count(), 0
+        while True:
+            if isinstance(given[at], int):
+                done += bool(without_waiting(process.advance(given[at], lambda: next(clock) < often)))
+            else:
+                end = next((n for n in range(at, len(given)) if isinstance(given[n], int)), len(given))
+                some = given[at + done : end]
+                if process.needs_async:
+                    done += without_waiting(process.run_async(some, lambda: next(clock), often))
+                else:
+                    done += process.run(some, lambda: next(clock), often)
+            if process.again is None:
+                return done
 
     def driven(self, records: list[Came]) -> Answer:
         with Driver(self.app, partitions=1) as driver:
@@ -450,13 +489,6 @@ def _tumbling(size: int, offset: int) -> Callable[[int], list[tuple[int, int]]]:
 
 def _hopping(size: int, every: int) -> Callable[[int], list[tuple[int, int]]]:
     return lambda at_ms: [(s, s + size) for s in range(0, at_ms + 1, every) if s <= at_ms < s + size]
-
-
-def process_advance(process: TaskProcess, to_ms: int, clock: Any, often: int) -> bool:
-    """Whether time has come there."""
-    from pipeline.calls.call import without_waiting
-
-    return bool(without_waiting(process.advance(to_ms, lambda: next(clock) < often)))
 
 
 def difference(seed: int, count: int = 60) -> str | None:
