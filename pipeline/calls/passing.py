@@ -85,7 +85,7 @@ class Passing:
             if timed is not None:
                 self._steps.setdefault(timed.name, []).append(step)
         self.partition = task_partition
-        self._made_due = 0
+        self._made_due = self._made_settled = 0  # so far, and with the last unit that counts
         self._again: tuple[str, int] | None = None  # the latest record of which a call was to be made again
         self._has_batches = any(step.processor.batch for step in all_steps)
         batches = [step for step in all_steps if isinstance(step, TimedStep) and step.processor.batch]
@@ -102,7 +102,7 @@ class Passing:
         it has. Raises CallAgain, ProcessorFailed, with what ended well before kept."""
         if timestamp_ms > self.position.target_ms:
             self.position.target_ms = timestamp_ms
-            self._made_due = 0
+            self._made_due = self._made_settled = 0
         while (view := self._next(timestamp_ms)) is not None:
             self.effects.begin()
             try:
@@ -162,11 +162,13 @@ class Passing:
     def settle(self) -> None:
         """A unit has ended well."""
         self.position.settle()
+        self._made_settled = self._made_due
         self.due_calls.ended()
 
     def undone(self) -> None:
         """A unit was undone."""
         self.position.undo()
+        self._made_due = self._made_settled
         self.due_calls.ended()
         self._joins.undone()
         for view in self._views:

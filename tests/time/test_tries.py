@@ -115,3 +115,26 @@ def test_each_is_tried_as_often_as_it_says(form: str) -> None:
         assert tried.called["bad 1"] == 3 + 2 and tried.called["bad 2"] == 3
         assert tried.called["good"] >= 1
         assert len(d.records(tried.dead)) == 2
+
+
+def test_calls_that_are_made_again_are_no_loop() -> None:
+    """What a call makes due in the past is counted against a loop: each time that its record was tried anew, once more."""
+    app = App("again", partitions=1)
+    beats = app.topic("beats", key=str, value=int)
+    due = app.timers("due", key=str)
+    tries = Counter[str]()
+
+    @app.processor(beats, due)
+    def fill(beat: Any, due: Any) -> None:
+        for number in range(1_000):
+            due[f"{number:04}"] = 1
+
+    @app.when_due(due, retries=12)
+    def call(due: Any) -> None:
+        tries[due.key] += 1
+        if due.key == "0999" and tries[due.key] < 12:
+            raise ConnectionError("away")
+
+    with Driver(app) as d:
+        d.send(beats, "a", 1, timestamp_ms=5)
+    assert set(tries.values()) == {12} and len(tries) == 1_000
