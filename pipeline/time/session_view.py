@@ -232,11 +232,28 @@ class SessionsView(StoredSessions[K, V], ByUserKey):
             self[self.time_of_call(), key] = value
             return
         k = self.key_of_call(key)
+        if self.position.reached[0] >= (self.at_ms or 0) + self._closes_after_ms:
+            self._refuse_where_closed(self.time_of_call(), k)
         encoded = self._encoded(value) if type(value) in IMMUTABLE else None
         if self._check_owner is not None and not (k is self._here[3] and self._here[2] in self.record_keys):
             self._own((0, key), k)
         self._live[k] = value
         self._set[k] = encoded
+
+    def __setitem__(self, pair: tuple[int, K], value: V) -> None:
+        if not self.closed:
+            self._refuse_where_closed(pair[0], self._key(pair))
+        super().__setitem__(pair, value)
+
+    def __delitem__(self, pair: tuple[int, K]) -> None:
+        if pair in self:
+            self._refuse_where_closed(pair[0], self._key(pair))
+        super().__delitem__(pair)
+
+    def _refuse_where_closed(self, at_ms: int, k: bytes) -> None:
+        """Raises WindowClosed."""
+        if at_ms < 0 or self.position.reached[0] >= at_ms + self._closes_after_ms:
+            self.refuse_closed(max([at_ms, *(one[0] for one in self._meeting(k)[0])]) if at_ms >= 0 else at_ms)
 
     def _stored(self, k: bytes) -> bytes | None:
         return self._meeting(k)[1] if k[:1] == form.IN_CALL else super()._stored(k)

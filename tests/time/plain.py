@@ -227,7 +227,7 @@ class Meeting(Seen):
         found = self.met(key)
         value = self.get(key, default)
         if found:
-            if not self.table.is_open(max(s[2] for s in found)):
+            if self.ms < 0 or not self.table.is_open(max(s[2] for s in found)):
                 raise Closed
             self.table.state = [s for s in self.table.state if s not in found]
         return value

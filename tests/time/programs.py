@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from orchestrator import App, Hopping, Session, Tumbling
+from orchestrator import App, Hopping, Session, Tumbling, WindowClosed
 from orchestrator.testing import Driver
 from pipeline.calls.call import without_waiting
 from pipeline.process import TaskProcess
@@ -57,6 +57,15 @@ def act(ops: Ops, tables: Any, send: Sent, key: str | None, at_ms: int, text: st
         if op == "add":
             place = table if rest[0] == 0 else table.at(at_ms + rest[0])
             _write(place, key, text[-9:])
+        elif op == "try":
+            place = table.at(at_ms + rest[0])
+            try:
+                if rest[1]:
+                    place[key] = ["tried"]
+                else:
+                    place.pop(key, None)
+            except (WindowClosed, plain.Closed):
+                send(key, f"{name} at {rest[0]} has closed")
         elif op == "each":
             for window in table:
                 _write(window, key, text[-9:])
@@ -216,6 +225,7 @@ class Program:
             dt = chance.choice([0, 0, 0, -3, -12, 6])
             other = chance.choice([None, None, "b"])
             own: Ops = [("bounds", name), ("drop", name)]
+            tried = ("try", name, dt, chance.random() < 0.7)
             choices: dict[str, Ops] = {
                 "tumbling": [
                     ("add", name, dt),
@@ -225,7 +235,7 @@ class Program:
                     ("all", name, dt),
                 ],
                 "hopping": [("each", name), ("each", name), ("look each", name, dt), ("drop each", name)],
-                "session": [("add", name, dt), ("look", name, dt), ("all", name, dt), *(own if dt == 0 else [])],
+                "session": [("add", name, dt), ("look", name, dt), ("all", name, dt), tried, *(own if dt == 0 else [])],
                 "timers": [
                     ("set", name, chance.choice([7, 20, 1, -4, -9]), other),
                     ("set", name, chance.choice([7, 20, -4]), None),
@@ -239,8 +249,8 @@ class Program:
             writes = 0
             for _ in range(chance.choice([1, 1, 2, 3])):
                 op = chance.choice(choices[kind])
-                writes += op[0] in ("add", "drop")
-                if kind == "session" and writes > 1 and op[0] in ("add", "drop"):
+                writes += op[0] in ("add", "drop", "try")
+                if kind == "session" and writes > 1 and op[0] in ("add", "drop", "try"):
                     continue  # one call writes a session at one time
                 found.append(op)
         chance.shuffle(found)
