@@ -18,6 +18,11 @@ class Closed(Exception):
     """A closed window was written."""
 
 
+def merged(earlier: Any, later: Any) -> Any:
+    """Of two sessions: of texts, or of lists."""
+    return f"({earlier}|{later})" if isinstance(earlier, str) else ["(", *earlier, "|", *later, ")"]
+
+
 class Clock:
     """How far time has come, and the call that is under way."""
 
@@ -208,7 +213,7 @@ class Meeting(Seen):
 
     def get(self, key: str, default: Any = None) -> Any:
         values = [s[3] for s in self.met(key)]
-        return reduce(lambda one, two: ["(", *one, "|", *two, ")"], values) if values else default
+        return reduce(merged, values) if values else default
 
     def window(self, key: str) -> Any:
         found = self.met(key)

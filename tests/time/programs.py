@@ -56,19 +56,19 @@ def act(ops: Ops, tables: Any, send: Sent, key: str | None, at_ms: int, text: st
         table = tables[name] if name else None
         if op == "add":
             place = table if rest[0] == 0 else table.at(at_ms + rest[0])
-            _write(place, key, text[-9:])
+            _write(place, key, text[-9:], is_text=name.startswith("text"))
         elif op == "try":
             place = table.at(at_ms + rest[0])
             try:
                 if rest[1]:
-                    place[key] = ["tried"]
+                    place[key] = "tried" if name.startswith("text") else ["tried"]
                 else:
                     place.pop(key, None)
             except (WindowClosed, plain.Closed):
                 send(key, f"{name} at {rest[0]} has closed")
         elif op == "each":
             for window in table:
-                _write(window, key, text[-9:])
+                _write(window, key, text[-9:], is_text=name.startswith("text"))
         elif op == "look":
             send(key, f"{name} at {rest[0]}: {table.at(at_ms + rest[0]).get(key)}")
         elif op == "look each":
@@ -108,9 +108,11 @@ def act(ops: Ops, tables: Any, send: Sent, key: str | None, at_ms: int, text: st
             raise ValueError("drawn")
 
 
-def _write(place: Any, key: str, text: str) -> None:
+def _write(place: Any, key: str, text: str, *, is_text: bool) -> None:
     """In place, where a table has a default that can be changed so."""
-    if isinstance(place, plain.Window | plain.Meeting | plain.Tumblings | plain.Sessions):
+    if is_text:
+        place[key] = (place.get(key, "") if isinstance(place, plain.Seen) else place[key]) + text
+    elif isinstance(place, plain.Window | plain.Meeting | plain.Tumblings | plain.Sessions):
         place[key] = [*place.get(key, []), text]
     elif len(text) % 2:
         place[key].append(text)
@@ -167,7 +169,8 @@ class Program:
         kind = kind or chance.choice(
             ["tumbling", "hopping", "session", "session", "timers", "timers", "expiring", "topic"]
         )
-        name = f"{kind}{next(self.numbers)}"
+        is_text = self.is_small and chance.random() < 0.7
+        name = f"{'text' if is_text else ''}{kind}{next(self.numbers)}"
         grace, more = chance.choice([0, 0, 3, 10]), chance.choice([0, 0, 5, 30])
         options: dict[str, Any] = {"grace": ms(grace), "retain": ms(grace + more)}
         goes = chance.random() < 0.3 and kind in ("tumbling", "hopping", "session")
@@ -187,7 +190,7 @@ class Program:
             facts = f"{size}/{every} grace {grace} retain {grace + more}"
         elif kind == "session":
             gap = chance.choice([1, 4, 9])
-            window = Session(gap=ms(gap), merge=lambda earlier, later: ["(", *earlier, "|", *later, ")"])
+            window = Session(gap=ms(gap), merge=plain.merged)
             make = lambda task: plain.Sessions(task.clock, name, order, gap, grace, grace + more)  # noqa: E731
             facts = f"{gap} grace {grace} retain {grace + more}"
         elif kind == "timers":
@@ -205,7 +208,8 @@ class Program:
             self.defs[name] = self.app.table_of(self.topics["two"], versions=ms(versions))
             make, facts = lambda task: plain.Topic(task.clock, name, versions), f"two {versions}"
         if kind in ("tumbling", "hopping", "session"):
-            self.defs[name] = self.app.table(name, key=str, value=list[str], default=list, window=window, **options)
+            value, default = (str, str) if is_text else (list[str], list)
+            self.defs[name] = self.app.table(name, key=str, value=value, default=default, window=window, **options)
         self.kinds[name] = kind
         self.declared.append(f"{name} {facts}")
 
