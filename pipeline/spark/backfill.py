@@ -47,6 +47,7 @@ from state.log.group_store import AppMetadata
 from state.log.protocol import GroupLog, Log, Partition
 from state.scratch import Scratch, sweep
 from workers.commands.cluster import LOCAL, Cluster
+from workers.commands.consume import has_records
 from workers.fleet.held_lease import Held, lease_held
 from workers.log.logs import open_log
 from workers.prepare import Prepared, begin_at, from_the_end, prepare, refuse_half_done
@@ -89,6 +90,7 @@ async def backfill(
         chosen = checked_history(prepared, history)
         await _refuse_used(log, prepared)
         async with lease_held(log, app.id, "backfill") as held:
+            await _refuse_written(log, prepared)
             until = await log.ends(sources(prepared))  # one moment for the inputs of all subtopologies
             begins = await _begins(log, prepared, until)
             if not chosen:
@@ -357,18 +359,19 @@ async def _refuse_used(log: Log, prepared: Prepared) -> None:
             f"'{app.id}' has processed records already ({len(committed)} committed positions); backfill is for an app "
             "that has not begun: give it another id, or another log"
         )
-    changelogs = [
-        Partition(app.tables[table].changelog, number)
-        for sub in prepared.topology.subtopologies
-        for table in sub.tables
-        for number in range(sub.partitions)
-    ]
-    full = sorted(p for p, end in (await log.written(changelogs)).items() if end > 0)
-    if full:
-        raise RefusedBySafety(
-            f"the changelog {full[0]} of '{app.id}' is not empty, though no position is committed; "
-            "backfill needs empty changelogs: give the app another id, or another log"
-        )
+
+
+async def _refuse_written(log: Log, prepared: Prepared) -> None:
+    """What a backfill that failed has written to Kafka lies there, aborted: that is no record. Under the lease, for a transaction that it
+    has left open is ended by who takes that."""
+    written = await log.written(prepared.changelogs())
+    full = sorted(partition for partition, end in written.items() if end > 0)
+    for partition in full:
+        if await has_records(log, partition):
+            raise RefusedBySafety(
+                f"the changelog {partition} of '{prepared.app.id}' is not empty, though no position is committed; "
+                f"backfill needs empty changelogs: `orchestrator reset {prepared.app.id}` deletes them, or give the app another id, or another log"
+            )
 
 
 def _refuse_empty(app: App, until: Mapping[Partition, int], records: int) -> None:

@@ -13,10 +13,12 @@ from state.errors import LeaseLost, LogUnusable
 from state.log.batches import build
 from state.log.kafka import broker, producer
 from state.log.kafka.log import KafkaLog
+from state.log.kafka.seeding import SeedTooLong
 from state.log.protocol import NewRecord, Partition, Spread, Ticket
 from tests import brokers
-from tests.contracts.logs import records, values
+from tests.contracts.logs import records, until, values
 from tests.kafka.place import APP, CHANGES, IN, OUT, Place
+from workers.commands.consume import has_records
 
 pytestmark = [pytest.mark.kafka]
 PARTS, EACH = 40, 3
@@ -159,6 +161,28 @@ async def test_attempts_of_a_driver_that_lost_the_lease_are_refused(place: Place
     with pytest.raises(LeaseLost, match="two"):
         await seeded(log, write)
     assert await values(log, OUT) == []
+
+
+async def test_what_takes_longer_than_brokers_let_it_says_so(place: Place) -> None:
+    """Other processes write, and are refused: that is why, and nothing else. What they have written is no record."""
+    log = await place.topics()
+
+    async def write(ticket: Ticket) -> None:
+        await attempt(ticket)
+        assert (await log.written([OUT]))[OUT] > (await log.ends([OUT]))[OUT]
+
+        async def is_aborted() -> bool:
+            return await log.ends([OUT]) == await log.written([OUT])
+
+        await until("the broker to abort it", is_aborted, 60.0)
+        await attempt(ticket, CHANGES)
+
+    log.seeds.most_s = 0.5
+    with pytest.raises(SeedTooLong, match=r"they allow 0\.5 s .* transaction\.max\.timeout\.ms"):
+        await seeded(log, write)
+    assert (await log.ends([OUT]))[OUT] > 0 and not await has_records(log, OUT)
+    await log.append({OUT: records("one")})
+    assert await has_records(log, OUT)
 
 
 async def test_a_sequence_begins_anew_behind_its_largest_number(place: Place) -> None:

@@ -155,3 +155,19 @@ async def read_all(log: Log, topic: str) -> list[tuple[Partition, StoredRecord]]
                 reader.drop(part.partition)
     await reader.close()
     return found
+
+
+async def has_records(log: Log, partition: Partition) -> bool:
+    """Whether there is a record now; what transactions have written that were aborted is none."""
+    end, at = (await log.ends([partition], settled=True))[partition], (await log.starts([partition]))[partition]
+    reader = log.reader()
+    try:
+        reader.add(partition, at)
+        while at < end:
+            for part in await reader.poll():
+                at = part.next_position
+                if any(True for _ in (decode(part.data, part.position) if part.data else ())):
+                    return True
+        return False
+    finally:
+        await reader.close()

@@ -80,7 +80,7 @@ class Seeds:
                 yield built
             if contents.spread is not None:
                 yield {one: [] for one in contents.spread.partitions}  # the transaction has them when this goes on
-                await self._spread(contents.spread, producer, seed)
+                await self._spread(contents.spread, producer, seed, since + limit_s)
             else:
                 async for part in build_parts(self._cluster.topics, contents.parts):
                     yield part
@@ -127,14 +127,16 @@ class Seeds:
     def _producer(self, seed: Seed, limit_s: float) -> Producer:
         return self._cluster.producer(seed.transactional_id, limit_s, "seed", answer_within_s=ANSWER_WITHIN_S)
 
-    async def _spread(self, spread: Spread, producer: Producer, seed: Seed) -> None:
+    async def _spread(self, spread: Spread, producer: Producer, seed: Seed, until: float) -> None:
         """Other processes write. Where that fails the transaction is ended by a new epoch, so that those of them which go on are
-        refused, whatever brokers check."""
+        refused, whatever brokers check. Behind `until` they have failed because brokers have ended it: raises ProducerFenced."""
         ticket = Ticket(self._options, seed.transactional_id, producer.identity, ANSWER_WITHIN_S)
         try:
             await spread.write(ticket)
-        except Exception:
+        except Exception as error:
             await producer.initialise()
+            if _now() >= until:
+                raise ProducerFenced(f"{seed.transactional_id} is over: {error}") from error
             raise
 
     # ------------------------------------------------------------------ endings
