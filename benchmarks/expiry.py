@@ -25,7 +25,8 @@ from pipeline.tables.expiry import STREAM_TIME_KEY
 from pipeline.time.position import BEFORE_DUE, stored
 from pipeline.time.timed_view import time_bytes
 from state.log import batches
-from state.log.protocol import NewRecord
+from state.log.entries import Entries
+from state.store.buffered import BufferedStore
 from state.store.rocksdb import Budget, RocksDbStore
 
 MINUTE_MS = 60_000
@@ -79,7 +80,7 @@ class Task:
     """One task of an app with its stores, and the longest pause that it has made."""
 
     def __init__(self, app: App, folder: Path, fill: Callable[[RocksDbStore], None] = lambda store: None) -> None:
-        self.stores = {name: RocksDbStore(folder / name, stamp={}, cache=Budget()) for name in app.tables}
+        self.stores = {name: BufferedStore(folder / name, stamp={}, cache=Budget()) for name in app.tables}
         fill(next(iter(self.stores.values())))
         self.process = TaskProcess(app, app.topology().subtopologies[0], 0, self.stores, {})
         self.longest_s = self.longest_cpu_s = 0.0
@@ -124,7 +125,7 @@ class Task:
     def commit(self) -> None:
         changes = self.timed(lambda: self.process.collect(in_parts=True))
         for table, writes in changes.writes.items():
-            self.timed(lambda: batches.build([NewRecord(key, value, 1) for key, value in writes.items()]))  # noqa: B023
+            self.timed(lambda: batches.build(Entries(writes, 1)))  # noqa: B023
             self.timed(lambda: self.stores[table].write(writes, self._offset))  # noqa: B023
         self.process.mark_applied()
         self.commits += 1
