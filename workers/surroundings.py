@@ -121,14 +121,20 @@ async def open_requests() -> asyncio.StreamReader:
     return reader
 
 
-def on_sigterm(act: Callable[[], None]) -> None:
-    """Calls `act` in the loop that runs, for each SIGTERM that comes to this process. Not with a handler of the loop, which a
-    child that the app forks would share: a SIGTERM to that child would be one to this process."""
-    loop, own = asyncio.get_running_loop(), os.getpid()
+def on_sigterm(first: Callable[[], None], again: Callable[[], None]) -> None:
+    """Calls `first` in the loop that runs when a SIGTERM comes to this process, and `again` at once for each later one: a call of the
+    app's may hold the loop. Not with a handler of the loop, which a child that the app forks would share: a SIGTERM to that child
+    would be one to this process."""
+    loop, own, count = asyncio.get_running_loop(), os.getpid(), 0
 
     def handle(number: int, frame: object) -> None:
+        nonlocal count
         if os.getpid() == own:
-            loop.call_soon_threadsafe(act)
+            count += 1
+            if count > 1:
+                again()
+            else:
+                loop.call_soon_threadsafe(first)
         else:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
@@ -159,7 +165,7 @@ class Surroundings:
     start_worker: Callable[[WorkerSpec], Awaitable[WorkerProcess]] = start_worker
     exit: Callable[[int], None] = os._exit
     end_within: Callable[[float, int], Callable[[], None]] = lambda limit_s, code: lambda: None
-    on_sigterm: Callable[[Callable[[], None]], None] = lambda act: None
+    on_sigterm: Callable[[Callable[[], None], Callable[[], None]], None] = lambda first, again: None
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)  # the variables of the process
 
 

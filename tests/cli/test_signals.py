@@ -235,6 +235,38 @@ def test_sigterm_to_the_process_that_status_names(console: Console, on_stop: str
     console.nothing_left()
 
 
+STUCK = """
+import time
+
+@app.processor(payments)
+def stick(payment: Record[str, Payment]) -> None:
+    open("calls", "a").write("x")
+    while True:
+        time.sleep(0.1)
+"""
+
+
+def test_a_second_sigterm_to_that_process_ends_a_call_that_does_not_return(console: Console) -> None:
+    console.write("bank.py", (console.folder / "bank.py").read_text() + STUCK)
+    seen = console.write("calls", "")
+    fleet = console.run(*FAST, instances=1)
+    [row] = console.here("status", "bank", "--json").json["instances"]
+    console.pay(("ann", 1))
+    console.until("the call", lambda: seen.read_text() != "")
+
+    def ended() -> bool:
+        """Each look sends another one: two that come at once are one."""
+        try:
+            os.kill(row["pid"], signal.SIGTERM)
+        except ProcessLookupError:
+            return True
+        return False
+
+    console.until("its end", ended)
+    assert console.end(fleet) == 0
+    console.nothing_left()
+
+
 def test_sigterm_to_every_process_of_a_fleet(console: Console) -> None:
     """As a supervisor does that ends a whole service: each commits and stops, also who is asked by its parent too."""
     console.write("bank.py", (console.folder / "bank.py").read_text() + NOTED)

@@ -65,7 +65,7 @@ async def _run(spec: WorkerSpec, surroundings: Surroundings) -> int:
             worker = Worker(spec, log, prepared, resources, surroundings)
             listening = asyncio.create_task(_listen(worker))
             signals = Signals(worker)
-            surroundings.on_sigterm(signals.act)
+            surroundings.on_sigterm(signals.first, signals.again)
             try:
                 return signals.shown(await worker.run())
             finally:
@@ -80,20 +80,21 @@ class Signals:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._count = 0
+        self._is_signalled = False
 
-    def act(self) -> None:
-        self._count += 1
-        if self._count > 1:
-            self._worker.surroundings.exit(REPORTED + BOUNCED)
-        elif self._worker.spec.instance.on_stop == "leave":
+    def first(self) -> None:
+        self._is_signalled = True
+        if self._worker.spec.instance.on_stop == "leave":
             self._worker.leave()
         else:
             self._worker.stop()
 
+    def again(self) -> None:
+        self._worker.surroundings.exit(REPORTED + BOUNCED)
+
     def shown(self, code: int) -> int:
         """What a worker that ended with `code` reports."""
-        return BOUNCED if self._count and code == 0 and self._worker.spec.instance.on_stop == "bounce" else code
+        return BOUNCED if self._is_signalled and code == 0 and self._worker.spec.instance.on_stop == "bounce" else code
 
 
 async def _listen(worker: Worker) -> None:
