@@ -113,7 +113,9 @@ async def test_an_attempt_that_comes_too_late_writes_nothing(place: Place) -> No
             await attempt(tickets[0])
 
     assert await seeded(log, write)
-    ends = await log.ends([OUT, CHANGES], settled=True)
+    async with asyncio.timeout(30):  # a commit is answered before its markers are written: an abort's and a commit's
+        while (ends := await log.ends([OUT, CHANGES], settled=True))[CHANGES] < 2:
+            pass
     with pytest.raises(LogUnusable, match="is over"):
         await attempt(tickets[1])
     assert await values(log, OUT) == WHOLE
