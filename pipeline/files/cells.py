@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from pipeline.errors import CodecError
+from pipeline.errors import CodecError, text_of
 from pipeline.files.shape import TIME_MAX_MS, NotThis, whole_ms
 from pipeline.values.codecs import Codec, JsonCodec, codec_name, own_name
 from pipeline.values.json_values import to_bytes
@@ -115,7 +115,7 @@ def _custom(codec: Codec[Any], value: Any) -> bytes:
     try:
         return codec.encode(value)
     except Exception as error:  # the user's own code
-        raise NotThis(f"{own_name(codec)} cannot write it: {type(error).__name__}: {error}") from error
+        raise NotThis(f"{own_name(codec)} cannot write it: {type(error).__name__}: {text_of(error)}") from error
 
 
 def _lax(codec: Codec[Any], text: str, error: CodecError) -> Any:
