@@ -201,14 +201,14 @@ class TimedView(TableView[K, V]):
         return found[:most]
 
     def stored_under(self, head: bytes, waiting: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
-        """What lies under a prefix, in order; `waiting`: its keys that were written and are not in the store yet. It costs
+        """What lies under a prefix, in order; `waiting`: its keys that were written and may not be in the store yet. It costs
         what lies there, where `_merged` looks through all that waits."""
         try:
             found: dict[bytes, bytes | None] = dict(self._store.range(head, after_prefix(head)))
         except Exception as error:
             self.fault = error
             raise
-        found.update((k, self._known.get(k)) for k in waiting)
+        found.update((k, self._stored(k)) for k in waiting)  # some are in the store by now, and not known any more
         return [(k, raw) for k, raw in sorted(found.items()) if raw is not None]
 
     def waiting_by_head(self, heads: bytes, tail_bytes: int) -> dict[bytes, list[bytes]]:

@@ -108,3 +108,66 @@ def test_a_session_that_begins_where_a_closed_one_does_leaves_it() -> None:
         assert d.table(visits)[("ann", (120, 130))] == 6
         d.send(topic, "ann", 8, timestamp_ms=133)
         assert d.table(visits)[("ann", (120, 133))] == 14 and d.table(visits)[("ann", (120, 120))] == 1
+
+
+@pytest.mark.parametrize("kind", ["join", "session", "sliding"])
+def test_what_waited_when_a_call_failed_is_found_in_the_store_later(kind: str) -> None:
+    """It was written and not in the store when the call was undone; then the store had it, and it was known no more."""
+    app, failed = App("waited"), set[str]()
+    topic, others = app.topic("beats", key=str, value=str), app.topic("others", key=str, value=str)
+    out = app.topic("out", key=str, value=str)
+
+    def fails_once(value: str) -> None:
+        if value == "bad" and not failed:
+            failed.add(value)
+            raise ValueError(value)
+
+    if kind == "join":
+
+        @app.join(topic, others, out, within=100 * MS, retries=1)
+        def meet(left: Any, right: Any, out: Any) -> None:
+            fails_once(left.value)
+            out.send(left.key, left.value + right.value)
+
+        beats = [("beats", "a", "A"), ("beats", "b", "bad"), ("beats", "b", "B"), ("others", "b", "x")]
+    else:
+        windows: Any = Sliding(100 * MS) if kind == "sliding" else Session(gap=100 * MS, merge=lambda a, b: a + b)
+        met = app.table("met", key=str, value=str, default=str, window=windows)
+
+        @app.processor(topic, met, out, retries=1)
+        def meet_again(beat: Any, met: Any, out: Any) -> None:
+            fails_once(beat.value)
+            for one in list(met) if kind == "sliding" else [met]:
+                one[beat.key] += beat.value
+                out.send(beat.key, one[beat.key])
+
+        beats = [("beats", "a", "A"), ("beats", "b", "bad")]
+    subtopology = app.topology().subtopologies[0]
+    store, offsets = DictStore(), {"beats": 0, "others": 0}
+    task = TaskProcess(app, subtopology, 0, dict.fromkeys(subtopology.tables, store), {"out": 1})
+    codec = topic.value_codec
+
+    def take(name: str, key: str, value: str, at_ms: int) -> None:
+        record = SourceRecord(offsets[name], at_ms, key.encode(), codec.encode(value))
+        while not task.run([(name, record)]):  # a call that has failed is made again
+            pass
+        offsets[name] += 1
+
+    def commit() -> dict[tuple[str, int], list[Any]]:
+        changes = task.collect()
+        for writes in changes.writes.values():
+            store.write(writes)
+        task.mark_applied()
+        return changes.outputs
+
+    for name, key, value in beats:
+        take(name, key, value, 1_000)
+    commit()
+    assert failed
+    for view in task._tables.values():
+        view.layers.most_known = 3
+    for number in range(10):
+        take("beats", f"z{number}", "z", 1_000)
+    commit()
+    take("others" if kind == "join" else "beats", "a", "y", 1_010)
+    assert "Ay" in [codec.decode(record.value) for record in commit()["out", 0]]
