@@ -126,7 +126,7 @@ class TaskProcess:
         lanes = self._at_once.lanes if self._at_once is not None else ()
         for step in [*self._steps, *(step for lane in lanes for step in lane.steps.values())]:
             for sink in step.sinks:
-                sink.partitions = count_of(sink.topic, partitions)
+                sink.has_partitions(count_of(sink.topic, partitions))
 
     def run(
         self,

@@ -98,8 +98,9 @@ class LiveSink(Sink[Any, Any]):
         self.closed = True
         self._key_codec = key_codec
         self._value_codec = value_codec
-        self.partitions = partitions
+        self._encode_key, self._encode_value = key_codec.encode, value_codec.encode
         self._task_partition = task_partition
+        self.has_partitions(partitions)
 
     def send(
         self,
@@ -112,17 +113,27 @@ class LiveSink(Sink[Any, Any]):
         """See `Sink.send`. Raises PipelineError once the call has ended; CodecError."""
         if self.closed:
             raise PipelineError(f"sink {self.topic!r} was used after the call it was given to had ended")
-        key_bytes, value_bytes = encoded(self.topic, self._key_codec, self._value_codec, key, value)
+        try:
+            key_bytes = None if key is None else self._encode_key(key)
+            value_bytes = None if value is None else self._encode_value(value)
+        except CodecError:
+            key_bytes, value_bytes = encoded(self.topic, self._key_codec, self._value_codec, key, value)  # says which
         time = self.timestamp_ms if timestamp_ms is None else checked_timestamp(self.topic, timestamp_ms)
-        partition = partition_of(key_bytes, self.partitions, keyless=self._task_partition)
         output = OutputRecord(key_bytes, value_bytes, time, checked_headers(self.topic, headers) if headers else ())
-        self.sent.append(((self.topic, partition), output))
+        self.sent.append((self._place(key_bytes), output))
+
+    def has_partitions(self, partitions: int) -> None:
+        """So many are there, from now on."""
+        self.partitions = partitions
+        self._places = [(self.topic, number) for number in range(partitions)]
+
+    def _place(self, key_bytes: bytes | None) -> tuple[str, int]:
+        return self._places[partition_of(key_bytes, self.partitions, keyless=self._task_partition)]
 
     def send_encoded(self, key: Any, value: bytes | None, headers: Headers) -> None:
         """A value whose bytes are there already (a re-key)."""
         key_bytes, _ = encoded(self.topic, self._key_codec, self._value_codec, key, None)
-        partition = partition_of(key_bytes, self.partitions, keyless=self._task_partition)
-        self.sent.append(((self.topic, partition), OutputRecord(key_bytes, value, self.timestamp_ms, headers)))
+        self.sent.append((self._place(key_bytes), OutputRecord(key_bytes, value, self.timestamp_ms, headers)))
 
 
 class FakeSink(list[tuple[K | None, V | None]], Sink[K, V]):

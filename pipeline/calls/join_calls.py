@@ -104,7 +104,8 @@ class JoinCalls:
         except Exception as error:  # noqa: BLE001 - a codec of the user's may raise anything; on_error decides
             passing.on_error.failed(self._step, topic, raw, error, decoding=True)
             return
-        if key is None or raw.value is None or view.is_over(side, timestamp_ms):
+        may_be_over = passing.position.reached[0] >= timestamp_ms + view.lives_ms[side]  # mostly not, and not asked
+        if key is None or raw.value is None or (may_be_over and view.is_over(side, timestamp_ms)):
             item = Item(record, raw, topic, passing.position.reached[0])
             self._as_a_unit(lambda: _run(passing.call(self._step, item)))
             return

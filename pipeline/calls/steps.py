@@ -216,8 +216,12 @@ class Step:
         elif tables:
             self._keep_several(stream_ms)
         if self._sent:
+            outputs = self._outputs
             for where, output in self._sent:
-                self._outputs.setdefault(where, []).append(output)
+                if where in outputs:
+                    outputs[where].append(output)
+                else:
+                    outputs[where] = [output]
             self._sent.clear()
 
     def _keep_several(self, stream_ms: int) -> None:

@@ -16,7 +16,8 @@ _CACHED_KEYS = 10_000
 
 
 class WriteLayers:
-    """`known` has the stored bytes of every key in a layer, and of some that the store was asked for."""
+    """`known` has the stored bytes of every key in a layer but of those of `put_unknown`
+    and `put_one_unknown`, and of some that the store was asked for."""
 
     def __init__(self) -> None:
         self.known: Writes = {}
@@ -43,6 +44,20 @@ class WriteLayers:
         if self.forgets_deleted and None in changes.values():
             self._deleted += [k for k, raw in changes.items() if raw is None]
         self.write_timestamp_ms = max(self.write_timestamp_ms, timestamp_ms)
+
+    def put_unknown(self, changes: Mapping[bytes, bytes | None], timestamp_ms: int) -> None:
+        """The same outside of a unit, for keys that `known` does not have: whoever reads them looks into the layers."""
+        self._pending.update(changes)
+        self.write_timestamp_ms = max(self.write_timestamp_ms, timestamp_ms)
+
+    def put_one_unknown(self, k: bytes, data: bytes, timestamp_ms: int) -> None:
+        """The same for one key, in a unit or not."""
+        if self._undo is not None:
+            self.put_one(k, data, timestamp_ms)
+            return
+        self._pending[k] = data
+        if timestamp_ms > self.write_timestamp_ms:
+            self.write_timestamp_ms = timestamp_ms
 
     def put_one(self, k: bytes, data: bytes, timestamp_ms: int) -> None:
         """The same for one key."""
@@ -71,7 +86,7 @@ class WriteLayers:
         """How many keys were written since the last take."""
         return len(self._pending)
 
-    def written(self) -> Iterable[Writes]:
+    def written(self) -> Sequence[Writes]:
         """The layers, the oldest first."""
         return (*self._collected, self._pending)
 

@@ -6,6 +6,8 @@ here; of what lies before, the store is asked. It takes memory by what is kept, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 MOST = 50_000
 
 
@@ -27,6 +29,17 @@ class Expiring:
         else:
             found.append(key)
         self._count += 1
+        if self._count > MOST:
+            self.lose(self.whole_from)
+
+    def add_all(self, bucket: int, keys: Iterable[bytes]) -> None:
+        """The same for many."""
+        if bucket < self.whole_from:
+            return
+        found = self._by_bucket.setdefault(bucket, [])
+        before = len(found)
+        found.extend(keys)
+        self._count += len(found) - before
         if self._count > MOST:
             self.lose(self.whole_from)
 

@@ -89,8 +89,8 @@ class JoinView(TimedView[bytes, bytes]):
         self.grace_ms = grace_ms
         self.partition = 0  # of the task: where its records are from
         self._reaches_ms = [side.reach_ms for side in sides]
-        self._lives_ms = [side.reach_ms + grace_ms for side in sides]
-        self._bucket_ms = max(self._lives_ms) // 2 + 1
+        self.lives_ms = [side.reach_ms + grace_ms for side in sides]  # after its time a record of a side is over
+        self._bucket_ms = max(self.lives_ms) // 2 + 1
         self._by_key: tuple[dict[bytes, list[Entry]], ...] = (
             {},
             {},
@@ -121,17 +121,17 @@ class JoinView(TimedView[bytes, bytes]):
 
     def _lose_expiring(self) -> None:
         """What the store has is not known; no record is later than the position."""
-        for expiring, life_ms in zip(self._expiring, self._lives_ms, strict=True):
+        for expiring, life_ms in zip(self._expiring, self.lives_ms, strict=True):
             expiring.lose((max(0, self.position.time_ms) + life_ms) // self._bucket_ms + 1)
 
     def _ask_again(self) -> None:
         """What was known of keys is not any more; no record is later than the position."""
-        self._asks_until_ms = max(self._asks_until_ms, self.position.time_ms + max(self._lives_ms))
+        self._asks_until_ms = max(self._asks_until_ms, self.position.time_ms + max(self.lives_ms))
 
     # a record comes
 
     def is_over(self, side: int, timestamp_ms: int) -> bool:
-        end_ms, reached = timestamp_ms + self._lives_ms[side], self.position.reached
+        end_ms, reached = timestamp_ms + self.lives_ms[side], self.position.reached
         return end_ms < reached[0] or (end_ms == reached[0] and self.order + side <= reached[1])
 
     def matches(self, side: int, key: bytes, timestamp_ms: int) -> Sequence[Entry]:
@@ -142,7 +142,7 @@ class JoinView(TimedView[bytes, bytes]):
             return _NONE
         ahead_ms, back_ms = timestamp_ms + self._reaches_ms[side], timestamp_ms - self._reaches_ms[other]
         reached_ms, reached_order, _ = self.position.reached
-        over_ms = reached_ms - self._lives_ms[other]  # what is of before, and perhaps of this time, is over
+        over_ms = reached_ms - self.lives_ms[other]  # what is of before, and perhaps of this time, is over
         if over_ms >= back_ms:
             back_ms = over_ms + 1 if self.order + other <= reached_order else over_ms
         if found[-1][0] < back_ms:
@@ -154,9 +154,12 @@ class JoinView(TimedView[bytes, bytes]):
     def keep(self, side: int, raw: RawRecord, record: Record[Any, Any]) -> None:
         """A record of a side is kept until it is over; as it is decoded for a while, where it cannot change in place."""
         key, known, at_ms, offset = raw.key or b"", self._by_key[side], raw.timestamp_ms, raw.offset
-        now_ms, life_ms = self.position.reached[0], self._lives_ms[side]
+        now_ms, life_ms = self.position.reached[0], self.lives_ms[side]
         bucket = (at_ms + life_ms) // self._bucket_ms
-        place = self._head(side, bucket, key) + _PLACE.pack(at_ms, offset)
+        last, before = self._heads[side]
+        if bucket != last:
+            before = self._begin_bucket(side, bucket)
+        place = b"".join((before, _LENGTH(len(key)), key, _PLACE.pack(at_ms, offset)))
         self._expiring[side].add(bucket, place)
         entry = at_ms, offset, place
         own = known.get(key)
@@ -171,7 +174,7 @@ class JoinView(TimedView[bytes, bytes]):
             insort(own, entry)
         value = raw.value or b""
         kept = _WITH_HEADERS + msgspec.msgpack.encode((value, raw.headers)) if raw.headers else _BARE + value
-        self.layers.put_one(place, kept, now_ms)
+        self.layers.put_one_unknown(place, kept, now_ms)
         if type(record.value) in IMMUTABLE and type(record.key) in IMMUTABLE:
             if len(self._decoded) >= _DECODED:
                 self._decoded.clear()
@@ -202,6 +205,13 @@ class JoinView(TimedView[bytes, bytes]):
         assert raw is not None
         return (raw[1:], ()) if raw[:1] == _BARE else msgspec.msgpack.decode(raw[1:], type=tuple[bytes, Headers])
 
+    def _read(self, k: bytes) -> bytes | None:
+        if k[:1] in _RECORDS:
+            for layer in reversed(self.layers.written()):
+                if k in layer:
+                    return layer[k]
+        return super()._read(k)
+
     def _entries(self, side: int, key: bytes) -> Sequence[Entry]:
         """What is kept of a key of a side, by time, then arrival."""
         found = self._by_key[side].get(key)
@@ -213,7 +223,7 @@ class JoinView(TimedView[bytes, bytes]):
 
     def _asked(self, side: int, key: bytes) -> Iterable[Entry]:
         first = max(0, self.position.time_ms) // self._bucket_ms
-        for bucket in range(first, first + self._lives_ms[side] // self._bucket_ms + 2):
+        for bucket in range(first, first + self.lives_ms[side] // self._bucket_ms + 2):
             head = self._head(side, bucket, key)
             for k, _ in self.stored_under(head, self._waiting.get(head, ())):
                 at_ms, offset = _PLACE.unpack_from(k, len(head))
@@ -222,14 +232,16 @@ class JoinView(TimedView[bytes, bytes]):
     def _head(self, side: int, bucket: int, key: bytes) -> bytes:
         """What the records of a side, a bucket and a key begin with."""
         last, before = self._heads[side]
-        if bucket != last:
-            before = _RECORDS[side] + time_bytes(bucket)
-            self._heads[side] = bucket, before
-        return before + _LENGTH(len(key)) + key
+        return (before if bucket == last else self._begin_bucket(side, bucket)) + _LENGTH(len(key)) + key
+
+    def _begin_bucket(self, side: int, bucket: int) -> bytes:
+        before = _RECORDS[side] + time_bytes(bucket)
+        self._heads[side] = bucket, before
+        return before
 
     def _place_of(self, side: int, key: bytes, at_ms: int, offset: int) -> bytes:
         """Where a record lies."""
-        bucket = (at_ms + self._lives_ms[side]) // self._bucket_ms
+        bucket = (at_ms + self.lives_ms[side]) // self._bucket_ms
         return self._head(side, bucket, key) + _PLACE.pack(at_ms, offset)
 
     def mark_applied(self) -> None:
@@ -280,7 +292,7 @@ class JoinView(TimedView[bytes, bytes]):
         assert first is not None
         place, index, side = first
         key, offset = _key_of(index)
-        at_ms = read_time(index) - self._lives_ms[side]
+        at_ms = read_time(index) - self.lives_ms[side]
         place_of = self._place_of(side, key, at_ms, offset)
         record = self.record(side, key, (at_ms, offset, place_of))
         pair: Pair = (record, None) if side == LEFT else (None, record)
@@ -304,16 +316,20 @@ class JoinView(TimedView[bytes, bytes]):
             most = self.most_forgotten()
             known = self._expiring[side].take(read_time(self._kept_from[side]), bucket, most)
             if known is None:
+                for layer in self.layers.written():
+                    self._known.update(layer)
                 found = self.keys_between(self._kept_from[side], stop, most)
                 leaves = len(found) == most
             else:
                 found, leaves = known
-            self.layers.remember_deleted(found)
+            self.layers.put_unknown(dict.fromkeys(found), -1)
+            for k in self._known.keys() & found:
+                del self._known[k]
             self.leaves_expired |= leaves
             self._kept_from[side] = found[-1] + b"\x00" if leaves else stop
 
     def _index(self, side: int, key: bytes, entry: tuple[Any, ...]) -> bytes:
-        return _ENDS[side] + time_bytes(entry[0] + self._lives_ms[side]) + _ordered(key) + _OFFSET.pack(entry[1])
+        return _ENDS[side] + time_bytes(entry[0] + self.lives_ms[side]) + _ordered(key) + _OFFSET.pack(entry[1])
 
     def _place(self, index: bytes) -> Place:
         return read_time(index), self.order + _ENDS.index(index[:1]), index[1 + TIME_BYTES :]

@@ -13,13 +13,14 @@ from pipeline.errors import CodecError, PipelineError
 from pipeline.records import LAST_MS
 from pipeline.tables.table import after_prefix
 from pipeline.tables.view import IMMUTABLE, MISSING
+from pipeline.time.numbers_at_hand import Numbers
 from pipeline.time.tables import HoppingTable, TumblingTable, WindowTable
-from pipeline.time.timed_view import TIME_BYTES, TimedView, time_bytes
-from pipeline.time.window_view import WINDOW, WindowsView
+from pipeline.time.timed_view import TimedView, time_bytes
+from pipeline.time.window_form import HEAD_BYTES, WINDOW
+from pipeline.time.window_view import WindowsView
 
 K = TypeVar("K")
 V = TypeVar("V")
-_HEAD = 1 + TIME_BYTES
 _LEAST, _MOST = -1 << 63, (1 << 63) - 1
 
 
@@ -32,11 +33,15 @@ def checked_at(view: TimedView[Any, Any], timestamp_ms: Any) -> int:
 
 
 class OneWindow(WindowTable[K, V]):
-    """One window as a dict."""
+    """One window as a dict. `is_of_call`: of the time of calls, whose numbers are at hand."""
 
-    def __init__(self, view: WindowsView[K, V], start_ms: int) -> None:
+    def __init__(self, view: WindowsView[K, V], start_ms: int, *, is_of_call: bool = False) -> None:
         self._view = view
+        self._hand, self._noted = view.at_hand, view.at_hand.noted
+        self._numbers: Numbers | None = None
         self._at(start_ms)
+        if is_of_call:
+            self._numbers = view.numbers_in(start_ms)
 
     def _at(self, start_ms: int) -> None:
         self._start_ms = start_ms
@@ -55,35 +60,38 @@ class OneWindow(WindowTable[K, V]):
         view = self._view
         if view.position.reached[0] >= self._open_ms or view.closed:
             return self._get_slowly(key)
-        k = self._head + (view.user_bytes if key is view.user_key else view.bytes_of(key))
-        if view.number is not None and (value := view.waits.get(k)) is not None:
-            view.got = self._head, key, k, value
-            return value  # type: ignore[no-any-return]
+        data = view.user_bytes if key is view.user_key else view.bytes_of(key)
+        if self._hand.of_calls is not None:
+            numbers = self._numbers
+            if numbers is not None:
+                number = numbers.get(data)
+                if number is not None:
+                    return number  # type: ignore[no-any-return]
+                if numbers.is_whole and view._constant is not MISSING:
+                    return view._constant  # type: ignore[no-any-return]
+            elif self._hand.windows:
+                view.give_way(self._start_ms, data)
+        k = self._head + data
         if view._live and k in view._live:
             return view[self._start_ms, key]
-        data = view._known.get(k, MISSING)
-        if data is MISSING:
-            if self._start_ms >= view.whole_from:
-                data = view._known[k] = None
-                view.expiring.add(self._start_ms, k)
-            else:
-                data = view._read(k)
-        if data is None:
-            value = view._constant
-            if value is MISSING:
-                if view.spec.default is None:
-                    raise KeyError(key)
-                value = view._default((self._start_ms, key), k)
-            view.got = self._head, key, k, None
-            return value
+        raw = view._known.get(k, MISSING)
+        if raw is MISSING:
+            raw = view._read(k)
+        if raw is None:
+            if view._constant is not MISSING:
+                return view._constant  # type: ignore[no-any-return]
+            if view.spec.default is None:
+                raise KeyError(key)
+            return view._default((self._start_ms, key), k)
         try:
-            value = view._decode(data)
+            value = view._decode(raw)
         except CodecError:
-            return view._hand_out(k, data)  # which says of which table
+            return view._hand_out(k, raw)  # which says of which table
         if type(value) not in IMMUTABLE:
             view._live[k] = value
-        else:
-            view.got = self._head, key, k, value
+        elif self._numbers is not None and type(value) is self._hand.of_calls:
+            numbers, _ = self._at_hand_again(data)
+            numbers[data] = value
         return value  # type: ignore[no-any-return]
 
     def _get_slowly(self, key: K) -> V:
@@ -97,27 +105,37 @@ class OneWindow(WindowTable[K, V]):
             view[self.start_ms, key] = value
             return
         data = view.user_bytes if key is view.user_key else view.bytes_of(key)
-        if type(value) is view.number and not view._live:
-            head, read_key, k, before = view.got
-            is_own = view._check_owner is None or data in view.record_keys
-            if head is self._head and read_key is key is view.user_key and is_own:
-                if value == before:
-                    return
-                if _LEAST <= value <= _MOST:  # type: ignore[operator]
-                    view.noted.append((k, view.waits.get(k)))
-                    view.waits[k] = value
-                    view.got = self._head, key, k, value
-                    if view.announces:
-                        view.closing.added(k)
-                    return
+        numbers = self._numbers
+        is_own = view._check_owner is None or data in view.record_keys
+        if numbers is not None and type(value) is self._hand.of_calls and is_own and not view._live:
+            before = numbers.get(data)
+            if before is None and not numbers.is_whole:
+                numbers, before = self._at_hand_again(data)
+            if value == before:
+                return
+            if _LEAST <= value <= _MOST:  # type: ignore[operator]
+                numbers[data] = value
+                self._noted.append((numbers, data, before))
+                if before is None and view.announces:
+                    view.closing.added(numbers.head + data)
+                return
+        if self._hand.windows:
+            view.give_way(self._start_ms, data)
         k = self._head + data
-        if k in view.waits:
-            view.spill()
         encoded = view._encoded(value) if type(value) in IMMUTABLE else None
         if view._check_owner is not None and data not in view.record_keys:
             view._own((self._start_ms, key), k)
         view._live[k] = value
         view._set[k] = encoded
+
+    def _at_hand_again(self, data: bytes) -> tuple[Numbers, Any]:
+        """The numbers of this window, which may be others by now, and the one of a key that may not be among them.
+        Raises CodecError."""
+        numbers = self._view.numbers_in(self._start_ms)
+        assert numbers is not None
+        self._numbers = numbers
+        number = numbers.get(data)
+        return numbers, self._view.number_stored(self._head + data) if number is None else number
 
     def __delitem__(self, key: K) -> None:
         start_ms = self.start_ms
@@ -128,15 +146,23 @@ class OneWindow(WindowTable[K, V]):
             raise KeyError(key) from None
 
     def __contains__(self, key: object) -> bool:
-        start_ms = self.start_ms
-        return not self._view.is_forgotten(start_ms) and (start_ms, key) in self._view
+        start_ms, view = self.start_ms, self._view
+        if view.is_forgotten(start_ms):
+            return False
+        numbers = self._numbers
+        if self._hand.of_calls is not None and numbers is not None and numbers.is_whole and not view.closed:
+            return view.bytes_of(key) in numbers
+        return (start_ms, key) in view
 
     def get(self, key: K, default: Any = None, /) -> Any:
         start_ms, view = self.start_ms, self._view
         if view.is_forgotten(start_ms):
             return default
-        if view.waits and not view.closed and (value := view.waits.get(self._head + view.bytes_of(key))) is not None:
-            return value
+        numbers = self._numbers
+        if self._hand.of_calls is not None and numbers is not None and not view.closed:
+            value = numbers.get(view.bytes_of(key))
+            if value is not None or numbers.is_whole:
+                return default if value is None else value
         return view.get((start_ms, key), default)
 
     def __iter__(self) -> Iterator[K]:
@@ -162,7 +188,7 @@ class OneWindow(WindowTable[K, V]):
 
     def prefix(self, start: Any) -> Iterator[tuple[K, V]]:
         first, end, bounded = self._view.keys_spec.prefix_bounds(start)
-        return self._pairs(first, end, len(first) + _HEAD if bounded else None)
+        return self._pairs(first, end, len(first) + HEAD_BYTES if bounded else None)
 
     def _pairs(self, first: bytes, end: bytes | None, bounded: int | None = None) -> Iterator[tuple[K, V]]:
         start_ms = self.start_ms
@@ -197,6 +223,7 @@ class AtTime(OneWindow[K, V], TumblingTable[K, V]):
             at_ms = self._view.time_of_call()
             self._from_ms, self._until_ms = self._view.windows.span(at_ms)
             self._at(self._view.windows.starts(at_ms)[0])
+            self._numbers = self._view.numbers_in(self._start_ms)
         self._for_ms = at_ms
 
     def __getitem__(self, key: K) -> V:
@@ -241,7 +268,7 @@ class AtTimes(HoppingTable[K, V]):
         view = self._view
         if not self._from_ms <= at_ms < self._until_ms:
             self._from_ms, self._until_ms = view.windows.span(at_ms)
-            self._windows = [OneWindow(view, start_ms) for start_ms in view.windows.starts(at_ms)]
+            self._windows = [OneWindow(view, start_ms, is_of_call=True) for start_ms in view.windows.starts(at_ms)]
         if view.position.reached[0] < self._windows[0]._open_ms:
             return self._windows  # with the one that closes first all are open
         return [window for window in self._windows if view.is_open(window.start_ms)]

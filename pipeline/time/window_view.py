@@ -7,7 +7,7 @@ the keys lie in the order in which they close, and expire.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from pipeline.errors import WindowClosed
@@ -16,39 +16,19 @@ from pipeline.tables.expiry import BEFORE_ALL_MS
 from pipeline.tables.table import StoreView, TableSpec
 from pipeline.time.due_index import DueIndex
 from pipeline.time.expiring import Expiring
+from pipeline.time.numbers_at_hand import Numbers, NumbersAtHand
 from pipeline.time.position import Place, Position
 from pipeline.time.tables import ClosedWindow, DueCall
-from pipeline.time.timed_view import TIME_BYTES, ByUserKey, CheckOwner, TimedView, read_time, time_bytes
+from pipeline.time.timed_view import ByUserKey, CheckOwner, TimedView, read_time, time_bytes
+from pipeline.time.window_form import AFTER_WINDOWS, HEAD_BYTES, WINDOW, number_of, stored_spec
 from pipeline.time.windows import FixedWindows, Window
-from pipeline.values.codecs import PACKED_INT, Codec, FloatCodec, IntCodec
 
 K = TypeVar("K")
 V = TypeVar("V")
-WINDOW, _AFTER_WINDOWS = b"w", b"x"
 _NO_WINDOW, _NO_START = b"n", -1  # of what was read of a time before all windows
 _MISSING: Final[Any] = object()
-_HEAD = 1 + TIME_BYTES
 _KNOWN = 30_000  # entries that are kept at hand
-_NOTHING: tuple[bytes | None, object, bytes, Any] = (
-    None,
-    None,
-    b"",
-    None,
-)  # head of a window, key, both, and the number there
 _MET = 1_000  # windows whose ends are kept at hand
-
-
-class WindowKeys:
-    """Keys of windows: (start, key)."""
-
-    def __init__(self, codec: Codec[Any]) -> None:
-        self._codec = codec
-
-    def encode(self, value: tuple[int, Any]) -> bytes:
-        return WINDOW + time_bytes(value[0]) + self._codec.encode(value[1])
-
-    def decode(self, data: bytes) -> tuple[int, Any]:
-        return read_time(data), self._codec.decode(data[_HEAD:])
 
 
 class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
@@ -67,8 +47,8 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
         retain_ms: int,
         announces: bool,
     ) -> None:
-        check = None if check_owner is None else lambda pair, data: check_owner(pair[1], data[_HEAD:])
-        super().__init__(_stored_spec(spec), store, position, order, check)
+        check = None if check_owner is None else lambda pair, data: check_owner(pair[1], data[HEAD_BYTES:])
+        super().__init__(stored_spec(spec), store, position, order, check)
         self.keys_spec = spec
         self.windows = windows
         self.grace_ms = grace_ms
@@ -76,61 +56,75 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
         self.announces = announces
         first = max(0, position.time_ms - grace_ms - windows.longest_ms)  # all that begin before have closed
         start = WINDOW + time_bytes(first)
-        self.closing = DueIndex(self.scan, self._is_open_entry, start, _AFTER_WINDOWS)
+        self.closing = DueIndex(self.scan, self._is_open_entry, start, AFTER_WINDOWS)
         self._kept_from = WINDOW  # what lies before is forgotten
         self._ends_ms: dict[int, int] = {}  # by start: the first milliseconds after windows that were met lately
         self._lowest: tuple[bytes | None, int | None] = None, None  # the first key to close, and when
         self._open_span = 0, 0, 0  # times that lie in the same windows, and before when the last of these is open
         self.user_key, self.user_bytes = _MISSING, b""
-        self.layers.forgets_deleted = True
         self.layers.most_known = _KNOWN
-        self._number, self._pack = number_of(spec.value_codec)
-        self.number: type | None = None  # while calls follow each other without a commit: what `waits` takes
-        self.waits: dict[bytes, Any] = {}  # numbers that these calls have set, and that are not encoded yet
-        self.noted: list[tuple[bytes, Any]] = []  # those of the running call, and what waited there before
-        self.got = _NOTHING  # what was read or set last
-        self._waits_ms = BEFORE_ALL_MS  # when the last of them was set
-        self._last_written = WINDOW + time_bytes(0)
+        number, self._pack = number_of(spec.value_codec)
+        self.layers.forgets_deleted = True
+        self._last_met = b""  # a key of the last window of which anything was read or written
         self.whole_from = self._first_whole(max(0, position.time_ms))
         self.expiring = Expiring(self.whole_from)  # each key is read before it is written; some are read alone
+        self.at_hand = NumbersAtHand(number, self._pack, self.layers, self.expiring)
 
     def _key(self, pair: tuple[int, K]) -> bytes:
         if self.closed:
             return super()._key(pair)  # which raises
-        k = WINDOW + time_bytes(pair[0]) + self.bytes_of(pair[1])
-        if k in self.waits:
-            self.spill()
-        return k
+        data = self.bytes_of(pair[1])
+        if self.at_hand.windows:
+            self.give_way(pair[0], data)
+        return WINDOW + time_bytes(pair[0]) + data
 
-    # numbers that wait
+    # numbers at hand
 
     def gather(self, does: bool) -> None:
-        """From now on calls follow each other, and nothing else reads or commits what they write: numbers that they set to
-        the key of their record wait, and are written together. Or this has ended."""
-        self.number, self.got = self._number if does else None, _NOTHING
-        if not does and (self.waits or self.noted):
+        """From now on calls follow each other, and nothing else reads or commits what they write: numbers that they set are at
+        hand, and are written together. Or this has ended."""
+        self.at_hand.gather(does)
+        self.layers.forgets_deleted = not self.at_hand.is_used
+        if not does and self.at_hand.noted:
             self.spill()
+
+    def numbers_in(self, start_ms: int) -> Numbers | None:
+        """The numbers at hand of a window that calls use, from now on; None where the values are none."""
+        if start_ms < 0 or not self.at_hand.is_used:
+            return None
+        found = self.at_hand.windows.get(start_ms)
+        if found is None:
+            head = WINDOW + time_bytes(start_ms)
+            is_whole = start_ms >= self.whole_from and head > self._last_met[:HEAD_BYTES] and not self._live
+            found = self.at_hand.windows[start_ms] = Numbers(start_ms, head, is_whole=is_whole)
+            self.whole_from = max(self.whole_from, start_ms + 1)  # what is set there is in the store before it is known
+        return found
+
+    def number_stored(self, k: bytes) -> Any:
+        """What an entry says whose number is not at hand; None where there is none. Raises CodecError."""
+        raw = self._stored(k)
+        return None if raw is None else self.spec.decode_value(raw)
 
     def spill(self) -> None:
         """What ended calls have set is written; what the running one has set is in its hands, as anything else that it sets."""
-        mine = {k: self.waits[k] for k, _ in self.noted}
-        self._take_back()
-        if self.waits:
-            written = dict(zip(self.waits, map(self._pack, self.waits.values()), strict=True))
-            self.waits.clear()
-            self.layers.put(written, self._waits_ms)
-            self._note_written(written)
-        self._live.update(mine)
-        self._set.update({k: self._pack(value) for k, value in mine.items()})
+        for k, value in self.at_hand.spill().items():
+            self._live[k] = value
+            self._set[k] = self._pack(value)
 
-    def _take_back(self) -> None:
-        """The running call has set nothing that waits."""
-        for k, before in reversed(self.noted):
-            if before is None:
-                del self.waits[k]
-            else:
-                self.waits[k] = before
-        self.noted.clear()
+    def give_way(self, start_ms: int, data: bytes) -> None:
+        """A key is read or written in another way."""
+        if self.at_hand.noted:
+            self.spill()
+        numbers = self.at_hand.windows.get(start_ms)
+        if numbers is not None:
+            self.at_hand.let_go(numbers)
+            numbers.pop(data, None)
+
+    def _all_known(self) -> None:
+        """Many entries are about to be read in another way."""
+        if self.at_hand.windows:
+            self.spill()
+            self.at_hand.let_go_of_all()
 
     # windows of which all is known
 
@@ -138,35 +132,57 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
         """What no entry is known of in windows from here on is not in the store: none was there at a time that was before them,
         and of what was written since nothing has been dropped."""
         first = self.windows.starts(since_ms)[-1] + 1
-        return LAST_MS if any(True for _ in self._store.range(WINDOW + time_bytes(first), _AFTER_WINDOWS)) else first
+        return LAST_MS if any(True for _ in self._store.range(WINDOW + time_bytes(first), AFTER_WINDOWS)) else first
 
     def _read(self, k: bytes) -> bytes | None:
-        if k[:1] == WINDOW and read_time(k) >= self.whole_from:
-            self._known[k] = None
+        if k[:1] != WINDOW:
+            return super()._read(k)
+        if k > self._last_met:
+            self._last_met = k
+        if read_time(k) >= self.whole_from:
+            raw = self._known[k] = None
+        else:
+            raw = self._read_written(k)
+        if raw is None:
             self.expiring.add(read_time(k), k)
-            return None
+        return raw
+
+    def _read_written(self, k: bytes) -> bytes | None:
+        if self.at_hand.is_used:
+            numbers = self.at_hand.windows.get(read_time(k))
+            if numbers is not None:
+                self.at_hand.let_go(numbers)
+            for layer in reversed(self.layers.written()):
+                if k in layer:
+                    raw = self._known[k] = layer[k]
+                    return raw
         return super()._read(k)
 
     def _drop_known(self) -> None:
-        """Entries of windows up to the last that was written may lie in the store, and are not known any more."""
-        self.whole_from = max(self.whole_from, read_time(self._last_written) + 1)
+        """Entries of windows up to the last that was met may lie in the store, and are not known any more."""
+        if self._last_met:
+            self.whole_from = max(self.whole_from, read_time(self._last_met) + 1)
         self.expiring.lose(self.whole_from)
 
     def undone(self) -> None:
-        self._take_back()
-        self.spill()
+        self.at_hand.forget_call()
         super().undone()
+        self._all_known()
         self._drop_known()
+        self.at_hand.drop(LAST_MS)
 
     def mark_applied(self) -> None:
         self.layers.forget_deleted()
         if len(self._known) > self.layers.most_known:
+            self._all_known()
             self._drop_known()
+        if self.at_hand.is_too_much():
+            self.at_hand.drop(LAST_MS)
         super().mark_applied()
 
     def _own(self, pair: tuple[int, K], k: bytes) -> None:
         """A key belongs to the task in all windows or in none."""
-        data = k[_HEAD:]
+        data = k[HEAD_BYTES:]
         if self._check_owner is not None and data not in self.record_keys and data not in self._owned:
             self._check_owner(pair, k)
             self._owned[data] = None
@@ -219,7 +235,7 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
             )
 
     def shown(self) -> Iterator[tuple[tuple[K, Window], V]]:
-        for (start_ms, key), value in self._pairs(WINDOW, _AFTER_WINDOWS):
+        for (start_ms, key), value in self._pairs(WINDOW, AFTER_WINDOWS):
             if not self.is_forgotten(start_ms):
                 yield (key, self.window(start_ms)), value
 
@@ -227,10 +243,10 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
 
     @property
     def is_touched(self) -> bool:
-        return bool(self._live or self.noted)
+        return bool(self._live) or self.at_hand.is_touched
 
     def changes(self) -> dict[bytes, bytes | None]:
-        if self.noted:
+        if self.at_hand.noted:
             self.spill()
         result = super().changes()
         in_place = {key for key in result if key not in self._set}  # those were checked when they were set
@@ -247,27 +263,23 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
         return self._live[k] if k in self._live else self._default((start_ms, key), k)
 
     def forget(self) -> None:
-        self.got = _NOTHING
-        if self.noted:
-            self._take_back()
+        self.at_hand.forget_call()
         super().forget()
 
     def keep_alone(self, timestamp_ms: int) -> None:
-        if self.noted and not self._live and self.fault is None:
-            self.noted.clear()
-            self._waits_ms = timestamp_ms
+        if not self._live and self.fault is None:
+            if self.at_hand.is_touched:
+                self.at_hand.end_call(timestamp_ms)
             return
         super().keep_alone(timestamp_ms)
 
     def keep_one(self, timestamp_ms: int) -> bool:
         """The same for a call that has set keys of open windows to values that cannot change in place."""
-        if self.noted:
+        if self.at_hand.is_touched:
             if not self._live:
-                self.noted.clear()
-                self._waits_ms = timestamp_ms
+                self.at_hand.end_call(timestamp_ms)
                 return True
             self.spill()
-        self.got = _NOTHING
         set_, known = self._set, self._known
         if len(set_) != len(self._live) or self._defaults or not self._is_direct:
             return False
@@ -295,8 +307,6 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
         stored = self._known.get(k, _MISSING)
         if data != (self._stored(k) if stored is _MISSING else stored):
             self.layers.put_one(k, data, timestamp_ms)
-            if k > self._last_written:
-                self._last_written = k
             if self.announces:
                 self.closing.added(k)
         self._live.clear()
@@ -309,7 +319,6 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
             self._note_written(changes)
 
     def _note_written(self, changes: Mapping[bytes, bytes | None]) -> None:
-        self._last_written = max(self._last_written, max(changes))
         if self.announces:
             for key, value in changes.items():
                 if value is not None:
@@ -343,7 +352,7 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
         assert found is not None
         raw = self._stored(found)
         assert raw is not None
-        window, key = self.window(read_time(found)), found[_HEAD:]
+        window, key = self.window(read_time(found)), found[HEAD_BYTES:]
         closed = ClosedWindow(self.keys_spec.key_codec.decode(key), self.spec.decode_value(raw), *window)
         return DueCall(self._closes(found), closed, window.end_ms - 1, key, raw)
 
@@ -351,51 +360,43 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
         """Windows expire whole, in the order of their starts: nothing of them is asked for before their time."""
         first = self.windows.starts(max(0, self.position.settled[0] - self.retain_ms))[0]
         stop = WINDOW + time_bytes(first)
+        self.at_hand.drop(self.windows.starts(max(0, self.position.settled[0] - self.grace_ms))[0])  # which have closed
         if stop <= self._kept_from:
             return
         most = self.most_forgotten()
         taken = self.expiring.take(read_time(self._kept_from), first, most)
         if taken is None:
+            self._all_known()
             found = self.keys_between(self._kept_from, stop, most)
             self.leaves_expired = len(found) == most
             self.layers.remember_deleted(found)
         else:
             found, self.leaves_expired = taken
-            self.layers.remember_deleted([k for k in found if self._known.get(k) is not None])
+            self._delete_known(found)
         self._kept_from = found[-1] + b"\x00" if self.leaves_expired else stop
 
+    def _delete_known(self, found: list[bytes]) -> None:
+        """Entries of which nothing is asked for any more, and some keys that were read alone or deleted before."""
+        known = self._known
+        if not self.at_hand.is_used:
+            self.layers.remember_deleted([k for k in found if known.get(k) is not None])
+            return
+        self.layers.put_unknown(dict.fromkeys([k for k in found if known.get(k, _MISSING) is not None]), -1)
+        for k in known.keys() & found:
+            del known[k]
+
     def _closes(self, key: bytes) -> Place:
-        return self.windows.end_of(read_time(key)) - 1 + self.grace_ms, self.order, key[_HEAD:]
+        return self.windows.end_of(read_time(key)) - 1 + self.grace_ms, self.order, key[HEAD_BYTES:]
 
     def _present_pairs(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
-        if self.waits:
-            self.spill()
+        self._all_known()
         return super()._present_pairs(start, stop)
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[bytes]:
-        if self.waits:
-            self.spill()
+        self._all_known()
         return super().scan(start, stop)
 
     def _is_open_entry(self, key: bytes) -> bool:
-        if self.waits:
+        if self.at_hand.noted:
             self.spill()
         return self._closes(key) > self.position.reached and self.is_stored(key)
-
-
-def number_of(codec: Codec[Any]) -> tuple[type | None, Callable[[Any], bytes]]:
-    """The type of the values where they are numbers, which cannot change in place, and what makes bytes of one that fits."""
-    if type(codec) is IntCodec:
-        return int, PACKED_INT
-    return float if type(codec) is FloatCodec else None, codec.encode
-
-
-def _stored_spec(spec: TableSpec) -> TableSpec:
-    return TableSpec(
-        spec.name,
-        WindowKeys(spec.key_codec),
-        spec.value_codec,
-        default=spec.default,
-        upgrade=spec.upgrade,
-        none_is_value=spec.none_is_value,
-    )

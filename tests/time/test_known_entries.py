@@ -14,7 +14,7 @@ from orchestrator.testing import Driver
 from pipeline.process import TaskProcess
 from pipeline.records import SourceRecord
 from pipeline.tables.dict_store import DictStore
-from pipeline.time import session_store, timed_view, window_view
+from pipeline.time import numbers_at_hand, session_store, timed_view, window_view
 from tests.time.test_window_calls import WINDOWS, beats, played
 
 MS = timedelta(milliseconds=1)
@@ -32,6 +32,7 @@ def test_nothing_at_hand_is_as_all_at_hand(records: Any, window: str, cuts: set[
     expected = played(records, WINDOWS[window], cuts, closes=closes, stops=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(window_view, "_KNOWN", most)
+        patch.setattr(numbers_at_hand, "MOST", most)
         patch.setattr(session_store, "_KNOWN_KEYS", most)
         found = played(records, WINDOWS[window], cuts, closes=closes, stops=False)
     assert expected == found

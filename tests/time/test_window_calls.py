@@ -161,29 +161,39 @@ def asked_of(records: Any, window: Any, cuts: set[int], *, closes: bool, value: 
         return sent, seen, tables, d.late(sums), d.table(sums)
 
 
-@settings(max_examples=250, deadline=None)
+def shortly_after_each_other(records: Any, steps: list[int]) -> list[Any]:
+    """The records at other times, so that most calls meet what those before have met."""
+    return [(key, max(0, at), asks) for (key, _, asks), at in zip(records, accumulate(steps), strict=False)]
+
+
+steps_of_time = st.lists(st.integers(-1, 3), min_size=20, max_size=20)
+
+
+@settings(max_examples=400, deadline=None)
 @given(
     records=asked,
-    window=st.sampled_from(["tumbling", "hopping", "session"]),
-    cuts=st.sets(st.integers(0, 20)),
+    steps=st.none() | steps_of_time,
+    window=st.sampled_from(["tumbling", "hopping", "hopping", "session"]),
+    cuts=st.sets(st.integers(0, 20), max_size=8),
     closes=st.booleans(),
-    value=st.sampled_from([int, float]),
+    value=st.sampled_from([int, int, float]),
     sends=st.booleans(),
 )
 def test_numbers_that_wait_are_seen_wherever_they_are_asked_for(
-    records: Any, window: str, cuts: set[int], closes: bool, value: type, sends: bool
+    records: Any, steps: list[int] | None, window: str, cuts: set[int], closes: bool, value: type, sends: bool
 ) -> None:
     options: dict[str, Any] = {"closes": closes, "value": value, "sends": sends}
-    fast = asked_of(records, WINDOWS[window], cuts, **options)
+    times = records if steps is None else shortly_after_each_other(records, steps)
+    fast = asked_of(times, WINDOWS[window], cuts, **options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline.process, "window_calls", lambda *arguments: None)
-        assert fast == asked_of(records, WINDOWS[window], cuts, **options)
+        assert fast == asked_of(times, WINDOWS[window], cuts, **options)
 
 
 @settings(max_examples=250, deadline=None)
 @given(
     records=asked,
-    steps=st.lists(st.integers(-1, 3), min_size=20, max_size=20),
+    steps=steps_of_time,
     cuts=st.sets(st.integers(0, 20)),
     closes=st.booleans(),
     sends=st.booleans(),
@@ -191,8 +201,8 @@ def test_numbers_that_wait_are_seen_wherever_they_are_asked_for(
 def test_a_session_that_grows_is_seen_wherever_it_is_asked_for(
     records: Any, steps: list[int], cuts: set[int], closes: bool, sends: bool
 ) -> None:
-    """Times that mostly come shortly after each other, so that most calls meet the one session of their key."""
-    close = [(key, max(0, at), asks) for (key, _, asks), at in zip(records, accumulate(steps), strict=False)]
+    """Most calls meet the one session of their key."""
+    close = shortly_after_each_other(records, steps)
     options: dict[str, Any] = {"closes": closes, "value": int, "sends": sends}
     fast = asked_of(close, WINDOWS["session"], cuts, **options)
     with pytest.MonkeyPatch.context() as patch:
