@@ -12,6 +12,8 @@ from typing import Any
 
 from pipeline.definitions.declarations import Declarations
 from pipeline.definitions.definition import TableDef
+from pipeline.definitions.foreign_key_join import JoinState
+from pipeline.definitions.join import JoinDef
 from pipeline.definitions.timed import WindowedDef
 from pipeline.definitions.topology import Topology
 from pipeline.errors import SchemaRefused
@@ -50,6 +52,7 @@ def describe(app: Declarations, topology: Topology) -> dict[str, Any]:
                 "expire_ms": table.spec.expire_ms,
                 "schema": _schema(table.value_codec),
                 **({} if type(table) is TableDef else {"form": table.described()}),
+                **({"of": list(table.sides)} if isinstance(table, JoinDef | JoinState) else {}),
                 **({"grace_ms": table.grace_ms} if isinstance(table, WindowedDef) else {}),
             }
             for name, table in sorted(app.tables.items())
@@ -117,6 +120,11 @@ def check_schema(app: Declarations, kept: Mapping[str, Any]) -> None:
             raise SchemaRefused(
                 f"{what}: it is stored as {_shown_form(kept_form)}, not as {_shown_form(form)}; change it back, or give it "
                 "another name"
+            )
+        if isinstance(table, JoinDef | JoinState) and (sides := old.get("of", [*table.sides])) != [*table.sides]:
+            raise SchemaRefused(
+                f"{what}: what it keeps is of a join of {' and '.join(sides)}, not of {' and '.join(table.sides)}; change it "
+                "back, or give the function another name"
             )
         if table.spec.upgrade is not None:
             continue

@@ -30,10 +30,11 @@ class JoinState(Stored[Any]):
     kind: ClassVar[str] = "join"
     in_order: ClassVar[bool] = True
 
-    def __init__(self, app: Owner, name: str, *, is_grouped: bool) -> None:
+    def __init__(self, app: Owner, name: str, *, sides: tuple[str, str], is_grouped: bool) -> None:
         super().__init__(app, name, None)
         self.key_codec = self.value_codec = BytesCodec()
         self.spec = TableSpec(name, self.key_codec, self.value_codec)
+        self.sides = sides  # the names of the tables that are joined
         self.is_grouped = is_grouped
 
     def view(
@@ -68,8 +69,9 @@ class ForeignKeyJoin:
         self.kind: Kind = kind
         self.subscriptions: Topic[Any, bytes] = _between(app, f"{base}-subscription", right)
         self.answers: Topic[Any, bytes] = _between(app, f"{base}-answer", left)
-        self.left_state = JoinState(app, f"{base}-join", is_grouped=False)
-        self.right_state = JoinState(app, f"{base}-subscriptions", is_grouped=True)
+        sides = left.name, right.name
+        self.left_state = JoinState(app, f"{base}-join", sides=sides, is_grouped=False)
+        self.right_state = JoinState(app, f"{base}-subscriptions", sides=sides, is_grouped=True)
 
     @property
     def keeps_left_alone(self) -> bool:

@@ -62,6 +62,11 @@ class JoinDef(TimedDef[Any]):
         self.key_codec = self.value_codec = BytesCodec()
         self.spec = TableSpec(self.name, self.key_codec, self.value_codec)
 
+    @property
+    def sides(self) -> tuple[str, str]:
+        """The names of what it joins: what is kept is of the one or of the other."""
+        return self.left.name, self.right.name
+
     def sides_of(self, topic: str) -> tuple[int, ...]:
         """On which sides records of a topic are."""
         return tuple(side for side, of in ((LEFT, self.left), (RIGHT, self.right)) if of.topic == topic)

@@ -188,6 +188,32 @@ def test_entries_that_lie_in_an_older_way_are_refused(kind: str) -> None:
         app.check_schema(kept)
 
 
+@pytest.mark.parametrize("kind", ["streams", "foreign keys"])
+def test_what_a_join_keeps_is_of_its_two_sides(kind: str) -> None:
+    """The kept records of one side would be taken for those of the other."""
+
+    def joined(*names: str) -> App:
+        app = App("bank")
+        one, two = (app.topic(name, key=str, value=int) for name in names)
+        if kind == "streams":
+            app.join(one, two, within=HOUR)(pair)
+        else:
+            app.foreign_key_join(app.table_of(one), app.table_of(two), key=str)(pair)
+        return app
+
+    def pair(left: Any, right: Any) -> None: ...
+
+    kept = msgspec.json.decode(msgspec.json.encode(joined("orders", "ships").describe()))
+    joined("orders", "ships").check_schema(kept)
+    for names in (("ships", "orders"), ("orders", "returns")):
+        problem = f"'pair-join': what it keeps is of a join of orders and ships, not of {' and '.join(names)}; change it back, or"
+        with pytest.raises(PipelineError, match=problem):
+            joined(*names).check_schema(kept)
+    for table in kept["tables"].values():
+        table.pop("of", None)  # of a version that did not describe it
+    joined("ships", "orders").check_schema(kept)
+
+
 def app_of(window: Any) -> App:
     app = App("bank")
     beats = app.topic("beats", key=str, value=int)
