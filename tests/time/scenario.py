@@ -104,13 +104,17 @@ class Play:
         self.app.when_closed(table, self.out)(close)
 
     def declare_timers(self, name: str, rest: list[str]) -> None:
-        """`timers silent 20 [again 5] [then other 3]`: set 20 after each record; again 5 later; another's in the call."""
+        """`timers silent 20 [again 5] [then other 3]`: set 20 after each record, cancelled by one without a value; again 5 later;
+        another's in the call."""
         timers: Any = self.app.timers(name, key=str)
         self.stored[name] = timers
         options = dict(zip(rest[1::2], rest[2::2], strict=False))
 
         def beat(record: Any, timers: Any) -> None:
-            timers[record.key] = max(0, record.timestamp_ms + int(rest[0]))
+            if record.value is None:
+                timers.pop(record.key, None)
+            else:
+                timers[record.key] = max(0, record.timestamp_ms + int(rest[0]))
 
         def due(due: Any, timers: Any, out: Any) -> None:
             self.note(f"due {name} {due.key}", out, due.key)
@@ -158,6 +162,25 @@ class Play:
         match.__name__ = name
         left, right = (self.table_of(topic) for topic in rest[:2])
         self.app.foreign_key_join(left, right, self.out, key=lambda value: self.foreign.get(value), kind=kind)(match)
+
+    def declare_lookup(self, name: str, rest: list[str]) -> None:
+        """`lookup priced orders rates [versions 20 | global] [by]`: each order with what a topic as a table has of its key (as of
+        the order's time, with versions), or of its foreign key."""
+        source, of = rest[:2]
+        if "global" in rest:
+            table: Any = self.app.global_table(self.topic(of))
+        elif "versions" in rest:
+            table = self.app.table_of(self.topic(of), versions=ms(rest[3]))
+        else:
+            table = self.table_of(of)
+
+        def look(record: Any, table: Any, out: Any) -> None:
+            key = self.foreign.get(record.value) if "by" in rest else record.key
+            seen = table.as_of(record.timestamp_ms) if "versions" in rest else table
+            self.note(f"{name} {record.value} {seen.get(key) if key is not None else None}", out, record.key)
+
+        look.__name__ = name
+        self.app.processor(self.topic(source), table, self.out, alias={table: "table"})(look)
 
     # commands
 

@@ -1,5 +1,5 @@
-"""Runs tests/time/cases/*.txt: what the tests of another stream processor ask of windows, sessions and joins, each case a scenario
-of its own (`== what it says`, see `tests.time.scenario`), with the answers of our rules."""
+"""Runs tests/time/cases/*.txt: what the tests of other stream processors ask of windows, sessions, timers, joins and lookups, each case a
+scenario of its own (`== what it says`, see `tests.time.scenario`), with the answers of our rules."""
 
 from __future__ import annotations
 
