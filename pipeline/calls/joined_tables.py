@@ -40,17 +40,19 @@ class TableJoins:
         self._of_topics: dict[str, TopicTableView[Any, Any]] = {}
         self._waiting: deque[Changed] = deque()
         self._depth = 0
+        self._of_tables: list[TableJoinCalls] = []
         for step in steps:
             processor = step.processor
             joined: Sequence[Stored[Any]]
             if processor.table_join is not None:
                 join = processor.table_join
                 left, right = (Rows(side, tables[side.name], partition) for side in (join.left, join.right))
-                self._calls[step.name], joined = TableJoinCalls(join, (left, right)), join.sides
+                self._of_tables.append(made := TableJoinCalls(join, (left, right)))
+                self._calls[step.name], joined = made, join.sides
             elif processor.foreign_key is not None:
                 side = processor.foreign_key
-                made = LeftSide if side.is_left else RightSide
-                self._calls[step.name], joined = made(side.join, tables, effects, partition), (side.table,)
+                side_calls = LeftSide if side.is_left else RightSide
+                self._calls[step.name], joined = side_calls(side.join, tables, effects, partition), (side.table,)
             else:
                 continue
             for table in joined:
@@ -82,16 +84,26 @@ class TableJoins:
         for name, (view, steps) in self._observed.items():
             for change in view.changed:
                 self._waiting += [Changed(step, name, change, self._depth + 1) for step in steps]
+                for step in steps:
+                    if isinstance(calls := self._calls[step.name], TableJoinCalls):
+                        calls.note(name, change)
             view.changed.clear()
         if not self._waiting:
-            self._depth = 0
+            self._forget()
             return None
         found = self._waiting.popleft()
         self._depth = found.depth
         return found
 
+    def _forget(self) -> None:
+        """No change waits."""
+        self._depth = 0
+        for calls in self._of_tables:
+            calls.forget()
+
     def undone(self) -> None:
         """The calls that made the changes never were."""
         self._waiting.clear()
+        self._forget()
         for view, _ in self._observed.values():
             view.changed.clear()

@@ -21,7 +21,10 @@ class JoinFailed(Exception):
 
 
 class Side(Protocol):
-    """A table that is joined, as its task has it."""
+    """A table that is joined, as its task has it. `change`: the one that the last record of its topic made."""
+
+    @property
+    def change(self) -> RowChange | None: ...
 
     def row(self, key: bytes) -> Row | None: ...
 
@@ -41,6 +44,12 @@ class Rows:
         assert self._view is not None
         return self._view.row(key)
 
+    def changed(self, key: bytes) -> RowChange | None:
+        """The change that the last record of its topic has made, where it is of this key."""
+        assert self._view is not None
+        found = self._view.change
+        return found if found is not None and found.key == key else None
+
     def record(self, key: bytes, row: Row | None, timestamp_ms: int) -> Record[Any, Any]:
         """A row as a record; without one the record has no value. Raises JoinFailed."""
         try:
@@ -53,25 +62,55 @@ class Rows:
 
 
 class TableJoinCalls:
-    """See the module text. `rows` are those of the left side and of the right one."""
+    """See the module text. `rows` are those of the left side and of the right one. One call may change both: what was there is
+    what the last result was of, so that it is taken back once."""
 
     def __init__(self, join: TableJoin, rows: tuple[Rows, Rows]) -> None:
         self._join = join
         self._rows = rows
+        self._was: dict[bytes, dict[int, Row | None]] = {}  # by key and side: the rows of the last result
+        self._seen: RowChange | None = None  # of a topic: the last one that a result was of
+
+    def note(self, table: str, change: RowChange) -> None:
+        """A call has changed a row: it is called for that later."""
+        was = self._was.setdefault(change.key, {})
+        for side, rows in enumerate(self._rows):
+            if rows.table.name == table:
+                was.setdefault(side, change.before)
+
+    def forget(self) -> None:
+        """It was called for all that was noted, or that never was."""
+        self._was.clear()
 
     def of_change(self, table: str, change: RowChange, item: Item | None, stream_ms: int) -> Item | None:
         """The call for a change of a table; `item`: the record that made it, where one did. None where no result is, or
         was. Raises JoinFailed."""
-        now: list[Row | None] = []
-        before: list[Row | None] = []
-        for rows in self._rows:
-            is_changed = rows.table.name == table
-            now.append(change.after if is_changed else rows.at(change.key))
-            before.append(change.before if is_changed else now[-1])
+        now = [change.after if rows.table.name == table else rows.at(change.key) for rows in self._rows]
+        before = self._before(table, change, item, now)
         if not self._join.has_result(*now) and not self._join.has_result(*before):
             return None
         at_ms = max([change.timestamp_ms, *(row.timestamp_ms for row in now if row is not None)])
         return self._call(table, change, now, item, at_ms, stream_ms)
+
+    def _before(self, table: str, change: RowChange, item: Item | None, now: list[Row | None]) -> list[Row | None]:
+        """The rows that the last result was of."""
+        if item is not None:
+            of_topic = now if change is self._seen else [change.before] * 2
+            self._seen = change
+            return [of_topic[n] if rows.table.name == table else now[n] for n, rows in enumerate(self._rows)]
+        was = self._was[change.key]
+        before = []
+        for side, rows in enumerate(self._rows):
+            of_record = rows.changed(change.key)
+            if side in was:
+                before.append(was[side])
+            elif of_record is not None and of_record is not self._seen:  # that record's own call is yet to come
+                self._seen = of_record
+                before.append(of_record.before)
+            else:
+                before.append(now[side])
+        self._was[change.key] = dict(enumerate(now))
+        return before
 
     def _call(
         self, table: str, change: RowChange, now: list[Row | None], item: Item | None, at_ms: int, stream_ms: int

@@ -34,6 +34,7 @@ class ObservedTable(TableView[K, V]):
     """A table of the app whose changes wait in `changed`. `at_ms` is the time of the call that has it."""
 
     at_ms = 0
+    change: RowChange | None = None  # no record of a topic makes one
 
     def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **options)  # type: ignore[arg-type]

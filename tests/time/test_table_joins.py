@@ -73,6 +73,54 @@ def test_a_call_that_changes_both_sides_gives_both_results_in_the_order_of_its_t
     assert totals.calls[1:] == [(("ann", 0), ("ann", 201))] * 2
 
 
+@pytest.mark.parametrize("kind", ["inner", "left", "outer"])
+@pytest.mark.parametrize("sides", ["tables", "topic after", "topic before"])
+def test_where_one_call_changes_both_sides_what_was_is_taken_back_once(sides: str, kind: Kind) -> None:
+    """Of two tables that a function writes, and of one and the topic whose records it gets: both change before the join is called."""
+    app = App("pairs")
+    topic, out = app.topic("topic", key=str, value=str), app.topic("out", key=str, value=str)
+    tables = [app.table(name, key=str, value=str) for name in ("left", "right")]
+    joined: list[Any] = list(tables)
+    if sides != "tables":
+        joined[1] = app.table_of(topic)
+
+    def write(record: Any, left: Any, right: Any) -> None:
+        for letter, table in zip(record.value or "--", (left, right), strict=True):
+            if letter == "-":
+                table.pop(record.key, None)
+            elif letter != ".":
+                table[record.key] = letter
+
+    def pair(left: Any, right: Any, out: Any) -> None:
+        values = [None if row is None else row.value for row in (left, right)]
+        out.send((left or right).key, None if values == [None, None] else "".join(v or "-" for v in values))
+
+    def declare_pair() -> None:
+        app.table_join(joined[0], joined[1], out, kind=kind)(pair)
+
+    if sides == "topic before":
+        declare_pair()
+    app.processor(topic, *tables)(write)
+    if sides != "topic before":
+        declare_pair()
+    steps = ["11", "--", "2.", "-3", "4-", "--"] if sides == "tables" else ["1.", None, "2.", None]
+    rows: dict[int, str | None] = {0: None, 1: None}
+    has = {"inner": lambda: None not in rows.values(), "left": lambda: rows[0] is not None}
+    with Driver(app) as d:
+        for step in steps:
+            before, sent = has.get(kind, lambda: any(rows.values()))(), len(d.items(out))
+            d.send(topic, "k", step)
+            changed = {side: None if one == "-" else one for side, one in enumerate(step or "--") if one != "."}
+            rows.update(changed if sides == "tables" else {**changed, 1: step})
+            after = has.get(kind, lambda: any(rows.values()))()
+            results = [value for _, value in d.items(out)[sent:]]
+            if after:
+                assert results and results[-1] == "".join(row or "-" for row in rows.values()), (step, results)
+                assert None not in results, (step, results)
+            else:
+                assert results[-1:] == [None] * before and results.count(None) == before, (step, results)
+
+
 def test_a_call_that_fails_leaves_nothing_of_its_record() -> None:
     totals = Totals()
     with Driver(totals.app) as d:
