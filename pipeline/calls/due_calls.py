@@ -84,6 +84,11 @@ class DueCalls:
         return True
 
     @property
+    def nth(self) -> int:
+        """Which of the calls of the open unit that are known by the same the latest is."""
+        return 1 if self._last is None else self._made.get(self._last, 1)
+
+    @property
     def under_way(self) -> DueCallId | None:
         """The call that is under way; None where it is one of a record, or none."""
         return self._latest() if self._is_under_way else None
@@ -101,7 +106,7 @@ class DueCalls:
     def _latest(self) -> DueCallId:
         assert self._last is not None
         step, name, at_ms, key = self._last
-        return DueCallId(step.name, name, at_ms, key, self._made.get(self._last, 1), self._due, self._record)
+        return DueCallId(step.name, name, at_ms, key, self.nth, self._due, self._record)
 
     # commits
 

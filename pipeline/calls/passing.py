@@ -289,7 +289,7 @@ class Passing:
                     step, item.topic, raw, TooManyDue(f"{problem}; set a timer to a time that is yet to come")
                 )
             else:
-                await self._host.make(step, item)
+                await self._host.make(step, item.of_call(self.due_calls.nth))
         except ProcessorFailed as error:
             self.due_calls.failed(error)
             raise
@@ -341,7 +341,7 @@ class Passing:
                 step, made.topic, made.raw, TooManyDue(f"{problem}; let no join change what it is called for")
             )
         else:
-            await self._host.make(step, made)
+            await self._host.make(step, made.of_call(self.due_calls.nth))
 
     # joins of streams
 

@@ -94,7 +94,7 @@ def _which(raw: RawRecord) -> object:
     """Of several calls for one record, and of those that are for none."""
     if not isinstance(raw, CallRecord):
         return None
-    return raw.timestamp_ms, raw.key, tuple(sorted(raw.shown()[1].items()))
+    return raw.timestamp_ms, raw.key, raw.nth, tuple(sorted(raw.shown()[1].items()))
 
 
 def _delay_s(backoff_s: float, count: int) -> float:

@@ -44,10 +44,18 @@ class Item(msgspec.Struct, frozen=True, gc=False):
     topic: str
     stream_ms: int
 
+    def of_call(self, nth: int) -> Item:
+        """The same for the nth of several calls that are known by the same."""
+        raw = self.raw
+        if nth == 1 or not isinstance(raw, CallRecord):
+            return self
+        return Item(self.record, raw._replace(nth=nth), self.topic, self.stream_ms)
+
 
 class CallRecord(NamedTuple):
     """What a failed call of a timer, a window or a join is known by: there is no one record of the log for it. `shown`, asked
-    when the call has failed: what it was for a person, or "" where `offset` says it, and what its dead letter's headers add."""
+    when the call has failed: what it was for a person, or "" where `offset` says it, and what its dead letter's headers add.
+    `nth`: of those that count together and are known by the same."""
 
     offset: int
     timestamp_ms: int
@@ -55,6 +63,7 @@ class CallRecord(NamedTuple):
     value: bytes | None
     headers: Headers
     shown: Callable[[], Shown]
+    nth: int = 1
 
 
 Shown = tuple[str, Mapping[str, object]]

@@ -117,6 +117,39 @@ def test_each_is_tried_as_often_as_it_says(form: str) -> None:
         assert len(d.records(tried.dead)) == 2
 
 
+def test_calls_for_one_row_that_count_together_have_their_own_tries() -> None:
+    """A record's pairs each change a row of its key: the join of tables is called for each, at one time."""
+    app = App("rows", partitions=1)
+    one = app.topic("one", key=str, value=str)
+    rows, dead = app.table("rows", key=str, value=str), app.topic("dead", key=str, value=str)
+    due = app.timers("due", key=str)
+    called: dict[str, Counter[str]] = {"row": Counter(), "due": Counter()}
+
+    @app.join(one, one, rows, due, within=5 * MS)
+    def pair(left: Any, right: Any, rows: Any, due: Any) -> None:
+        rows[left.key] = f"{left.value}{right.value}"
+        due[left.key] = 0
+
+    def fails_once(kind: str, what: str) -> None:
+        called[kind][what] += 1
+        if called[kind][what] == 1:
+            raise ValueError(what)
+
+    @app.table_join(rows, app.table_of(app.topic("two", key=str, value=str)), kind="left", retries=1, on_error=dead)
+    def row(row: Any, two: Any) -> None:
+        fails_once("row", row.value)
+
+    @app.when_due(due, rows, retries=1, on_error=dead)
+    def call(due: Any, rows: Any) -> None:
+        fails_once("due", rows[due.key])
+
+    with Driver(app) as d:
+        d.send(one, "k", "a", timestamp_ms=1)
+        d.send(one, "k", "b", timestamp_ms=1)
+        assert d.records(dead) == [] and set(called["row"]) == set(called["due"]) == {"aa", "ba", "ab", "bb"}
+        assert min(called["row"].values()) > 1 < min(called["due"].values())
+
+
 def test_calls_that_are_made_again_are_no_loop() -> None:
     """What a call makes due in the past is counted against a loop: each time that its record was tried anew, once more."""
     app = App("again", partitions=1)
