@@ -8,9 +8,11 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 Place = tuple[int, int, str]
+KEYS = ["a", "ab", "b"]
 BEFORE_DUE = -1
 
 
@@ -238,6 +240,58 @@ class Meeting(Seen):
         return value
 
 
+class Slidings(Timed):
+    """`state`: (key, time, text) of each record, by arrival. Its grace is longer than records are out of order: none is late for some
+    of its windows."""
+
+    def __init__(self, clock: Clock, name: str, order: int, size: int, grace: int, retain: int) -> None:
+        super().__init__(clock, name, order)
+        self.size, self.grace, self.retain = size, grace, retain
+        self.state = ()
+        self._known: tuple[Any, list[tuple[str, int]]] = (None, [])
+
+    def starts(self, key: str, more: tuple[int, ...] = ()) -> list[int]:
+        """The windows that end at a record, and those that begin right after one and hold another."""
+        times = sorted({at_ms for one, at_ms, _ in self.state if one == key} | set(more))
+        after = {one + 1 for one, other in pairwise(times) if other <= one + 1 + self.size}
+        return sorted(after | {max(0, at_ms - self.size) for at_ms in times})
+
+    def value(self, key: str, start: int) -> Any:
+        texts = [text for one, at_ms, text in self.state if one == key and start <= at_ms <= start + self.size]
+        return "".join(texts) if self.name.startswith("text") else texts
+
+    def windows(self) -> list[tuple[str, int]]:
+        if self._known[0] is not self.state:
+            keys = sorted({one[0] for one in self.state})
+            self._known = self.state, [(key, start) for key in keys for start in self.starts(key)]
+        return self._known[1]
+
+    def next_place(self) -> Place | None:
+        places = [(start + self.size + self.grace, self.order, key) for key, start in self.windows()]
+        return min((place for place in places if place > self.clock.reached), default=None)
+
+    def begin(self, place: Place) -> tuple[str, Any, int, int, int]:
+        start = place[0] - self.size - self.grace
+        return place[2], self.value(place[2], start), start, start + self.size + 1, start + self.size
+
+    def shown(self) -> dict[Any, Any]:
+        found = [
+            (key, s) for key, s in self.windows() if not self.clock.has_passed(s + self.size + self.retain, self.order)
+        ]
+        return {(key, (start, start + self.size + 1)): self.value(key, start) for key, start in found}
+
+    # as a function sees them
+
+    def add(self, key: str, text: str) -> None:
+        self.state = (*self.state, (key, self.clock.at_ms, text))
+
+    def here(self, key: str) -> list[Any]:
+        """The windows that hold a record of the call's time, with what they have."""
+        at_ms = self.clock.at_ms
+        found = [start for start in self.starts(key, (at_ms,)) if start <= at_ms <= start + self.size]
+        return [(start, start + self.size + 1, self.value(key, start) or None) for start in found]
+
+
 class Timers(Timed):
     def next_place(self) -> Place | None:
         return min(((at, self.order, key) for key, at in self.state.items()), default=None)
@@ -319,6 +373,26 @@ class Topic(Timed):
         return self.state[1][key][max(times)] if times else None
 
 
+class TableJoin:
+    """Of rows that a key has in two tables. `live`: the keys that have a result."""
+
+    def __init__(self, sides: tuple[Any, Any], kind: str, body: Any) -> None:
+        self.sides, self.kind, self.body = sides, kind, body
+        self.live: set[str] = set()
+
+    def rows(self, key: str) -> list[Any]:
+        return [side.get(key) for side in self.sides]
+
+    def has(self, rows: list[Any]) -> bool:
+        left, right = (row is not None for row in rows)
+        return (left and right) if self.kind == "inner" else left or (self.kind == "outer" and right)
+
+    def at(self, key: str, at_ms: int) -> int:
+        """The time of a call: the later one of the change and the rows, of which those of the app's tables are not known."""
+        known = [side.timestamp_ms(key) for side in self.sides if isinstance(side, Topic) and side.get(key) is not None]
+        return max([at_ms, *known])
+
+
 class Join(Timed):
     """`state`: of each side the records that came in time, (time, arrival, key, value), and those that were announced or matched."""
 
@@ -372,6 +446,8 @@ class Task:
         self.sent: list[tuple[str, str, int]] = []
         self.late: Counter[str] = Counter()
         self.left: list[Any] = []  # what went where late records go
+        self.globals: list[Topic] = []
+        self.joined: TableJoin | None = None
 
     # calls
 
@@ -386,6 +462,40 @@ class Task:
                 self.tables[name].state = state
         else:
             self.sent += sent
+            self._after(kept, at_ms)
+
+    def _after(self, kept: dict[str, Any], at_ms: int) -> None:
+        """The calls of a join for the rows of its tables that a call has changed."""
+        if self.joined is None:
+            return
+        own, self.clock.own = self.clock.own, None
+        for side in [side for side in self.joined.sides if isinstance(side, Plain)]:
+            before = kept[side.name]
+            for key in KEYS:
+                row = side.state.get(key)
+                if (row and row[0]) != (before.get(key) and before[key][0]):
+                    self.row(key, at_ms)
+        self.clock.own = own
+
+    def row(self, key: str, at_ms: int) -> None:
+        """A row of a side of the join has changed."""
+        join = self.joined
+        assert join is not None
+        rows = join.rows(key)
+        if join.has(rows):
+            join.live.add(key)
+        elif key in join.live:
+            join.live.remove(key)
+            rows = [None, None]  # it is taken back
+        else:
+            return
+        call_ms = join.at(key, at_ms)
+        seen = [
+            side.timestamp_ms(key) if isinstance(side, Topic) else at_ms
+            for side, row in zip(join.sides, rows, strict=True)
+            if row is not None
+        ]
+        self.call(join.body, call_ms, key, max(seen, default=call_ms), f"{rows[0]}&{rows[1]}")
 
     def make(self, body: Any, at_ms: int, *what: Any) -> None:
         self.call(body, at_ms, *what)
@@ -428,7 +538,7 @@ class Task:
                 for name, table in self.tables.items()
                 if (
                     isinstance(table, Timers | Join)
-                    or (isinstance(table, Windows | Sessions) and table.name in self.due)
+                    or (isinstance(table, Windows | Sessions | Slidings) and table.name in self.due)
                 )
                 and (place := table.next_place()) is not None
                 and place[0] < at_ms
@@ -443,6 +553,9 @@ class Task:
         self.clock.reached = max(self.clock.reached, (at_ms, BEFORE_DUE, ""))
 
     def record(self, topic: str, number: int, key: str | None, value: str | None, at_ms: int) -> None:
+        if topic == "world" and key is not None:
+            for table in self.globals:
+                table.take(key, value, at_ms)
         if topic not in self.steps and topic not in self.topics:
             return
         self.pass_to(at_ms)
@@ -453,6 +566,11 @@ class Task:
         for kind, names, body in self.steps.get(topic, ()):
             if kind == "join":
                 self._join(self.tables[names], topic, number, key, value, at_ms, body)
+                continue
+            if kind == "row":
+                if key is not None:
+                    self.row(key, at_ms)
+                    self.past(self.clock.reached[0])
                 continue
             late = [name for name in names.split() if self.tables[name].is_late(key, at_ms)]
             self.late.update(late)
