@@ -19,6 +19,9 @@ from workers.errors import AppRefused
 from workers.prepare import NUMBERING, Prepared, refuse_half_done
 
 TOPIC_IDS, SEEN = MetadataKind("topic-ids"), MetadataKind("positions-seen")
+TAKEN = MetadataKind(
+    "positions-taken"
+)  # by topic: positions of another program with which a start went on, until committed
 _SHOWN = 5
 
 
@@ -47,7 +50,10 @@ async def check(log: GroupLog, app: App) -> None:
     if not kept and await log.lease(app.id) is None:
         await _check_first_start(log, app, topology, there)
     else:
-        await _check_positions(log, app, there)
+        await _check_lost_and_gone(log, app, there)
+        await _check_set_elsewhere(
+            log, app, {name: there[name] for name in kept if name in there and _is_read(topology, name)}
+        )
 
 
 def _problem(name: str, topic_id: str, info: TopicInfo | None, topology: Topology) -> str:
@@ -70,7 +76,7 @@ def _problem(name: str, topic_id: str, info: TopicInfo | None, topology: Topolog
 
 
 def _is_read(topology: Topology, name: str) -> bool:
-    return any(name in sub.sources for sub in topology.subtopologies)
+    return name in _inputs(topology)
 
 
 async def _check_first_start(log: GroupLog, app: App, topology: Topology, there: Mapping[str, TopicInfo]) -> None:
@@ -94,8 +100,8 @@ async def _check_first_start(log: GroupLog, app: App, topology: Topology, there:
         )
 
 
-async def _check_positions(log: GroupLog, app: App, there: Mapping[str, TopicInfo]) -> None:
-    """Raises AppRefused where positions that were seen are gone."""
+async def _check_lost_and_gone(log: GroupLog, app: App, there: Mapping[str, TopicInfo]) -> None:
+    """Raises AppRefused where positions that were seen are gone, or lie behind what is left of their records."""
     for name, seen in sorted((await log.metadata_of(app.id, SEEN)).items()):
         if name not in there:
             continue
@@ -106,15 +112,50 @@ async def _check_positions(log: GroupLog, app: App, there: Mapping[str, TopicInf
                 f"'{app.id}': topic {name} lost records: of {one}, which was processed up to {positions[one]}, the log has kept "
                 f"what is before {end}; what was written since would be taken for what was read, and tables and outputs count what "
                 f"is lost; to go on from there, set the position of the consumer group (kafka-consumer-groups --reset-offsets "
-                f"--to-offset {end}); to compute everything anew, `orchestrator reset {app.id}`"
+                f"--to-offset {end}), and then `orchestrator topics accept {app.id} {name}`; to compute everything anew, "
+                f"`orchestrator reset {app.id}`"
             )
         gone = before - positions.keys()
         if gone:
             raise AppRefused(
                 f"'{app.id}': the committed positions in {_named(gone)} are gone: they expired while the app was down (Kafka: "
                 "offsets.retention.minutes), or were deleted; its records would be processed again; set the group's offsets "
-                f"with Kafka's tools, or go by the topic's start with `orchestrator topics accept {app.id} {name}`"
+                f"with Kafka's tools, or go by the topic's start, and then `orchestrator topics accept {app.id} {name}`"
             )
+
+
+async def _check_set_elsewhere(log: GroupLog, app: App, known: Mapping[str, TopicInfo]) -> None:
+    """Raises AppRefused where another program has set positions in the inputs `known`, and that was not accepted."""
+    for name, info in sorted(known.items()):
+        strange, _ = await set_elsewhere(log, app.id, _partitions(info))
+        if strange:
+            raise AppRefused(
+                f"'{app.id}': another program has set the committed positions in {_named(strange)} "
+                "(kafka-consumer-groups --reset-offsets, or a consumer of the same group): state and outputs belong to where the "
+                f"app was; to go on from where they are now, `orchestrator topics accept {app.id} {name}`; to compute everything "
+                f"anew, `orchestrator reset {app.id}`"
+            )
+
+
+async def set_elsewhere(
+    log: GroupLog, application: str, partitions: Collection[Partition]
+) -> tuple[dict[Partition, int], dict[Partition, int]]:
+    """The positions of these inputs that another program has set: those of which no start knows, and those with which one
+    went on. The latter are to be committed, so that the same ones are noticed when they are set again."""
+    found = await log.set_elsewhere(application, partitions)
+    if not found:
+        return {}, {}
+    kept = {name: json.loads(text) for name, text in (await log.metadata_of(application, TAKEN)).items()}
+    taken = {one: at for one, at in found.items() if kept.get(one.topic, {}).get(str(one.number)) == at}
+    return {one: at for one, at in found.items() if one not in taken}, taken
+
+
+async def gone(log: GroupStore, application: str, missing: Collection[Partition]) -> list[Partition]:
+    """Those of these inputs without a position of which one was seen."""
+    if not missing:
+        return []
+    seen = {name: json.loads(kept) for name, kept in (await log.metadata_of(application, SEEN)).items()}
+    return sorted(one for one in missing if one.number in seen.get(one.topic, []))
 
 
 def _partitions(info: TopicInfo) -> list[Partition]:
@@ -130,22 +171,51 @@ async def keep(log: GroupLog, prepared: Prepared) -> None:
     """Keep which topics the application runs on, those that are new to it; and the positions that it has now."""
     application = prepared.app.id
     kept = await log.metadata_of(application, TOPIC_IDS)
+    inputs = _inputs(prepared.topology)
     for name, info in sorted(prepared.topics.items()):
         if name not in kept:
+            if name in inputs:
+                await _take(log, application, info)
             await log.replace_metadata(application, TOPIC_IDS, name, None, info.topic_id.encode())
     await keep_positions(log, prepared)
 
 
+async def _take(log: GroupLog, application: str, info: TopicInfo) -> None:
+    """Go on with the positions in a new or accepted input that another program has set."""
+    found = await log.set_elsewhere(application, _partitions(info))
+    kept = await log.metadata(application, TAKEN, info.name)
+    if found or kept is not None:
+        await log.replace_metadata(application, TAKEN, info.name, kept, _text(found) if found else None)
+
+
+def _text(positions: Mapping[Partition, int]) -> bytes:
+    return json.dumps({str(one.number): at for one, at in sorted(positions.items())}).encode()
+
+
 async def keep_positions(log: GroupLog, prepared: Prepared) -> None:
-    """Keep which partitions have positions, so that it is noticed when they go."""
-    inputs = {name for sub in prepared.topology.subtopologies for name in sub.sources}
-    partitions = [one for name in inputs for one in _partitions(prepared.topics[name])]
-    found = await log.positions(prepared.app.id, partitions)
-    seen = await log.metadata_of(prepared.app.id, SEEN)
+    """As `keep_seen`, of all inputs."""
+    inputs = [one for name in sorted(_inputs(prepared.topology)) for one in _partitions(prepared.topics[name])]
+    await keep_seen(log, prepared.app.id, inputs)
+
+
+def _inputs(topology: Topology) -> set[str]:
+    return {name for sub in topology.subtopologies for name in sub.sources}
+
+
+async def keep_seen(log: GroupLog, application: str, partitions: Collection[Partition]) -> None:
+    """Keep which of these inputs have, or had, positions, so that it is noticed when they go; and which of those that were
+    taken are not committed yet."""
+    found = await log.positions(application, partitions)
+    seen = await log.metadata_of(application, SEEN)
     for name in sorted({one.topic for one in found}):
-        numbers = json.dumps(sorted(one.number for one in found if one.topic == name)).encode()
-        if seen.get(name) != numbers:
-            await log.replace_metadata(prepared.app.id, SEEN, name, seen.get(name), numbers)
+        before = seen.get(name)
+        numbers = {one.number for one in found if one.topic == name}.union(json.loads(before or b"[]"))
+        after = json.dumps(sorted(numbers)).encode()
+        if before != after:
+            await log.replace_metadata(application, SEEN, name, before, after)
+    for name, kept in (await log.metadata_of(application, TAKEN)).items():
+        _, left = await set_elsewhere(log, application, [one for one in partitions if one.topic == name])
+        await log.replace_metadata(application, TAKEN, name, kept, _text(left) if left else None)
 
 
 async def accept(log: GroupStore, application: str, topic: str) -> bool:

@@ -274,6 +274,9 @@ class MemoryLog(MemoryGroupStore):
         ends |= await self.epoch_ends({one: self._epochs.get((application, one), 0) for one in kept})
         return {one: ends[one] for one, position in kept.items() if ends[one] < position}
 
+    async def set_elsewhere(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return {}
+
     async def committed_ms(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         return {one: at_ms for one in partitions if (at_ms := self._committed_ms.get((application, one)))}
 

@@ -287,6 +287,10 @@ class Log(Protocol):
         """Those of these inputs of which the log has lost records before the application's position, and where what it has
         kept of them ends: an election gave the partition to a replica that lagged, or a broker was restored."""
 
+    async def set_elsewhere(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Those of these positions that another program has set, such as Kafka's tools for groups: what is at them is another
+        place than where the application was."""
+
     async def committed_ms(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         """When the positions of these inputs were committed, by the clock of the process that did it (`TaskCommit.at_ms`); those of
         which that is not known are left out. It decides nothing: pauses are measured with it."""

@@ -237,6 +237,9 @@ class SqliteLog:
         """Positions stand in the file with the records: where it is an older copy, both are."""
         return {}
 
+    async def set_elsewhere(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return {}
+
     async def committed_ms(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self.read(lambda db: sqlite_reader.committed_ms(db, application, partitions))
 

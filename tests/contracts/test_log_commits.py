@@ -86,6 +86,7 @@ async def test_only_the_positions_asked_for_are_found(log: GroupLog) -> None:
     assert await log.seed_positions(await lease_of(log), {P0: 5, P1: 0}, {})
     assert await log.positions(APP, [P1, P2]) == {P1: 0}
     assert await log.positions(APP, []) == {}
+    assert await log.set_elsewhere(APP, [P0, P1, P2]) == {}  # they are the application's own
 
 
 async def test_the_time_of_a_commit_is_there_for_another_process(log: GroupLog, place: Place) -> None:
@@ -95,6 +96,7 @@ async def test_the_time_of_a_commit_is_there_for_another_process(log: GroupLog, 
     tasks = [TaskCommit("0_0", 1, {}, {P0: 1}, 1_000), TaskCommit("0_1", 1, {}, {P1: 1})]
     await log.commit(APP, "w-1", tasks)
     await log.commit(APP, "w-1", [TaskCommit("0_0", 1, {P2: records("moves nothing")}, {}, 2_000)])
+    assert await log.set_elsewhere(APP, INPUTS) == {}  # with a time and without
     assert await other.committed_ms(APP, INPUTS) == {P0: 1_000}
     assert await other.committed_ms("another", INPUTS) == {}
     await log.commit(APP, "w-1", [TaskCommit("0_0", 1, {}, {P0: 2}, 3_000)])

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ from state.log.kafka import broker
 from state.log.kafka.broker import Broker
 from state.log.kafka.connections import GROUP
 from state.log.kafka.log import KafkaLog
+from state.log.kafka.requests import OffsetCommitRequest_v7
 from state.log.protocol import Partition, TopicSpec
 from tests import brokers
 from tests.cli.console import Console, Done
@@ -66,6 +69,18 @@ class Bank:
 
         await until("the group to be gone", gone)
 
+    async def set_positions(self, position: int) -> None:
+        """As Kafka's tool for groups does it."""
+        group, topic = self.place.prefix + "bank", self.place.prefix + "payments"
+        rows = [(topic, [(number, position, -1, "") for number in range(8)])]
+        request = OffsetCommitRequest_v7(group, -1, "", None, rows)
+        answer = await self.log._cluster.connections.coordinated(GROUP, group, request, "quick")
+        assert {code for _, numbers in answer.topics for _, code in numbers} == {0}
+
+    def kill_worker(self) -> None:
+        """Of the one instance."""
+        os.kill(self.console("status", "bank", "--json").json["instances"][0]["pid"], signal.SIGKILL)
+
 
 @pytest.fixture
 async def bank(place: Place, tmp_path: Path) -> AsyncIterator[Bank]:
@@ -101,6 +116,38 @@ async def test_positions_that_are_gone(bank: Bank) -> None:
         assert time.monotonic() < deadline and fleet.poll() is None, bank.console.said("run")
     fleet.terminate()
     assert fleet.wait(30) == 0
+
+
+async def test_positions_that_another_program_sets(bank: Bank) -> None:
+    """A group without members takes them, also while the app runs: its tasks would count from there on a second time."""
+    bank.run(20)
+    await bank.set_positions(0)
+    bank.refused("another program has set the committed positions in payments-0, ", "topics accept bank payments")
+    assert bank.console("topics", "accept", "bank", "payments").code == 0
+    bank.run(20)  # with the 20 before them, which are counted again
+    assert bank.console("consume", "bank", "alerts").out.count("overdrawn") == 60
+
+    fleet = bank.console.start("run", "bank:app", name="run")
+    assert bank.console("wait", "bank", "--instances", "1").code == 0
+    await bank.set_positions(0)
+    bank.kill_worker()
+    assert await asyncio.to_thread(fleet.wait, 30) == 1
+    assert "another program has set the committed position in payments-" in bank.console.said("run")
+    bank.refused("another program has set the committed positions in payments-0, ")
+    assert bank.console("consume", "bank", "alerts").out.count("overdrawn") == 60
+
+
+async def test_positions_that_are_deleted_while_it_runs(bank: Bank) -> None:
+    bank.run(20)
+    fleet = bank.console.start("run", "bank:app", name="run")
+    assert bank.console("wait", "bank", "--instances", "1").code == 0
+    await bank.forget_positions()
+    bank.kill_worker()
+    assert await asyncio.to_thread(fleet.wait, 30) == 1
+    said = bank.console.said("run")
+    assert "the committed position in payments-" in said and "was deleted while the app ran" in said
+    bank.refused("the committed positions in payments-", "are gone")
+    assert bank.console("consume", "bank", "alerts").out.count("overdrawn") == 20
 
 
 async def test_facts_that_were_deleted(bank: Bank) -> None:

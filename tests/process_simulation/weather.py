@@ -7,7 +7,7 @@ when, whether, and what the caller hears of it. A write that was handed in goes 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
@@ -141,6 +141,10 @@ class LogClient:
 
     def reader(self) -> ReaderClient:
         return ReaderClient(self._loop, self._shared.reader(), self._weather, self._judge)
+
+    async def set_elsewhere(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """No other program is simulated, so nothing is asked."""
+        return {}
 
     def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         if name in READS:

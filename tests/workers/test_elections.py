@@ -111,7 +111,7 @@ async def test_an_input_that_has_lost_what_was_processed_stops_its_task(lost: in
     await write(log, numbers, b"1", range(10))
     going_on = start_positions(log, app.id, prepared, TASK, [numbers])
     if not lost:
-        assert await going_on == {numbers: end}
+        assert await going_on == ({numbers: end}, False)
     else:
         with pytest.raises(OrchestratorError, match=f"up to {end}, and the log has kept what is before {end - lost};"):
             await going_on

@@ -36,7 +36,7 @@ from workers.fleet.presence import hold, is_looked_after
 from workers.instance.ledger import OPERATION
 from workers.prepare import BEGINNING, BEGUN, DESCRIPTION, NUMBERING, RESET, refuse_repartitioned
 from workers.tasks.halts import HALTS
-from workers.topic_identities import SEEN, TOPIC_IDS
+from workers.topic_identities import SEEN, TAKEN, TOPIC_IDS
 
 UNDER_LEASE = (BASE, HISTORY, OPERATION)
 FORGOTTEN = (
@@ -44,6 +44,7 @@ FORGOTTEN = (
     BEGUN,
     BEGINNING,
     SEEN,
+    TAKEN,
     TOPIC_IDS,
     NUMBERING,
     DESCRIPTION,

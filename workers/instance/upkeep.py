@@ -1,7 +1,8 @@
 """What the coordinator's instance does for the log now and then: records past their retention go, changelogs are compacted.
 
 One rule: what an application of this log has yet to read stays, unless the retention is forced. It runs beside the coordinator,
-in a process that processes nothing; a log on brokers, which do both by themselves, answers that there is nothing to do.
+in a process that processes nothing; a log on brokers, which do both by themselves, answers that there is nothing to do. Which
+positions there are is kept as well, where brokers may lose them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from state.errors import StateError
 from state.log.protocol import GroupLog, Partition, TopicInfo
 from workers.prepare import DESCRIPTION
+from workers.topic_identities import keep_seen
 
 log = logging.getLogger("orchestrator.upkeep")
 EVERY_S = 60.0
@@ -60,6 +62,9 @@ class LogUpkeep:
         kept = json.loads(described)
         names = [*kept["topics"], *(table["changelog_topic"] for table in kept["tables"].values())]
         topics = await self._log.topics(names)
+        if self._log.position_lifetime_ms is not None:  # they may go while the app runs
+            inputs = [Partition(info.name, number) for info in topics.values() for number in range(info.partitions)]
+            await keep_seen(self._log, self._application, _read_by(kept, inputs))
         removed = await self._retain([info for info in topics.values() if info.kind == "plain"])
         for info in topics.values():
             if info.kind == "changelog":

@@ -240,6 +240,9 @@ class PatientLog:
     async def lost(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self._read(lambda: self.inner.lost(application, partitions))
 
+    async def set_elsewhere(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return await self._read(lambda: self.inner.set_elsewhere(application, partitions))
+
     async def committed_ms(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self._read(lambda: self.inner.committed_ms(application, partitions))
 

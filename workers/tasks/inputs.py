@@ -12,6 +12,7 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.model import TaskId
 from state.errors import UnknownTopic
 from state.log.protocol import GroupLog, Log, Partition, TopicInfo
+from workers import topic_identities
 from workers.prepare import Prepared, begin_at, from_the_end
 from workers.tasks.task import TaskRun
 
@@ -35,10 +36,19 @@ def lags(ends: Mapping[Partition, int], active: Sequence[TaskRun]) -> dict[str, 
 
 async def start_positions(
     log: GroupLog, application: str, prepared: Prepared, task: TaskId, partitions: Sequence[Partition]
-) -> dict[Partition, int]:
-    """Where these inputs of a task go on: what is committed, else what the topic says of its start.
-    Raises OrchestratorError."""
-    committed, lost = await asyncio.gather(log.positions(application, partitions), log.lost(application, partitions))
+) -> tuple[dict[Partition, int], bool]:
+    """Where these inputs of a task go on: what is committed, else what the topic says of its start; and whether another program
+    has set that, so that it is to be committed. Raises OrchestratorError."""
+    committed, lost, (strange, taken) = await asyncio.gather(
+        log.positions(application, partitions),
+        log.lost(application, partitions),
+        topic_identities.set_elsewhere(log, application, partitions),
+    )
+    for partition, place in sorted(strange.items()):
+        raise OrchestratorError(
+            f"{task}: another program has set the committed position in {partition} to {place} while the app ran; a start "
+            f"of {application} says how to go on"
+        )
     for partition, end in sorted(lost.items()):
         raise OrchestratorError(
             f"{task}: {partition} lost records: it was processed up to {committed.get(partition)}, and the log has kept what is "
@@ -46,6 +56,11 @@ async def start_positions(
         )
     positions: dict[Partition, int] = {}
     missing = [p for p in partitions if p not in committed]
+    for partition in await topic_identities.gone(log, application, missing):
+        raise OrchestratorError(
+            f"{task}: the committed position in {partition} was deleted while the app ran; a start of {application} says how to "
+            "go on"
+        )
     starts = await log.starts(partitions)
     ends = await log.ends(missing) if missing else {}
     for partition in partitions:
@@ -66,7 +81,7 @@ async def start_positions(
             positions[partition] = begun if begun >= starts[partition] else end
         else:
             positions[partition] = starts[partition]
-    return positions
+    return positions, bool(taken)
 
 
 async def trim(log: Log, topics: Mapping[str, TopicInfo], active: Iterable[TaskRun]) -> None:

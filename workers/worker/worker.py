@@ -375,8 +375,10 @@ class Worker:
             self.session.join_again()
 
     async def start_positions(self, run: TaskRun, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """Where these inputs of a task go on. Raises OrchestratorError."""
-        return await inputs.start_positions(self.log, self.application, self.prepared, run.id, partitions)
+        found, taken = await inputs.start_positions(self.log, self.application, self.prepared, run.id, partitions)
+        if taken:
+            run.commits_again, self.records.quiet = True, False
+        return found
 
     # ---- what the log refuses
 

@@ -225,6 +225,9 @@ class KafkaLog:
     async def lost(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self._cluster.offsets.lost(application, partitions)
 
+    async def set_elsewhere(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return await self._cluster.offsets.set_elsewhere(application, partitions)
+
     async def committed_ms(self, application: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         return await self._cluster.offsets.committed_ms(application, partitions)
 

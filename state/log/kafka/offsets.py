@@ -35,7 +35,7 @@ from state.log.kafka.requests import (
     OffsetForLeaderEpochRequest_v3,
 )
 from state.log.kafka.rights import on
-from state.log.kafka.topics import Topics
+from state.log.kafka.topics import NO_TIME, Topics
 from state.log.protocol import MayWrite, Partition, always
 
 _LATEST, _EARLIEST = -1, -2
@@ -154,10 +154,15 @@ class Offsets:
             ends[one] = min(ends[one], end)
         return {one: ends[one] for one, (offset, _, _) in kept.items() if ends[one] < offset}
 
+    async def set_elsewhere(self, group: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Those whose offset has not our mark beside it: a group without members takes offsets of any program."""
+        kept = await self._kept(group, partitions)
+        return {one: offset for one, (offset, _, text) in kept.items() if not (text == NO_TIME or _is_time(text))}
+
     async def committed_ms(self, group: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The times that were committed beside them; what another tool wrote there is none."""
         kept = await self._kept(group, partitions)
-        return {one: int(text) for one, (_, _, text) in kept.items() if text.isascii() and text.isdecimal()}
+        return {one: int(text) for one, (_, _, text) in kept.items() if _is_time(text)}
 
     async def _kept(self, group: str, partitions: Collection[Partition]) -> dict[Partition, tuple[int, int, str]]:
         """Offset, leader epoch and metadata of each. One that is settled is not asked for again while others are not: of a
@@ -245,3 +250,7 @@ class Offsets:
                 raise refused
 
         await self._connections.retried(what, ask)
+
+
+def _is_time(text: str) -> bool:
+    return text.isascii() and text.isdecimal()

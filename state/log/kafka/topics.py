@@ -26,6 +26,7 @@ from state.log.protocol import DELETE_RETENTION_MS, FOR_EVER, Partition, Retenti
 BATCH_HEADER_BYTES = 61
 _TIMEOUT_MS = 10_000
 _SHOWN_WITHIN_S = 30.0
+NO_TIME = "-"  # beside a position of ours that was committed without a time
 _TOPIC_RESOURCE = 2
 _SET = 0
 _SETTINGS: dict[str, dict[str, str]] = {
@@ -200,9 +201,10 @@ class Topics:
     def placed(
         self, positions: Mapping[Partition, int], times_ms: Mapping[Partition, int]
     ) -> dict[Partition, tuple[int, int, str]]:
-        """Positions with what is committed beside them: the epoch of the partition's leader, and a time."""
+        """Positions with what is committed beside them: the epoch of the partition's leader, and a time, which is our mark as well."""
         return {
-            one: (position, self.known_epoch(one), str(times_ms.get(one, ""))) for one, position in positions.items()
+            one: (position, self.known_epoch(one), str(times_ms.get(one, NO_TIME)))
+            for one, position in positions.items()
         }
 
     def forget(self, topics: Collection[str]) -> None:
