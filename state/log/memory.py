@@ -110,6 +110,9 @@ class MemoryLog(MemoryGroupStore):
     async def topics(self, names: Collection[str]) -> dict[str, TopicInfo]:
         return {name: self._topics[name] for name in names if name in self._topics}
 
+    async def names(self) -> list[str]:
+        return []
+
     async def ends(self, partitions: Collection[Partition], *, settled: bool = False) -> dict[Partition, int]:
         if settled:
             await self._settled({partition: self.part(partition).end for partition in partitions})

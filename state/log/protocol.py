@@ -202,6 +202,9 @@ class Log(Protocol):
     async def topics(self, names: Collection[str]) -> dict[str, TopicInfo]:
         """Those of the named topics that exist, by name."""
 
+    async def names(self) -> list[str]:
+        """Of all topics of brokers, whoever made them. An embedded log has none but those that its apps have made: nothing."""
+
     async def ends(self, partitions: Collection[Partition], *, settled: bool = False) -> dict[Partition, int]:
         """The position up to which each can be read now: all before it is committed or aborted (0 for an empty one).
 

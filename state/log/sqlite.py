@@ -173,6 +173,9 @@ class SqliteLog:
     async def topics(self, names: Collection[str]) -> dict[str, TopicInfo]:
         return dict(await self._kept(("topics", *names), lambda db: sqlite_reader.topics(db, names)))
 
+    async def names(self) -> list[str]:
+        return []
+
     async def ends(self, partitions: Collection[Partition], *, settled: bool = False) -> dict[Partition, int]:
         """Always settled: a transaction is in the file whole, or not at all."""
         return await self.read(lambda db: sqlite_reader.ends(db, partitions))

@@ -150,6 +150,24 @@ async def test_positions_that_are_deleted_while_it_runs(bank: Bank) -> None:
     assert bank.console("consume", "bank", "alerts").out.count("overdrawn") == 20
 
 
+async def test_an_input_whose_name_was_mistyped(bank: Bank) -> None:
+    """It is not created beside the one that is meant; one that differs by a number is, and so is any with `topics create`."""
+    await bank.log.create_topic(TopicSpec("payments", 8))
+    text = (bank.console.folder / "bank.py").read_text()
+    for name in ("payment", "payments2"):
+        bank.console.write(f"{name}.py", text.replace('App("bank"', f'App("{name}"').replace('"payments"', f'"{name}"'))
+    record = json.dumps({"key": "ann", "value": {"account": "ann", "amount": 1}})
+    for words in (("run", "payment:app"), ("produce", "payment:app", "payment")):
+        done = bank.console(*words, stdin=record)
+        assert done.code == 2 and done.err.count("\n") == 1, done
+        assert "reads topic payment, which is not there; did you mean payments?" in done.err, done
+    assert await bank.log.topics(["payment"]) == {}
+    for name in ("payment", "payments2"):
+        if name == "payment":
+            assert bank.console("topics", "create", "payment:app").code == 0
+        assert bank.console("produce", f"{name}:app", name, stdin=record).code == 0
+
+
 async def test_facts_that_were_deleted(bank: Bank) -> None:
     bank.run(5)
     await bank.log.delete_topic("bank-orchestrator")

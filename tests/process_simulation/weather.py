@@ -41,6 +41,7 @@ READS = (
     "committed_ms",
     "lost",
     "check_alone",
+    "names",
     "epoch_ends",
     "lease",
     "owners",

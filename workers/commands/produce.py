@@ -34,6 +34,7 @@ from state.log.group_store import AppMetadata
 from state.log.protocol import Log, NewRecord, Partition
 from workers.log.logs import log_url, open_log
 from workers.log.produced import PROGRESS, Begun, begin
+from workers.missing_inputs import refuse_mistyped
 from workers.prepare import prepare
 
 BATCH = 1_000
@@ -106,6 +107,7 @@ async def _produce(
     """How many records were written, and whether the file was known: some of it had been written before."""
     log = await open_log(url, create=True)
     try:
+        await refuse_mistyped(log, app)
         prepared = await prepare(log, app)
         partitions = prepared.topics[topic.topic].partitions
         reading = Reading(topic.topic, topic.key_codec, topic.value_codec, partitions)

@@ -26,6 +26,7 @@ from workers import topic_identities
 from workers.fleet.fleet import Fleet, ProcessHost
 from workers.instance.instance import Instance
 from workers.log.logs import configured, default_log, no_broker, open_log, show_log
+from workers.missing_inputs import refuse_mistyped
 from workers.prepare import prepare
 from workers.spec import FAILED_APP, LOG_REPLACED, InstanceSpec, WorkerSpec
 from workers.surroundings import REAL, Surroundings
@@ -112,6 +113,7 @@ async def _run(app: App, spec: InstanceSpec) -> int:
         fleet.claim()
         await fleet.check()
         await topic_identities.check(opened, app)
+        await refuse_mistyped(opened, app)
         prepared = await prepare(opened, app)
         await topic_identities.keep(opened, prepared)
     finally:

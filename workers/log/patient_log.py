@@ -178,6 +178,9 @@ class PatientLog:
     async def topics(self, names: Collection[str]) -> dict[str, TopicInfo]:
         return await self._read(lambda: self.inner.topics(names))
 
+    async def names(self) -> list[str]:
+        return await self._read(self.inner.names)
+
     async def ends(self, partitions: Collection[Partition], *, settled: bool = False) -> dict[Partition, int]:
         return await self._read(lambda: self.inner.ends(partitions, settled=settled))
 

@@ -131,6 +131,9 @@ class KafkaLog:
     async def topics(self, names: Collection[str]) -> dict[str, TopicInfo]:
         return await self._cluster.topics.infos(names)
 
+    async def names(self) -> list[str]:
+        return await self._cluster.topics.listed()
+
     async def ends(self, partitions: Collection[Partition], *, settled: bool = False) -> dict[Partition, int]:
         offsets = self._cluster.offsets
         return await (offsets.settled(partitions) if settled else offsets.ends(partitions))
