@@ -6,6 +6,7 @@ One rule: what is committed counts, and nothing else. Asked by tasks that begin,
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from orchestrator.errors import OrchestratorError
@@ -15,6 +16,8 @@ from state.log.protocol import GroupLog, Log, Partition, TopicInfo
 from workers import topic_identities
 from workers.prepare import Prepared, begin_at, from_the_end
 from workers.tasks.task import TaskRun
+
+logger = logging.getLogger("orchestrator.inputs")
 
 
 async def ends(log: Log, active: Sequence[TaskRun]) -> dict[Partition, int]:
@@ -37,8 +40,8 @@ def lags(ends: Mapping[Partition, int], active: Sequence[TaskRun]) -> dict[str, 
 async def start_positions(
     log: GroupLog, application: str, prepared: Prepared, task: TaskId, partitions: Sequence[Partition]
 ) -> tuple[dict[Partition, int], bool]:
-    """Where these inputs of a task go on: what is committed, else what the topic says of its start; and whether another program
-    has set that, so that it is to be committed. Raises OrchestratorError."""
+    """Where these inputs of a task go on: what is committed, else what the topic says of its start; and whether that is to be
+    committed at once, because another program has set it, or because what was committed is gone. Raises OrchestratorError."""
     committed, lost, (strange, taken) = await asyncio.gather(
         log.positions(application, partitions),
         log.lost(application, partitions),
@@ -63,6 +66,7 @@ async def start_positions(
         )
     starts = await log.starts(partitions)
     ends = await log.ends(missing) if missing else {}
+    skipped = False
     for partition in partitions:
         start = prepared.topology.topics[partition.topic].start
         position = committed.get(partition)
@@ -81,7 +85,14 @@ async def start_positions(
             positions[partition] = begun if begun >= starts[partition] else end
         else:
             positions[partition] = starts[partition]
-    return positions, bool(taken)
+        if gone:
+            skipped = True
+            logger.warning(
+                "%s was read up to %d, and begins at %d now: what lies between was deleted before it was read (retention, or by "
+                "hand); %s goes on at %d",
+                *(partition, position, starts[partition], task, positions[partition]),
+            )
+    return positions, bool(taken) or skipped
 
 
 async def trim(log: Log, topics: Mapping[str, TopicInfo], active: Iterable[TaskRun]) -> None:
