@@ -71,12 +71,13 @@ class RecordTooLarge(StateError):
     """A record that the log does not take because of its size; nothing was written, and the writer may go on.
 
     `partition` is (topic, number), `index` its place among the records given for that partition; in a commit `scope`
-    and the place among the records of that scope.
+    and the place among the records of that scope. `what`: the sizes alone.
     """
 
-    def __init__(self, message: str, partition: tuple[str, int], index: int, scope: str | None = None) -> None:
-        super().__init__(message)
-        self.partition, self.index, self.scope = partition, index, scope
+    def __init__(self, what: str, partition: tuple[str, int], index: int, scope: str | None = None) -> None:
+        text = f"{what}: nothing was written; make it smaller, or raise the log's limit"
+        super().__init__(text if scope is None else f"{scope}: {text}")
+        self.what, self.partition, self.index, self.scope = what, partition, index, scope
 
 
 class InvalidRecord(StateError):

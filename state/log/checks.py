@@ -87,11 +87,9 @@ def lost(partition: Partition, position: int, start: int, end: int) -> PositionO
 
 
 def too_large(partition: Partition, index: int, size: int, limit: int) -> RecordTooLarge:
-    text = (
-        f"a record of {size} bytes is too large for {partition}, which takes {limit}: "
-        "nothing was written; make it smaller, or raise the log's limit"
+    return RecordTooLarge(
+        f"a record of {size} bytes is too large for {partition}, which takes {limit}", partition, index
     )
-    return RecordTooLarge(text, partition, index)
 
 
 def keys(topic: TopicInfo, partition: Partition, records: Sequence[NewRecord]) -> None:
@@ -114,7 +112,7 @@ def of_scope(error: RecordTooLarge, tasks: Sequence[TaskCommit]) -> RecordTooLar
     for task in tasks:
         count = len(task.records.get(Partition(*error.partition), ()))
         if index < count:
-            return RecordTooLarge(f"{task.scope}: {error}", error.partition, index, task.scope)
+            return RecordTooLarge(error.what, error.partition, index, task.scope)
         index -= count
     raise AssertionError(f"{error}: none of the {len(tasks)} tasks has record {error.index}")
 

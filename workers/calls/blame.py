@@ -1,5 +1,5 @@
-"""Which record, or call of what came due, ended a worker process, or held it for longer than `--max-call`: found once, and then
-left to `on_error`.
+"""Which record, or call of what came due, ended a worker process, held it for longer than `--max-call`, or wrote what is too large for
+the log: found once, and then left to `on_error`.
 
 One rule: it costs nothing while nothing crashes. A worker that is started again after a crash is careful for a while: it
 takes one record at a time and leaves a note of each call before it begins. When the process ends during one, its parent
@@ -10,15 +10,18 @@ reports the record as any failing one; else the next worker gives the record to 
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from pipeline.app import App
+from pipeline.calls.effects import Changes
 from pipeline.definitions.error_policy import STOP
 from pipeline.errors import CallLost, DueCallId, ProcessorFailed, shown_place
 from pipeline.process import TaskProcess
+from pipeline.records import RawRecord
 from state import private
 from state.errors import DirectoryUnusable
 from state.log.protocol import Partition
@@ -40,6 +43,12 @@ class Blame(msgspec.Struct, frozen=True):
     processors: tuple[str, ...]
     reason: str = ""
     due: DueCallId | None = None
+
+    def refuse(self, app: App, process: TaskProcess, record: RawRecord) -> None:
+        """Leaves the record to its policies without a call. Raises ProcessorFailed."""
+        if self.stops(app):
+            raise self.error()
+        process.refuse(self.topic, record, CallLost(f"the call {self.reason}"))
 
     def stops(self, app: App) -> bool:
         """Whether a processor of it has no policy but to stop."""
@@ -124,6 +133,15 @@ class CallNote:
         return msgspec.structs.replace(found, reason=f"ended its worker process ({how})")
 
 
+class Run(Protocol):
+    """A task, and what runs as its active, if it does."""
+
+    @property
+    def scope(self) -> str: ...
+    @property
+    def process(self) -> TaskProcess | None: ...
+
+
 class Caution:
     """A worker's side: how many records a turn takes, and which are not to be called."""
 
@@ -135,6 +153,9 @@ class Caution:
         self._blamed = {(blame.topic, blame.partition, blame.offset): blame for blame in blamed if blame.due is None}
         self._due_blamed = [blame for blame in blamed if blame.due is not None]
         self._begun: Blame | None = None  # the record that is noted
+        self._searched: dict[
+            str, int
+        ] = {}  # tasks of which a record wrote too much: for how many more it is looked for
 
     def leave_out(self, scope: str, topic: str, partition: int, offset: int) -> None:
         """An operator wants this record to be left out."""
@@ -142,9 +163,34 @@ class Caution:
 
     def is_careful(self, scope: str) -> bool:
         """Whether this task takes one record at a time."""
-        if self._done.get(scope, 0) < self._first or scope in self._left_out.values():
+        if self._done.get(scope, 0) < self._first or scope in self._left_out.values() or scope in self._searched:
             return True
         return bool(self._blamed) and any(blame.task == scope for blame in self._blamed.values())
+
+    def commits_first(self, run: Run) -> bool:
+        """Whether what a task has completed is committed before its next record, so that a commit is of one record."""
+        return run.scope in self._searched and run.process is not None and run.process.has_completed
+
+    def commits_now(self, runs: Callable[[], Sequence[Run]]) -> bool:
+        """Whether that is so of any task."""
+        return bool(self._searched) and any(map(self.commits_first, runs()))
+
+    def too_large(self, scope: str, process: TaskProcess, changes: Changes, why: str) -> bool:
+        """The log does not take a commit of the task, because something in it is too large: with several records in it, they
+        are read again, one a commit; one alone is left to its policy. False where neither helps: it is no record's, or is what
+        the policy writes."""
+        if changes.records_in > 1 and scope not in self._searched:
+            self._searched[scope] = CAREFUL_RECORDS
+            return True
+        if changes.records_in != 1:
+            return False
+        topic = next(name for name, count in changes.processed.items() if count)
+        place = (topic, process.partition, changes.positions[topic] - 1)
+        if place in self._blamed:
+            return False
+        names = tuple(process.processors_of(topic))
+        self._blamed[place] = Blame(scope, *place, names, f"writes what the log does not take ({why})")
+        return True
 
     def is_left_out(self, topic: str, partition: int, offset: int) -> bool:
         """Whether an operator wants this record to be left out; the answer is yes once."""
@@ -193,3 +239,7 @@ class Caution:
         self._begun = None
         self._note.clear()
         self._done[scope] = self._done.get(scope, 0) + 1
+        if scope in self._searched:
+            self._searched[scope] -= 1
+            if not self._searched[scope]:
+                del self._searched[scope]

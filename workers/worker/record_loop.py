@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable
 
 from orchestrator.model import TaskId
-from pipeline.errors import CallLost, ProcessorFailed
+from pipeline.errors import ProcessorFailed
 from pipeline.process import TaskProcess
 from pipeline.records import RawRecord
 from state.errors import LogDamaged, PositionOutOfRange, StateError
@@ -54,6 +54,7 @@ class RecordLoop:
         self.unreadable = Unreadable(worker.surroundings.clock)
         self.rests = Rests(worker.surroundings.clock)
         self._heads = Heads(worker.log)
+        self._caution = worker.caution
         self._idle = Idle(worker.prepared.app.idle_ms, worker.surroundings.clock, worker.surroundings.wall_ms)
         self._calls: dict[TaskRun, asyncio.Task[None]] = {}
         self._commit: asyncio.Task[None] | None = None
@@ -146,7 +147,8 @@ class RecordLoop:
     def _may_call(self, run: TaskRun) -> bool:
         """Whether a record waits, and its call may begin. A run that was given up may have a successor by now."""
         waits = run.process is not None and len(run.merger) > 0 and not self._heads.waits(run)
-        return waits and self.machine.processes(run.id) and not self.rests.rests(run)
+        goes_on = waits and self.machine.processes(run.id) and not self.rests.rests(run)
+        return goes_on and not self._caution.commits_first(run)
 
     def _undo_calls(self) -> None:
         for run, calls in self._calls.items():
@@ -215,7 +217,7 @@ class RecordLoop:
     def _look_at_the_time(self) -> None:
         """Every commit interval: report what was completed, also in calls that are under way."""
         now = asyncio.get_running_loop().time()
-        if now < self._next_commit:
+        if now < self._next_commit and not self._caution.commits_now(self.active):
             return
         self._next_commit = now + self._commit_s
         self.rests.look(self.active())
@@ -233,7 +235,7 @@ class RecordLoop:
             await self._turn(run)
             if run.process is None or run.process.needs_async:
                 break  # async calls go on beside this loop, and end elsewhere
-            if clock() >= until or not self._worker.caution.is_careful(run.scope):
+            if clock() >= until or not self._caution.is_careful(run.scope):
                 break
 
     async def _turn(self, run: TaskRun) -> None:
@@ -266,7 +268,7 @@ class RecordLoop:
         """What it has left waits again: all that has not been called, or is to be called again later."""
         counted.turn_ended(self._worker.measures, run, took_s)
         if turn.is_careful:
-            self._worker.caution.end(run.scope)
+            self._caution.end(run.scope)
         again = turn.process.again
         run.merger.put_back(run.id.partition, turn.records[done:] if again is None else turn.process.left(turn.records))
         if again is not None:
@@ -277,12 +279,11 @@ class RecordLoop:
 
     def _take(self, run: TaskRun, process: TaskProcess) -> Turn:
         """The records of the next turn; one, with a note of its call, where the worker is careful."""
-        caution = self._worker.caution
-        careful = caution.is_careful(run.scope)
+        careful = self._caution.is_careful(run.scope)
         most = run.turn_records if process.most_at_once == 1 else process.most_at_once
         turn = Turn(run.scope, process, run.merger.take(1 if careful else most), careful)
         if careful:
-            caution.begin(blame(turn))
+            self._caution.begin(blame(turn))
         return turn
 
     def _is_refused(self, turn: Turn) -> bool:
@@ -290,17 +291,17 @@ class RecordLoop:
         if not turn.is_careful:
             return False
         topic, record = turn.records[0]
-        if self._worker.caution.is_left_out(topic, turn.process.partition, record.offset):
+        if self._caution.is_left_out(topic, turn.process.partition, record.offset):
             turn.process.skip(topic, record)
             return True
-        found = self._worker.caution.blamed(topic, turn.process.partition, record.offset)
+        found = self._caution.blamed(topic, turn.process.partition, record.offset)
         if found is None:
             return False
-        turn.process.refuse(topic, record, CallLost(f"the call {found.reason}"))
+        found.refuse(self._worker.prepared.app, turn.process, record)
         return True
 
     def _begin_calls(self, run: TaskRun) -> None:
-        if self._worker.caution.is_careful(run.scope):
+        if self._caution.is_careful(run.scope):
             if self._calls:
                 return  # one call at a time, so that the note names the one that ends the process
             self._careful = run
@@ -338,7 +339,7 @@ class RecordLoop:
             if run.process is process:
                 self._turn_ended(run, turn, done, now() - began)
             elif turn.is_careful:
-                self._worker.caution.end(run.scope)
+                self._caution.end(run.scope)
         finally:
             if self._turns.get(run) is turn:
                 del self._turns[run]

@@ -1,0 +1,121 @@
+"""A record whose output or table write is too large for its topic is found and left to `on_error`; those beside it count once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.console import Console
+from tests.kafka.place import Place
+
+pytestmark = [pytest.mark.kafka, pytest.mark.processes]
+APP = """
+from collections.abc import Sequence
+
+from orchestrator import App, Record, Sink, Table
+
+app = App("bank", partitions=2, on_error={policy})
+plain = app.topic("plain", key=str, value=int)
+waiting = app.topic("waiting", key=str, value=int)
+many = app.topic("many", key=str, value=int)
+out = app.topic("out", key=str, value=bytes)
+dead = app.topic("dead", key=bytes, value=bytes)
+seen = app.table("seen", key=str, value=int, default=int)
+kept = app.table("kept", key=str, value=bytes)
+
+
+def put(key: str, size: int, seen: Table[str, int], kept: Table[str, bytes], out: Sink[str, bytes]) -> None:
+    seen[key] += 1
+    if size % 2:
+        kept[key] = bytes(size)
+    out.send(key, bytes(10 if size % 2 else size))
+
+
+@app.processor(plain, seen, kept, out)
+def one(record: Record[str, int], seen: Table[str, int], kept: Table[str, bytes], out: Sink[str, bytes]) -> None:
+    put(record.key, record.value, seen, kept, out)
+
+
+waited = app.table("waited", key=str, value=int, default=int)
+held = app.table("held", key=str, value=bytes)
+
+
+@app.processor(waiting, waited, held, out, concurrency=4)
+async def later(record: Record[str, int], waited: Table[str, int], held: Table[str, bytes], out: Sink[str, bytes]) -> None:
+    put(record.key, record.value, waited, held, out)
+
+
+batched = app.table("batched", key=str, value=int, default=int)
+stored = app.table("stored", key=str, value=bytes)
+
+
+@app.processor(many, batched, stored, out, batch=True)
+def all_of(
+    records: Sequence[Record[str, int]], batched: Table[str, int], stored: Table[str, bytes], out: Sink[str, bytes]
+) -> None:
+    for record in records:
+        put(record.key, record.value, batched, stored, out)
+"""
+SIZES = {17: 6_000, 40: 6_001, 41: 9_000}  # of the outputs of these records, and of table writes where it is odd
+TABLES = {"plain": "seen", "waiting": "waited", "many": "batched"}
+
+
+@pytest.fixture
+def console(tmp_path: Path, place: Place) -> Iterator[Console]:
+    made = Console(tmp_path)
+    url = f"kafka://127.0.0.1:{place.port}?prefix={place.prefix}&topic.max.message.bytes=5000"
+    made.write("orchestrator.toml", f'log = "{url}"\n')
+    yield made
+    made.close()
+
+
+def produce(console: Console, topic: str) -> None:
+    rows = "\n".join(json.dumps({"key": f"{topic} {n}", "value": SIZES.get(n, 10)}) for n in range(60))
+    assert console("produce", "bank:app", topic, stdin=rows).code == 0
+
+
+def keys(console: Console, topic: str) -> Counter[str]:
+    return Counter(row["key"] for row in map(json.loads, console("consume", "bank", topic).out.splitlines()))
+
+
+def test_the_record_is_left_to_its_policy_and_the_others_count_once(console: Console) -> None:
+    console.write("bank.py", APP.format(policy='"dead"'))
+    for topic in TABLES:
+        produce(console, topic)
+    console.start("run", "bank:app", "--instances", "2", name="run")
+    good = Counter(f"{topic} {n}" for topic in TABLES for n in range(60) if n not in SIZES)
+    console.until("all others", lambda: keys(console, "out").total() >= good.total())
+    console.until("the dead letters", lambda: keys(console, "dead").total() >= 9)
+    assert keys(console, "out") == good, console.said("run")
+    letters = [json.loads(line) for line in console("consume", "bank", "dead").out.splitlines()]
+    assert Counter(one["headers"]["error-topic"] for one in letters) == dict.fromkeys(TABLES, 3)
+    assert all("writes what the log does not take (a record of " in one["headers"]["error-message"] for one in letters)
+    for topic, table in TABLES.items():
+        rows = [json.loads(line) for line in console("table", "dump", "bank", table).out.splitlines()]
+        counts = {row["key"]: row["value"] for row in rows}
+        assert counts == {f"{topic} {n}": 1 for n in range(60) if n not in SIZES}
+
+
+def test_where_it_stops_the_record_is_named(console: Console) -> None:
+    console.write("bank.py", APP.format(policy='"stop"'))
+    produce(console, "plain")
+    fleet = console.start("run", "bank:app", name="run")
+    assert fleet.wait(60) == 1
+    text = console.said("run")
+    assert "error: one at plain-" in text and "writes what the log does not take (a record of 60" in text, text
+    assert keys(console, "out").keys() <= {f"plain {n}" for n in range(60) if n not in SIZES}
+
+
+def test_a_dead_letter_that_is_too_large_itself_ends_the_fleet(console: Console) -> None:
+    """There is no policy for it; the limit of the topic for dead letters is to be raised."""
+    text = APP.format(policy='"dead"').replace("value=int)\nwaiting", "value=str)\nwaiting")
+    console.write("bank.py", text.replace("record.value, seen, kept, out)", "6_000, seen, kept, out)"))
+    row = json.dumps({"key": "a", "value": "v" * 4_850})
+    assert console("produce", "bank:app", "plain", stdin=row).code == 0
+    fleet = console.start("run", "bank:app", name="run")
+    assert fleet.wait(60) == 1
+    assert "too large for dead-" in console.said("run").splitlines()[-2], console.said("run")
