@@ -28,8 +28,9 @@ from pipeline.app import App
 from pipeline.definitions.entries import keeps_time
 from pipeline.definitions.topology import Subtopology, Topology
 from pipeline.loading import load
+from pipeline.spark.move_job import MoveJob
 from pipeline.spark.moves import MOVED, SENT, WRITTEN
-from pipeline.spark.relocation import Found, MoveJob, found_moves, shown_due
+from pipeline.spark.relocation import Found, found_moves, shown_due
 from pipeline.spark.running import in_thread, spark
 from pipeline.spark.session import absolute_log
 from pipeline.spark.source import Source

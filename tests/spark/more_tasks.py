@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from orchestrator.testing import Driver
 from pipeline.definitions.entries import is_time, keeps_time
 from pipeline.records import OutputRecord
-from pipeline.spark import moves, relocation
-from pipeline.spark.relocation import MoveJob, Owners, brought_forward, misplaced
+from pipeline.spark import moves
+from pipeline.spark.misplaced import misplaced
+from pipeline.spark.move_job import MoveJob, Owners
 from pipeline.spark.rows import unpacked
 from pipeline.spark.source import Source
 from pipeline.spark.task_times import Task, TaskTimes
+from pipeline.spark.time_passed import brought_forward
 from pipeline.tables.expiry import STREAM_TIME_KEY, stored_time
 from pipeline.time.position import Place, read, stored
 
 Stores = dict[str, dict[str, dict[bytes, bytes]]]  # by task and table
+
+
+ENTRIES = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("key", pa.binary()), ("found", pa.binary())])
+
+
+def batch_of(entries: list[dict[str, Any]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(entries, schema=ENTRIES)
+
+
+def unpacked_row(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Its records or entries, one by one."""
+    columns = moves.columns_of(row)
+    assert len(columns["key"]) == row["rows"]
+    for cells in zip(*columns.values(), strict=True):
+        yield {"topic": row["topic"], "here": row["here"], **dict(zip(columns, cells, strict=True))}
 
 
 class Moved(Driver):
@@ -79,19 +97,20 @@ class Moved(Driver):
         given = Source("none:app", ""), before.topology.numbering(), tables, count, self.to
         job = MoveJob(*given, ends, dict(self._partitions), known)
         owners = Owners(msgspec.json.decode(msgspec.json.encode(job), type=MoveJob), app)
-        rows = misplaced(owners, entries)
-        assert not [row for row in rows if row["kind"] == relocation.STRAY]
+        rows = list(misplaced(owners, batch_of(entries)))
+        assert not [row for row in rows if row["kind"] == moves.STRAY]
         self.passing = passing = {
-            (numbers[tables[row["topic"]]], row["here"]) for row in rows if row["kind"] == relocation.DUE
+            (numbers[tables[row["topic"]]], row["here"]) for row in rows if row["kind"] == moves.DUE
         }
-        self.due = Counter({row["topic"]: row["number"] for row in rows if row["kind"] == relocation.DUE})
+        self.due = Counter({row["topic"]: row["rows"] for row in rows if row["kind"] == moves.DUE})
         rows = [row for row in rows if (numbers[tables[row["topic"]]], row["here"]) not in passing]
         for number, here in sorted(passing):
             of_task = [one for one in entries if (numbers[tables[one["topic"]]], one["partition"]) == (number, here)]
-            for found in brought_forward(owners, number, of_task):
-                rows += found
+            middle = len(of_task) // 2
+            rows += brought_forward(owners, number, [batch_of(of_task[:middle]), batch_of(of_task[middle:])])
         for row in rows:
-            self.rows.setdefault(row["kind"], []).append(row)
+            if row["kind"] != moves.DUE:
+                self.rows.setdefault(row["kind"], []).extend(unpacked_row(row))
         return times, self._filled(entries, tables, numbers, times)
 
     def _filled(
@@ -114,7 +133,7 @@ class Moved(Driver):
         for row in self.rows.get(moves.MOVED, ()):
             put(row["topic"], row["there"], row["key_there"], row["value"])
         for row in self.rows.get(moves.WRITTEN, ()):
-            put(row["topic"], row["here"], row["key"], row.get("value"))
+            put(row["topic"], row["there"], row["key"], row["value"])
         for topic, table in tables.items():
             for number in range(self.to) if keeps_time(self.app.tables[table]) else ():
                 goal = times.goal((numbers[table], number))

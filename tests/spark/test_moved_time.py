@@ -15,6 +15,7 @@ from orchestrator import App
 from orchestrator.errors import RefusedBySafety
 from orchestrator.testing import Driver
 from pipeline.definitions.join import JoinDef
+from pipeline.spark import moves, time_passed
 from pipeline.spark.task_times import TaskTimes
 from pipeline.tables.expiry import STREAM_TIME_KEY
 from pipeline.time import join_view
@@ -133,6 +134,20 @@ def test_every_entry_is_there_before_and_after(seed: int) -> None:
         assert state(other) == state(driver), app.text
         for (number, partition), reached in other.times.reached.items():
             assert other._tasks[f"{number}_{partition}"].stream_time_ms >= reached[0]
+
+
+@pytest.mark.parametrize("seed", [200, 202])
+def test_it_is_the_same_in_small_pieces_and_with_tables_on_disk(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, (before, to) = drawn(seed, RECORDS), COUNTS[seed % 4]
+    driver = fed(module_with(app.text, before).app, before, halves(app.records, in_order=False)[0])
+    with Moved(driver, to) as other:
+        expected = {kind: sorted(map(str, rows)) for kind, rows in other.rows.items()}, other._moved
+        assert other.passing
+    monkeypatch.setattr(time_passed, "MEMORY_BYTES", 1)
+    monkeypatch.setattr(time_passed, "CHUNK", 3)
+    monkeypatch.setattr(moves, "PIECE_ROWS", 1)
+    with Moved(driver, to) as other:
+        assert ({kind: sorted(map(str, rows)) for kind, rows in other.rows.items()}, other._moved) == expected
 
 
 # ---------------------------------------------------------------- joins of tables, and time that is not alike

@@ -14,7 +14,7 @@ from orchestrator.errors import RefusedBySafety
 from orchestrator.testing import Driver
 from pipeline.spark import final_records
 from pipeline.spark import repartition as module
-from pipeline.spark.relocation import TimeNotPassed
+from pipeline.spark.move_job import TimeNotPassed
 from pipeline.spark.repartition import repartition
 from pipeline.values.partitioner import partition_of
 from state.errors import StateError
