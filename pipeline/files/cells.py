@@ -6,8 +6,12 @@ value that its type cannot read is not written. Raises NotThis with the reason; 
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime, timedelta
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -17,11 +21,13 @@ from pipeline.files.shape import TIME_MAX_MS, NotThis, whole_ms
 from pipeline.values.codecs import Codec, JsonCodec, codec_name, own_name
 from pipeline.values.json_values import to_bytes
 
-_WHOLE = re.compile(r"[+-]?[0-9]+")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,400}")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_NULL = b"null"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 SHOWN = 60
+LONG_MAX = (1 << 63) - 1
 
 
 def encoded(codec: Codec[Any], value: Any) -> bytes | None:
@@ -47,7 +53,9 @@ def from_text(codec: Codec[Any], text: str) -> bytes:
     if name == "float":
         if not _NUMBER.fullmatch(text):
             raise NotThis(f"{shown(text)} is not a number")
-        return codec.encode(float(text))
+        if math.isinf(number := float(text)):
+            raise NotThis(f"the number {shown(text)} is too large")
+        return codec.encode(number)
     if name == "custom":
         return _custom(codec, text)
     try:
@@ -71,10 +79,42 @@ def from_cell(codec: Codec[Any], value: Any) -> bytes | None:
     if isinstance(value, str) and name != "str":
         return from_text(codec, value)
     if name == "json":
-        data = msgspec.json.encode(value)
+        data = numbers_kept(msgspec.json.encode(value), value)
         codec.decode(data)
         return data
     return codec.encode(codec.decode(to_bytes(name, value)))
+
+
+def numbers_kept(data: bytes, value: Any) -> bytes:
+    """The JSON of a value, which would have null in the place of a number that JSON has none of. Raises NotThis."""
+    if _NULL in data and (found := _no_number(value)) is not None:
+        raise NotThis(f"{found} is a number that JSON has none of; write null, or a column of texts")
+    return data
+
+
+def _no_number(value: Any) -> float | None:
+    """A NaN or infinity in a value."""
+    if isinstance(value, float):
+        return value if not math.isfinite(value) else None
+    if isinstance(value, dict):
+        inside: Iterable[Any] = chain(value, value.values())
+    elif isinstance(value, list | tuple | set | frozenset):
+        inside = value
+    elif isinstance(value, msgspec.Struct):
+        inside = (getattr(value, name) for name in value.__struct_fields__)
+    elif is_dataclass(value):
+        inside = (getattr(value, field.name) for field in fields(value))
+    else:
+        return None
+    return next((found for one in inside if (found := _no_number(one)) is not None), None)
+
+
+def whole(cell: Any) -> int | None:
+    """A whole number of 64 bits, or its digits; None for anything else."""
+    if isinstance(cell, str) and _WHOLE.fullmatch(cell):
+        cell = int(cell)
+    is_whole = isinstance(cell, int) and not isinstance(cell, bool)
+    return cell if is_whole and -LONG_MAX - 1 <= cell <= LONG_MAX else None
 
 
 def time_of_text(text: str, unit: str) -> int:

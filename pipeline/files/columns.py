@@ -22,6 +22,8 @@ from pipeline.values.codecs import Codec, JsonCodec, codec_name, type_name
 Row = Mapping[str, Any]
 NAMES_SHOWN = 30
 OWN = ("key", "value", "timestamp_ms")
+# ValueError: also a text of more digits than Python makes a number of.
+REFUSED = (NotThis, CodecError, msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
 _packed_headers = msgspec.msgpack.Decoder(Headers)
 
 
@@ -44,7 +46,8 @@ class Columns:
         self._offset = self._own("offset", shape)
         built = shape.flat and not shape.value
         self._value = "" if built else self._column(shape.value or "value", needed=True)
-        self._build = self._builder() if built else None
+        self._fields = self._value_fields() if built else None
+        self._build = None if self._fields is None else self._built(self._fields)
 
     def record(self, where: str, line: int, row: Row) -> FileRecord:
         """Raises BadRow naming `where`."""
@@ -58,7 +61,7 @@ class Columns:
                 self._read_number(row, self._offset),
                 self._read_partition(row),
             )
-        except (NotThis, CodecError, msgspec.MsgspecError) as error:
+        except REFUSED as error:
             raise BadRow(where, str(error)) from None
 
     def _own(self, name: str, shape: Shape) -> str:
@@ -117,12 +120,10 @@ class Columns:
         cell = row[name] if name else None
         if cell is None or cell == "":
             return None
-        try:
-            if isinstance(cell, bool | float):
-                raise TypeError
-            return int(cell)
-        except (ValueError, TypeError):
-            raise NotThis(f"{name} {cells.shown(cell)} is not an int") from None
+        number = cells.whole(cell)
+        if number is None:
+            raise NotThis(f"{name} {cells.shown(cell)} is not an int")
+        return number
 
     def _read_partition(self, row: Row) -> int | None:
         number, count = self._read_number(row, self._partition), self._reading.partitions
@@ -132,7 +133,8 @@ class Columns:
 
     # ---- values of several columns
 
-    def _builder(self) -> Callable[[Row], bytes]:
+    def _value_fields(self) -> dict[str, Field]:
+        """Of the columns that the value is built from. Raises BadFile."""
         codec = self._reading.value
         others = sorted(self._names - {self._key, self._time, self._headers, self._partition})
         if not isinstance(codec, JsonCodec):
@@ -156,11 +158,19 @@ class Columns:
                 f"{self._file} has no column '{missing[0]}', which values of topic '{self._reading.topic}' "
                 f"({type_name(codec.type)}) need; it has {_listed(self._names)}"
             )
-        return self._built(codec, kept)
+        return kept
 
-    def _built(self, codec: JsonCodec, fields: Mapping[str, Field]) -> Callable[[Row], bytes]:
+    @property
+    def _is_any(self) -> bool:
+        """Whether the type of values leaves open what a field is."""
+        codec = self._reading.value
+        return isinstance(codec, JsonCodec) and _inner_type(codec.type) is Any
+
+    def _built(self, fields: Mapping[str, Field]) -> Callable[[Row], bytes]:
+        codec = self._reading.value
+        assert isinstance(codec, JsonCodec)
         empty = {name: field.empty for name, field in fields.items()}
-        text, strict = self._text, not self._text
+        text, strict, type_ = self._text, not self._text, codec.type
         absent = {name for name, field in fields.items() if not field.required and not field.takes_null}
 
         def build(row: Row) -> bytes:
@@ -170,7 +180,8 @@ class Columns:
             for name in absent:
                 if found[name] is None:
                     del found[name]
-            return codec.encode(msgspec.convert(found, codec.type, strict=strict))
+            value = msgspec.convert(found, type_, strict=strict)
+            return cells.numbers_kept(codec.encode(value), value)
 
         return build
 

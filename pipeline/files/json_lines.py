@@ -23,12 +23,12 @@ IGNORED = {"partition", "offset"}  # `consume` prints them; where a record goes 
 NUMBER_SHOWN = 20
 NULL = b"null"
 NOT_UTF8 = "not UTF-8; save the file as UTF-8"
-_NO_KEY = msgspec.Raw(NULL)
+NULL_CELL = msgspec.Raw(NULL)
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
     value: msgspec.Raw
-    key: msgspec.Raw = _NO_KEY
+    key: msgspec.Raw = NULL_CELL
     timestamp_ms: int | None = None
     headers: dict[str, str] | None = None
     partition: Any = None
@@ -52,7 +52,7 @@ def read_line(reading: Reading, number: int, line: bytes) -> FileRecord:
         return FileRecord(
             number,
             _key(reading.key, found.key),
-            _value(reading.value, found.value),
+            json_value(reading.value, found.value),
             at_ms,
             () if not headers else tuple((name, text.encode()) for name, text in headers.items()),
             offset,
@@ -69,10 +69,13 @@ def _key(codec: Codec[Any], raw: msgspec.Raw) -> bytes | None:
         return None
     if codec_name(codec) == "str":
         return _text.decode(data).encode()
+    if codec_name(codec) == "json":  # by its type: a decimal is no float on the way
+        return codec.encode(codec.decode(data))
     return encoded(codec, msgspec.json.decode(data))
 
 
-def _value(codec: Codec[Any], raw: msgspec.Raw) -> bytes | None:
+def json_value(codec: Codec[Any], raw: msgspec.Raw) -> bytes | None:
+    """The bytes of a value, once its type has read them. Raises CodecError, NotThis, MsgspecError."""
     data = bytes(raw)
     if data == NULL:
         return None

@@ -1,7 +1,8 @@
 """Parquet files: a row group at a time, each cell with its type.
 
-One rule: nothing is cast but times: the column of the timestamp is cut to milliseconds, and any other column that is
-finer than a microsecond must be whole microseconds.
+One rule: nothing is cast but times: the column of the timestamp is cut to milliseconds, and any other that is finer than a
+microsecond must be whole microseconds. INT96, which old writers and Spark have for timestamps, is read as microseconds, as Spark does:
+as nanoseconds a year after 2262 would be another one.
 """
 
 from __future__ import annotations
@@ -62,11 +63,14 @@ def records_of(
     batch: pa.RecordBatch, before: int, columns: Columns, shape: Shape, name: str, bad: OnBad | None
 ) -> Iterator[FileRecord]:
     """The rows of a batch, before which there are so many in the file. Raises BadRow, BadFile."""
-    held = {field.name: _cells(batch.column(field.name), field.name, shape, name) for field in batch.schema}
-    for row, cells in enumerate(zip(*held.values(), strict=True), before + 1):
-        values = dict(zip(held, cells, strict=True))
+    unread: dict[int, str] = {}  # why, by row
+    held = {field.name: _cells(batch.column(field.name), field.name, shape, name, unread) for field in batch.schema}
+    for at, cells in enumerate(zip(*held.values(), strict=True)):
+        where, values = f"row {before + at + 1}", dict(zip(held, cells, strict=True))
         try:
-            record = columns.record(f"row {row}", row, values)
+            if at in unread:
+                raise BadRow(where, unread[at])
+            record = columns.record(where, before + at + 1, values)
         except BadRow as error:
             if bad is None:
                 raise
@@ -75,21 +79,60 @@ def records_of(
             yield record
 
 
-def _cells(column: pa.Array, name: str, shape: Shape, file: str) -> list[object]:
+def _cells(column: pa.Array, name: str, shape: Shape, file: str, unread: dict[int, str]) -> list[object]:
     import pyarrow as pa
 
-    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-        cut = name == (shape.timestamp or "timestamp_ms")
-        try:
-            column = column.cast(pa.timestamp("us", column.type.tz), safe=not cut)
-        except pa.ArrowInvalid as error:
-            raise BadFile(
-                f"{file}, column '{name}': finer than a microsecond, which is lost in Python: {error}"
-            ) from None
+    cut = name == (shape.timestamp or "timestamp_ms")
+    if cut and pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
+    wanted = _in_microseconds(column.type)
     try:
-        return list(column.to_pylist())
+        coarse = column if wanted == column.type else column.cast(wanted)
+    except pa.ArrowInvalid as error:
+        raise BadFile(f"{file}, column '{name}': finer than a microsecond, which is lost in Python: {error}") from None
+    try:
+        return list(coarse.to_pylist(maps_as_pydicts="strict"))
     except UnicodeDecodeError:  # Parquet says text and checks none: a row without it says so
         return [_text(cell) for cell in column.cast(pa.binary()).to_pylist()]
+    except (OverflowError, ValueError, KeyError):  # a year that Python has not, a key of a map twice
+        return [_cell(one, name, row, unread) for row, one in enumerate(coarse)]
+
+
+def _cell(one: pa.Scalar, name: str, row: int, unread: dict[int, str]) -> object:
+    import pyarrow as pa
+
+    try:
+        return one.as_py(maps_as_pydicts="strict")
+    except (OverflowError, ValueError, KeyError) as error:
+        unread[row] = f"column '{name}': {error}"
+    try:
+        return one.cast(pa.string()).as_py()
+    except pa.ArrowException:
+        return None
+
+
+def _in_microseconds(kind: pa.DataType) -> pa.DataType:
+    """The type with microseconds in the place of nanoseconds, inside lists, maps and structs as well."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_timestamp(kind) and kind.unit == "ns":
+        return pa.timestamp("us", kind.tz)
+    if types.is_time64(kind):
+        return pa.time64("us")
+    if types.is_duration(kind) and kind.unit == "ns":
+        return pa.duration("us")
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_in_microseconds(field.type)) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(_in_microseconds(kind.key_type), _in_microseconds(kind.item_type))
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_microseconds(kind.value_type)))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_microseconds(kind.value_type)), kind.list_size)
+    if types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_in_microseconds(kind.value_type)))
+    return kind
 
 
 def _text(cell: bytes | None) -> object:
@@ -107,6 +150,6 @@ def opened(name: str) -> pq.ParquetFile:
     except ImportError:
         raise DefinitionError(f"{name}: Parquet needs pyarrow; pip install 'stream-orchestrator[spark]'") from None
     try:
-        return pq.ParquetFile(name)
+        return pq.ParquetFile(name, coerce_int96_timestamp_unit="us")
     except (OSError, pa.ArrowException) as error:
         raise BadFile(f"{name} is no Parquet file ({error}); correct or leave it out") from None

@@ -20,6 +20,7 @@ from pipeline.files.shape import BadFile, BadRow, FileRecord, OnBad, Reading, Sh
 from pipeline.files.text import COMPRESSED, opened
 
 PART_BYTES = 32 << 20
+BROKEN = (EOFError, OSError, lzma.LZMAError, ZlibError)  # what a damaged file raises
 FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv"}
 
 
@@ -87,8 +88,11 @@ def check(name: str, reading: Reading, shape: Shape) -> None:
     if kind == "parquet":
         Columns(reading, shape, parquet.names(name), text=False, file=name)
     elif kind == "csv":
-        with opened(name) as raw:
-            text.csv_columns(raw, reading, shape, name)
+        try:
+            with opened(name) as raw:
+                text.csv_columns(raw, reading, shape, name)
+        except BROKEN as error:
+            raise BadFile(f"cannot read {name}: {error}") from None
 
 
 def read(part: Part, reading: Reading, shape: Shape, bad: OnBad | None = None) -> Iterator[FileRecord]:
@@ -105,5 +109,5 @@ def read(part: Part, reading: Reading, shape: Shape, bad: OnBad | None = None) -
                 yield from text.csv_records(raw, columns, columns.lines, bad)
     except BadRow as error:
         raise BadRow(f"{part.file}, {error.where}", error.why) from None
-    except (EOFError, OSError, lzma.LZMAError, ZlibError) as error:
+    except BROKEN as error:
         raise BadFile(f"cannot read {part.file}: {error}") from None

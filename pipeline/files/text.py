@@ -10,6 +10,7 @@ import csv
 import gzip
 import hashlib
 import lzma
+import re
 from bz2 import BZ2File
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -19,10 +20,10 @@ from typing import IO, NamedTuple, cast
 
 import msgspec
 
-from pipeline.files.columns import Columns, fields_of
+from pipeline.files.columns import Columns
 from pipeline.files.json_lines import NOT_UTF8, no_object, read_line
+from pipeline.files.json_rows import JsonColumns
 from pipeline.files.shape import BadFile, BadRow, FileRecord, OnBad, Reading, Shape
-from pipeline.values.codecs import JsonCodec
 
 COMPRESSED = (".gz", ".bz2", ".xz")
 CHUNK = 1 << 20
@@ -32,7 +33,8 @@ DELIMITERS = (
     ";",
     "\t",
 )  # the first of them that the header has: spreadsheets write others than commas in some countries
-BOM = b"\xef\xbb\xbf"  # Excel begins its UTF-8 with it
+BOM = b"\xef\xbb\xbf"  # Excel and PowerShell begin their UTF-8 with it
+_QUOTED = re.compile(rb'"[^"]*"')
 
 
 def opened(name: str) -> IO[bytes]:
@@ -109,6 +111,8 @@ def json_records(
 ) -> Iterator[FileRecord]:
     """A record a line that is not blank. `first`: the number of the first line. Raises BadRow."""
     for number, line in enumerate(lines, first):
+        if number == 1:
+            line = line.removeprefix(BOM)
         if not line.strip():
             continue
         try:
@@ -140,24 +144,30 @@ def json_part(
 def _flat(reading: Reading, shape: Shape, number: int, line: bytes) -> FileRecord:
     where = f"line {number}"
     try:
-        row = msgspec.json.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRow(where, str(error)) from None
-    if not isinstance(row, dict):
-        raise BadRow(where, no_object(row))
+        line.decode()
+        row = _rows_of_json.decode(line)
+    except UnicodeDecodeError:
+        raise BadRow(where, NOT_UTF8) from None
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise BadRow(where, _no_row(line, error)) from None
     try:
-        columns, names = _columns(reading, shape, tuple(row))
+        columns = _json_columns(reading, shape, tuple(row))
     except BadFile as error:
         raise BadRow(where, str(error)) from None
-    return columns.record(where, number, dict.fromkeys(names) | row)
+    return columns.raw_record(number, row)
 
 
-@lru_cache(maxsize=256)
-def _columns(reading: Reading, shape: Shape, names: tuple[str, ...]) -> tuple[Columns, list[str]]:
-    """Of lines with these fields. What the type has and a line leaves out is null there."""
-    fields = fields_of(reading.value.type) if isinstance(reading.value, JsonCodec) else None
-    every = [*names, *(name for name in fields or () if name not in names)]
-    return Columns(reading, shape, every, text=False, file="it"), every
+_rows_of_json = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_json_columns = lru_cache(maxsize=256)(JsonColumns)
+
+
+def _no_row(line: bytes, error: Exception) -> str:
+    """Why a line is none."""
+    try:
+        found = msgspec.json.decode(line)
+    except (msgspec.MsgspecError, RecursionError) as broken:
+        return str(broken)
+    return str(error) if isinstance(found, dict) else no_object(found)
 
 
 def _lines(file: IO[bytes], start: int, end: int) -> Iterator[bytes]:
@@ -189,7 +199,8 @@ def csv_columns(lines: Iterable[bytes], reading: Reading, shape: Shape, name: st
     """From the first line on: reads the header. Raises BadFile."""
     rest = _without_bom(iter(lines))
     head = next(rest, b"")
-    delimiter = next((one for one in DELIMITERS if one.encode() in head), DELIMITERS[0])
+    between = _QUOTED.sub(b"", head)
+    delimiter = next((one for one in DELIMITERS if one.encode() in between), DELIMITERS[0])
     try:
         first = next(_rows(chain([head], rest), 1, delimiter), None)
     except BadRow as error:

@@ -1,0 +1,230 @@
+"""No value of a file is another one in the app: digits, times and maps come as they stand there, or their row is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import math
+from datetime import datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.files import parts as reader
+from pipeline.files.shape import BadFile, BadRow, FileRecord, Shape, shape_of
+from tests.pipeline.test_files import read, reading
+
+FLAT = shape_of("k", None, "t")
+LATE = datetime(9999, 12, 31, 12)
+
+
+class Price(msgspec.Struct):
+    x: Decimal
+
+
+class Rates(msgspec.Struct):
+    x: dict[str, list[float]] | list[float] | float | None
+
+
+@dataclasses.dataclass
+class Mean:
+    x: float | None
+
+
+class Time(msgspec.Struct):
+    x: datetime
+
+
+class Times(msgspec.Struct):
+    x: list[datetime]
+
+
+class Lasting(msgspec.Struct):
+    x: timedelta
+
+
+def json_lines(path: Path, text: str, value: Any, shape: Shape = FLAT, key: Any = str) -> list[FileRecord]:
+    file = path / "x.jsonl"
+    file.write_bytes(text.encode())
+    return read(file, reading(value, key), shape)
+
+
+def parquet(path: Path, column: pa.Array, value: Any, shape: Shape = FLAT, **more: Any) -> list[FileRecord]:
+    rows = len(column)
+    file = path / "x.parquet"
+    times = column if shape.timestamp == "x" else pa.array([1] * rows)
+    table = pa.table(
+        {"k": ["a"] * rows, "t": times, "x": times if shape.timestamp == "x" else column, "v": ["v"] * rows}
+    )
+    pq.write_table(table, file, **more)
+    return read(file, reading(value), shape)
+
+
+def csv(path: Path, text: str, value: Any, shape: Shape = FLAT) -> list[FileRecord]:
+    file = path / "x.csv"
+    file.write_text(text)
+    return read(file, reading(value), shape)
+
+
+# ---------------------------------------------------------------- digits
+
+
+@pytest.mark.parametrize(
+    ("digits", "value", "data"),
+    [
+        ("12345678901234567.890", Price, b'{"x":"12345678901234567.890"}'),
+        ("0.1234567890123456789", dict, b'{"x":0.1234567890123456789}'),
+        ("1.50", dict[str, Any], b'{"x":1.50}'),
+        ("1.50", dict[str, float], b'{"x":1.5}'),
+        ("1.50", dict[str, Decimal], b'{"x":"1.50"}'),
+    ],
+)
+def test_digits_of_flat_json_are_read_by_the_type(tmp_path: Path, digits: str, value: Any, data: bytes) -> None:
+    [found] = json_lines(tmp_path, f'{{"k": "a", "t": 5, "x": {digits}}}', value)
+    assert found == FileRecord(1, b"a", data, 5)
+
+
+def test_a_column_of_values_keeps_its_bytes_and_keys_their_digits(tmp_path: Path) -> None:
+    shape = shape_of("k", "v", "t")
+    [found] = json_lines(tmp_path, '{"k": "a", "t": 5, "v": {"x":  1.50}}', Price, shape)
+    assert found.value == b'{"x":  1.50}'
+    [found] = json_lines(tmp_path, '{"k": "a", "t": 5, "v": "{\\"x\\": 1.50}"}', Price, shape)
+    assert found.value == b'{"x": 1.50}'
+    [found] = json_lines(tmp_path, '{"key": 12345678901234567.89, "value": "v"}', str, Shape(), Decimal)
+    assert found.key == b'"12345678901234567.89"'
+    with pytest.raises(BadRow, match="line 2: not UTF-8"):
+        (tmp_path / "x.jsonl").write_bytes(b'{"k": "a", "x": 1}\n{"k": "a", "x": "\xff"}')
+        read(tmp_path / "x.jsonl", reading(dict), shape_of("k", None, None))
+
+
+@pytest.mark.parametrize("digits", ["1" * 5_000, "1" * 401])
+def test_more_digits_than_a_number_has_are_refused(tmp_path: Path, digits: str) -> None:
+    for value in (int, float):
+        with pytest.raises(BadRow, match="line 2: "):
+            csv(tmp_path, f"k,t,v\na,1,{digits}\n", value, shape_of("k", "v", "t"))
+    with pytest.raises(BadRow, match=r"line 2: .* is no time"):
+        csv(tmp_path, f"k,t,v\na,{digits},b\n", str, shape_of("k", "v", "t"))
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        (pa.array([1.0, math.nan]), Rates),
+        (pa.array([None, -math.inf]), Rates),
+        (pa.array([[], [1.0, math.nan]]), Rates),
+        (pa.array([[], [("a", [math.nan])]], pa.map_(pa.string(), pa.list_(pa.float64()))), Rates),
+        (pa.array([1.0, math.nan]), Mean),
+        (pa.array([1.0, math.nan]), dict),
+    ],
+)
+def test_what_json_has_no_number_for_is_no_null(tmp_path: Path, column: pa.Array, value: Any) -> None:
+    with pytest.raises(BadRow, match=r"x.parquet, row 2: (nan|-inf) is a number that JSON has none of"):
+        parquet(tmp_path, column, value)
+    with pytest.raises(BadRow, match="row 2: nan is a number that JSON has none of"):
+        parquet(tmp_path, pa.array([[], [math.nan]]), list[float | None], shape_of("k", "x", "t"))
+    with pytest.raises(BadRow, match="line 2: inf is a number that JSON has none of"):
+        csv(tmp_path, "k,t,x\na,1,inf\n", Mean)
+
+
+def test_a_fraction_is_no_partition(tmp_path: Path) -> None:
+    found = parquet(tmp_path, pa.array([Decimal("0.5")]), str, shape_of("k", "v", "t", None, None))
+    assert found[0].partition is None
+    with pytest.raises(BadRow, match=r"row 1: x Decimal\('0.5'\) is not an int"):
+        parquet(tmp_path, pa.array([Decimal("0.5")]), str, shape_of("k", "v", "t", None, "x"))
+    with pytest.raises(BadRow, match="row 1: x '1_0' is not an int"):
+        parquet(tmp_path, pa.array(["1_0"]), str, shape_of("k", "v", "t", None, "x"))
+
+
+# ---------------------------------------------------------------- times and maps
+
+
+def test_a_year_is_the_same_from_int96(tmp_path: Path) -> None:
+    """As nanoseconds of 64 bits it is 1816, and 2600 is 2015."""
+    for at in (LATE, datetime(2600, 1, 1)):
+        old = {"use_deprecated_int96_timestamps": True}
+        [found] = parquet(tmp_path, pa.array([at]), Time, **old)
+        assert msgspec.json.decode(found.value or b"", type=Time).x == at
+        [found] = parquet(tmp_path, pa.array([at]), str, shape_of("k", "v", "x"), **old)
+        assert found.timestamp_ms == (at - datetime(1970, 1, 1)) // timedelta(milliseconds=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cell", "whole"),
+    [
+        (pa.list_(pa.timestamp("ns")), [1_000], b'{"x":["1970-01-01T00:00:00.000001"]}'),
+        (pa.list_(pa.timestamp("ns"), 1), [1_000], b'{"x":["1970-01-01T00:00:00.000001"]}'),
+        (pa.duration("ns"), 1_000, b'{"x":"PT0.000001S"}'),
+    ],
+)
+def test_nanoseconds_inside_are_whole_microseconds(tmp_path: Path, kind: Any, cell: Any, whole: bytes) -> None:
+    value, finer = (Times, [1_001]) if isinstance(cell, list) else (Lasting, 1_001)
+    assert [one.value for one in parquet(tmp_path, pa.array([cell], kind), value)] == [whole]
+    with pytest.raises(BadFile, match="column 'x': finer than a microsecond"):
+        parquet(tmp_path, pa.array([finer], kind), value)
+
+
+def test_clocks_maps_and_structs_of_nanoseconds(tmp_path: Path) -> None:
+    kinds = [
+        pa.time64("ns"),
+        pa.map_(pa.string(), pa.timestamp("ns")),
+        pa.struct([("b", pa.large_list(pa.timestamp("ns")))]),
+    ]
+    cells: list[tuple[Any, bytes]] = [
+        (1_000, b'"00:00:00.000001"'),
+        ([("b", 0)], b'{"b":"1970-01-01T00:00:00"}'),
+        ({"b": [0]}, b'{"b":["1970-01-01T00:00:00"]}'),
+    ]
+    for kind, (cell, data) in zip(kinds, cells, strict=True):
+        [found] = parquet(tmp_path, pa.array([cell], kind), dict[str, Any], shape_of("v", None, "t"))
+        assert found.value == b'{"k":"a","x":' + data + b"}"
+    with pytest.raises(BadFile, match="column 'x': finer than a microsecond"):
+        parquet(tmp_path, pa.array([1], kinds[0]), dict)
+
+
+def test_a_row_with_a_time_that_python_has_not_is_refused_alone(tmp_path: Path) -> None:
+    column = pa.array([0, 569_000_000_000_000, None], pa.timestamp("ms"))
+    with pytest.raises(BadRow, match=r"row 2: column 'x': .* out of range"):
+        parquet(tmp_path, column, Time)
+    bad: list[Any] = []
+    shape, file = shape_of("k", None, "t"), str(tmp_path / "x.parquet")
+    found = reader.read(
+        reader.parts(file)[0], reading(dict), shape, lambda error, row: bad.append((error.where, row["x"]))
+    )
+    assert [one.line for one in found] == [1, 3]
+    assert bad == [("row 2", "20000-11-22 03:33:20.000")]
+
+
+def test_a_map_is_an_object(tmp_path: Path) -> None:
+    kind = pa.map_(pa.string(), pa.int64())
+    [found] = parquet(tmp_path, pa.array([[("a", 1)]], kind), dict[str, Any])
+    assert found.value == b'{"v":"v","x":{"a":1}}'
+    [found] = parquet(tmp_path, pa.array([[("a", 1)]], kind), dict[str, int], shape_of("k", "x", "t"))
+    assert found.value == b'{"a":1}'
+    with pytest.raises(BadRow, match=r"row 2: column 'x': .*duplicate key"):
+        parquet(tmp_path, pa.array([[], [("a", 1), ("a", 2)]], kind), dict[str, int], shape_of("k", "x", "t"))
+
+
+# ---------------------------------------------------------------- how others begin their files
+
+
+def test_json_lines_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(b'\xef\xbb\xbf{"key": "a", "value": 1}\n{"key": "b", "value": 2}\n')
+    assert [one.key for one in read(tmp_path / "x.jsonl", reading(int))] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("between", [";", "\t"])
+def test_a_comma_in_a_quoted_name_is_not_between_cells(tmp_path: Path, between: str) -> None:
+    text = between.join(["k", "t", '"x, y"']) + "\n" + between.join(["a", "1", "b"]) + "\n"
+    assert csv(tmp_path, text, dict) == [FileRecord(2, b"a", b'{"x, y":"b"}', 1)]
+
+
+def test_a_compressed_file_without_its_end_is_named_before_anything_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv.gz"
+    path.write_bytes(gzip.compress(b"key,value\n")[:6])
+    with pytest.raises(BadFile, match=r"cannot read .*x.csv.gz"):
+        reader.check(str(path), reading(int), Shape())
