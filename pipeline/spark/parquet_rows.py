@@ -20,7 +20,7 @@ from pipeline.files.parts import Part
 from pipeline.files.shape import UNITS, BadFile, BadRow, FileRecord, OnBad, Reading, Shape
 from pipeline.values.codecs import BytesCodec, Codec, IntCodec, JsonCodec, StrCodec
 
-_LONGEST = 1 << 62
+_LONGEST, _SHORT_BYTES = 1 << 62, 1 << 30
 
 
 class Cells(NamedTuple):
@@ -111,6 +111,7 @@ def _times(column: pa.Array, unit: str) -> Any:
 
 def _bytes(codec: Codec[Any], column: pa.Array, *, is_key: bool) -> pa.Array | None:
     """The cells as the codec writes them."""
+    column = _short(column)
     kind, type_ = column.type, type(codec)
     if pa.types.is_signed_integer(kind):
         return _longs(column) if type_ is IntCodec and not column.null_count else None
@@ -127,6 +128,12 @@ def _bytes(codec: Codec[Any], column: pa.Array, *, is_key: bool) -> pa.Array | N
         data = column.cast(pa.binary())
         return data if _all_read(codec, data) else None
     return None
+
+
+def _short(column: pa.Array) -> pa.Array:
+    """Text and bytes as pandas and polars write them, with offsets of 64 bits, with those of 32 where they do."""
+    short = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(column.type)
+    return column if short is None or column.nbytes > _SHORT_BYTES else column.cast(short)
 
 
 def _longs(column: pa.Array) -> pa.Array:

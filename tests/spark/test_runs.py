@@ -261,6 +261,8 @@ def test_text_that_is_none_is_what_rows_are(tmp_path: Path, type_: Any) -> None:
     [
         (str, bytes, (pa.string(), pa.binary()), (["a", "b"], [b"\xff", None])),
         (str, Order, (pa.binary(), pa.string()), ([b"a", None], ['{"amount":1}', '{"amount": 2}'])),
+        (str, Order, (pa.large_string(), pa.large_string()), (["a", None], ['{"amount":1}', None])),
+        (bytes, bytes, (pa.large_binary(), pa.large_binary()), ([b"a", None], [b"\xff", None])),
         (int, int, (pa.int64(), pa.int32()), ([-1, 1 << 40], [3, -4])),
     ],
 )
