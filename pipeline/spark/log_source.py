@@ -18,12 +18,14 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from orchestrator.clocks import monotonic_s
 from orchestrator.errors import WrongUse
 from pipeline.spark.rows import packed
+from pipeline.spark.source_options import check_options, option
 from pipeline.spark.typed import Column, column
 from state.errors import StateError, UnknownTopic
 from state.log.batches import decode
@@ -39,6 +41,7 @@ SCHEMA = (
     "headers binary"
 )
 NAME = "orchestrator.log"
+OPTIONS = ("app", "log", "topics", "until")
 POLL_BYTES = 4 << 20
 WAIT_MS, PATIENCE_S = 500, 120.0  # a broker that is started again takes a while
 NOTHING: Mapping[str, int] = MappingProxyType({})
@@ -74,9 +77,10 @@ class LogReader(DataSourceReader):
     """Plans on the driver, reads on the executors."""
 
     def __init__(self, options: dict[str, str]) -> None:
-        self._url = options["log"]
-        self._topics = [name for name in options["topics"].split(",") if name]
-        self._until = json.loads(options.get("until", "null"))
+        check_options(NAME, options, OPTIONS)
+        self._url = option(NAME, options, "log")
+        self._topics = _named(options)
+        self._until = _until(options)
         self._types = asyncio.run(_types(options))
 
     def partitions(self) -> list[Slice]:
@@ -88,12 +92,29 @@ class LogReader(DataSourceReader):
             yield batch if self._types is None else _typed(batch, self._types)
 
 
+def _named(options: Mapping[str, str]) -> list[str]:
+    """The topics that are read. Raises WrongUse."""
+    names = [name.strip() for name in option(NAME, options, "topics").split(",")]
+    return [name for name in names if name]
+
+
+def _until(options: Mapping[str, str]) -> dict[str, int] | None:
+    """Raises WrongUse."""
+    given = options.get("until")
+    if given is None:
+        return None
+    try:
+        return msgspec.json.decode(given, type=dict[str, int])
+    except msgspec.MsgspecError as error:
+        raise WrongUse(f'{NAME}: until {given!r} ({error}); write JSON like {{"payments-0": 12}}') from None
+
+
 async def _types(options: Mapping[str, str]) -> dict[str, Column] | None:
     """The columns `key` and `value` as an app defines them; None where no app is named. Raises WrongUse."""
     if "app" not in options:
         return None
-    topics = [name for name in options["topics"].split(",") if name]
-    log = await open_log(options["log"], create=False)
+    topics = _named(options)
+    log = await open_log(option(NAME, options, "log"), create=False)
     try:
         described = await description(log, application_of(options["app"]))
     finally:
@@ -158,6 +179,9 @@ async def slices(
     finally:
         await log.close()
     if until is not None:
+        unsaid = [str(p) for p in found if str(p) not in until]
+        if unsaid:
+            raise WrongUse(f"until says nothing of {unsaid[0]}; it wants a position of each partition that is read")
         ends = {p: int(until[str(p)]) for p in found}
     return [Slice(p.topic, p.number, max(starts[p], since.get(str(p), 0)), ends[p]) for p in found]
 

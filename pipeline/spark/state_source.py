@@ -28,6 +28,7 @@ from pipeline.spark.inputs import MEMORY_BYTES
 from pipeline.spark.live_stores import Copy, made_by_group
 from pipeline.spark.log_source import Slice, read
 from pipeline.spark.rows import FLUSH_ROWS
+from pipeline.spark.source_options import check_options, option
 from pipeline.spark.task_state import TaskState
 from pipeline.spark.typed import Column, column
 from pipeline.tables import expiry
@@ -46,6 +47,7 @@ from workers.log.logs import open_log
 
 NAME = "orchestrator.state"
 KINDS = ("changelog", "snapshot", "stores")
+OPTIONS = ("app", "key", "log", "of", "snapshot", "snapshots", "state", "table", "task")
 Pairs = Iterator[tuple[bytes, bytes]]
 
 
@@ -116,33 +118,35 @@ class StateReader(DataSourceReader):
         with ExitStack() as stack:
             rows = _rows(found, _pairs(self._options, found, partition, stack))
             while part := list(islice(rows, FLUSH_ROWS)):
-                yield pa.RecordBatch.from_pylist([_cells(found, partition, row) for row in part], schema=schema)
+                yield _batch([_cells(found, partition, row) for row in part], schema)
 
 
 # ---------------------------------------------------------------- what is asked for
 
 
-def _option(options: Mapping[str, str], name: str) -> str:
-    try:
-        return options[name]
-    except KeyError:
-        raise WrongUse(f'{NAME} needs .option("{name}", ...)') from None
-
-
 async def _facts(options: Mapping[str, str]) -> Facts:
     """Raises WrongUse."""
-    if options.get("of", "changelog") not in KINDS:
-        raise WrongUse(f"of '{options['of']}': write {', '.join(KINDS)}")
-    application, table = application_of(_option(options, "app")), _option(options, "table")
-    log = await open_log(_option(options, "log"), create=False)
+    check_options(NAME, options, OPTIONS)
+    kind = options.get("of", "changelog")
+    if kind not in KINDS:
+        raise WrongUse(f"of '{kind}': write {', '.join(KINDS)}")
+    for name, needed in (("snapshot", "snapshot"), ("state", "stores")):
+        if name in options and kind != needed:
+            raise WrongUse(f'{NAME}: the option {name} is for .option("of", "{needed}"), and this reads the {kind}')
+    application, table = application_of(option(NAME, options, "app")), option(NAME, options, "table")
+    log = await open_log(option(NAME, options, "log"), create=False)
     try:
         described = await description(log, application)
+        facts = described["tables"].get(table)
+        if facts is None:
+            known = ", ".join(sorted(described["tables"])) or "none"
+            raise WrongUse(f"'{application}' has no table '{table}'; it has {known}")
+        topic = facts["changelog_topic"]
+        found = (await log.topics([topic])).get(topic)
     finally:
         await log.close()
-    facts = described["tables"].get(table)
-    if facts is None:
-        known = ", ".join(sorted(described["tables"])) or "none"
-        raise WrongUse(f"'{application}' has no table '{table}'; it has {known}")
+    if found is not None:  # more than those described where it was repartitioned, and did not start since
+        facts["partitions"] = found.partitions
     form = StoredForm(facts)
     if not form.is_readable:
         raise WrongUse(f"'{table}' holds what a join keeps for itself ({form.kind}); read the tables that it joins")
@@ -154,10 +158,10 @@ async def _facts(options: Mapping[str, str]) -> Facts:
     return Facts(facts, form, key, (column(facts["key_codec"]), column(form.value_codec, schema)))
 
 
-def _tasks(options: Mapping[str, str], found: Facts) -> list[str]:
-    """The tasks that are read. Raises WrongUse."""
+def _tasks(options: Mapping[str, str], found: Facts, partitions: int) -> list[str]:
+    """The tasks that are read, of a table in so many partitions. Raises WrongUse."""
     facts = found.facts
-    everyone = [f"{facts['subtopology']}_{number}" for number in range(facts["partitions"])]
+    everyone = [f"{facts['subtopology']}_{number}" for number in range(partitions)]
     if "task" in options:
         chosen = [name.strip() for name in options["task"].split(",")]
         strange = sorted(set(chosen) - set(everyone))
@@ -165,7 +169,7 @@ def _tasks(options: Mapping[str, str], found: Facts) -> list[str]:
             raise WrongUse(f"task '{strange[0]}' has no part of the table; {everyone[0]} to {everyone[-1]} have")
         everyone = chosen
     if found.key is not None and not facts["routed"] and not facts["local"]:
-        owner = f"{facts['subtopology']}_{partition_of(found.key, facts['partitions'])}"
+        owner = f"{facts['subtopology']}_{partition_of(found.key, partitions)}"
         return [task for task in everyone if task == owner]
     return everyone
 
@@ -175,13 +179,13 @@ def _tasks(options: Mapping[str, str], found: Facts) -> list[str]:
 
 async def _plan(options: Mapping[str, str], found: Facts) -> list[TaskPart]:
     """Raises WrongUse, StateError."""
-    tasks = _tasks(options, found)
-    log = await open_log(_option(options, "log"), create=False)
+    log = await open_log(option(NAME, options, "log"), create=False)
     try:
         application = application_of(options["app"])
+        if options.get("of") == "snapshot":
+            return _of_snapshot(log, application, options, found)
+        tasks = _tasks(options, found, found.facts["partitions"])
         match options.get("of", "changelog"):
-            case "snapshot":
-                return await _of_snapshot(log, application, options, found, tasks)
             case "stores":
                 return await _of_stores(log, application, options, found, tasks)
         topic = found.facts["changelog_topic"]
@@ -199,14 +203,12 @@ async def _plan(options: Mapping[str, str], found: Facts) -> list[TaskPart]:
         await log.close()
 
 
-async def _of_snapshot(
-    log: GroupLog, application: str, options: Mapping[str, str], found: Facts, tasks: list[str]
-) -> list[TaskPart]:
-    root = Path(_option(options, "snapshots"))
+def _of_snapshot(log: GroupLog, application: str, options: Mapping[str, str], found: Facts) -> list[TaskPart]:
+    root, topic = Path(option(NAME, options, "snapshots")), found.facts["changelog_topic"]
     if "snapshot" in options:
         chosen = manifest.load(root, options["snapshot"])
     else:
-        counts = {found.facts["changelog_topic"]: found.facts["partitions"]}
+        counts = {topic: found.facts["partitions"]}
         same = [one for one in manifest.listing(root)[0] if (one.application, one.log_id) == (application, log.log_id)]
         fitting = [one for one in same if all(one.partitions.get(name) == count for name, count in counts.items())]
         if not fitting:
@@ -214,6 +216,8 @@ async def _of_snapshot(
         chosen = fitting[-1]
     if chosen.application != application:
         raise WrongUse(f"snapshot {chosen.snapshot} is of '{chosen.application}', not of '{application}'")
+    # A repartition since then does not say where a key lay before it.
+    tasks = _tasks(options, found, chosen.partitions.get(topic, found.facts["partitions"]))
     missing = sorted(set(tasks) - set(chosen.scopes))
     if missing:
         raise SnapshotUnusable(
@@ -236,7 +240,7 @@ async def _of_stores(
         finally:
             await client.close()
     else:
-        state = Path(_option(options, "state")) / application
+        state = Path(option(NAME, options, "state")) / application
         for task in tasks:
             copies += [
                 Copy(p.parent.parent.name, "on disk", task, table, str(p), 0) for p in state.glob(f"*/{task}/{table}")
@@ -295,6 +299,20 @@ def _unexpired(pairs: Pairs, expire_ms: int) -> Pairs:
         live = expiry.live_value(raw, expire_ms, time)
         if live is not None:
             yield key, live
+
+
+def _batch(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Raises CodecError where a value is none of its column's type in Spark."""
+    try:
+        return pa.RecordBatch.from_pylist(rows, schema=schema)
+    except (pa.ArrowException, OverflowError):
+        for row in rows:
+            try:
+                pa.RecordBatch.from_pylist([row], schema=schema)
+            except (pa.ArrowException, OverflowError) as error:
+                where = f"task {row['task']}, key {row['key']!r}"
+                raise CodecError(f"{where}: the value does not fit the column in Spark: {error}") from None
+        raise
 
 
 def _cells(found: Facts, part: TaskPart, row: StoredRow) -> dict[str, Any]:

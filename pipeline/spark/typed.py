@@ -23,12 +23,13 @@ _OF_SCHEMA = {
 
 
 class Column(NamedTuple):
-    """A column: its type in Spark and in Arrow, the codec of its bytes, and the fields of a struct (JSON text: True)."""
+    """A column: its type in Spark and in Arrow, the codec of its bytes, and the fields of a struct with their types in Spark
+    ("": JSON text)."""
 
     ddl: str
     arrow: Any
     codec: str
-    fields: tuple[tuple[str, bool], ...] = ()
+    fields: tuple[tuple[str, str], ...] = ()
 
     def value(self, data: bytes | None) -> Any:
         """What stands in the column for these bytes."""
@@ -41,11 +42,15 @@ class Column(NamedTuple):
             return data.decode(errors="replace")
         if not isinstance(found, dict):
             return None
-        return {name: _cell(found.get(name), as_text) for name, as_text in self.fields}
+        return {name: _cell(found.get(name), kind) for name, kind in self.fields}
 
 
-def _cell(value: Any, as_text: bool) -> Any:
-    return json.dumps(value) if as_text and value is not None else value
+def _cell(value: Any, kind: str) -> Any:
+    if value is None:
+        return None
+    if not kind:
+        return json.dumps(value)
+    return float(value) if kind == PLAIN["float"][0] and type(value) is int else value
 
 
 def column(codec: str, schema: Mapping[str, Any] | None = None) -> Column:
@@ -62,7 +67,7 @@ def column(codec: str, schema: Mapping[str, Any] | None = None) -> Column:
         kind = found or PLAIN["str"]
         ddl.append(f"`{name}`:{kind[0]}")
         arrow.append((name, kind[1]))
-        fields.append((name, found is None))
+        fields.append((name, found[0] if found else ""))
     return Column(f"struct<{','.join(ddl)}>", pa.struct(arrow), codec, tuple(fields))
 
 

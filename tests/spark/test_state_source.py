@@ -13,12 +13,14 @@ import pytest
 
 import orchestrator.spark
 from orchestrator.errors import WrongUse
+from pipeline.errors import CodecError
+from pipeline.spark.repartition import repartition
 from pipeline.spark.snapshotting import take
 from pipeline.spark.typed import column
 from pipeline.values.partitioner import partition_of
 from state.log.sqlite import open_sqlite
 from tests.cli.console import Console
-from tests.spark import sample
+from tests.spark import sample, tallies
 from tests.spark.test_backfill import APP, ROOT, Place, records, write
 
 pytestmark = pytest.mark.spark
@@ -120,6 +122,10 @@ def test_struct_columns() -> None:
         ({"table": "totals", "of": "disk"}, "write changelog, snapshot, stores"),
         ({"table": "totals", "task": "0_9"}, "task '0_9' has no part of the table"),
         ({"table": "totals", "of": "snapshot"}, 'needs .option("snapshots", ...)'),
+        ({"table": "totals", "keys": "p1"}, "has no option 'keys'; did you mean 'key'?"),
+        ({"table": "totals", "path": "x"}, "has no option 'path'; it knows app, key"),
+        ({"table": "totals", "snapshot": "x"}, 'is for .option("of", "snapshot"), and this reads the changelog'),
+        ({"table": "totals", "state": "x"}, 'is for .option("of", "stores"), and this reads the changelog'),
     ],
 )
 def test_wrong_options(filled: Filled, options: dict[str, str], said: str) -> None:
@@ -128,6 +134,77 @@ def test_wrong_options(filled: Filled, options: dict[str, str], said: str) -> No
     with pytest.raises(WrongUse) as raised:
         StateReader({"app": "sample", "log": filled.url, **options}).partitions()
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, 'needs .option("topics", ...)'),
+        ({"topics": "orders", "app": "sample", "form": "x"}, "has no option 'form'; it knows app, log, topics, until"),
+        ({"topics": "orders", "until": "12"}, 'write JSON like {"payments-0": 12}'),
+        ({"topics": "orders", "until": '{"orders-0": 1}'}, "until says nothing of orders-1"),
+    ],
+)
+def test_wrong_options_of_the_log(filled: Filled, options: dict[str, str], said: str) -> None:
+    from pipeline.spark.log_source import LogReader
+
+    with pytest.raises(WrongUse) as raised:
+        LogReader({"log": filled.url, **options}).partitions()
+    assert said in str(raised.value)
+
+
+def test_whole_numbers_of_a_float_and_numbers_that_are_too_large() -> None:
+    from pipeline.spark.state_source import _batch
+
+    found = column("json", {"type": "object", "properties": {"mean": {"type": "number"}, "id": {"type": "integer"}}})
+    schema = pa.schema([("task", pa.string()), ("key", pa.string()), ("value", found.arrow)])
+    rows = [{"task": "0_1", "key": key, "value": found.value(data)} for key, data in VALUES]
+    assert _batch(rows[:2], schema).column("value").to_pylist() == [
+        {"mean": 2.0**53, "id": 1},
+        {"mean": 1.5, "id": None},
+    ]
+    with pytest.raises(CodecError, match="task 0_1, key 'c': the value does not fit the column in Spark"):
+        _batch(rows, schema)
+
+
+VALUES = [
+    ("a", b'{"mean": 9007199254740993, "id": 1}'),
+    ("b", b'{"mean": 1.5}'),
+    ("c", b'{"mean": 1, "id": 9223372036854775808}'),
+]
+
+
+def test_a_snapshot_of_before_a_repartition_has_its_keys(
+    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    place = Place(tmp_path, spark)
+    app, taken = "tests.spark.tallies:app", tmp_path / "taken"
+
+    async def made() -> str:
+        log = await open_sqlite(place.path, create=True)
+        await write(log, tallies.app, [(tallies.marks, f"k{n}", n + 1, 10 * n) for n in range(20)])
+        await place.backfill(app)
+        facts = await take("tallies", place.url, taken, session=spark)
+        await repartition(app, place.url, 3, tmp_path / "state", session=spark)
+        await log.close()
+        return str(facts["snapshot"])
+
+    named = asyncio.run(made())
+    orchestrator.spark.register(spark)
+
+    def read(**options: str) -> dict[str, int]:
+        given = {"app": "tallies", "log": place.url, "table": "sums", **options}
+        return {
+            row["key"]: row["value"]
+            for row in spark.read.format("orchestrator.state").options(**given).load().collect()
+        }
+
+    before = {"of": "snapshot", "snapshots": str(taken), "snapshot": named}
+    expected = {f"k{n}": n + 1 for n in range(20)}
+    assert read() == read(**before) == expected
+    moved = next(key for key in expected if partition_of(key.encode(), 2) != partition_of(key.encode(), 3))
+    assert read(key=moved) == read(**before, key=moved) == {moved: expected[moved]}
 
 
 def test_a_backfill_from_dataframes(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
