@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import lzma
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from zlib import error as ZlibError
 
@@ -21,6 +22,15 @@ from pipeline.files.text import COMPRESSED, opened
 
 PART_BYTES = 32 << 20
 BROKEN = (EOFError, OSError, lzma.LZMAError, ZlibError)  # what a damaged file raises
+MARKS = (
+    "_SUCCESS",
+    "_metadata",
+    "_common_metadata",
+    "_started_*",
+    "_committed_*",
+    "*.crc",
+)  # beside the files of a folder
+TABLES = {"Delta": ["_delta_log"], "Hudi": [".hoodie"], "Iceberg": ["metadata/*.metadata.json"]}
 FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv"}
 
 
@@ -34,20 +44,41 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def files(patterns: Sequence[str]) -> list[str]:
-    """The files that patterns name, in order; a name that is a file is that file, whatever letters it has.
+    """The files that patterns name, in order; a name that is a file or a folder is that one, whatever letters it has, and a folder
+    is all files below it.
 
-    Raises BadFile for a pattern that names none, and for a format that is not read.
+    Raises BadFile for a pattern that names none, for a format that is not read, and for a folder that is more than its files.
     """
     found: list[str] = []
     for pattern in patterns:
         here = Path(pattern)
-        matched = [pattern] if here.is_file() else sorted(name for name in _named(pattern) if Path(name).is_file())
+        named = [pattern] if here.exists() else sorted(_named(pattern))
+        is_deep = "**" in Path(pattern).parts and not here.exists()  # it names what is in its folders by itself
+        matched = [name for name in named if Path(name).is_file()]
+        folders = [] if is_deep else [Path(name) for name in named if Path(name).is_dir()]
+        matched += [name for folder in folders for name in _files_of(folder)]
         if not matched:
             raise BadFile(f"no file is called {pattern}; name files, or a pattern of files")
         found += matched
     for name in found:
         kind_of(name)
     return [str(Path(name).absolute()) for name in dict.fromkeys(found)]
+
+
+def _files_of(folder: Path) -> list[str]:
+    """What lies below a folder, but for the marks of those that wrote it. Raises BadFile."""
+    table = next((name for name, marks in TABLES.items() if any(any(folder.glob(mark)) for mark in marks)), None)
+    if table is not None:
+        raise BadFile(f"{folder} is a table of {table}, which says which of its files count; read it with --from")
+    below = sorted(path for path in folder.rglob("*") if path.is_file())
+    for path in below:
+        column = next((part for part in path.parent.relative_to(folder).parts if "=" in part), None)
+        if column is not None:
+            raise BadFile(
+                f"{folder} has a column in the names of its folders ({column}); read it as Spark does, as in --from "
+                f"TOPIC=parquet:{folder}, or without that column as {folder}/**/*"
+            )
+    return [str(path) for path in below if not any(fnmatch(path.name, mark) for mark in MARKS)]
 
 
 def _named(pattern: str) -> list[str]:

@@ -280,6 +280,43 @@ def test_names_of_files(tmp_path: Path) -> None:
         reader.files([__file__])
 
 
+def test_a_folder_is_all_files_below_it(tmp_path: Path) -> None:
+    folder = tmp_path / "history"
+    for name in ("b.csv", "_a.csv", "more/.c.csv", "_SUCCESS", ".b.csv.crc", "more/_metadata"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("")
+    every = [str(folder / name) for name in ("_a.csv", "b.csv", "more/.c.csv")]
+    assert (
+        reader.files([str(folder)]) == reader.files([f"{folder}/"]) == reader.files([str(tmp_path / "hist*")]) == every
+    )
+    assert reader.files([str(folder / "*.csv"), str(folder / "m*")]) == every
+    assert reader.files([str(folder / "**" / "b*")]) == [every[1]]
+    (folder / "more/notes.txt").write_text("")
+    with pytest.raises(BadFile, match=r"notes.txt: files are read that end with"):
+        reader.files([str(folder)])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadFile, match=r"no file is called .*empty"):
+        reader.files([str(tmp_path / "empty")])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("_delta_log/0.json", r"is a table of Delta, .* read it with --from"),
+        (".hoodie/x", "is a table of Hudi"),
+        ("metadata/v1.metadata.json", "is a table of Iceberg"),
+        ("day=2024-01-01/a.parquet", r"has a column in the names of its folders \(day=2024-01-01\); .* TOPIC=parquet:"),
+    ],
+)
+def test_a_folder_that_is_more_than_its_files_is_refused(tmp_path: Path, name: str, words: str) -> None:
+    """Files that a table has given up would be history; a column of a folder's name would be missing in every row."""
+    (tmp_path / name).parent.mkdir()
+    for made in (name, "a.parquet"):
+        (tmp_path / made).write_text("")
+    with pytest.raises(BadFile, match=words):
+        reader.files([str(tmp_path)])
+
+
 def test_a_broken_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"value": 1}\n' * 100)[:-20])
