@@ -381,9 +381,12 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
         if not self.at_hand.is_used:
             self.layers.remember_deleted([k for k in found if known.get(k) is not None])
             return
-        self.layers.put_unknown(dict.fromkeys([k for k in found if known.get(k, _MISSING) is not None]), -1)
-        for k in known.keys() & found:
-            del known[k]
+        gone = found
+        if not known.keys().isdisjoint(found):
+            gone = [k for k in found if known.get(k, _MISSING) is not None]
+            for k in known.keys() & found:
+                del known[k]
+        self.layers.put_unknown(dict.fromkeys(gone), -1)
 
     def _closes(self, key: bytes) -> Place:
         return self.windows.end_of(read_time(key)) - 1 + self.grace_ms, self.order, key[HEAD_BYTES:]
