@@ -120,20 +120,22 @@ class LiveSink(Sink[Any, Any]):
             key_bytes, value_bytes = encoded(self.topic, self._key_codec, self._value_codec, key, value)  # says which
         time = self.timestamp_ms if timestamp_ms is None else checked_timestamp(self.topic, timestamp_ms)
         output = OutputRecord(key_bytes, value_bytes, time, checked_headers(self.topic, headers) if headers else ())
-        self.sent.append((self._place(key_bytes), output))
+        place = self._places[partition_of(key_bytes, self.partitions, keyless=self._task_partition)]
+        self.sent.append((place, output))
 
     def has_partitions(self, partitions: int) -> None:
         """So many are there, from now on."""
         self.partitions = partitions
         self._places = [(self.topic, number) for number in range(partitions)]
 
-    def _place(self, key_bytes: bytes | None) -> tuple[str, int]:
-        return self._places[partition_of(key_bytes, self.partitions, keyless=self._task_partition)]
-
     def send_encoded(self, key: Any, value: bytes | None, headers: Headers) -> None:
         """A value whose bytes are there already (a re-key)."""
-        key_bytes, _ = encoded(self.topic, self._key_codec, self._value_codec, key, None)
-        self.sent.append((self._place(key_bytes), OutputRecord(key_bytes, value, self.timestamp_ms, headers)))
+        try:
+            key_bytes = None if key is None else self._encode_key(key)
+        except CodecError:
+            key_bytes, _ = encoded(self.topic, self._key_codec, self._value_codec, key, None)  # says which
+        place = self._places[partition_of(key_bytes, self.partitions, keyless=self._task_partition)]
+        self.sent.append((place, OutputRecord(key_bytes, value, self.timestamp_ms, headers)))
 
 
 class FakeSink(list[tuple[K | None, V | None]], Sink[K, V]):

@@ -1,4 +1,4 @@
-"""The calls of the plainest task, whose one sync processor takes one record at a time: no object is made for a call.
+"""The calls of the plainest task, whose one sync processor or re-key takes one record at a time: no object is made for a call.
 
 One rule: a call means what `TaskProcess.call` says, atomic and with the same errors; only what surrounds it is done once a
 run instead of once a call. Used by TaskProcess where `plain_calls` finds a task plain.
@@ -54,13 +54,13 @@ class PlainCalls:
         completed. Raises what a call that stops raises."""
         step, partition = self._step, self._partition
         decode_key, decode_value = self._decode_key, self._decode_value
-        function, arguments, keep, sinks, expiring = (
-            step.function,
-            step.arguments,
-            self._keep,
-            step.sinks,
-            self._expiring,
-        )
+        function, arguments, send = step.function, step.arguments, step.send_rekeyed
+        keep, sinks, expiring = self._keep, step.sinks, self._expiring
+        if step.rekey is not None:
+
+            def function(record: Record[Any, Any]) -> None:
+                send(record, raw)
+
         own = [table for table in step.tables if table.is_by_record_key]
         expects = [table.expect for table in self._same_keys]
         done = 0
@@ -118,6 +118,6 @@ def plain_calls(
     if len(steps) != 1 or len(sources) != 1 or unit != CALL:
         return None
     (step,), (source,) = steps, sources.values()
-    if step.is_async or step.rekey is not None or source.batch_steps:
+    if step.is_async or source.batch_steps:
         return None
     return PlainCalls(step, source.key_codec, source.value_codec, partition, on_error)
