@@ -143,7 +143,7 @@ def expire(folder: Path, entries: int) -> str:
         for first in range(0, entries, 4_000):
             last = min(entries, first + 4_000)
             store.write({head + b"key-%012d" % number: value for number in range(first, last)}, last)
-        store.write({STREAM_TIME_KEY: stored((1, BEFORE_DUE, b""))}, entries)
+        store.write({STREAM_TIME_KEY: stored((1, BEFORE_DUE, b""), 0)}, entries)
         store.flush()
 
     task = Task(expiring, folder, fill)

@@ -125,7 +125,7 @@ def _of_entries(
 
     app = load(job.source.app)
     kept = _kept_times(app, job, entries)
-    times = _times(job, kept, subtopologies)
+    times = _times(app, job, kept, subtopologies)
     times.refuse_far(app.id, most_forward_ms)
     goals = {task: times.goal(task) or _NOWHERE for task in times.reached}
     job = msgspec.structs.replace(job, times={_name(task): (times.reached[task], goal) for task, goal in goals.items()})
@@ -169,12 +169,13 @@ def _name(task: Task) -> str:
     return f"{task[0]}_{task[1]}"
 
 
-def _times(job: MoveJob, kept: Sequence[Any], subtopologies: Mapping[str, int]) -> TaskTimes:
+def _times(app: App, job: MoveJob, kept: Sequence[Any], subtopologies: Mapping[str, int]) -> TaskTimes:
     """The furthest time that a table of a task has kept is the task's."""
     reached: dict[Task, Place] = {}
     for row in kept:
         task = subtopologies[row["topic"]], row["partition"]
-        reached[task] = max(reached.get(task, _NOWHERE), read(bytes(row["found"])))
+        order = app.tables[job.tables[row["topic"]]].order
+        reached[task] = max(reached.get(task, _NOWHERE), read(bytes(row["found"]), order))
     return TaskTimes(job.before, job.to, reached)
 
 

@@ -385,4 +385,5 @@ def _times(app: App, layout: Layout, times: TaskTimes) -> Iterator[tuple[str, in
         for number in range(times.to) if keeps_time(app.tables[table]) else ():
             goal = times.goal((number_of[table], number))
             if goal is not None:
-                yield topic, number, stored(goal) if app.tables[table].keeps_time else stored_time(goal[0])
+                keeps = app.tables[table]
+                yield topic, number, stored(goal, keeps.order) if keeps.keeps_time else stored_time(goal[0])

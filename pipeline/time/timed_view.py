@@ -84,7 +84,7 @@ class TimedView(TableView[K, V]):
         self.in_parts = False  # a take forgets some of what has expired, and another one the rest
         self.leaves_expired = False  # the last one did
         kept = store.get(STREAM_TIME_KEY)
-        position.start(kept)
+        position.start(kept, order)
         self.stream_ms = position.time_ms
         self._kept = kept
 
@@ -160,7 +160,7 @@ class TimedView(TableView[K, V]):
     def collect(self, stream_ms: int) -> tuple[dict[bytes, bytes | None], int]:
         self.leaves_expired = False
         self.forget_expired()
-        settled = stored(self.position.settled)
+        settled = stored(self.position.settled, self.order)
         if settled != self._kept and self.position.settled[0] >= 0:
             self._kept = settled
             self.layers.remember(STREAM_TIME_KEY, settled)

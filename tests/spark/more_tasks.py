@@ -138,6 +138,7 @@ class Moved(Driver):
             for number in range(self.to) if keeps_time(self.app.tables[table]) else ():
                 goal = times.goal((numbers[table], number))
                 if goal is not None:
-                    time = stored(goal) if self.app.tables[table].keeps_time else stored_time(goal[0])
+                    keeps = self.app.tables[table]
+                    time = stored(goal, keeps.order) if keeps.keeps_time else stored_time(goal[0])
                     put(topic, number, STREAM_TIME_KEY, time)
         return kept
