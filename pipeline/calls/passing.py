@@ -152,8 +152,7 @@ class Passing:
 
     def stand_at(self, timestamp_ms: int) -> None:
         """Time has come to here, without a record."""
-        self.position.reach((timestamp_ms, BEFORE_DUE, b""))
-        self.position.settle()
+        self.position.come_to(timestamp_ms)
 
     def separates(self, timestamp_ms: int) -> bool:
         """Whether a timer, a close or an expiry of a table of a batch lies before a time: the batch ends there."""

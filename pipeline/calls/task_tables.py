@@ -12,6 +12,7 @@ from pipeline.definitions.definition import Stored, TableDef
 from pipeline.definitions.describe import routing_codec
 from pipeline.definitions.topic_tables import GlobalTableDef
 from pipeline.errors import PipelineError, WrongTask
+from pipeline.tables.expiry import BEFORE_ALL_MS
 from pipeline.tables.table import StoreView
 from pipeline.tables.view import TableView
 from pipeline.time.position import Position
@@ -30,8 +31,8 @@ Routed = Callable[[Any, bytes], bytes]
 def tables_of(
     app: App, subtopology: Subtopology, partition: int, stores: Mapping[str, StoreView], position: Position
 ) -> dict[str, TableView[Any, Any]]:
-    """The tables of a task by name; those that keep time go by its `position`. Raises PipelineError where a store is
-    missing."""
+    """The tables of a task by name; those that keep time go by its `position`, which is at the time that one with `expire=` has kept
+    at least. Raises PipelineError where a store is missing."""
     task = f"{subtopology.number}_{partition}"
     result: dict[str, TableView[Any, Any]] = {}
     announced = {processor.due.name for processor in app.processors.values() if processor.due is not None}
@@ -51,6 +52,7 @@ def tables_of(
             result[name].is_by_record_key = definition.route is None and not routing_codec(
                 app, subtopology.sources, name
             )
+    position.come_to(max((table.stream_ms for table in result.values()), default=BEFORE_ALL_MS))
     return result
 
 

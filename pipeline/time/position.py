@@ -35,6 +35,12 @@ class Position:
             self.reached = self.settled = found
             self.target_ms = self.reached[0]
 
+    def come_to(self, at_ms: int) -> None:
+        """Time has come to here, without a record."""
+        self.reach((at_ms, BEFORE_DUE, b""))
+        self.settle()
+        self.target_ms = max(self.target_ms, at_ms)
+
     @property
     def time_ms(self) -> int:
         return self.reached[0]

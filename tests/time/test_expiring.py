@@ -155,3 +155,33 @@ def test_what_a_later_take_deletes_stays_known_until_it_is_applied() -> None:
         layers.mark_applied()
         known.append(layers.known.get(b"key", b"unknown"))
     assert known == [None, None, b"unknown"]
+
+
+def test_a_task_that_is_opened_again_is_at_the_time_that_a_table_which_expires_has_kept() -> None:
+    """Also where nothing else of it keeps time, and its calls go by that of its joins."""
+    app = App("rows", partitions=1)
+    beats, out = app.topic("beats", key=str, value=int), app.topic("out", key=str, value=int)
+    short, rows = app.table("short", key=str, value=int, expire=15 * MS), app.table("rows", key=str, value=int)
+    seen: list[int | None] = []
+
+    @app.processor(beats, short, rows)
+    def beat(beat: Record[str, int], short: dict[str, int], rows: dict[str, int]) -> None:
+        seen.append(short.get(beat.key))
+        short[beat.key] = rows[beat.key] = beat.value
+
+    @app.table_join(rows, app.table_of(app.topic("names", key=str, value=int)), out, kind="left")
+    def row(row: Record[str, int], name: Record[str, int] | None, out: object) -> None: ...
+
+    (subtopology,) = app.topology().subtopologies
+    stores = {name: DictStore() for name in subtopology.tables}
+
+    def run(offset: int, at_ms: int) -> None:
+        task = TaskProcess(app, subtopology, 0, stores, {"out": 1})
+        task.run([("beats", SourceRecord(offset, at_ms, b"ann", offset.to_bytes(8, "big")))])
+        for name, written in task.collect().writes.items():
+            stores[name].write(written)
+
+    for offset, at_ms in enumerate((50, 60, 100, 70, 95, 114, 115)):
+        run(offset, at_ms)
+    # Those of 70 and 95 come out of order: they are written at 100, which expires at 115.
+    assert seen == [None, 0, None, 2, 3, 4, 5]
