@@ -6,7 +6,8 @@ One rule: the session is the caller's: nothing of it is changed but what is regi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ def backfill(
 ) -> dict[str, Any]:
     """Computes the tables and outputs of an app (MODULE:APP) from DataFrames, by topic, and what is in the log; returns the facts of
     `orchestrator backfill --json`. The columns are those of history files: key, value, timestamp_ms, headers, offset, or what
-    `key`, `value` and `timestamp` name. Not to be called on an event loop. Raises WrongUse, RefusedBySafety, SparkFailed."""
+    `key`, `value` and `timestamp` name. Raises WrongUse, RefusedBySafety, SparkFailed."""
     frames = list(history.values())
     if not frames:
         raise WrongUse("a backfill from DataFrames needs at least one, by the name of its topic")
@@ -52,7 +53,33 @@ def backfill(
         named = {topic: [str(kept(frame, folder / str(n)))] for n, (topic, frame) in enumerate(history.items())}
         shape = shape_of(key, value, timestamp)
         running = run_backfill(app, log, root, history=named, shape=shape, session=session, **{"say": print, **more})
+        return _run(running)
+
+
+def _run(running: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    """Runs it to its end. A cell of Jupyter is called on an event loop, which waits meanwhile; so it has a thread of its own there,
+    and an interrupt of the cell ends it as it would without."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
         return asyncio.run(running)
+    begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = Future()
+
+    async def followed() -> dict[str, Any]:
+        task = asyncio.current_task()
+        assert task is not None
+        begun.set_result((asyncio.get_running_loop(), task))
+        return await running
+
+    with ThreadPoolExecutor(1, "backfill") as pool:
+        ended = pool.submit(asyncio.run, followed())
+        try:
+            return ended.result()
+        except KeyboardInterrupt:
+            loop, task = begun.result()
+            if not ended.done():
+                loop.call_soon_threadsafe(task.cancel)
+            raise
 
 
 def kept(frame: DataFrame, folder: Path) -> Path:

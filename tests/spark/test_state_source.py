@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
+import sys
+import threading
+import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +19,7 @@ import pytest
 import orchestrator.spark
 from orchestrator.errors import WrongUse
 from pipeline.errors import CodecError
+from pipeline.spark import notebook
 from pipeline.spark.repartition import repartition
 from pipeline.spark.snapshotting import take
 from pipeline.spark.typed import column
@@ -223,6 +229,46 @@ def test_a_backfill_from_dataframes(tmp_path: Path, spark: Any, monkeypatch: pyt
     assert {row["key"]: row["value"] for row in reader.load().collect()} == {"m0": -3, "m2": 3}
     with pytest.raises(WrongUse, match="at least one"):
         orchestrator.spark.backfill("tests.spark.tallies:app", {}, log=url, snapshots=tmp_path)
+
+
+def until_the_main_thread_waits() -> None:
+    deadline, names = time.monotonic() + 30, set[str]()
+    while "result" not in names:
+        assert time.monotonic() < deadline, names
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        names = {one.f_code.co_name for one, _ in traceback.walk_stack(frame)}
+
+
+async def test_a_cell_of_a_notebook_is_called_on_an_event_loop(
+    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Jupyter does; and its interrupt ends what runs before the cell ends."""
+    monkeypatch.chdir(ROOT)
+    frame = spark.sql("select 'm' as key, 1L as value, 5L as timestamp_ms")
+    given = {"log": f"sqlite:{tmp_path / 'log.db'}", "snapshots": tmp_path / "snapshots", "say": lambda text: None}
+    ended: list[str] = []
+
+    async def interrupted(*given: Any, **more: Any) -> dict[str, Any]:
+        await asyncio.to_thread(until_the_main_thread_waits)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        try:
+            await asyncio.wait_for(asyncio.Future(), 30)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+        return {}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(notebook, "run_backfill", interrupted)
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                orchestrator.spark.backfill("tests.spark.tallies:app", {"marks": frame}, **given)
+        finally:
+            signal.signal(signal.SIGINT, before)
+    assert ended == ["cancelled"]
+    facts = orchestrator.spark.backfill("tests.spark.tallies:app", {"marks": frame}, **given)
+    assert facts["records_in"] == 1
 
 
 @pytest.mark.processes
