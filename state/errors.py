@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class StateError(Exception):
     """Base of everything that goes wrong with durable bytes; `str(error)` is one line for a person, and `exit_code`
@@ -67,21 +69,31 @@ class PositionOutOfRange(StateError):
         self.partition, self.start, self.end = partition, start, end
 
 
-class RecordTooLarge(StateError):
-    """A record that the log does not take because of its size; nothing was written, and the writer may go on.
+class UnfitRecord(StateError):
+    """A record that its topic does not take; nothing was written, and the writer may go on.
 
     `partition` is (topic, number), `index` its place among the records given for that partition; in a commit `scope`
-    and the place among the records of that scope. `what`: the sizes alone.
+    and the place among the records of that scope. `what`: why not, alone.
     """
 
+    advice: ClassVar[str]
+
     def __init__(self, what: str, partition: tuple[str, int], index: int, scope: str | None = None) -> None:
-        text = f"{what}: nothing was written; make it smaller, or raise the log's limit"
+        text = f"{what}: nothing was written; {self.advice}"
         super().__init__(text if scope is None else f"{scope}: {text}")
         self.what, self.partition, self.index, self.scope = what, partition, index, scope
 
 
-class InvalidRecord(StateError):
-    """A record that its topic cannot hold: one without a key in a changelog; nothing was written."""
+class RecordTooLarge(UnfitRecord):
+    """Because of its size."""
+
+    advice = "make it smaller, or raise the log's limit"
+
+
+class InvalidRecord(UnfitRecord):
+    """A record without a key, in a topic that keeps the last record of each. `index` is -1 where a broker said so."""
+
+    advice = "give it a key, or write to another topic"
 
 
 class MetadataChanged(StateError):

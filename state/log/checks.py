@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from state.errors import InvalidRecord, PositionOutOfRange, RecordTooLarge, StateError, TopicMismatch, UnknownTopic
+from state.errors import (
+    InvalidRecord,
+    PositionOutOfRange,
+    RecordTooLarge,
+    StateError,
+    TopicMismatch,
+    UnfitRecord,
+    UnknownTopic,
+)
 from state.log.entries import Entries
 from state.log.group_store import AppMetadata, Lease, MetadataKind
 from state.log.protocol import FOR_EVER, NewRecord, Partition, TaskCommit, TopicInfo, TopicSpec
@@ -95,9 +103,11 @@ def too_large(partition: Partition, index: int, size: int, limit: int) -> Record
 def keys(topic: TopicInfo, partition: Partition, records: Sequence[NewRecord]) -> None:
     """Raises InvalidRecord for a record that compaction could not keep."""
     if topic.kind == "changelog" and lack_keys(records):
+        index = next(number for number, record in enumerate(records) if record.key is None)
         raise InvalidRecord(
-            f"a record without a key cannot go into {partition}: a changelog keeps the last record of each key; "
-            "nothing was written; give it a key, or write to another topic"
+            f"a record without a key cannot go into {partition}, which keeps the last record of each key",
+            partition,
+            index,
         )
 
 
@@ -106,13 +116,13 @@ def lack_keys(records: Sequence[NewRecord]) -> bool:
     return not isinstance(records, Entries) and any(record.key is None for record in records)
 
 
-def of_scope(error: RecordTooLarge, tasks: Sequence[TaskCommit]) -> RecordTooLarge:
+def of_scope(error: UnfitRecord, tasks: Sequence[TaskCommit]) -> UnfitRecord:
     """The same for a commit: the index counts the records of its scope."""
     index = error.index
     for task in tasks:
         count = len(task.records.get(Partition(*error.partition), ()))
         if index < count:
-            return RecordTooLarge(error.what, error.partition, index, task.scope)
+            return type(error)(error.what, error.partition, index, task.scope)
         index -= count
     raise AssertionError(f"{error}: none of the {len(tasks)} tasks has record {error.index}")
 

@@ -12,7 +12,16 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from state.errors import Fenced, LogBusy, MetadataChanged, NotOpened, OutcomeUnknown, Refused, TopicMismatch
+from state.errors import (
+    Fenced,
+    InvalidRecord,
+    LogBusy,
+    MetadataChanged,
+    NotOpened,
+    OutcomeUnknown,
+    Refused,
+    TopicMismatch,
+)
 from state.log import batches, checks, compaction
 from state.log.base import BASE, stands_on_one
 from state.log.batches import MESSAGE_BYTES_MAX, Batch
@@ -323,7 +332,10 @@ class MemoryLog(MemoryGroupStore):
         built = batches.build_all(records, limit) if tasks is None else batches.build_commit(tasks, limit)
         for partition in built:
             self.part(partition)
-            checks.keys(self._topics[partition.topic], partition, records[partition])
+            try:
+                checks.keys(self._topics[partition.topic], partition, records[partition])
+            except InvalidRecord as error:
+                raise (error if tasks is None else checks.of_scope(error, tasks)) from None
         return built
 
     def _write(self, built: Built, *, committed: bool, marked: bool = True) -> dict[Partition, int]:

@@ -16,7 +16,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from state.clocks import wall_ms
-from state.errors import Fenced, LeaseLost, LogReplaced, MetadataChanged, OutcomeUnknown, Refused, TopicMismatch
+from state.errors import (
+    Fenced,
+    InvalidRecord,
+    LeaseLost,
+    LogReplaced,
+    MetadataChanged,
+    OutcomeUnknown,
+    Refused,
+    TopicMismatch,
+)
 from state.log import batches, checks
 from state.log.batches import Batch
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
@@ -149,7 +158,10 @@ class Writer:
         built = batches.build_commit(tasks, self._max_message_bytes)
         with self.transaction() as db:
             _check_owner(db, application, transactional_id, tasks)
-            behind = _insert(db, built, checks.merged(tasks))
+            try:
+                behind = _insert(db, built, checks.merged(tasks))
+            except InvalidRecord as error:
+                raise checks.of_scope(error, tasks) from None
             for task in tasks:
                 _put_positions(db, application, task.positions)
                 if task.at_ms:

@@ -126,11 +126,13 @@ async def test_a_record_too_large_is_named_and_the_writer_goes_on(log: GroupLog)
 
 
 async def test_a_record_that_its_topic_cannot_hold_is_refused_and_the_writer_goes_on(log: GroupLog) -> None:
-    await owned(log, "0_0")
-    with pytest.raises(InvalidRecord, match="counts-changelog-0"):
+    await owned(log, "0_0", "0_1")
+    fine = TaskCommit("0_1", 1, {C0: records("fine")}, {})
+    with pytest.raises(InvalidRecord, match=r"0_0: .* counts-changelog-0") as caught:
         await log.commit(
-            APP, "w-1", [TaskCommit("0_0", 1, {C0: [NewRecord(None, b"1", 1)], P0: records("a")}, {P1: 1})]
+            APP, "w-1", [fine, TaskCommit("0_0", 1, {C0: [NewRecord(None, b"1", 1)], P0: records("a")}, {P1: 1})]
         )
+    assert (caught.value.scope, caught.value.partition, caught.value.index) == ("0_0", C0, 0)
     assert await values(log, P0) == []
     assert await log.positions(APP, INPUTS) == {}
     await log.commit(APP, "w-1", [TaskCommit("0_0", 1, {P0: records("b")}, {P1: 1})])

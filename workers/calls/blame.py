@@ -1,5 +1,5 @@
-"""Which record, or call of what came due, ended a worker process, held it for longer than `--max-call`, or wrote what is too large for
-the log: found once, and then left to `on_error`.
+"""Which record, or call of what came due, ended a worker process, held it for longer than `--max-call`, or wrote what the log
+does not take: found once, and then left to `on_error`.
 
 One rule: it costs nothing while nothing crashes. A worker that is started again after a crash is careful for a while: it
 takes one record at a time and leaves a note of each call before it begins. When the process ends during one, its parent
@@ -155,7 +155,7 @@ class Caution:
         self._begun: Blame | None = None  # the record that is noted
         self._searched: dict[
             str, int
-        ] = {}  # tasks of which a record wrote too much: for how many more it is looked for
+        ] = {}  # tasks of which a record wrote what is not taken: for how many more it is looked for
 
     def leave_out(self, scope: str, topic: str, partition: int, offset: int) -> None:
         """An operator wants this record to be left out."""
@@ -175,8 +175,8 @@ class Caution:
         """Whether that is so of any task."""
         return bool(self._searched) and any(map(self.commits_first, runs()))
 
-    def too_large(self, scope: str, process: TaskProcess, changes: Changes, why: str) -> bool:
-        """The log does not take a commit of the task, because something in it is too large: with several records in it, they
+    def unfit(self, scope: str, process: TaskProcess, changes: Changes, why: str) -> bool:
+        """The log does not take a commit of the task, because of something in it: with several records in it, they
         are read again, one a commit; one alone is left to its policy. False where neither helps: it is no record's, or is what
         the policy writes."""
         if changes.records_in > 1 and scope not in self._searched:

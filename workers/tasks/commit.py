@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pipeline.process import Changes, TaskProcess
 from state.changelog import LEADER_EPOCH
-from state.errors import Fenced, NotOpened, OutcomeUnknown, RecordTooLarge, Refused, StateError, StoreDeleted
+from state.errors import Fenced, NotOpened, OutcomeUnknown, Refused, StateError, StoreDeleted, UnfitRecord
 from state.log.entries import Entries
 from state.log.protocol import EXACTLY_ONCE, Guarantee, Log, MayWrite, NewRecord, Partition, TaskCommit, always
 from workers.tasks.task import TaskRun
@@ -101,7 +101,7 @@ async def commit(
             lost += [t.run for t in taken if t.run.scope in error.scopes]
             taken = [t for t in taken if t.run.scope not in error.scopes]
             continue
-        except RecordTooLarge as error:
+        except UnfitRecord as error:
             culprit = next((t for t in taken if t.run.scope == error.scope), None)
             if culprit is None or not _goes_on(culprit, error):
                 raise
@@ -116,10 +116,10 @@ async def commit(
     return Outcome((), tuple(lost))
 
 
-def _goes_on(culprit: Taken, error: RecordTooLarge) -> bool:
+def _goes_on(culprit: Taken, error: UnfitRecord) -> bool:
     """Whether its task may be read again: by then it is known which record is to be left to its policy, or looked for."""
     run = culprit.run
-    if not run.worker.caution.too_large(run.scope, culprit.process, culprit.changes, error.what):
+    if not run.worker.caution.unfit(run.scope, culprit.process, culprit.changes, error.what):
         return False
     log.warning("%s; its records are read again, and the one that wrote it is left to on_error", error)
     return True

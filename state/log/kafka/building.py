@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from state.errors import RecordTooLarge
+from state.errors import UnfitRecord
 from state.log import batches, checks
 from state.log.batches import Batch
 from state.log.kafka.connections import ANSWER_WITHIN_S
@@ -44,8 +44,8 @@ async def build_parts(topics: Topics, parts: Parts) -> AsyncIterator[dict[Partit
 
 
 async def build_commit(topics: Topics, tasks: Sequence[TaskCommit]) -> dict[Partition, list[Batch]]:
-    """The records of all tasks. Raises UnknownTopic, InvalidRecord, and RecordTooLarge, which names the scope."""
+    """The records of all tasks. Raises UnknownTopic, and UnfitRecord, which names the scope."""
     try:
         return await build(topics, checks.merged(tasks))
-    except RecordTooLarge as error:
+    except UnfitRecord as error:
         raise checks.of_scope(error, tasks) from None

@@ -346,7 +346,7 @@ class Producer:
         except KafkaRefused as error:
             if error.then is Then.INVALID:
                 raise InvalidRecord(
-                    f"{error.what}: the topic cannot hold such a record (does it need a key?)"
+                    f"{error.what}: the topic cannot hold such a record", next(iter(batches), ("", -1)), -1
                 ) from error
             raise
         for partition, batch in batches.items():

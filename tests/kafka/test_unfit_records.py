@@ -1,4 +1,4 @@
-"""A record whose output or table write is too large for its topic is found and left to `on_error`; those beside it count once."""
+"""A record whose output or table write its topic does not take is found and left to `on_error`; those beside it count once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from state.log.protocol import TopicSpec
 from tests.cli.console import Console
 from tests.kafka.place import Place
 
@@ -119,3 +120,29 @@ def test_a_dead_letter_that_is_too_large_itself_ends_the_fleet(console: Console)
     fleet = console.start("run", "bank:app", name="run")
     assert fleet.wait(60) == 1
     assert "too large for dead-" in console.said("run").splitlines()[-2], console.said("run")
+
+
+KEYLESS = """
+from orchestrator import App, Record, Sink
+
+app = App("bank", partitions=2, on_error="skip")
+plain = app.topic("plain", key=str, value=int)
+out = app.topic("out", key=str, value=int)
+
+
+@app.processor(plain, out)
+def one(record: Record[str, int], out: Sink[str, int]) -> None:
+    out.send(None if record.key.endswith("7") else record.key, record.value)
+"""
+
+
+async def test_an_output_without_a_key_to_a_compacted_topic(console: Console, place: Place) -> None:
+    log = await place.open()
+    await log.create_topic(TopicSpec("out", 2, "changelog"))
+    console.write("bank.py", KEYLESS)
+    produce(console, "plain")
+    console.start("run", "bank:app", name="run")
+    good = Counter(f"plain {n}" for n in range(60) if n % 10 != 7)
+    console.until("all others", lambda: keys(console, "out").total() >= good.total())
+    assert keys(console, "out") == good, console.said("run")
+    assert "which keeps the last record of each key" in console.said("run")
