@@ -6,19 +6,26 @@ One rule: the session is the caller's: nothing of it is changed but what is regi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+import re
+import sys
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import WrongUse
+from pipeline.app import App
 from pipeline.files.shape import shape_of
 from pipeline.spark.backfill import backfill as run_backfill
+from pipeline.spark.history import BadHistory
 from pipeline.spark.session import failure
 from state.scratch import scratch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+ADVICE = "; correct the file"
 
 
 def register(session: SparkSession) -> None:
@@ -31,7 +38,7 @@ def register(session: SparkSession) -> None:
 
 
 def backfill(
-    app: str,
+    app: str | App,
     history: Mapping[str, DataFrame],
     *,
     log: str,
@@ -41,19 +48,42 @@ def backfill(
     timestamp: str | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """Computes the tables and outputs of an app (MODULE:APP) from DataFrames, by topic, and what is in the log; returns the facts of
+    """Computes the tables and outputs of an app (MODULE:APP, or what a module has) from DataFrames, by topic, and what is in the log; returns the facts of
     `orchestrator backfill --json`. The columns are those of history files: key, value, timestamp_ms, headers, offset, or what
     `key`, `value` and `timestamp` name. Raises WrongUse, RefusedBySafety, SparkFailed."""
     frames = list(history.values())
     if not frames:
         raise WrongUse("a backfill from DataFrames needs at least one, by the name of its topic")
     session = frames[0].sparkSession
+    name = app if isinstance(app, str) else name_of(app)
     root = Path(snapshots).absolute()
     with scratch(root, ".history-") as folder:  # where executors write, too
         named = {topic: [str(kept(frame, folder / str(n)))] for n, (topic, frame) in enumerate(history.items())}
         shape = shape_of(key, value, timestamp)
-        running = run_backfill(app, log, root, history=named, shape=shape, session=session, **{"say": print, **more})
-        return _run(running)
+        running = run_backfill(name, log, root, history=named, shape=shape, session=session, **{"say": print, **more})
+        try:
+            return _run(running)
+        except BadHistory as error:
+            raise BadHistory(_of_frames(str(error), folder, list(history))) from None
+
+
+def name_of(app: App) -> str:
+    """MODULE:APP, which executors import. Raises WrongUse for one that no module has."""
+    for module, found in list(sys.modules.items()):
+        if module != "__main__" and isinstance(found, ModuleType):
+            for name, value in list(vars(found).items()):
+                if value is app:
+                    return f"{module}:{name}"
+    raise WrongUse(
+        f"the app '{app.id}' is of no module that executors could import; save it as a module, and name it as MODULE:APP"
+    )
+
+
+def _of_frames(text: str, folder: Path, topics: Sequence[str]) -> str:
+    """What is wrong with a file that is gone by then, in words about the DataFrame that it was written of."""
+    for number, topic in enumerate(topics):
+        text = re.sub(rf"{re.escape(str(folder / str(number)))}/\S+?\.parquet", f"the DataFrame of '{topic}'", text)
+    return text.partition(ADVICE)[0]
 
 
 def _run(running: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:

@@ -17,9 +17,11 @@ import pyarrow as pa
 import pytest
 
 import orchestrator.spark
+from orchestrator import App
 from orchestrator.errors import WrongUse
 from pipeline.errors import CodecError
 from pipeline.spark import notebook
+from pipeline.spark.history import BadHistory
 from pipeline.spark.repartition import repartition
 from pipeline.spark.snapshotting import take
 from pipeline.spark.typed import column
@@ -227,6 +229,14 @@ def test_a_backfill_from_dataframes(tmp_path: Path, spark: Any, monkeypatch: pyt
     reader = spark.read.format("orchestrator.state").options(app="tallies", log=url, table="sums")
     orchestrator.spark.register(spark)
     assert {row["key"]: row["value"] for row in reader.load().collect()} == {"m0": -3, "m2": 3}
+    with pytest.raises(
+        BadHistory, match=r"^the DataFrame of 'marks', (row|record) 1: no timestamp_ms; .* names another column\)$"
+    ):
+        more = {"log": f"sqlite:{tmp_path / 'more.db'}", "snapshots": tmp_path / "snapshots"}
+        timeless = frame.selectExpr("who", "amount", "cast(null as timestamp) as at")
+        orchestrator.spark.backfill(tallies.app, {"marks": timeless}, **more, **columns)
+    with pytest.raises(WrongUse, match="'here' is of no module that executors could import; save it as a module"):
+        orchestrator.spark.backfill(App("here"), {"marks": frame}, **more)
     with pytest.raises(WrongUse, match="at least one"):
         orchestrator.spark.backfill("tests.spark.tallies:app", {}, log=url, snapshots=tmp_path)
 
