@@ -433,12 +433,20 @@ class Join(Timed):
         ]
 
 
+MOST_CALLS = 5_000  # of a program of some tens of records
+
+
+class Endless(BaseException):
+    """A program makes due what makes due, again and again: a task refuses that (TooManyDue), the rules say nothing of it."""
+
+
 class Task:
     """One task. `processors`: (name, topic, tables, body) in order; `due` by the name of timers or a window table; `joins`
     by name; a body takes (key, time, text, arguments by name)."""
 
     def __init__(self) -> None:
         self.clock = Clock()
+        self._calls = 0
         self.tables: dict[str, Any] = {}
         self.steps: dict[str, list[tuple[str, str, Any]]] = {}  # by topic: ("call"|"join", names, body)
         self.due: dict[str, list[Any]] = {}
@@ -452,6 +460,9 @@ class Task:
     # calls
 
     def call(self, body: Callable[..., None], at_ms: int, *what: Any) -> None:
+        self._calls += 1
+        if self._calls > MOST_CALLS:
+            raise Endless
         kept = {name: copy.deepcopy(table.state) for name, table in self.tables.items()}
         sent: list[tuple[str, str, int]] = []
         self.clock.at_ms = at_ms

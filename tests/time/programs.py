@@ -625,10 +625,13 @@ def _hopping(size: int, every: int) -> Callable[[int], list[tuple[int, int]]]:
 
 
 def difference(seed: int, count: int = 60) -> str | None:
-    """Where the answers of a seed's program part; None where they are one."""
+    """Where the answers of a seed's program part; None where they are one, or where it has no end."""
     program = Program(seed)
     records = program.records(count)
-    expected = program.plainly(records)
+    try:
+        expected = program.plainly(records)
+    except plain.Endless:
+        return None
     found = parted(expected, program.driven(records))
     if found is None and program.keeps_time:
         found = parted(expected, program.reopened(records), "reopened: ")
