@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime, timedelta
-from itertools import chain
 from typing import Any
 
 import msgspec
@@ -20,10 +17,10 @@ from pipeline.errors import CodecError, text_of
 from pipeline.files.shape import TIME_MAX_MS, NotThis, whole_ms
 from pipeline.values.codecs import Codec, JsonCodec, codec_name, own_name
 from pipeline.values.json_values import to_bytes
+from pipeline.values.no_numbers import NULL, no_number
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,400}")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_NULL = b"null"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 SHOWN = 60
@@ -87,26 +84,9 @@ def from_cell(codec: Codec[Any], value: Any) -> bytes | None:
 
 def numbers_kept(data: bytes, value: Any) -> bytes:
     """The JSON of a value, which would have null in the place of a number that JSON has none of. Raises NotThis."""
-    if _NULL in data and (found := _no_number(value)) is not None:
+    if NULL in data and (found := no_number(value)) is not None:
         raise NotThis(f"{found} is a number that JSON has none of; write null, or a column of texts")
     return data
-
-
-def _no_number(value: Any) -> float | None:
-    """A NaN or infinity in a value."""
-    if isinstance(value, float):
-        return value if not math.isfinite(value) else None
-    if isinstance(value, dict):
-        inside: Iterable[Any] = chain(value, value.values())
-    elif isinstance(value, list | tuple | set | frozenset):
-        inside = value
-    elif isinstance(value, msgspec.Struct):
-        inside = (getattr(value, name) for name in value.__struct_fields__)
-    elif is_dataclass(value):
-        inside = (getattr(value, field.name) for field in fields(value))
-    else:
-        return None
-    return next((found for one in inside if (found := _no_number(one)) is not None), None)
 
 
 def whole(cell: Any) -> int | None:

@@ -180,8 +180,7 @@ class Columns:
             for name in absent:
                 if found[name] is None:
                     del found[name]
-            value = msgspec.convert(found, type_, strict=strict)
-            return cells.numbers_kept(codec.encode(value), value)
+            return codec.encode(msgspec.convert(found, type_, strict=strict))
 
         return build
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar, cast, get_args, get_origin, is_typedd
 import msgspec
 
 from pipeline.errors import CodecError, DefinitionError
+from pipeline.values.no_numbers import NULL, has_numbers, no_number
 
 T = TypeVar("T")
 _LONG = struct.Struct(">q")
@@ -128,6 +129,7 @@ class JsonCodec:
         # Dicts as values keep their order (they are the user's); sets have none to keep.
         order = "deterministic" if key or _has_set(self.schema) else None
         self._encoder = msgspec.json.Encoder(order=cast(Any, order))
+        self._has_numbers = has_numbers(self.schema)
         self._class = type_ if isinstance(type_, type) and get_origin(type_) is None and not _plain(type_) else None
 
     def encode(self, value: Any) -> bytes:
@@ -138,6 +140,10 @@ class JsonCodec:
             data = self._encoder.encode(value)
         except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
             raise CodecError(f"{_shown(value)} cannot be written as JSON: {error}") from None
+        if self._has_numbers and NULL in data and (found := no_number(value)) is not None:
+            raise CodecError(
+                f"{_shown(value)} cannot be written as JSON: {found} is a number that JSON has none of; use None, or a text"
+            )
         if expected is None:
             try:
                 self._decoder.decode(data)

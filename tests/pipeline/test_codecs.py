@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from orchestrator import App
 from pipeline.errors import CodecError, DefinitionError
-from pipeline.values.codecs import codec_for, codec_name, encode_natural
+from pipeline.values.codecs import JsonCodec, codec_for, codec_name, encode_natural
 from pipeline.values.json_values import to_bytes
 
 
@@ -189,3 +189,38 @@ def test_names_let_tools_encode_without_code() -> None:
 def test_a_part_of_a_key_has_the_bytes_of_a_key() -> None:
     for type_, value in ((str, "ann"), (int, 7), (float, 0.5), (bytes, b"x"), (tuple[str, int], ("a", 1))):
         assert encode_natural(value) == codec(type_, key=True).encode(value)
+
+
+class Mean(msgspec.Struct):
+    mean: float
+    of: str | None = None
+
+
+class Tree(msgspec.Struct):
+    value: float | None = None
+    parts: list[Tree] = []
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (Mean, Mean(math.nan)),
+        (Tree, Tree(None, [Tree(math.inf)])),
+        (dict[str, Any], {"a": [1, -math.inf]}),
+        (dict, {"a": math.nan}),
+        (list, [math.nan]),
+        (list[float | None], [math.nan]),
+        (Any, math.nan),
+    ],
+    ids=str,
+)
+def test_a_number_that_json_has_none_of_is_refused(type_: Any, value: Any) -> None:
+    """It was written as null: another value, or one that could not be read."""
+    with pytest.raises(CodecError, match=r"(nan|inf) is a number that JSON has none of"):
+        JsonCodec(type_).encode(value)
+
+
+def test_where_null_is_meant_it_is_written() -> None:
+    assert JsonCodec(Mean).encode(Mean(1.5)) == b'{"mean":1.5,"of":null}'
+    assert JsonCodec(Tree).encode(Tree()) == b'{"value":null,"parts":[]}'
+    assert JsonCodec(dict[str, Any]).encode({"null": None}) == b'{"null":null}'

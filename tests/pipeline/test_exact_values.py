@@ -123,11 +123,11 @@ def test_more_digits_than_a_number_has_are_refused(tmp_path: Path, digits: str) 
     ],
 )
 def test_what_json_has_no_number_for_is_no_null(tmp_path: Path, column: pa.Array, value: Any) -> None:
-    with pytest.raises(BadRow, match=r"x.parquet, row 2: (nan|-inf) is a number that JSON has none of"):
+    with pytest.raises(BadRow, match=r"x.parquet, row 2: .*(nan|-inf) is a number that JSON has none of"):
         parquet(tmp_path, column, value)
-    with pytest.raises(BadRow, match="row 2: nan is a number that JSON has none of"):
+    with pytest.raises(BadRow, match=r"row 2: .*nan is a number that JSON has none of"):
         parquet(tmp_path, pa.array([[], [math.nan]]), list[float | None], shape_of("k", "x", "t"))
-    with pytest.raises(BadRow, match="line 2: inf is a number that JSON has none of"):
+    with pytest.raises(BadRow, match=r"line 2: .*inf is a number that JSON has none of"):
         csv(tmp_path, "k,t,x\na,1,inf\n", Mean)
 
 
