@@ -16,21 +16,27 @@ import msgspec
 NULL = b"null"
 
 
+_HOLDS_NONE = frozenset({str, int, bool, bytes, type(None)})
+
+
 def no_number(value: Any) -> float | None:
     """A NaN or infinity in a value; None where it has none."""
     if isinstance(value, float):
         return value if not math.isfinite(value) else None
+    for one in _inside(value):
+        if type(one) not in _HOLDS_NONE and (found := no_number(one)) is not None:
+            return found
+    return None
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, msgspec.Struct):
+        return [getattr(value, name) for name in value.__struct_fields__]
     if isinstance(value, dict):
-        inside: Iterable[Any] = chain(value, value.values())
-    elif isinstance(value, list | tuple | set | frozenset):
-        inside = value
-    elif isinstance(value, msgspec.Struct):
-        inside = (getattr(value, name) for name in value.__struct_fields__)
-    elif is_dataclass(value):
-        inside = (getattr(value, field.name) for field in fields(value))
-    else:
-        return None
-    return next((found for one in inside if (found := no_number(one)) is not None), None)
+        return chain(value, value.values())
+    if isinstance(value, list | tuple | set | frozenset):
+        return value
+    return [getattr(value, field.name) for field in fields(value)] if is_dataclass(value) else ()
 
 
 _INSIDE = {"object": {"properties", "additionalProperties"}, "array": {"items", "prefixItems"}}  # else anything is
