@@ -36,7 +36,18 @@ PORT_MAX = 65_535
 LEVELS, DEFAULT_LEVEL = ("DEBUG", "INFO", "WARNING", "ERROR"), "WARNING"
 FOREIGN_PARTS = ("aiokafka", "asyncio")  # loggers of libraries
 LOG_PARTS = (
-    *("assignor_process", "candidate", "commit", "coordinator", "fleet", "growth", "hosting", "instance", "journal"),
+    *(
+        "assignor_process",
+        "candidate",
+        "commit",
+        "coordinator",
+        "fleet",
+        "growth",
+        "hosting",
+        "inputs",
+        "instance",
+        "journal",
+    ),
     *(
         "listener",
         "log",

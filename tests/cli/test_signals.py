@@ -327,6 +327,12 @@ def test_an_instance_is_stopped_and_goes_on(console: Console) -> None:
     children = [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
     people = [f"p{number}" for number in range(20)]
     console.pay(*((name, 1) for name in people))
+
+    def all_are_paid() -> bool:  # a process that is stopped in the middle of a commit keeps the log locked
+        answers = [console.here("query", "bank", "balances", name) for name in people]
+        return all(answer.out == "1\n" for answer in answers)
+
+    console.until("the payments", all_are_paid)
     for pid in (parent, *children):
         os.kill(pid, signal.SIGSTOP)
     console.pay(*((name, 1) for name in people))
