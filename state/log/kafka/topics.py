@@ -296,8 +296,18 @@ class Topics:
             lambda answer: [(self.names.inside(name), code, text) for code, text, *_ in answer.responses],
             rights.ALTER_CONFIGS,
         )
-        self._purposes.pop(bytes.fromhex(found.topic_id), None)
-        return replace(found, retention=retention._replace(forced=False))
+        changed = replace(found, retention=retention._replace(forced=False))
+
+        async def shown() -> dict[str, TopicInfo]:
+            self._purposes.pop(bytes.fromhex(found.topic_id), None)
+            return await self.infos([name])
+
+        def is_there(infos: Mapping[str, TopicInfo]) -> bool:
+            return name not in infos or infos[name].retention == changed.retention
+
+        # Brokers answer before they show it: whoever looks next would see what was.
+        await self._until(f"the retention of topic {name}", shown, is_there)
+        return changed
 
     async def delete(self, name: str) -> None:
         if name not in await self.refresh([name]):
@@ -332,7 +342,7 @@ class Topics:
         await self._until(f"topic {name} to have its leaders", lambda: self.refresh([name]), whole)
         return (await self.infos([name]))[name]
 
-    async def _until(self, what: str, ask: Any, there: Callable[[dict[str, Layout]], bool]) -> None:
+    async def _until(self, what: str, ask: Any, there: Callable[[Any], bool]) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _SHOWN_WITHIN_S
         while not there(await ask()):
