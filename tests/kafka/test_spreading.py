@@ -32,7 +32,8 @@ def parts(fail_at: int = PARTS) -> Callable[[], Iterator[Sequence[NewRecord]]]:
         for part in range(PARTS):
             if part == fail_at:
                 raise OSError("the executor is gone")
-            yield records(*(f"{part}.{number}" for number in range(EACH)))
+            texts = [f"{part}.{number}".encode() for number in range(EACH)]
+            yield [NewRecord(text, text, 1_000) for text in texts]  # a key each: none is compacted away
 
     return made
 
