@@ -45,8 +45,9 @@ _INSIDE = {"object": {"properties", "additionalProperties"}, "array": {"items", 
 def has_numbers(schema: Any) -> bool:
     """Whether a value of a JSON schema may hold a number with a fraction: one says so, or anything may stand somewhere."""
     if isinstance(schema, dict):
-        inside = _INSIDE.get(schema.get("type", ""))
-        if not schema or schema.get("type") == "number" or (inside is not None and not inside & schema.keys()):
+        kind = schema.get("type")  # of the properties of a class it is the field of that name
+        inside = _INSIDE.get(kind) if isinstance(kind, str) else None
+        if not schema or kind == "number" or (inside is not None and not inside & schema.keys()):
             return True
-        return any(has_numbers(part) for name, part in schema.items() if name not in ("default", "examples"))
+        return any(map(has_numbers, schema.values()))
     return isinstance(schema, list) and any(map(has_numbers, schema))

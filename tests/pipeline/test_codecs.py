@@ -220,7 +220,18 @@ def test_a_number_that_json_has_none_of_is_refused(type_: Any, value: Any) -> No
         JsonCodec(type_).encode(value)
 
 
+class Named(msgspec.Struct):
+    """With fields that are called as parts of a schema are."""
+
+    type: str
+    default: float
+    items: str | None = None
+
+
 def test_where_null_is_meant_it_is_written() -> None:
+    assert JsonCodec(Named).encode(Named("a", 1.0)) == b'{"type":"a","default":1.0,"items":null}'
+    with pytest.raises(CodecError, match="has none of"):
+        JsonCodec(Named).encode(Named("a", math.nan))
     assert JsonCodec(Mean).encode(Mean(1.5)) == b'{"mean":1.5,"of":null}'
     assert JsonCodec(Tree).encode(Tree()) == b'{"value":null,"parts":[]}'
     assert JsonCodec(dict[str, Any]).encode({"null": None}) == b'{"null":null}'
