@@ -121,8 +121,8 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
             numbers.pop(data, None)
 
     def _all_known(self) -> None:
-        """Many entries are about to be read in another way."""
-        if self.at_hand.windows:
+        """Many entries are about to be read in another way; some may be of windows that are not at hand any more."""
+        if self.at_hand.is_used:
             self.spill()
             self.at_hand.let_go_of_all()
 

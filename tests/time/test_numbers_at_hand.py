@@ -156,24 +156,8 @@ def test_numbers_at_hand_are_what_any_task_would_read(first: int) -> None:
     assert [found for seed in range(first, first + 100) if (found := differs(seed))] == []
 
 
-def test_what_is_written_together_carries_the_time_of_the_last_call() -> None:
-    app = App("times", partitions=1)
-    topic = app.topic("beats", key=str, value=int)
-    sums = app.table("sums", key=str, value=int, default=int, window=Tumbling(10 * MS))
-
-    @app.processor(topic, sums)
-    def beat(beat: Any, sums: Any) -> None:
-        sums[beat.key] += beat.value
-
-    task = TaskProcess(app, app.topology().subtopologies[0], 0, {"sums": DictStore()}, {})
-    records = [SourceRecord(n, n, b"a", topic.value_codec.encode(value)) for n, value in enumerate([1, 1, 0])]
-    task.run([("beats", record) for record in records])
-    assert task.collect().write_timestamp_ms == {"sums": 1}
-
-
-def test_no_more_numbers_are_at_hand_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbers_at_hand, "MOST", 10)
-    app = App("room", partitions=1)
+def counting(app: App) -> tuple[Any, TaskProcess, DictStore]:
+    """A task that adds up values in windows of 10 ms, and its topic and store."""
     topic = app.topic("beats", key=str, value=int)
     sums = app.table("sums", key=str, value=int, default=int, window=Tumbling(10 * MS))
 
@@ -182,10 +166,38 @@ def test_no_more_numbers_are_at_hand_than_there_is_room_for(monkeypatch: pytest.
         sums[beat.key] += beat.value
 
     store = DictStore()
-    task = TaskProcess(app, app.topology().subtopologies[0], 0, {"sums": store}, {})
+    return topic, TaskProcess(app, app.topology().subtopologies[0], 0, {"sums": store}, {}), store
+
+
+def test_what_is_written_together_carries_the_time_of_the_last_call() -> None:
+    topic, task, _ = counting(App("times", partitions=1))
+    records = [SourceRecord(n, n, b"a", topic.value_codec.encode(value)) for n, value in enumerate([1, 1, 0])]
+    task.run([("beats", record) for record in records])
+    assert task.collect().write_timestamp_ms == {"sums": 1}
+
+
+def test_no_more_numbers_are_at_hand_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers_at_hand, "MOST", 10)
+    topic, task, store = counting(App("room", partitions=1))
     for number in range(50):
         task.run([("beats", SourceRecord(number, 1, b"key-%d" % number, topic.value_codec.encode(1)))])
         store.write(task.collect().writes["sums"])
         task.mark_applied()
         (view,) = task._tables.values()
         assert sum(map(len, cast(WindowsView[Any, Any], view).at_hand.windows.values())) <= 10
+
+
+def test_what_the_store_does_not_have_is_seen_where_no_window_is_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers_at_hand, "MOST", 0)
+    topic, task, store = counting(App("seen", partitions=1))
+    for number, (key, at_ms) in enumerate([(b"old", 1_001), (b"older", 1_501), (b"a", 2_001), (b"b", 2_001)]):
+        task.run([("beats", SourceRecord(number, at_ms, key, topic.value_codec.encode(1)))])
+        changes = task.collect()
+        if key != b"b":
+            store.write(changes.writes["sums"])
+        if at_ms < 2_000:
+            task.mark_applied()
+    task.mark_applied()
+    (view,) = task._tables.values()
+    view.closed = False
+    assert [key for (key, _), _ in cast(WindowsView[Any, Any], view).shown()] == ["a", "b"]
