@@ -110,7 +110,11 @@ class OneWindow(WindowTable[K, V]):
         if numbers is not None and type(value) is self._hand.of_calls and is_own and not view._live:
             before = numbers.get(data)
             if before is None and not numbers.is_whole:
-                numbers, before = self._at_hand_again(data)
+                try:
+                    numbers, before = self._at_hand_again(data)
+                except CodecError:  # it cannot be read, and may be overwritten
+                    self._set_entry(key, data, value)
+                    return
             if value == before:
                 return
             if _LEAST <= value <= _MOST:  # type: ignore[operator]
@@ -119,6 +123,11 @@ class OneWindow(WindowTable[K, V]):
                 if before is None and view.announces:
                     view.closing.added(numbers.head + data)
                 return
+        self._set_entry(key, data, value)
+
+    def _set_entry(self, key: K, data: bytes, value: V) -> None:
+        """In the hands of the call, as any other value."""
+        view = self._view
         if self._hand.windows:
             view.give_way(self._start_ms, data)
         k = self._head + data

@@ -201,3 +201,19 @@ def test_what_the_store_does_not_have_is_seen_where_no_window_is_at_hand(monkeyp
     (view,) = task._tables.values()
     view.closed = False
     assert [key for (key, _), _ in cast(WindowsView[Any, Any], view).shown()] == ["a", "b"]
+
+
+def test_what_cannot_be_read_may_be_overwritten() -> None:
+    app, store = App("overwritten", partitions=1), DictStore()
+    topic = app.topic("beats", key=str, value=int)
+    sums = app.table("sums", key=str, value=int, default=int, window=Tumbling(10 * MS))
+
+    @app.processor(topic, sums)
+    def beat(beat: Any, sums: Any) -> None:
+        sums[beat.key] = beat.value
+
+    entry = b"w" + (0).to_bytes(8, "big") + b"a"
+    store.write({entry: b"no number"})
+    task = TaskProcess(app, app.topology().subtopologies[0], 0, {"sums": store}, {})
+    task.run([("beats", SourceRecord(0, 1, b"a", topic.value_codec.encode(5)))])
+    assert task.collect().writes["sums"][entry] == topic.value_codec.encode(5)
