@@ -232,7 +232,8 @@ class Connection(asyncio.Protocol):
 
     async def close(self) -> None:
         """What is still to be sent is sent, if the peer takes it within a second; else it is thrown away."""
-        self._transport.close()
+        if not self._transport.is_closing():  # early versions of 3.11 cannot end a TLS connection that was closed twice
+            self._transport.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await self._lost.wait()

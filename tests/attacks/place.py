@@ -209,7 +209,8 @@ class Place:
                 assert listener.unfinished.total <= listener.unfinished.limit
         finally:
             for attacker in self._attackers:
-                attacker.writer.transport.abort()
+                if not attacker.writer.is_closing():
+                    attacker.writer.transport.abort()
             for link in (*self.members.values(), self.client):
                 with contextlib.suppress(ConnectionEnded):
                     await link.close()

@@ -62,6 +62,7 @@ async def test_with_the_secret_any_certificate_does(tmp_path: Path) -> None:
         link._transport.write(b"\0\0\0\4text")
         assert await link.receive() == b"text"
         await link.close()
+        await link.close()  # as whoever cleans up twice
     await echo.listener.close()
 
 

@@ -22,6 +22,7 @@ DEFAULT_PORT = 9092
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}  # as Kafka numbers them
 FETCH_BYTES = 64 << 20
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+_ADDRESS = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/@\[\]]+))(?::(?P<port>[0-9]+))?")
 
 
 @dataclass(frozen=True)
@@ -114,11 +115,12 @@ def _pem_type(text: str) -> str:
 
 
 def address(text: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT`, `HOST` or `[IPV6]:PORT`. Raises ValueError."""
-    host, _, port = text.rpartition(":") if ":" in text else (text, "", str(DEFAULT_PORT))
-    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-        raise ValueError(f"'{text}' is no HOST:PORT")
-    return host.strip("[]"), int(port)
+    """Host and port of `HOST:PORT`, `[IPV6]:PORT`, or either without its port. Raises ValueError."""
+    found = _ADDRESS.fullmatch(text)
+    port = DEFAULT_PORT if found is None or found["port"] is None else int(found["port"])
+    if found is None or not 0 < port < 65_536:
+        raise ValueError(f"'{text}' is no HOST:PORT (an IPv6 address is written [ADDRESS]:PORT)")
+    return found["ipv6"] or found["host"], port
 
 
 def codec_name(text: str) -> str:

@@ -7,7 +7,7 @@ several logs may share it; `transaction-timeout` is in seconds; `topic.NAME` is 
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from state.errors import StateError
 from state.log.kafka.client_settings import address, codec_name
@@ -24,13 +24,14 @@ class BadUrl(StateError):
 
 def parse(url: str) -> KafkaOptions:
     """Raises BadUrl."""
-    parts = urlsplit(url)
-    brokers = [_broker(url, one) for one in parts.netloc.split(",") if one]
-    if not brokers or parts.path not in ("", "/"):
+    # By hand: urllib's own refuses several addresses with an IPv6 one among them, or takes them, by its version.
+    where, _, query = url.partition("://")[2].partition("?")
+    brokers = [_broker(url, one) for one in where.removesuffix("/").split(",") if one]
+    if not brokers:
         raise BadUrl(f"{url}: write kafka://HOST:PORT, or several with commas between them")
     prefix, timeout_s, topic_settings, config = "", TRANSACTION_TIMEOUT_S, dict[str, str](), ""
     compression = ""
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+    for name, value in parse_qsl(query, keep_blank_values=True):
         if name == "prefix":
             prefix = value
         elif name == "transaction-timeout":
