@@ -35,6 +35,7 @@ class Changes:
     left_out: Sequence[LeftOut]
     stream_time_ms: int
     late: Mapping[str, int]  # records that came when all was closed for them, by table or join
+    gone: Mapping[str, Sequence[tuple[bytes, bytes]]]  # ranges of tables of which `writes` deletes all that was there
 
     @property
     def records_in(self) -> int:
@@ -75,7 +76,7 @@ class Effects:
         self.left_out: list[LeftOut] = []
         self.stream_time_ms = stream_time_ms
         self._tables = tables
-        self._timed = [table for table in tables.values() if isinstance(table, TimedView)]
+        self._timed = {name: table for name, table in tables.items() if isinstance(table, TimedView)}
         self._done: dict[Place, list[OutputRecord]] = {} if units else self.outputs
         self._before = 0  # how many of `left_out` are of before the open unit
         self._late: dict[str, int] = {}
@@ -132,7 +133,7 @@ class Effects:
 
     @property
     def has_completed(self) -> bool:
-        return bool(self._positions) or self._due or any(view.leaves_expired for view in self._timed)
+        return bool(self._positions) or self._due or any(view.leaves_expired for view in self._timed.values())
 
     def time_passed(self, stream_time_ms: int) -> None:
         """Time has come to here without a record, or a due call is completed."""
@@ -169,7 +170,7 @@ class Effects:
     def collect(self, *, in_parts: bool = False) -> Changes:
         """Everything that completed records did since the last take. `in_parts`: with some of what has expired; as long as it
         leaves the rest, `has_completed` stays True."""
-        for view in self._timed:
+        for view in self._timed.values():
             view.in_parts = in_parts
         if self.passing is not None:
             self.passing.collected()
@@ -185,6 +186,7 @@ class Effects:
             left_out=left_out,
             stream_time_ms=self.stream_time_ms,
             late=late,
+            gone={name: gone for name, view in self._timed.items() if (gone := view.take_gone())},
         )
         self._late = {
             name: count - late.get(name, 0) for name, count in self._late.items() if count != late.get(name, 0)

@@ -326,7 +326,8 @@ class JoinView(TimedView[bytes, bytes]):
             for k in self._known.keys() & found:
                 del self._known[k]
             self.leaves_expired |= leaves
-            self._kept_from[side] = found[-1] + b"\x00" if leaves else stop
+            before, self._kept_from[side] = self._kept_from[side], found[-1] + b"\x00" if leaves else stop
+            self.gone.append((before, self._kept_from[side]))
 
     def _index(self, side: int, key: bytes, entry: tuple[Any, ...]) -> bytes:
         return _ENDS[side] + time_bytes(entry[0] + self.lives_ms[side]) + _ordered(key) + _OFFSET.pack(entry[1])

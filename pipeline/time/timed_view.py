@@ -83,6 +83,7 @@ class TimedView(TableView[K, V]):
         self.at_ms: int | None = 0
         self.in_parts = False  # a take forgets some of what has expired, and another one the rest
         self.leaves_expired = False  # the last one did
+        self.gone: list[tuple[bytes, bytes]] = []  # ranges of which the next take deletes all that is there
         kept = store.get(STREAM_TIME_KEY)
         position.start(kept, order)
         self.stream_ms = position.time_ms
@@ -165,6 +166,11 @@ class TimedView(TableView[K, V]):
             self._kept = settled
             self.layers.remember(STREAM_TIME_KEY, settled)
         return self.layers.collect()
+
+    def take_gone(self) -> list[tuple[bytes, bytes]]:
+        """The ranges of which the latest take has deleted all that the store has."""
+        gone, self.gone = self.gone, []
+        return gone
 
     def forget_at_places(self, old: DueIndex, place: Callable[[bytes], tuple[int, int, bytes]]) -> Iterator[bytes]:
         """The keys of an index whose places have been reached, each of which is to be forgotten before the next."""

@@ -373,7 +373,8 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
         else:
             found, self.leaves_expired = taken
             self._delete_known(found)
-        self._kept_from = found[-1] + b"\x00" if self.leaves_expired else stop
+        before, self._kept_from = self._kept_from, found[-1] + b"\x00" if self.leaves_expired else stop
+        self.gone.append((before, self._kept_from))
 
     def _delete_known(self, found: list[bytes]) -> None:
         """Entries of which nothing is asked for any more, and some keys that were read alone or deleted before."""

@@ -7,9 +7,10 @@ range costs what it reads.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from state.errors import StateError
+from state.store.protocol import Range
 
 _REBUILD_FROM = 64
 CHECKPOINT_FILE = "memory-store.json"
@@ -45,9 +46,14 @@ class MemoryStore:
                 raise StateError("the store was closed while it was being read")
             yield pair
 
-    def write(self, changes: Mapping[bytes, bytes | None], offset: int, *, is_whole: bool = True) -> None:
+    def write(
+        self, changes: Mapping[bytes, bytes | None], offset: int, *, is_whole: bool = True, gone: Sequence[Range] = ()
+    ) -> None:
         self._check_open()
         values = self._values
+        for start, stop in gone:
+            left = self._keys[bisect_left(self._keys, start) : bisect_left(self._keys, stop)]
+            changes = {**dict.fromkeys(left), **changes}
         touched = [key for key, value in changes.items() if (value is None) == (key in values)]
         for key, value in changes.items():
             if value is None:

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+Range = tuple[bytes, bytes]  # keys from the first one on, before the second one
+
 
 class Store(Protocol):
     """Raw bytes to raw bytes, in key-byte order."""
@@ -19,10 +21,18 @@ class Store(Protocol):
     def range(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """Pairs with start <= key < stop in key-byte order; None means from the first, to the last."""
 
-    def write(self, changes: Mapping[bytes, bytes | None], offset: int, *, is_whole: bool = True) -> None:
+    def write(
+        self,
+        changes: Mapping[bytes, bytes | None],
+        offset: int,
+        *,
+        is_whole: bool = True,
+        gone: Sequence[Range] = (),
+    ) -> None:
         """Applies changes (None deletes) and sets the changelog offset, in one atomic batch, sorted by key. `is_whole`:
         the store holds all of its changelog with them, as an owner's does; the time of its stamp is now. A replay's time
-        stays what it was (the first write's where there was none): deletions that it has not read yet may be forgotten."""
+        stays what it was (the first write's where there was none): deletions that it has not read yet may be forgotten.
+        `gone`: ranges of which `changes` deletes all that the store has, so it may delete each of them at once."""
 
     def whole_at(self, time_ms: int) -> None:
         """Notes that the store held all that its changelog had at `time_ms`; it is written with the next write."""

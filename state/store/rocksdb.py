@@ -9,6 +9,7 @@ while it writes, so a thread would not free the event loop. Many stores share on
 from __future__ import annotations
 
 import weakref
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import compress, repeat
@@ -45,7 +46,9 @@ from state.store.layout import (
     unpack_offset,
     unpack_stamp,
 )
+from state.store.protocol import Range
 
+RANGE_KEYS = 64  # deleted at once rather than one by one: what lies in ranges that are gone costs a look at each read
 _SIZES = ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables")
 
 
@@ -232,13 +235,20 @@ class RocksDbStore:
 
     # ------------------------------------------------------------------ writing
 
-    def write(self, changes: Mapping[bytes, bytes | None], offset: int, *, is_whole: bool = True) -> None:
+    def write(
+        self, changes: Mapping[bytes, bytes | None], offset: int, *, is_whole: bool = True, gone: Sequence[Range] = ()
+    ) -> None:
         time_ms = self._clock_ms() if is_whole else self._time_ms or self._clock_ms()
-        self._put(changes, offset, time_ms, self._stamp if self._is_marked else None)
+        self._put(changes, offset, time_ms, self._stamp if self._is_marked else None, gone)
         self._offset, self._time_ms, self._is_marked = offset, time_ms, False
 
     def _put(
-        self, changes: Mapping[bytes, bytes | None], offset: int, time_ms: int, stamp: Mapping[str, str] | None
+        self,
+        changes: Mapping[bytes, bytes | None],
+        offset: int,
+        time_ms: int,
+        stamp: Mapping[str, str] | None,
+        gone: Sequence[Range],
     ) -> None:
         """One batch; the stamp where it has changed."""
         batch = WriteBatch(raw_mode=True)
@@ -250,7 +260,13 @@ class RocksDbStore:
         keys = sorted(changes)
         values = list(map(changes.__getitem__, keys))
         if None in values:
-            deque(map(delete, map(DATA.__add__, compress(keys, map(is_, values, repeat(None))))), maxlen=0)
+            deleted = list(compress(keys, map(is_, values, repeat(None))))
+            for start, stop in gone:  # before all else: what was set there since stays
+                first, last = bisect_left(deleted, start), bisect_left(deleted, stop)
+                if last - first >= RANGE_KEYS:
+                    batch.delete_range(DATA + start, DATA + stop)
+                    del deleted[first:last]
+            deque(map(delete, map(DATA.__add__, deleted)), maxlen=0)
             kept = list(map(is_not, values, repeat(None)))
             keys, values = list(compress(keys, kept)), list(compress(values, kept))
         deque(map(put, map(DATA.__add__, keys), values), maxlen=0)

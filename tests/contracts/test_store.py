@@ -106,6 +106,35 @@ def test_no_key_meets_what_the_store_keeps_for_itself(store: Any) -> None:
     assert store.offset == 4
 
 
+@given(data=st.data())
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_goes_by_ranges_is_what_is_deleted_key_by_key(opener: Open, data: st.DataObject) -> None:
+    """Also what was set there since, before the store had the rest, and what lies at the ends."""
+    folder = Path(tempfile.mkdtemp())
+    store, model = opener(folder / "store"), dict[bytes, bytes]()
+    for number in range(1, data.draw(st.integers(2, 6)) + 1):
+        first = data.draw(st.integers(0, 300))
+        last = first + data.draw(st.integers(0, 200))
+        start, stop = b"%03d" % first, b"%03d" % last
+        changes: dict[bytes, bytes | None] = {}
+        if data.draw(st.booleans()):
+            changes.update((b"%03d" % key, b"%d" % number) for key in range(first, last, data.draw(st.integers(1, 3))))
+            gone = []
+        else:
+            changes.update(dict.fromkeys(key for key in model if start <= key < stop))
+            changes[b"%03d" % last] = b"kept"
+            gone = [(start, stop)]
+        store.write(changes, number, gone=gone)
+        model = {key: value for key, value in {**model, **changes}.items() if value is not None}
+        if data.draw(st.booleans()):
+            store.flush()
+        key = b"%03d" % data.draw(st.integers(0, 500))
+        assert store.get(key) == model.get(key)
+    assert everything(store) == dict(sorted(model.items()))
+    store.close()
+    shutil.rmtree(folder)
+
+
 def test_ranges_are_in_byte_order_and_half_open(store: Any) -> None:
     store.write({bytes([number]): b"%d" % number for number in (200, 3, 100, 0, 255, 1)}, 1)
     assert [key[0] for key, _ in store.range(None, None)] == [0, 1, 3, 100, 200, 255]

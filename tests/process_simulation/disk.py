@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from state.directory import TableOnDisk
 from state.errors import DirectoryLocked, StateError, StoreDamaged
 from state.store.memory import MemoryStore
+from state.store.protocol import Range
 from state.store.rocksdb import Peek, RocksDbStore
 from tests.process_simulation.process import DEAD, Process, ProcessGone, current
 
@@ -110,12 +111,14 @@ class DiskStore(MemoryStore):
             raise StoreDamaged(f"the store {self.path} cannot be read: wipe it and restore it from its changelog")
         super()._check_open()
 
-    def write(self, changes: Mapping[bytes, bytes | None], offset: int, *, is_whole: bool = True) -> None:
+    def write(
+        self, changes: Mapping[bytes, bytes | None], offset: int, *, is_whole: bool = True, gone: Sequence[Range] = ()
+    ) -> None:
         if self._disk.failing and changes:
             self._disk.failing -= 1
             self._disk.unwritten.add((self._process.name, self.path.parent.name))
             raise StoreDamaged(f"the store {self.path} cannot be written: an error of its disk")
-        super().write(changes, offset, is_whole=is_whole)
+        super().write(changes, offset, is_whole=is_whole, gone=gone)
         self._written_stamp = dict(self._stamp)
         if self._disk.chance.random() < self._disk.flush_rate:
             self.flush()

@@ -67,9 +67,9 @@ def test_long_fetches_are_written_in_sorted_chunks_and_the_offset_moves_last() -
     written: list[tuple[list[bytes], int]] = []
 
     class Watched(MemoryStore):
-        def write(self, changes, offset, *, is_whole=True):  # type: ignore[no-untyped-def]
+        def write(self, changes, offset, *, is_whole=True, gone=()):  # type: ignore[no-untyped-def]
             written.append((list(changes), offset))
-            super().write(changes, offset, is_whole=is_whole)
+            super().write(changes, offset, is_whole=is_whole, gone=gone)
 
     store = Watched(stamp={})
     records = [NewRecord(b"%03d" % (number * 7 % 100), b"%d" % number, 0) for number in range(250)]

@@ -526,6 +526,8 @@ class Program:
             changes = process.collect(in_parts=True) if chance.random() < 0.5 else process.collect()
             for table, written in changes.writes.items():
                 stores[table].write(written)
+                for start, stop in changes.gone.get(table, ()):
+                    assert not list(stores[table].range(start, stop)), "what may be deleted at once is not gone"
             for name, n in changes.late.items():
                 late[name] = late.get(name, 0) + n
             for (topic, _), sent in changes.outputs.items():

@@ -107,6 +107,8 @@ def result(options: dict[str, Any], happens: list[Any]) -> tuple[Any, ...]:
         changed = {key: value for key, value in writes.items() if store.get(key) != value}
         said.append((changes.outputs, changes.positions, changes.late, changed))
         store.write(writes)
+        for start, stop in changes.gone.get("sums", ()):
+            assert not list(store.range(start, stop)), "not all was deleted of what a store may delete at once"
         unsettled[0] += 1
 
     def settle(most: int = 10) -> None:

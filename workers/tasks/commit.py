@@ -136,7 +136,7 @@ def _apply(taken: Taken, ends: dict[Partition, int]) -> bool:
             opened = run.stores[table]
             if (epoch := run.worker.log.epoch(opened.partition)) >= 0:
                 opened.store.mark(LEADER_EPOCH, str(epoch))
-            opened.store.write(writes, ends[opened.partition])
+            opened.store.write(writes, ends[opened.partition], gone=taken.changes.gone.get(table, ()))
     except StateError as error:
         level = logging.INFO if isinstance(error, StoreDeleted) else logging.ERROR  # one line for all that were deleted
         log.log(level, "%s: %s; it is restored from the log", run.id, error)
