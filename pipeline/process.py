@@ -276,7 +276,7 @@ class TaskProcess:
             failure = error  # the records before it are completed first
         read = [item for item in items if item is not None]
         self.finished = len(items)
-        whole = failure is None and not step.time_steps
+        whole = failure is None and not step.time_steps and len(read) == len(items)
         if whole and found != FAILED and (not read or await self._batches.call(step, read)):
             self._effects.all_completed(records, self._stream_time_ms, is_one_topic=len(self._sources) == 1)
             return
@@ -385,8 +385,7 @@ class TaskProcess:
                 raw.offset,
             )
         except Exception as error:  # noqa: BLE001 - a codec of the user's may raise anything; on_error decides
-            for step in (*source.steps, *source.batch_steps):
-                self._on_error.failed(step, topic, raw, error, into, decoding=True)
+            self._batches.unreadable((*source.steps, *source.batch_steps), topic, raw, error, into)
             return None
         return Item(record, raw, topic, self._stream_time_ms)
 

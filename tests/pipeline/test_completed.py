@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -190,3 +191,41 @@ def test_what_a_batch_sends_is_committed_with_its_records() -> None:
     changes = life.process.collect()
     assert changes.positions == {"b": 1}
     assert [output.value for outputs in changes.outputs.values() for output in outputs] == [(7).to_bytes(8, "big")]
+
+
+@pytest.mark.parametrize("shape", ["batch", "async batch", "columns"])
+@pytest.mark.parametrize("options", [{}, {"retries": 1, "backoff": 0.01}, {"expire": True}])
+def test_a_dead_letter_out_of_a_batch_is_committed_with_its_record(shape: str, options: dict[str, Any]) -> None:
+    """A record that cannot be read lies behind one whose call fails: it is read again with it, and left once."""
+    app = App("x")
+    source, dead = app.topic("in", key=str, value=int), app.topic("dead", key=bytes, value=bytes)
+    expire = {"expire": timedelta(hours=1)} if options.pop("expire", False) else {}
+    table = app.table("table", key=str, value=int, default=int, **expire)
+    failing = [True]
+
+    def many(batch: Any, table: Any) -> None:
+        if failing:
+            raise ConnectionError("away")
+
+    async def many_later(batch: Any, table: Any) -> None:
+        many(batch, table)
+
+    form: dict[str, Any] = {"columns": True} if shape == "columns" else {"batch": True}
+    on_error: Any = {ConnectionError: "stop", Exception: dead}
+    app.processor(source, table, on_error=on_error, **form, **options)(many_later if "async" in shape else many)
+    process = TaskProcess(app, app.topology().subtopologies[0], 0, {"table": DictStore()}, {"dead": 1})
+    records = [
+        ("in", SourceRecord(offset, 0, b"k", value)) for offset, value in enumerate([bytes(8), b"bad", bytes(8)])
+    ]
+
+    with contextlib.suppress(ProcessorFailed):
+        asyncio.run(process.run_async(records))
+    changes = process.collect()
+    assert (changes.positions, changes.outputs, changes.left_out) == ({}, {}, [])
+
+    failing.clear()
+    asyncio.run(process.run_async(records))
+    changes = process.collect()
+    assert changes.positions == {"in": 3}
+    assert [output.value for output in changes.outputs["dead", 0]] == [b"bad"]
+    assert changes.dead_lettered == 1
