@@ -98,7 +98,7 @@ class SparkHandle:
         InheritableThread(target=self._job, daemon=True, name=self._task.group).start()
 
     async def wait(self) -> int:
-        """See workers.fleet.fleet.Handle. A job that Spark gave up counts as killed: it is submitted again."""
+        """See workers.fleet.hosts.Handle. A job that Spark gave up counts as killed: it is submitted again."""
         code = await asyncio.shield(self._done)
         patience = self._loop.time() + ALONE_S
         while self._alone and self.remote.is_there:
@@ -115,7 +115,7 @@ class SparkHandle:
         return HOST_GOES if self._is_going and code == 0 and not self.remote.is_to_end else code
 
     def bounce(self) -> None:
-        """See workers.fleet.fleet.Handle. An instance that is just starting, or starting again, gets it with its first word."""
+        """See workers.fleet.hosts.Handle. An instance that is just starting, or starting again, gets it with its first word."""
         self.remote.order("bounce")
 
     def stop(self) -> None:

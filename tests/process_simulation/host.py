@@ -72,7 +72,7 @@ class MemoryLine(ThreadLine):
 
 
 class Child:
-    """See `workers.surroundings.WorkerProcess`, and `workers.fleet.fleet.Handle`."""
+    """See `workers.surroundings.WorkerProcess`, and `workers.fleet.hosts.Handle`."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -104,7 +104,7 @@ class Child:
 
 
 class Host:
-    """See `workers.fleet.fleet.Host`."""
+    """See `workers.fleet.hosts.Host`."""
 
     def __init__(self, life: Life) -> None:
         self._life = life

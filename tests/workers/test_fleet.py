@@ -21,7 +21,8 @@ import pytest
 from orchestrator.errors import RefusedBySafety, TimedOut
 from state.log.sqlite import open_sqlite
 from workers.commands.scale_up import _ask_fleet
-from workers.fleet.fleet import GRANTED, REQUEST, Fleet, ProcessHandle
+from workers.fleet.fleet import GRANTED, REQUEST, Fleet
+from workers.fleet.hosts import ProcessHandle
 from workers.fleet.named import NamedInstance
 from workers.fleet.presence import FLEET, NAMED, fleet_of, is_looked_after, may_be_looked_after, started, this_process
 from workers.log.patient_log import PatientLog
@@ -225,14 +226,14 @@ async def test_of_two_that_take_a_name_at_one_moment_the_log_takes_one(tmp_path:
         await log.close()
 
 
-@pytest.mark.parametrize("kind", ["fleet", "named"])
+@pytest.mark.parametrize("kind", ["fleet", "a fleet that asks it", "named"])
 async def test_a_log_that_is_away_does_not_hold_up_an_orderly_end(kind: str, tmp_path: Path) -> None:
     """Whoever asked it to stop is waiting; the note that stays is of a process that is gone."""
     async with life_in(tmp_path) as life:
         patient = PatientLog(life.log, 3_600.0, time.monotonic)
-        if kind == "fleet":
+        if kind != "named":
             life.fleet = Fleet(life.host, patient, life.spec, life.said.append)
-            await life.run(1)
+            await life.run(2)
         else:
             spec = msgspec.structs.replace(life.spec, instance="a")
             life.fleet = NamedInstance(life.host, patient, spec, life.said.append, _nowhere_else)
@@ -241,8 +242,11 @@ async def test_a_log_that_is_away_does_not_hold_up_an_orderly_end(kind: str, tmp
             await life.until("it is there", lambda: life.host.started == ["a"])
         with closing(sqlite3.connect(life.path, isolation_level=None)) as other:
             other.execute("begin exclusive")
+            if kind == "a fleet that asks it":
+                life.host.handles["i2"].bounce()  # which the log is to know
+                await life.until("it waits for an answer", lambda: bool(patient.waiting))
             assert await life.end() == 0
-        assert life.notes() if kind == "fleet" else True
+        assert life.notes() if kind != "named" else True
 
 
 async def _nowhere_else(name: str) -> str | None:

@@ -14,7 +14,7 @@ import pytest
 
 from state.log.sqlite import open_sqlite
 from tests.kills.receipts import app
-from workers.fleet.fleet import ProcessHost
+from workers.fleet.hosts import ProcessHost
 from workers.instance.instance import Instance
 from workers.journal import read_journals
 from workers.prepare import prepare

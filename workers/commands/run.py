@@ -33,7 +33,8 @@ from workers.commands.show import warn_of_idle
 from workers.connection.credentials import agree, instance_credentials, read_secret
 from workers.connection.listening import place_of
 from workers.fleet.client import Client, host_elsewhere
-from workers.fleet.fleet import Fleet, Host, ProcessHost
+from workers.fleet.fleet import Fleet
+from workers.fleet.hosts import Host, ProcessHost
 from workers.fleet.named import NamedInstance
 from workers.log.logs import BUSY_MS, log_path, log_url, no_broker, open_log, show_log
 from workers.log.patient_log import PatientLog, open_patiently

@@ -13,11 +13,10 @@ import json
 import logging
 import os
 import secrets
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -26,82 +25,17 @@ from orchestrator.errors import RefusedBySafety
 from state.errors import LogReplaced, StateError
 from state.log.group_store import GroupStore
 from workers.connection.listening import places_in_fleet
+from workers.fleet.hosts import Handle, Host
 from workers.fleet.presence import FLEET, hold, named_of, started, this_process
 from workers.fleet.state_watch import StateWatch
 from workers.log.logs import log_path, show_log
-from workers.spec import FAILED_APP, LOG_REPLACED, InstanceSpec, encode_spec, how_ended
+from workers.spec import FAILED_APP, LOG_REPLACED, InstanceSpec, how_ended
 
 log = logging.getLogger("orchestrator.fleet")
 REQUEST, GRANTED = "wish-", "granted-"  # as they are stored
 TAKEN = "taken_by"  # in a request: the fleet that grants it
 WITHDRAWN = json.dumps({"add": 0, TAKEN: ""}).encode()
 LOOK_S, RESTART_S, RESTART_MAX_S, SHUT_DOWN_S, LEAVE_S, FORGET_S = 0.25, 0.5, 10.0, 20.0, 600.0, 3.0
-
-
-class Handle(Protocol):
-    """A started instance."""
-
-    async def wait(self) -> int:
-        """Its exit code: 0 left or stopped, below 0 killed by that signal or HOST_GOES, else failed. Raises
-        OrchestratorError where the host is gone."""
-
-    def stop(self) -> None:
-        """SIGTERM: a bounce, or with on_stop=leave it hands everything over first."""
-
-    def bounce(self) -> None:
-        """A bounce, whatever SIGTERM means to it."""
-
-    def kill(self) -> None:
-        """At once."""
-
-
-class Host(Protocol):
-    """Where instances live."""
-
-    async def start(self, spec: InstanceSpec) -> Handle:
-        """Raises OrchestratorError where the host is gone, OSError where it cannot start one now."""
-
-
-class ProcessHandle:
-    """An instance as a child process; its pipe is its leash: when this process is gone, the instance stops."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-
-    async def wait(self) -> int:
-        return await self._process.wait()
-
-    def stop(self) -> None:
-        if self._process.returncode is None:
-            self._process.terminate()
-
-    def bounce(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()  # the leash ends
-
-    def kill(self) -> None:
-        if self._process.returncode is None:
-            self._process.kill()
-
-
-class ProcessHost:
-    """Instances as processes on this machine."""
-
-    async def start(self, spec: InstanceSpec) -> ProcessHandle:
-        home = str(Path(__file__).resolve().parent.parent.parent)
-        paths = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",  # what lies in the current folder hides nothing of ours
-            "-m",
-            "workers.instance.instance",
-            stdin=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": paths},
-            start_new_session=True,  # Ctrl-C goes to the fleet, which stops its instances in order
-        )
-        assert process.stdin is not None
-        process.stdin.write(encode_spec(msgspec.structs.replace(spec, is_watched=True)).encode() + b"\n")
-        return ProcessHandle(process)
 
 
 @dataclass(slots=True)
@@ -128,6 +62,7 @@ class Fleet:
         self._next = 1
         self._stopping = False
         self._ending: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._lock: int | None = None
         self._folder = Path(base.state_dir) / base.application
         self._id = secrets.token_hex(4)
@@ -183,9 +118,9 @@ class Fleet:
             self._add()
         state = StateWatch(self._folder) if self._lock is not None else None
         try:
-            while any(slot.watcher is not None and not slot.watcher.done() for slot in self._slots.values()):
+            while self._is_running():
                 if not self._stopping:
-                    await self._keep_up()
+                    await self._look_after()
                     self._look_at(state)
                 await self._pause()
         finally:
@@ -200,6 +135,19 @@ class Fleet:
         if self._error is not None:
             raise self._error
         return self.code
+
+    def _is_running(self) -> bool:
+        return any(slot.watcher is not None and not slot.watcher.done() for slot in self._slots.values())
+
+    async def _look_after(self) -> None:
+        """`_keep_up`, which a log that is away may hold for long; not beyond the end of the instances of a fleet that stops."""
+        self._looking = asyncio.create_task(self._keep_up())
+        try:
+            await asyncio.wait([self._looking])
+            if not self._looking.cancelled():
+                self._looking.result()
+        finally:
+            self._looking.cancel()
 
     async def _pause(self) -> None:
         """Until an instance has ended, but not for long."""
@@ -260,6 +208,8 @@ class Fleet:
         """An instance is over. Where it could not be looked after any more (its host is gone), so is the fleet."""
         slot.stopped = True
         self._changed.set()
+        if self._stopping and self._looking is not None and not self._is_running():
+            self._looking.cancel()
         if not watcher.cancelled() and (error := watcher.exception()) is not None:
             self._error = self._error or error
             if not self._stopping:

@@ -15,7 +15,8 @@ from typing import Any
 from orchestrator.clocks import wall_ms
 from orchestrator.errors import RefusedBySafety
 from state.log.group_store import GroupStore
-from workers.fleet.fleet import Fleet, Host
+from workers.fleet.fleet import Fleet
+from workers.fleet.hosts import Host
 from workers.fleet.presence import NAMED, fleet_of, hold, is_here, is_running, this_process
 from workers.spec import InstanceSpec
 

@@ -23,7 +23,8 @@ from state.errors import StateError
 from state.log.memory import MemoryLog
 from state.log.protocol import GroupLog
 from workers import topic_identities
-from workers.fleet.fleet import Fleet, ProcessHost
+from workers.fleet.fleet import Fleet
+from workers.fleet.hosts import ProcessHost
 from workers.instance.instance import Instance
 from workers.log.logs import configured, default_log, no_broker, open_log, show_log
 from workers.missing_inputs import refuse_mistyped
