@@ -36,7 +36,7 @@ class OneWindow(WindowTable[K, V]):
     """One window as a dict. `is_of_call`: of the time of calls, whose numbers are at hand."""
 
     def __init__(self, view: WindowsView[K, V], start_ms: int, *, is_of_call: bool = False) -> None:
-        self._view = view
+        self._view, self._position = view, view.position
         self._hand, self._noted = view.at_hand, view.at_hand.noted
         self._numbers: Numbers | None = None
         self._at(start_ms)
@@ -58,7 +58,7 @@ class OneWindow(WindowTable[K, V]):
 
     def __getitem__(self, key: K) -> V:
         view = self._view
-        if view.position.reached[0] >= self._open_ms or view.closed:
+        if self._position.reached[0] >= self._open_ms or view.closed:
             return self._get_slowly(key)
         data = view.user_bytes if key is view.user_key else view.bytes_of(key)
         if self._hand.of_calls is not None:
@@ -100,14 +100,19 @@ class OneWindow(WindowTable[K, V]):
 
     def __setitem__(self, key: K, value: V) -> None:
         view = self._view
-        if view.position.reached[0] >= self._open_ms or view.closed or view._iterating or view._defaults:
+        if self._position.reached[0] >= self._open_ms or view.closed or view._iterating or view._defaults:
             view.refuse_closed(self.start_ms)
             view[self.start_ms, key] = value
             return
         data = view.user_bytes if key is view.user_key else view.bytes_of(key)
         numbers = self._numbers
-        is_own = view._check_owner is None or data in view.record_keys
-        if numbers is not None and type(value) is self._hand.of_calls and is_own and not view._live:
+        if (
+            numbers is not None
+            and type(value) is self._hand.of_calls
+            and not view._live
+            and (view._check_owner is None or data in view.record_keys)
+            and _LEAST <= value <= _MOST  # type: ignore[operator]
+        ):
             before = numbers.get(data)
             if before is None and not numbers.is_whole:
                 try:
@@ -115,14 +120,12 @@ class OneWindow(WindowTable[K, V]):
                 except CodecError:  # it cannot be read, and may be overwritten
                     self._set_entry(key, data, value)
                     return
-            if value == before:
-                return
-            if _LEAST <= value <= _MOST:  # type: ignore[operator]
+            if value != before:
                 numbers[data] = value
                 self._noted.append((numbers, data, before))
                 if before is None and view.announces:
                     view.closing.added(numbers.head + data)
-                return
+            return
         self._set_entry(key, data, value)
 
     def _set_entry(self, key: K, data: bytes, value: V) -> None:
