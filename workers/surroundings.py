@@ -9,6 +9,7 @@ its own, and runs the same shell.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import secrets
 import signal
@@ -145,7 +146,8 @@ def on_sigterm(first: Callable[[], None], again: Callable[[], None]) -> None:
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """See the module text. `exit` ends the process at once, without any clean-up; `end_within` sees that it does end
-    (end_watch.py), and `on_sigterm` what a SIGTERM does: of a process that is the group's alone, which OF_A_PROCESS is for."""
+    (end_watch.py), `on_sigterm` what a SIGTERM does, and `freeze` takes its objects out of the collector's: of a process that is the
+    group's alone, which OF_A_PROCESS is for."""
 
     wall_ms: Callable[[], int] = wall_ms
     clock: Callable[[], float] = monotonic_s  # what bounds a turn: read after each record, and by the watch of calls
@@ -166,8 +168,9 @@ class Surroundings:
     exit: Callable[[int], None] = os._exit
     end_within: Callable[[float, int], Callable[[], None]] = lambda limit_s, code: lambda: None
     on_sigterm: Callable[[Callable[[], None], Callable[[], None]], None] = lambda first, again: None
+    freeze: Callable[[], None] = lambda: None  # what is there now is there to the end: the collector may leave it out
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)  # the variables of the process
 
 
 REAL = Surroundings()
-OF_A_PROCESS = Surroundings(end_within=end_within, on_sigterm=on_sigterm)
+OF_A_PROCESS = Surroundings(end_within=end_within, on_sigterm=on_sigterm, freeze=gc.freeze)

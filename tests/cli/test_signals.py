@@ -352,3 +352,17 @@ def test_an_instance_is_stopped_and_goes_on(console: Console) -> None:
     for row in map(json.loads, console.here("consume", "bank", "bank-balances-changelog").out.splitlines()):
         last[row["key"]] = row["value"]
     assert last == dict.fromkeys(people, 3)
+
+
+def test_the_collector_of_a_worker_leaves_out_what_was_there_before_its_tasks(console: Console) -> None:
+    """A walk over all modules takes longer than a task that moves may be away."""
+    console.write(
+        "frozen.py",
+        "import gc\nfrom orchestrator import App\n"
+        'app = App("frozen")\nbeats = app.topic("beats", key=str, value=int)\nseen = app.table("seen", key=str, value=int)\n'
+        "@app.processor(beats, seen)\ndef beat(one, seen):\n    seen[one.key] = gc.get_freeze_count()\n",
+    )
+    assert console.here("produce", "frozen:app", "beats", stdin='{"key": "a", "value": 1}').code == 0
+    console.start("run", "frozen:app", *FAST, name="run")
+    console.until("the record", lambda: console.here("query", "frozen", "seen", "a").code == 0)
+    assert int(console.here("query", "frozen", "seen", "a").out) > 10_000

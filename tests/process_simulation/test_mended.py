@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -23,6 +24,8 @@ def test_a_mended_defect_stays_mended(name: str) -> None:
 
 @pytest.mark.parametrize("name", OF_MENDED)
 def test_without_its_rule_a_mended_defect_is_there_again(name: str) -> None:
+    if name == "cancelled_with_its_loops" and sys.version_info >= (3, 12):
+        pytest.skip("asyncio of 3.12 and later has no moment at which the loops fail as the candidate is cancelled")
     plan = msgspec.json.decode((FOLDER / f"{name}.json").read_bytes(), type=Plan)
     with ExitStack() as stack:
         OF_MENDED[name](stack)

@@ -66,6 +66,7 @@ async def _run(spec: WorkerSpec, surroundings: Surroundings) -> int:
             listening = asyncio.create_task(_listen(worker))
             signals = Signals(worker)
             surroundings.on_sigterm(signals.first, signals.again)
+            surroundings.freeze()  # modules and the app: a walk over them takes longer than a task that begins here may be away
             try:
                 return signals.shown(await worker.run())
             finally:
