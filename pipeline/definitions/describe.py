@@ -121,6 +121,11 @@ def check_schema(app: Declarations, kept: Mapping[str, Any]) -> None:
                 f"{what}: it is stored as {_shown_form(kept_form)}, not as {_shown_form(form)}; change it back, or give it "
                 "another name"
             )
+        if isinstance(table, WindowedDef) and table.grace_ms < old.get("grace_ms", 0) and _is_announced(app, name):
+            raise SchemaRefused(
+                f"{what}: its windows waited for a grace of {old['grace_ms']} ms, and with {table.grace_ms} ms those that are "
+                "between the two would never be told to when_closed; change grace= back, or give the table another name"
+            )
         if isinstance(table, JoinDef | JoinState) and (sides := old.get("of", [*table.sides])) != [*table.sides]:
             raise SchemaRefused(
                 f"{what}: what it keeps is of a join of {' and '.join(sides)}, not of {' and '.join(table.sides)}; change it "
@@ -136,6 +141,11 @@ def check_schema(app: Declarations, kept: Mapping[str, Any]) -> None:
         problem = unreadable(old.get("schema"), _schema(table.value_codec)) if value == "json" else None
         if problem is not None:
             raise SchemaRefused(f"{what}: {problem}, or app.table(..., upgrade=function)")
+
+
+def _is_announced(app: Declarations, table: str) -> bool:
+    """Whether a function is called for what closes in it."""
+    return any(one.due is not None and one.due.name == table for one in app.processors.values())
 
 
 def _shown_form(form: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from orchestrator import App, Hopping, PipelineError, Session, Sliding, Tumbling
-from pipeline.errors import DefinitionError, TopologyError
+from pipeline.errors import DefinitionError, SchemaRefused, TopologyError
 
 HOUR = timedelta(hours=1)
 
@@ -170,6 +170,27 @@ def test_a_change_of_windows_is_refused() -> None:
     with pytest.raises(PipelineError, match="stored as table, not as tumbling"):
         app_of(Tumbling(hours=1)).check_schema(described(None))
     app_of(Tumbling(hours=1)).check_schema(kept)
+
+
+@pytest.mark.parametrize("window", [Tumbling(hours=1), Hopping(hours=2, every=HOUR), Session(gap=HOUR, merge=add)])
+def test_a_shorter_grace_is_refused_where_windows_would_close_without_a_call(window: Any) -> None:
+    def version(grace: timedelta, *, is_announced: bool = True) -> App:
+        app = App("bank")
+        beats = app.topic("beats", key=str, value=int)
+        sums = app.table("sums", key=str, value=int, default=int, window=window, grace=grace)
+        app.processor(beats, sums)(lambda beat, sums: None)
+        if is_announced:
+            app.when_closed(sums)(lambda closed: None)
+        return app
+
+    kept = version(2 * HOUR).describe()
+    with pytest.raises(
+        SchemaRefused, match=r"'sums': .* a grace of 7200000 ms, .* 3600000 ms .* never be told .*grace= back"
+    ):
+        version(HOUR).check_schema(kept)
+    version(HOUR, is_announced=False).check_schema(kept)
+    version(2 * HOUR).check_schema(kept)
+    version(3 * HOUR).check_schema(kept)
 
 
 @pytest.mark.parametrize("kind", ["session", "join"])
