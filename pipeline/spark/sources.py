@@ -77,7 +77,8 @@ def read_as(session: SparkSession, text: str, folder: Path) -> DataFrame | dict[
 def _frame(session: SparkSession, text: str) -> DataFrame:
     if QUERY.match(text):
         return session.sql(text)
-    if URL.match(text) or is_for_spark(text):
+    named = None if URL.match(text) else FORMAT.fullmatch(text)
+    if named is None and (URL.match(text) or is_for_spark(text)):
         kind = BY_SUFFIX.get(Path(text).suffix.lower())
         if kind is None:
             raise BadHistory(
@@ -85,7 +86,6 @@ def _frame(session: SparkSession, text: str) -> DataFrame:
                 f"in --from TOPIC=delta:{text}"
             )
         return session.read.format(kind).load(text)
-    named = FORMAT.fullmatch(text)
     if named is None:
         return session.table(text)
     kind, path = named.groups()

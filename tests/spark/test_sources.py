@@ -58,6 +58,7 @@ async def test_every_kind_of_source_gives_the_same_records(tmp_path: Path, spark
         "select * from people",
         "people",
         f"orc:{tmp_path / 'orc'}",
+        f"orc:{tmp_path / 'orc'}/*.orc",
         f"file://{tmp_path}/orc/*.orc",
         f"file://{tmp_path}/a.jsonl",
         f"file://{tmp_path}/*.csv",
