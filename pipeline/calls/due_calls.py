@@ -23,7 +23,11 @@ class DueCalls:
 
     def __init__(self, position: Position) -> None:
         self._position = position
-        self._taken: deque[Place] = deque()  # where time had come with each take that is not settled
+        self._taken: deque[tuple[Place, tuple[DueCallId, ...]]] = (
+            deque()
+        )  # where time had come with each take that is not settled, and the calls in it that are kept
+        self.are_kept = False  # the calls of each take, one unit in each: one of them writes what the log does not take
+        self._kept: list[DueCallId] = []
         self._committed = position.settled
         self._left_out: set[DueCallId] = set()
         self._lost: dict[DueCallId, str] = {}
@@ -79,6 +83,8 @@ class DueCalls:
         if self._left_out and self._latest() in self._left_out:
             return False
         self._is_under_way = True
+        if self.are_kept:
+            self._kept.append(self._latest())
         if self.note is not None:
             self.note(True)
         return True
@@ -112,8 +118,13 @@ class DueCalls:
 
     def collected(self) -> None:
         """What has happened so far is taken."""
-        self._taken.append(self._position.settled)
+        self._taken.append((self._position.settled, tuple(self._kept)))
+        self._kept.clear()
+
+    def of_first_take(self) -> tuple[DueCallId, ...]:
+        """The calls in the oldest take that is not settled, where they are kept."""
+        return self._taken[0][1] if self._taken else ()
 
     def applied(self) -> None:
         """The stores have the oldest take that was not settled."""
-        self._committed = self._taken.popleft()
+        self._committed, _ = self._taken.popleft()

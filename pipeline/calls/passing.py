@@ -116,7 +116,7 @@ class Passing:
             self.on_error.tries.unit_ended()
             self.effects.time_passed(self.position.time_ms)
             if not goes_on():
-                return self._next(timestamp_ms) is None
+                return not self.due_calls.are_kept and self._next(timestamp_ms) is None
         return True
 
     def has_due(self, timestamp_ms: int) -> bool:

@@ -122,6 +122,80 @@ def test_a_dead_letter_that_is_too_large_itself_ends_the_fleet(console: Console)
     assert "too large for dead-" in console.said("run").splitlines()[-2], console.said("run")
 
 
+DUE = """
+from datetime import timedelta
+
+from orchestrator import App, Tumbling
+
+app = App("bank", partitions=2, on_error={policy})
+plain = app.topic("plain", key=str, value=int)
+other = app.topic("other", key=str, value=int)
+out = app.topic("out", key=str, value=bytes)
+dead = app.topic("dead", key=bytes, value=bytes)
+sums = app.table("sums", key=str, value=int, default=int, window=Tumbling(milliseconds=10))
+ends = app.timers("ends", key=str)
+counts = app.table("counts", key=str, value=int, default=int)
+kept = app.table("kept", key=str, value=bytes)
+
+
+@app.processor(plain, sums, ends, counts)
+def one(record, sums, ends, counts):
+    counts[record.key] += 1
+    sums[record.key] = record.value
+    ends[record.key] = record.timestamp_ms + 20
+
+
+@app.when_closed(sums, out)
+def closed(window, out):
+    out.send(window.key, bytes(window.value))
+
+
+@app.when_due(ends, counts, kept)
+def ended(due, counts, kept):
+    counts[due.key] += 10
+    kept[due.key] = bytes(6_000 if due.key == "plain 23" else 10)
+
+
+@app.join(plain, other, out, within=timedelta(milliseconds=5), kind="left")
+def alone(left, right, out):
+    out.send("alone " + left.key, bytes(6_000 if left.key == "plain 31" else 10))
+"""
+
+
+async def test_what_came_due_is_left_to_its_policy_and_the_rest_happens_once(console: Console) -> None:
+    console.write("bank.py", DUE.format(policy='"dead"'))
+    assert console("topics", "create", "bank:app").code == 0
+    rows = [{"key": f"plain {n}", "value": SIZES.get(n, 10), "timestamp_ms": 1_000 + 15 * n} for n in range(60)]
+    rows += [{"key": f"end {n}", "value": 10, "timestamp_ms": 100_000} for n in range(8)]
+    for topic, few in (("plain", rows), ("other", rows[-8:])):
+        assert console("produce", "bank:app", topic, stdin="\n".join(map(json.dumps, few))).code == 0
+    console.start("run", "bank:app", "--instances", "2", name="run")
+    good = Counter(f"plain {n}" for n in range(60) if n not in SIZES)
+    good += Counter([*(f"alone plain {n}" for n in range(60) if n != 31), *(f"alone end {n}" for n in range(8))])
+    console.until("the dead letters", lambda: keys(console, "dead").total() >= 5)
+    console.until("all others", lambda: keys(console, "out").total() >= good.total())
+    assert keys(console, "out") == good, console.said("run")
+    letters = [json.loads(line) for line in console("consume", "bank", "dead").out.splitlines()]
+    assert Counter(one["headers"]["error-processor"] for one in letters) == {"closed": 3, "ended": 1, "alone": 1}
+    assert all("writes what the log does not take (a record of " in one["headers"]["error-message"] for one in letters)
+    dumped = [json.loads(line) for line in console("table", "dump", "bank", "counts").out.splitlines()]
+    counts = {row["key"]: row["value"] for row in dumped if row["key"].startswith("plain")}
+    assert counts == {f"plain {n}": 1 if n == 23 else 11 for n in range(60)}
+
+
+def test_where_it_stops_what_came_due_is_named(console: Console) -> None:
+    console.write("bank.py", DUE.format(policy='"stop"'))
+    rows = [{"key": f"plain {n}", "value": SIZES.get(n, 10), "timestamp_ms": 1_000 + 15 * n} for n in range(60)]
+    assert console("produce", "bank:app", "plain", stdin="\n".join(map(json.dumps, rows))).code == 0
+    fleet = console.start("run", "bank:app", name="run")
+    assert fleet.wait(60) == 1
+    text = console.said("run")
+    assert (
+        "error: closed failed at the window of 'plain 17'" in text
+        and "writes what the log does not take (a record of 60" in text
+    ), text
+
+
 KEYLESS = """
 from orchestrator import App, Record, Sink
 

@@ -64,6 +64,38 @@ def test_what_is_due_comes_without_a_record(console: Console) -> None:
     console.until("the second timer", lambda: answers(console) == [("ann", at + 500), ("bob", at + 2_500)])
 
 
+DIES_ONCE = """
+import os
+import signal
+from pathlib import Path
+
+
+def die(path):
+    if not path.exists():
+        path.touch()
+        os.kill(os.getpid(), signal.SIGABRT)
+
+
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("dies_in", ["beat", "gone"])
+def test_it_comes_also_where_the_worker_is_careful_after_a_crash(console: Console, dies_in: str) -> None:
+    lines = APP.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith(f"def {dies_in}("))
+    lines.insert(at + 1, '    die(Path("died"))')
+    text = "\n".join(lines).replace('idle="1s"', 'idle="1s", on_error="skip"')
+    console.write("quiet.py", DIES_ONCE + text)
+    console.run(*FAST)
+    at_ms = time.time_ns() // 1_000_000
+    rows = [{"key": key, "value": 1, "timestamp_ms": at_ms + n} for n, key in enumerate(("cem", "ann"))]
+    assert console.here("produce", "quiet:app", "beats", stdin="\n".join(map(json.dumps, rows))).code == 0
+    expected = [("cem", at_ms + 500), ("ann", at_ms + 501), ("bob", at_ms + 2_501)]
+    console.until("all of them", lambda: answers(console) == expected)
+    assert (console.folder / "died").exists(), "a worker has crashed once"
+
+
 @pytest.mark.parametrize("idle", ["soon", "0s", "3", -5])
 def test_no_duration(idle: str) -> None:
     with pytest.raises(DefinitionError, match="idle="):

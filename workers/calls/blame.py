@@ -21,11 +21,12 @@ from pipeline.calls.effects import Changes
 from pipeline.definitions.error_policy import STOP
 from pipeline.errors import CallLost, DueCallId, ProcessorFailed, shown_place
 from pipeline.process import TaskProcess
-from pipeline.records import RawRecord
+from pipeline.records import TICK, RawRecord
 from state import private
 from state.errors import DirectoryUnusable
 from state.log.protocol import Partition
 
+TURN_S = 0.05  # how long a turn of a task goes on
 CAREFUL_RECORDS = 1_000  # of each task, after a crash
 # Signals that a process's own code brings on itself; the others are sent by people and kernels.
 OWN_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
@@ -167,6 +168,10 @@ class Caution:
             return True
         return bool(self._blamed) and any(blame.task == scope for blame in self._blamed.values())
 
+    def turn_s(self, scope: str) -> float:
+        """How long a turn of this task goes on; none beyond one record, or one thing that comes due, where it is searched."""
+        return 0.0 if scope in self._searched else TURN_S
+
     def commits_first(self, run: Run) -> bool:
         """Whether what a task has completed is committed before its next record, so that a commit is of one record."""
         return run.scope in self._searched and run.process is not None and run.process.has_completed
@@ -176,12 +181,14 @@ class Caution:
         return bool(self._searched) and any(map(self.commits_first, runs()))
 
     def unfit(self, scope: str, process: TaskProcess, changes: Changes, why: str) -> bool:
-        """The log does not take a commit of the task, because of something in it: with several records in it, they
-        are read again, one a commit; one alone is left to its policy. False where neither helps: it is no record's, or is what
-        the policy writes."""
-        if changes.records_in > 1 and scope not in self._searched:
+        """The log does not take a commit of the task, because of something in it: with several records in it, or calls of what
+        came due, they are made again, one record or due thing a commit; one alone is left to its policy. False where neither
+        helps: it is what the policy writes."""
+        if scope not in self._searched and (changes.records_in > 1 or process.due_calls is not None):
             self._searched[scope] = CAREFUL_RECORDS
             return True
+        if changes.records_in == 0 and process.due_calls is not None:
+            return self._unfit_calls(scope, process.partition, process.due_calls.of_first_take(), why)
         if changes.records_in != 1:
             return False
         topic = next(name for name, count in changes.processed.items() if count)
@@ -191,6 +198,14 @@ class Caution:
         names = tuple(process.processors_of(topic))
         self._blamed[place] = Blame(scope, *place, names, f"writes what the log does not take ({why})")
         return True
+
+    def _unfit_calls(self, scope: str, partition: int, calls: Sequence[DueCallId], why: str) -> bool:
+        """The same of the calls of one due thing."""
+        known = {blame.due for blame in self._due_blamed}
+        found = [call for call in calls if call not in known]
+        reason = f"writes what the log does not take ({why})"
+        self._due_blamed += [due_blame(scope, partition, call, reason) for call in found]
+        return bool(found)
 
     def is_left_out(self, topic: str, partition: int, offset: int) -> bool:
         """Whether an operator wants this record to be left out; the answer is yes once."""
@@ -215,6 +230,7 @@ class Caution:
         due = process.due_calls
         if due is None:
             return
+        due.are_kept = scope in self._searched
         for blame in self._due_blamed:
             if blame.task == scope and blame.due is not None:
                 due.lose(blame.due, blame.reason)
@@ -232,6 +248,9 @@ class Caution:
         due.note = note
 
     def begin(self, blame: Blame) -> None:
+        """A record is next. A tick has no call of its own."""
+        if blame.topic == TICK:
+            return
         self._begun = blame
         self._note.write(blame)
 

@@ -14,7 +14,8 @@ from typing import Generic, TypeVar
 
 from orchestrator.names import counted
 from pipeline.process import TaskProcess
-from pipeline.records import RawRecord
+from pipeline.records import TICK, RawRecord
+from workers.calls.blame import TURN_S as TURN_S  # of a turn
 from workers.calls.blame import Blame, due_blame
 
 NOTICED_S = 1.0
@@ -81,7 +82,7 @@ def blame(turn: Turn, reason: str = "") -> Blame:
     if process.due_calls is not None and (call := process.due_calls.under_way) is not None:
         return due_blame(turn.scope, process.partition, call, reason)
     topic, record = turn.records[min(process.finished, len(turn.records) - 1)]
-    names = tuple(process.processors_of(topic))
+    names = () if topic == TICK else tuple(process.processors_of(topic))
     return Blame(turn.scope, topic, process.partition, record.offset, names, reason)
 
 

@@ -18,7 +18,7 @@ from pipeline.process import TaskProcess
 from pipeline.records import RawRecord
 from state.errors import LogDamaged, PositionOutOfRange, StateError
 from state.log.protocol import Partition, Reader
-from workers.calls.call_watch import CallWatch, CallWatches, Turn, blame
+from workers.calls.call_watch import TURN_S, CallWatch, CallWatches, Turn, blame
 from workers.tasks import commit_machine as cm
 from workers.tasks.commit import Taken, collect, commit
 from workers.tasks.inbox import take_in
@@ -32,7 +32,7 @@ from workers.worker.turns import in_turn
 from workers.worker.unreadable import Unreadable
 
 log = logging.getLogger("orchestrator.records")
-TURN_RECORDS, TURN_COLUMNS, TURN_S = 500, 1 << 15, 0.05  # of a turn: most records, in columns, and how long
+TURN_RECORDS, TURN_COLUMNS = 500, 1 << 15  # of a turn: most records, and in columns
 FETCH_BYTES, FETCH_BYTES_MIN = 256 << 10, 16 << 10
 BUFFER_BYTES, BUFFER_BYTES_ALL = 1 << 20, 64 << 20  # of fetched records that wait: of a partition, and of the worker
 COLUMNS = 8  # times as much of each where a processor takes columns: a call costs mostly what its distinct keys do
@@ -250,10 +250,10 @@ class RecordLoop:
             if run.process is not process or not self.machine.processes(run.id):
                 return
         turn = self._take(run, process)
-        began = (clock := self._worker.surroundings.clock)()
-        self._turn_under_way = turn
+        clock, self._turn_under_way = self._worker.surroundings.clock, turn
+        until = (began := clock()) + self._caution.turn_s(run.scope)
         try:
-            done = 1 if self._is_refused(turn) else process.run(turn.records, clock, began + TURN_S)
+            done = 1 if self._is_refused(turn) else process.run(turn.records, clock, until)
         except ProcessorFailed as error:
             self._failed(run, process, error)
         except StateError as error:
@@ -319,7 +319,7 @@ class RecordLoop:
             if self._is_refused(turn):
                 done = 1
             else:
-                until = began + TURN_S if process.most_at_once == 1 else math.inf
+                until = began + self._caution.turn_s(run.scope) if process.most_at_once == 1 else math.inf
                 done = await process.run_async(
                     turn.records,
                     lambda: now() if self.machine.goes_on(run.id) else math.inf,
