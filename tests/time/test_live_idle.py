@@ -96,6 +96,19 @@ def test_it_comes_also_where_the_worker_is_careful_after_a_crash(console: Consol
     assert (console.folder / "died").exists(), "a worker has crashed once"
 
 
+@pytest.mark.processes
+def test_a_call_that_a_tick_made_due_and_that_always_crashes_is_left_to_its_policy(console: Console) -> None:
+    lines = APP.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("def gone("))
+    lines.insert(at + 1, '    if due.key == "cem":\n        os.abort()')
+    console.write("quiet.py", "import os\n" + "\n".join(lines).replace('idle="1s"', 'idle="1s", on_error="skip"'))
+    console.run(*FAST)
+    at_ms = time.time_ns() // 1_000_000
+    rows = [{"key": key, "value": 1, "timestamp_ms": at_ms + n} for n, key in enumerate(("cem", "ann"))]
+    assert console.here("produce", "quiet:app", "beats", stdin="\n".join(map(json.dumps, rows))).code == 0
+    console.until("the others", lambda: answers(console) == [("ann", at_ms + 501), ("bob", at_ms + 2_501)])
+
+
 @pytest.mark.parametrize("idle", ["soon", "0s", "3", -5])
 def test_no_duration(idle: str) -> None:
     with pytest.raises(DefinitionError, match="idle="):
