@@ -22,6 +22,7 @@ from pipeline.calls.failed_calls import FailedCalls
 from pipeline.calls.lanes import Lane, Outputs
 from pipeline.calls.overlap import More
 from pipeline.calls.passing import passing_of
+from pipeline.calls.plain_awaits import PlainAwaits, plain_awaits
 from pipeline.calls.plain_batches import plain_batch
 from pipeline.calls.plain_calls import FAILURES, plain_calls
 from pipeline.calls.retries import CallAgain, Waiting
@@ -91,8 +92,9 @@ class TaskProcess:
         self._is_limited = any(source.max_ahead_ms is not None for source in self._sources.values())
         self.keeps_time = any(app.tables[name].keeps_time for name in subtopology.tables)
         self.keeps_order = self.keeps_time or any(source.tables for source in self._sources.values())
-        self._plain = plain_calls(self._steps, self._sources, self._unit, partition, self._on_error)
-        self._plain_batch = plain_batch(self._steps, self._sources, self._unit, partition, self._on_error)
+        plain = (self._steps, self._sources, self._unit, partition, self._on_error)
+        self._plain = plain_calls(*plain) or plain_awaits(*plain)
+        self._plain_batch = plain_batch(*plain)
         self.takes_columns = self._passing is None and getattr(self._plain_batch, "takes_columns", False)
         self._windowed = window_calls(self._steps, self._sources, self._tables, self._passing)
         self.needs_async = any(step.is_async for step in self._steps)
@@ -157,11 +159,9 @@ class TaskProcess:
                 raise
             self._ended(error)
             return self.finished
-        done = self.finished
-        completed = records[:done] if done < len(records) else records
-        effects.all_completed(completed, self._stream_time_ms, is_one_topic=len(self._sources) == 1)
+        effects.all_completed(records[: self.finished], self._stream_time_ms, is_one_topic=len(self._sources) == 1)
         self._ended(None)
-        return done
+        return self.finished
 
     def _run_sync(self, records: Sequence[tuple[str, RawRecord]], clock: Callable[[], float], until: float) -> None:
         for topic, raw in records:
@@ -182,19 +182,21 @@ class TaskProcess:
     ) -> int:
         """The same for every app. A cancelled run has undone the calls it was in; `take` may come at any moment. Where
         calls overlap, `more` is asked for further records as long as some could begin; it adds them to `records` too."""
-        again: CallAgain | None = None
 
         def goes_on() -> bool:
             return clock() < until
 
         try:
-            if self._passing is not None and self._batch_steps:
+            if isinstance(self._plain, PlainAwaits):
+                await self._plain.run_async(self, self._effects, records, clock, until)
+            elif self._passing is not None and self._batch_steps:
                 await self._passing.run_parts(records, goes_on)
             else:
                 await self.run_some(records, goes_on, more)
         except CallAgain as error:
-            again = error
-        self._ended(again)
+            self._ended(error)
+        else:
+            self._ended(None)
         return self.finished
 
     def _ended(self, again: CallAgain | None) -> None:
@@ -366,9 +368,8 @@ class TaskProcess:
         """Decode. None where it cannot be read and the policy does not stop for that. Raises PipelineError."""
         source = self._sources.get(topic)
         if source is None:
-            raise PipelineError(
-                f"task {self.task} reads {', '.join(sorted(filter(None, self._sources)))}, not {topic!r}"
-            )
+            reads = ", ".join(sorted(filter(None, self._sources)))
+            raise PipelineError(f"task {self.task} reads {reads}, not {topic!r}")
         if raw.timestamp_ms > self._stream_time_ms:
             self._stream_time_ms = raw.timestamp_ms
         if self._passing is not None:

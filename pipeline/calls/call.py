@@ -59,29 +59,24 @@ def without_waiting(run: Coroutine[Any, Any, int]) -> int:
 async def in_time(step: Step, argument: Any) -> None:
     """Awaits the user's function, for at most its timeout, which is set where it waits at all. Raises TimeoutError."""
     call = step.function(argument, *step.arguments)
-    if step.timeout_s is None or not isinstance(call, CoroutineType):
+    if step.countdown is None or not isinstance(call, CoroutineType):
         await call
         return
     try:
         waits_for = call.send(None)
     except StopIteration:
         return
-    try:
-        async with asyncio.timeout(None) as limit:
-            watch = Countdown(limit, step.timeout_s, step.ticks)
-            try:
-                await _rest(call, waits_for)
-            finally:
-                watch.end()
-    except TimeoutError as error:
-        if not limit.expired():
-            raise
-        raise TimeoutError(f"{step.name} did not end within its timeout of {step.timeout_s:g} s") from error
+    step.countdown.of_this_task()
+    await rest(step.name, step.countdown, call, waits_for)
 
 
 @types.coroutine
-def _rest(call: CoroutineType[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, None]:
-    """What is left of a call that has come to its first wait."""
+def rest(
+    name: str, countdown: Countdown | None, call: CoroutineType[Any, Any, Any], waits_for: Any
+) -> Generator[Any, Any, None]:
+    """What is left of a call that has come to its first wait, for at most its timeout. Raises TimeoutError."""
+    if countdown is not None:
+        countdown.begin()
     try:
         while True:
             try:
@@ -95,6 +90,13 @@ def _rest(call: CoroutineType[Any, Any, Any], waits_for: Any) -> Generator[Any, 
                 waits_for = call.send(answer)
     except StopIteration:
         return
+    except asyncio.CancelledError as error:
+        if countdown is not None and countdown.end():
+            raise TimeoutError(f"{name} did not end within its timeout of {countdown.seconds:g} s") from error
+        raise
+    finally:
+        if countdown is not None:
+            countdown.end()
 
 
 def newest(items: Sequence[Item]) -> int:

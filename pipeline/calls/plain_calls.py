@@ -110,6 +110,22 @@ class PlainCalls:
             step.end()
         return stream_ms
 
+    def _decoded(self, topic: str, raw: RawRecord) -> Record[Any, Any]:
+        """Raises what a codec raises."""
+        key, value = raw.key, raw.value
+        record: Record[Any, Any] = Record(
+            decoded := None if key is None else self._decode_key(key),
+            None if value is None else self._decode_value(value),
+            raw.timestamp_ms,
+            raw.headers,
+            topic,
+            self._partition,
+            raw.offset,
+        )
+        for table in self._same_keys:
+            table.expect(decoded, key)
+        return record
+
 
 def plain_calls(
     steps: Sequence[Step], sources: Mapping[str, Source], unit: str, partition: int, on_error: FailedCalls

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from pipeline.calls.batch import Batch
-from pipeline.calls.timeouts import Ticks
+from pipeline.calls.timeouts import Countdown
 from pipeline.columns.public import Columns
 from pipeline.definitions.definition import Resource, Stored, Topic
 from pipeline.definitions.error_policy import ErrorPolicy
@@ -93,8 +93,7 @@ class Step:
         self.function: Callable[..., Any] = processor.function
         self.policy = policy
         self.is_async = processor.is_async
-        self.timeout_s = processor.timeout_s
-        self.ticks = Ticks()
+        self.countdown = None if processor.timeout_s is None else Countdown(processor.timeout_s)
         self.retries = processor.retries
         self.backoff_s = processor.backoff_s
         self.tables: list[TableView[Any, Any]] = []
@@ -201,7 +200,7 @@ class Step:
                 self.forget()
             raise
         finally:
-            self._close()
+            self.close()
 
     # The same in parts, for calls that follow each other (pipeline.calls.plain_calls).
 
@@ -260,9 +259,10 @@ class Step:
         for table in self.tables:
             table.forget()
         self._sent.clear()
-        self._close()
+        self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """What a call was given is of no use until the next one."""
         for table in self.tables:
             table.closed = True
         for sink in self.sinks:
@@ -352,8 +352,8 @@ def steps_of(
             outputs=outputs,
             task_partitions=subtopology.partitions,
         )
-        if processor.timeout_s is None:
-            steps[name].timeout_s = max_call_s
+        if processor.timeout_s is None and max_call_s is not None:
+            steps[name].countdown = Countdown(max_call_s)
     return steps
 
 

@@ -473,6 +473,67 @@ async def test_a_cancelled_run_has_undone_the_call_it_was_in() -> None:
         await run
     assert process.finished == 1
     assert process.collect().writes == {"t": {b"a": (1).to_bytes(8, "big")}}
+    assert await process.run_async(records[2:]) == 1
+    assert process.collect().writes == {"t": {b"c": (1).to_bytes(8, "big")}}, "nothing of it is left for the next call"
+
+
+async def test_what_is_completed_is_there_while_the_next_call_waits() -> None:
+    """A commit may come then: it has the records before, and nothing of the call."""
+    app = App("x")
+    source = app.topic("in", key=str, value=str)
+    table = app.table("t", key=str, value=int, default=int)
+    out = app.topic("out", key=str, value=int)
+    waits, go = asyncio.Event(), asyncio.Event()
+
+    @app.processor(source, table, out)
+    async def wait(record: Record[str, str], t: Table[str, int], out: Sink[str, int]) -> None:
+        t[record.key] += 1
+        out.send(record.key, t[record.key])
+        if record.offset == 2:
+            waits.set()
+            await go.wait()
+            t[record.key] += 10
+
+    process = TaskProcess(app, app.topology().subtopologies[0], 0, {"t": DictStore()}, {"out": 1})
+    records = [("in", SourceRecord(n, n, b"k", b"")) for n in range(4)]
+    run = asyncio.ensure_future(process.run_async(records))
+    await asyncio.wait_for(waits.wait(), 10)
+    assert process.finished == 2
+    first = process.collect()
+    assert first.positions == {"in": 2} and first.writes == {"t": {b"k": (2).to_bytes(8, "big")}}
+    assert len(first.outputs["out", 0]) == 2
+    process.mark_applied()
+    go.set()
+    assert await run == 4
+    then = process.collect()
+    assert then.positions == {"in": 4} and then.writes == {"t": {b"k": (14).to_bytes(8, "big")}}
+
+
+async def test_a_task_left_behind_by_a_call_cannot_write_after_it() -> None:
+    app = App("x")
+    source = app.topic("in", key=str, value=str)
+    table = app.table("t", key=str, value=int, default=int)
+    go, errors = asyncio.Event(), list[str]()
+    left: list[asyncio.Task[None]] = []
+
+    @app.processor(source, table)
+    async def leave(record: Record[str, str], t: Table[str, int]) -> None:
+        async def later() -> None:
+            await go.wait()
+            try:
+                t[record.key] = 7
+            except PipelineError as error:
+                errors.append(str(error))
+
+        left.append(asyncio.ensure_future(later()))
+        await asyncio.sleep(0)
+
+    process = TaskProcess(app, app.topology().subtopologies[0], 0, {"t": DictStore()}, {})
+    assert await process.run_async([("in", SourceRecord(0, 0, b"k", b""))]) == 1
+    go.set()
+    await asyncio.wait_for(left[0], 10)
+    assert errors == ["table 't' was used after the call it was given to had ended"]
+    assert process.collect().writes == {}
 
 
 def test_async_apps_are_not_run_by_run() -> None:

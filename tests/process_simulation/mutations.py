@@ -23,8 +23,8 @@ from orchestrator.coordinator.ledger import NotCoordinator
 from orchestrator.coordinator.shell import Coordinator
 from orchestrator.coordinator.transport import ListenerWatch
 from orchestrator.model import Role
-from pipeline.calls import call as calls
 from pipeline.calls.overlap import Overlap
+from pipeline.calls.timeouts import Countdown
 from pipeline.merge import Merger
 from pipeline.process import TaskProcess
 from state import manifest, snapshot
@@ -555,15 +555,13 @@ def what_is_called_again_is_not_put_back(stack: ExitStack) -> None:
 
 def a_pause_counts_as_a_call(stack: ExitStack) -> None:
     """The timeout of an async call counts the time for which its process stood still."""
+    original = Countdown._tick
 
-    class Deadline:
-        def __init__(self, limit: asyncio.Timeout, seconds: float, ticks: object) -> None:
-            limit.reschedule(asyncio.get_running_loop().time() + seconds)
+    def tick(self: Countdown, loop: asyncio.AbstractEventLoop) -> None:
+        self._left -= max(0.0, loop.time() - self._seen - self._slice)
+        original(self, loop)
 
-        def end(self) -> None:
-            """Nothing."""
-
-    _patch(stack, calls, "Countdown", Deadline)
+    _patch(stack, Countdown, "_tick", tick)
 
 
 def never_careful(stack: ExitStack) -> None:

@@ -44,8 +44,8 @@ def test_a_longer_time_between_two_looks_is_a_pause() -> None:
     assert overdue == [turn]
 
 
-def lived(call: Any, *, stands_still: bool) -> int:
-    """How many records an async call with a timeout of 4 s completes; the process may stand still for a minute."""
+def lived(call: Any, *, stands_still: bool, timeout: float = 4, records: int = 1) -> int:
+    """How many records an async call with a timeout completes; the process may stand still for a minute."""
     loop = VirtualLoop(1, Order(1, 0.0))
 
     def pause() -> None:
@@ -54,7 +54,7 @@ def lived(call: Any, *, stands_still: bool) -> int:
     if stands_still:
         loop.call_later(SLICE_S / 2, pause)
     try:
-        return loop.run_until_complete(process_of(call, 4.0).run_async(RECORDS))
+        return loop.run_until_complete(process_of(call, timeout).run_async(RECORDS * records))
     finally:
         loop.close()
 
@@ -68,9 +68,69 @@ def test_a_pause_of_the_process_does_not_end_an_async_call() -> None:
 
 
 @pytest.mark.parametrize("stands_still", [False, True])
-def test_an_async_call_that_hangs_is_ended(stands_still: bool) -> None:
+@pytest.mark.parametrize("timeout", [4, 60])  # with a timer of its own, and with one for all calls
+def test_an_async_call_that_hangs_is_ended(stands_still: bool, timeout: int) -> None:
     async def call(record: Record[str, str]) -> None:
         await asyncio.Event().wait()
 
-    with pytest.raises(ProcessorFailed, match=r"call did not end within its timeout of 4 s"):
-        lived(call, stands_still=stands_still)
+    with pytest.raises(ProcessorFailed, match=rf"call did not end within its timeout of {timeout} s"):
+        lived(call, stands_still=stands_still, timeout=timeout)
+
+
+@pytest.mark.parametrize("timeout", [4, 60])
+def test_a_timeout_is_of_one_call(timeout: int) -> None:
+    async def call(record: Record[str, str]) -> None:
+        await asyncio.sleep(timeout * 0.9)
+
+    assert lived(call, stands_still=False, timeout=timeout, records=5) == 5
+
+
+@pytest.mark.parametrize("timeout", [4, 60])
+def test_a_call_that_is_cancelled_for_another_reason_is_not_too_long(timeout: int) -> None:
+    loop = VirtualLoop(1, Order(1, 0.0))
+
+    async def call(record: Record[str, str]) -> None:
+        await asyncio.sleep(timeout * 0.9)
+
+    run = loop.create_task(process_of(call, timeout).run_async(RECORDS))
+    loop.call_later(timeout * 0.8, run.cancel)
+    try:
+        with pytest.raises(asyncio.CancelledError):
+            loop.run_until_complete(run)
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("timeout", [4, 60])
+def test_a_cancellation_that_a_call_passes_over_comes_back_with_its_timeout(timeout: int) -> None:
+    loop = VirtualLoop(1, Order(1, 0.0))
+
+    async def call(record: Record[str, str]) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.Event().wait()
+
+    run = loop.create_task(process_of(call, timeout).run_async(RECORDS))
+    loop.call_later(timeout / 2, run.cancel)
+    try:
+        with pytest.raises(asyncio.CancelledError):
+            loop.run_until_complete(run)
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("timeout", [4, 60])
+def test_a_call_that_ends_at_its_timeout_in_its_own_way_has_ended(timeout: int) -> None:
+    """What comes after it in its task is not cancelled."""
+    ended: list[str] = []
+
+    async def call(record: Record[str, str]) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append(record.key)
+        await asyncio.sleep(0)
+
+    assert lived(call, stands_still=False, timeout=timeout, records=3) == 3
+    assert ended == ["k", "k", "k"]

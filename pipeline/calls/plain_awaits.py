@@ -1,0 +1,99 @@
+"""The calls of a task whose one async processor takes one record at a time, each after the one before it.
+
+One rule: a call means what `TaskProcess.wait_for` says, atomic and with the same errors and the same timeout; a record is
+completed as soon as its call has ended, since a commit may come while the next one waits. Used by TaskProcess where
+`plain_awaits` finds a task plain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import CoroutineType
+from typing import TYPE_CHECKING
+
+from pipeline.calls.call import CALL, rest
+from pipeline.calls.failed_calls import FailedCalls
+from pipeline.calls.plain_calls import FAILURES, PlainCalls, Progress
+from pipeline.calls.steps import Step
+from pipeline.calls.task_sources import Source
+from pipeline.records import RawRecord
+
+if TYPE_CHECKING:
+    from pipeline.calls.effects import Effects
+
+
+class PlainAwaits(PlainCalls):
+    """Of one task and its one step."""
+
+    async def run_async(
+        self,
+        task: Progress,
+        effects: Effects,
+        records: Sequence[tuple[str, RawRecord]],
+        clock: Callable[[], float],
+        until: float,
+    ) -> None:
+        """See TaskProcess.run_async; `effects` has each record as soon as it is completed. Raises CallAgain, ProcessorFailed."""
+        step, keep, stream_ms = self._step, self._keep, effects.stream_time_ms
+        function, arguments, countdown = step.function, step.arguments, step.countdown
+        if countdown is not None:
+            countdown.of_this_task()
+        task.finished = done = 0
+        for topic, raw in records:
+            if raw.timestamp_ms > stream_ms:
+                stream_ms = raw.timestamp_ms
+            try:
+                record = self._decoded(topic, raw)
+            except Exception as error:  # noqa: BLE001 - a codec of the user's may raise anything; on_error decides
+                self._on_error.failed(step, topic, raw, error, decoding=True)
+            else:
+                self._open(raw, stream_ms)
+                try:
+                    call = function(record, *arguments)
+                    if type(call) is not CoroutineType:
+                        await call
+                    else:
+                        try:
+                            waits_for = call.send(None)
+                        except StopIteration:
+                            pass
+                        else:
+                            await rest(step.name, countdown, call, waits_for)
+                    keep(stream_ms)
+                except FAILURES as error:
+                    step.forget()
+                    if error is step.fault:
+                        raise
+                    self._on_error.failed(step, topic, raw, error)
+                except BaseException:  # cancelled: nothing of it counts
+                    step.forget()
+                    raise
+                finally:
+                    step.close()
+            effects.completed(topic, raw)
+            task.finished = done = done + 1
+            if clock() >= until:
+                break
+
+    def _open(self, raw: RawRecord, stream_ms: int) -> None:
+        """For the call of this record; see Step.open."""
+        for table in self._step.tables:
+            table.closed = False
+            table.stream_ms = stream_ms
+            if table.is_by_record_key:
+                table.record_keys = (raw.key,)
+        for sink in self._step.sinks:
+            sink.closed = False
+            sink.timestamp_ms = raw.timestamp_ms
+
+
+def plain_awaits(
+    steps: Sequence[Step], sources: Mapping[str, Source], unit: str, partition: int, on_error: FailedCalls
+) -> PlainAwaits | None:
+    """Returns the calls of a task where one async step takes one record at a time of one topic; else None."""
+    if len(steps) != 1 or len(sources) != 1 or unit != CALL:
+        return None
+    (step,), (source,) = steps, sources.values()
+    if not step.is_async or step.processor.concurrency > 1 or source.batch_steps or source.tables:
+        return None
+    return PlainAwaits(step, source.key_codec, source.value_codec, partition, on_error)
