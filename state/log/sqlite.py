@@ -47,7 +47,6 @@ from state.log.sqlite_writer import FileIdentity, Writer, find_part, is_fenced, 
 
 T = TypeVar("T")
 
-_SHRINK_PAGES = 256
 _ANSWERS_MAX = 64
 
 
@@ -328,8 +327,8 @@ class SqliteLog:
     async def _shrink(self) -> None:
         """Gives the free pages back, a few at a time, for as long as they become fewer: what is written meanwhile takes and
         frees some, and a file that was made by other means may give none."""
-        before = await self._write(partial(self._upkeep.shrink, _SHRINK_PAGES))
-        while before and (left := await self._write(partial(self._upkeep.shrink, _SHRINK_PAGES))) < before:
+        before = await self._write(self._upkeep.shrink)
+        while before and (left := await self._write(self._upkeep.shrink)) < before:
             before = left
 
     async def _compact_partition(self, partition: Partition, *, stands_on_base: bool) -> int:

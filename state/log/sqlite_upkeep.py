@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
+from state.clocks import monotonic_s
 from state.log import checks
 from state.log.compaction import Pass, Rewrite
 from state.log.protocol import Partition, Retention, TopicInfo
@@ -17,6 +18,10 @@ from state.log.sqlite_file import explain
 from state.log.sqlite_writer import INSERT, Writer, find_part, find_topic
 
 ROWS_AT_ONCE = 16  # batches of at most 256 KiB
+PAGES_AT_ONCE = 256
+TURN_S = (
+    0.01  # about as long a transaction may take: pages that the system has no copy of come from the disk, one by one
+)
 
 
 class Upkeep:
@@ -25,6 +30,7 @@ class Upkeep:
     def __init__(self, writer: Writer, path: Path) -> None:
         self._writer = writer
         self._path = path
+        self._pages = PAGES_AT_ONCE
 
     def replace(self, part: int, rewrites: Sequence[Rewrite]) -> int | None:
         """Applies what compaction decided; returns None, and does nothing, where the batches are not the ones it saw."""
@@ -51,11 +57,17 @@ class Upkeep:
                 "select id, records from batches where part = ? and next <= ? order by base limit ?",
                 (part.id, position, ROWS_AT_ONCE),
             ).fetchall()
-            db.executemany("delete from batches where id = ?", [(identity,) for identity, _ in rows])
+            removed = gone = 0
+            until = monotonic_s() + TURN_S
+            for identity, records in rows:
+                db.execute("delete from batches where id = ?", (identity,))
+                removed, gone = removed + records, gone + 1
+                if monotonic_s() >= until:
+                    break
             first = db.execute("select min(base) from batches where part = ?", (part.id,)).fetchone()[0]
             start = min(position, part.end) if first is None else min(first, position)
             db.execute("update parts set start = max(start, ?) where id = ?", (start, part.id))
-        return sum(records for _, records in rows), len(rows) < ROWS_AT_ONCE
+        return removed, gone == len(rows) < ROWS_AT_ONCE
 
     def set_retention(self, name: str, retention: Retention) -> TopicInfo:
         """Raises UnknownTopic, StateError."""
@@ -66,12 +78,19 @@ class Upkeep:
             assert found is not None
             return found
 
-    def shrink(self, pages: int) -> int:
-        """Gives some free pages back to the file system; returns how many are left. Raises StateError."""
+    def shrink(self) -> int:
+        """Gives some free pages back to the file system, fewer where that takes long; returns how many are left. Raises
+        StateError."""
         self._writer.identity.check()
+        began = monotonic_s()
         try:
             # A pragma without columns: `execute` would take one step of it, which is one page.
-            self._writer.db.executescript(f"pragma incremental_vacuum({pages:d})")
+            self._writer.db.executescript(f"pragma incremental_vacuum({self._pages:d})")
+            took = monotonic_s() - began
+            if took > TURN_S:
+                self._pages = max(1, self._pages // 2)
+            elif took < TURN_S / 4:
+                self._pages = min(PAGES_AT_ONCE, self._pages * 2)
             return int(self._writer.db.execute("pragma freelist_count").fetchone()[0])
         except sqlite3.Error as error:
             raise explain(error, self._path) from error
