@@ -98,7 +98,7 @@ def printable(word: str) -> str:
 def entry() -> None:
     """The console script."""
     _open_what_is_closed()
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, exit_at_once)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupted)
     sys.exit(main(sys.argv[1:]))
@@ -122,16 +122,16 @@ def _interrupted(number: int, frame: object) -> None:
     os._exit(130)
 
 
-def _terminated(number: int, frame: FrameType | None) -> None:
+def exit_at_once(number: int, frame: FrameType | None) -> None:
     """In a coroutine the exit is raised as it is anywhere else. Between two of them it would be raised in the middle of the loop:
     what it has just taken from its queue would be lost, and a task that waits for that never ends, not even cancelled. There a
     callback of its own raises it."""
     running = getattr(sys.modules.get("asyncio"), "get_running_loop", None)  # there is none while it is being imported
     if running is not None and not _is_in_coroutine(frame):
         with suppress(RuntimeError):  # no loop runs, or it has ended
-            running().call_soon_threadsafe(sys.exit, 143)
+            running().call_soon_threadsafe(sys.exit, 128 + number)
             return
-    sys.exit(143)
+    sys.exit(128 + number)
 
 
 def _is_in_coroutine(frame: FrameType | None) -> bool:

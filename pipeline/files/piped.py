@@ -25,10 +25,10 @@ class Piped:
         except OSError:
             self._descriptor = None
 
-    def is_quiet(self) -> bool:
-        """Whether the next line, or the end, would have to be waited for."""
+    def is_quiet(self, for_s: float = 0) -> bool:
+        """Whether the next line, or the end, would have to be waited for; after so many seconds without anything."""
         while not self._lines and not self._is_over:
-            if self._descriptor is not None and not select.select([self._descriptor], [], [], 0)[0]:
+            if self._descriptor is not None and not select.select([self._descriptor], [], [], for_s)[0]:
                 return True
             self._read()
         return False

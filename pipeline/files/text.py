@@ -77,6 +77,10 @@ class Tail:
         self.bytes, self.lines = count, lines
         return True
 
+    def go_on(self, read: hashlib.blake2b, count: int, lines: int) -> None:
+        """Behind `count` bytes in so many lines, whose digest is `read`, which the caller has read."""
+        self._hash, self.bytes, self.lines = read, count, lines
+
     def mark(self) -> None:
         """All that was read until now is understood."""
         self._marked = len(self._read)

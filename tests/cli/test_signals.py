@@ -60,7 +60,7 @@ def test_sigterm_while_asyncio_is_imported(monkeypatch: pytest.MonkeyPatch) -> N
     """Half of a module is there then: it was an internal error."""
     monkeypatch.setitem(sys.modules, "asyncio", ModuleType("asyncio"))
     with pytest.raises(SystemExit) as ended:
-        main._terminated(signal.SIGTERM, None)
+        main.exit_at_once(signal.SIGTERM, None)
     assert ended.value.code == 143
 
 
@@ -96,7 +96,7 @@ async def work():
 @pytest.mark.parametrize("program", [BETWEEN_TWO_TASKS, IN_A_TASK, BESIDE_ALL_TASKS])
 def test_a_command_ends_wherever_its_loop_is(program: str) -> None:
     """With what it does at the end; a wakeup that got lost would hold it for ever."""
-    head = "import asyncio, collections, os, signal, sys, threading\nfrom orchestrator.cli.main import _terminated\nwaiting = []\n"
+    head = "import asyncio, collections, os, signal, sys, threading\nfrom orchestrator.cli.main import exit_at_once\nwaiting = []\n"
     body = """
 async def main():
     try:
@@ -105,7 +105,7 @@ async def main():
         await asyncio.sleep(0)
         print("in order", flush=True)
 
-signal.signal(signal.SIGTERM, _terminated)
+signal.signal(signal.SIGTERM, exit_at_once)
 asyncio.run(main())
 """
     done = subprocess.run([sys.executable, "-c", head + program + body], capture_output=True, text=True, timeout=30)

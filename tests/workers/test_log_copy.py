@@ -20,6 +20,7 @@ from state.log.protocol import FOR_EVER, GroupLog, NewRecord, Partition, Retenti
 from tests.contracts.logs import PLACES, Place, read_all
 from workers.commands.log_copy_plan import planned
 from workers.commands.log_copy_steps import carry_out
+from workers.commands.produce_input import UNFINISHED
 from workers.errors import AppRefused
 from workers.fleet.held_lease import Held
 from workers.instance.ledger import SETTINGS, kept_settings
@@ -95,6 +96,7 @@ async def lived(source: GroupLog, seed: int = 1) -> None:
     for kind, value in ((DESCRIPTION, json.dumps(DESCRIBED).encode()), (NUMBERING, b"{}")):
         await source.put_metadata(APP, kind, "app", value)
     await source.put_metadata(APP, PROGRESS, "in:abc.0", b"progress")
+    await source.put_metadata(APP, UNFINISHED, "in:abc.1", b"input")
     await source.put_metadata(APP, BEGUN, (await source.topics(["in"]))["in"].topic_id, b"3")
     topic_id = (await source.topics(["in"]))["in"].topic_id
     begins = (await read_all(source, IN[2]))[5].offset
@@ -137,7 +139,7 @@ async def same(source: GroupLog, target: GroupLog) -> None:
         assert await rest(
             source, partition, max(position, (await source.starts([partition]))[partition])
         ) == await rest(target, partition, after[partition])
-    for kind in (DESCRIPTION, NUMBERING, PROGRESS):
+    for kind in (DESCRIPTION, NUMBERING, PROGRESS, UNFINISHED):
         assert await source.metadata_of(APP, kind) == await target.metadata_of(APP, kind) != {}
     ids = {name: info.topic_id for name, info in (await target.topics([spec.name for spec in TOPICS])).items()}
     assert await target.metadata(APP, BEGUN, ids["in"]) == b"3"

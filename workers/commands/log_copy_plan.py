@@ -14,13 +14,14 @@ from orchestrator.durations import show_duration
 from orchestrator.errors import RefusedBySafety
 from state.log.base import BASE
 from state.log.protocol import GroupLog, Partition, TopicInfo
+from workers.commands.produce_input import UNFINISHED
 from workers.instance.ledger import SETTINGS
 from workers.log.produced import PROGRESS
 from workers.prepare import BEGINNING, BEGUN, COPY, DESCRIPTION, NUMBERING, REPARTITIONED
 from workers.tasks import halts
 from workers.topic_identities import SEEN
 
-COPIED = (NUMBERING, DESCRIPTION, PROGRESS)  # facts that mean the same on any log
+COPIED = (NUMBERING, DESCRIPTION, PROGRESS, UNFINISHED)  # facts that mean the same on any log
 
 
 class CopiedTopic(msgspec.Struct, frozen=True):

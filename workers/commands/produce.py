@@ -2,6 +2,7 @@
 
 One rule: what was read of a file is committed with its records, as a digest of its content, so running the same file
 again goes on where it ended and writes nothing twice; and a file of another content is another file, whatever its name.
+What was read of standard input is forgotten once all of it is written (`produce_input.py`).
 A bad line is named; what came before it stays and is counted.
 """
 
@@ -11,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import math
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from io import BufferedIOBase
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from orchestrator.cli.arguments import Parser
+from orchestrator.cli.main import exit_at_once
 from orchestrator.cli.settings import PLACE
 from orchestrator.clocks import monotonic_s, wall_ms
 from orchestrator.errors import OrchestratorError, WrongUse
@@ -30,10 +33,10 @@ from pipeline.files.text import json_records
 from pipeline.loading import load
 from pipeline.values.partitioner import partition_of
 from state.errors import LogBusy, LogUnavailable
-from state.log.group_store import AppMetadata
-from state.log.protocol import Log, NewRecord, Partition
+from state.log.protocol import GroupLog, Log, NewRecord, Partition
+from workers.commands.produce_input import Given, begin_input
 from workers.log.logs import log_url, open_log
-from workers.log.produced import PROGRESS, Begun, begin
+from workers.log.produced import Begun, begin
 from workers.missing_inputs import refuse_mistyped
 from workers.prepare import prepare
 
@@ -72,7 +75,8 @@ def run(argv: list[str]) -> int:
     if not 0 <= args.rate < math.inf:
         raise WrongUse(f"--rate {args.rate}: write a number of records a second, or 0 for as fast as it goes")
     try:
-        count, is_known = asyncio.run(_produce(app, topic, url, args.file, shape, args.rate))
+        with _ends_where_it_waits():
+            count, is_known = asyncio.run(_produce(app, topic, url, args.file, shape, args.rate))
     except BadLine as error:
         if args.json:
             print(json.dumps({"schema": 1, "records": error.records}))
@@ -80,6 +84,19 @@ def run(argv: list[str]) -> int:
     known = f"; what {args.file} holds was produced before" if is_known and not count else ""
     print(json.dumps({"schema": 1, "records": count}) if args.json else f"{_records(count)}{known}")
     return 0
+
+
+@contextlib.contextmanager
+def _ends_where_it_waits() -> Iterator[None]:
+    """Ctrl-C ends it as SIGTERM does: asyncio would cancel a task that waits for the next line, and so goes on waiting."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, exit_at_once)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def add_shape(parser: Parser) -> None:
@@ -114,8 +131,11 @@ async def _produce(
         counted = Counted(log, partitions)
         if file is None:
             lines = Piped(cast(BufferedIOBase, sys.stdin.buffer))
-            found = json_records(lines, 1, reading, shape)
-            return await Writing(log, app, topic, counted, rate, None).write(found, lines.is_quiet), False
+            if sys.stdin.isatty():  # who types a line again means it
+                found = json_records(lines, 1, reading, shape)
+                return await Writing(log, app, topic, counted, rate, None).write(found, lines.is_quiet), False
+            given = await begin_input(log, app.id, lines, reading, shape)
+            return await Writing(log, app, topic, counted, rate, given).write(given.records(), given.is_quiet), False
         try:
             begun = await begin(log, app.id, Path(file), reading, shape)
         except OSError as error:
@@ -134,12 +154,12 @@ class Writing:
 
     def __init__(
         self,
-        log: Log,
+        log: GroupLog,
         app: App,
         topic: Topic[Any, Any],
         counted: Counted,
         rate: float,
-        begun: Begun | None,
+        begun: Begun | Given | None,
         size: int = BATCH,
     ) -> None:
         self._log, self._app, self._topic = log, app, topic
@@ -163,9 +183,13 @@ class Writing:
                     if self._rate:
                         await asyncio.sleep(max(0.0, since + self._count / self._rate - monotonic_s()))
         except (BadRow, BadFile) as error:
-            await self._append(batch)
+            await self._append(batch, has_ended=True)
+            if self._begun is not None:
+                await self._begun.ended(self._log, self._app.id)
             raise BadLine(self._stopped_at(error), self._count) from None
-        await self._append(batch)
+        await self._append(batch, is_last=True)
+        if self._begun is not None:
+            await self._begun.over(self._log, self._app.id)
         return self._count
 
     def _stopped_at(self, error: PipelineError) -> str:
@@ -175,17 +199,20 @@ class Writing:
         again = "correct it and run it again, it goes on there" if self._begun is not None else "write the rest again"
         return f"{error}; {before}; {again}"
 
-    async def _append(self, batch: list[FileRecord]) -> None:
+    async def _append(self, batch: list[FileRecord], *, is_last: bool = False, has_ended: bool = False) -> None:
+        """`is_last`: the input is read to its end; `has_ended`: to a bad line."""
         if not batch:
             return
         records = self._placed(batch, await self._counted.now(self._topic.topic))
-        if self._begun is None:
+        progress = None
+        if self._begun is not None:
+            progress = self._begun.progress(self._app.id, is_last=is_last, has_ended=has_ended)
+        if self._begun is None or progress is None:
             await self._append_when_free(lambda: self._log.append(records))
         else:
-            name, before, after = self._begun.progress()
-            progress = AppMetadata(self._app.id, PROGRESS, name, after)
-            await self._append_when_free(lambda: self._log.append(records, metadata=progress, seen=before))
-            self._begun.written(after)
+            after, before = progress
+            await self._append_when_free(lambda: self._log.append(records, metadata=after, seen=before))
+            self._begun.written(after.value)
         self._count += len(batch)
 
     async def _append_when_free(self, append: Callable[[], Awaitable[object]]) -> None:

@@ -21,7 +21,7 @@ from pipeline.files import parquet, text
 from pipeline.files.parts import check, kind_of
 from pipeline.files.shape import BadFile, BadRow, FileRecord, Reading, Shape
 from pipeline.files.text import Tail, opened
-from state.log.group_store import GroupStore, MetadataKind
+from state.log.group_store import AppMetadata, GroupStore, MetadataKind
 
 PROGRESS = MetadataKind("produce")
 CHUNK = 1 << 20
@@ -81,14 +81,21 @@ class Begun:
         except BadRow as error:
             raise BadRow(f"{self._path}, {error.where}", error.why) from None
 
-    def progress(self) -> tuple[str, bytes | None, bytes]:
-        """(name, what is in the log, what is to be) once every record that was given is in the log."""
+    def progress(self, application: str, *, is_last: bool, has_ended: bool) -> tuple[AppMetadata, bytes | None]:
+        """What is to be in the log, and what is, once every record that was given is in the log. It is kept for ever, however
+        a run ends."""
         tail = self._tail
         done = Progress(rows=self._rows) if tail is None else Progress(*tail.marked())
-        return self._name, self._seen, msgspec.json.encode(done)
+        return AppMetadata(application, PROGRESS, self._name, msgspec.json.encode(done)), self._seen
 
     def written(self, value: bytes) -> None:
         self._seen = value
+
+    async def ended(self, log: GroupStore, application: str) -> None:
+        """At a bad line: what was read of it is in the log already."""
+
+    async def over(self, log: GroupStore, application: str) -> None:
+        """At its end: the same."""
 
     def _text(self, tail: Tail) -> Iterator[FileRecord]:
         if self._kind == "json":
