@@ -170,7 +170,7 @@ async def test_an_application_is_the_same_there(pair: Pair) -> None:
     await lived(source)
     done = await copied(source, target)
     await same(source, target)
-    assert done.positions == 2 and done.metadata == 8
+    assert done.positions == 2 and done.metadata == 9
     counts = {topic.name: topic.records for topic in done.topics}
     assert counts["in"] == sum([len(await read_all(source, one)) for one in IN])
     again = await copied(source, target, begun=True)
