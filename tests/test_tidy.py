@@ -99,6 +99,7 @@ MAY_USE = {
     "pipeline/app.py": {"importlib", "sys"},  # the module that declares an app; who runs one is named as text
     "pipeline/columns/declared.py": {"importlib"},  # looks whether pyarrow is there
     "pipeline/time/windows.py": {"sys"},  # the line where a window that cannot be is written
+    "pipeline/values/key_schemas.py": {"uuid"},  # the type alone: none is made
     "pipeline/failures.py": {"importlib"},  # frames of the import machinery are left out
     "orchestrator/simulator/benchmark/yardstick.py": {"random"},  # drawn from the seed that it is given
 }

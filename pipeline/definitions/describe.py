@@ -51,6 +51,7 @@ def describe(app: Declarations, topology: Topology) -> dict[str, Any]:
                 "partitions": by_table[name].partitions,
                 "expire_ms": table.spec.expire_ms,
                 "schema": _schema(table.value_codec),
+                "key_schema": _schema(table.key_codec),
                 **({} if type(table) is TableDef else {"form": table.described()}),
                 **({"of": list(table.sides)} if isinstance(table, JoinDef | JoinState) else {}),
                 **({"grace_ms": table.grace_ms} if isinstance(table, WindowedDef) else {}),
@@ -110,6 +111,8 @@ def check_schema(app: Declarations, kept: Mapping[str, Any]) -> None:
                 f"{what}: its keys are stored as {old['key_codec']}, not as {key}; "
                 "change the key type back, or give the table another name"
             )
+        if (problem := unreadable(old.get("key_schema"), _schema(table.key_codec))) is not None:
+            raise SchemaRefused(f"{what}: of its keys {problem}, or give the table another name")
         if (table.spec.expire_ms is None) != (old.get("expire_ms") is None):
             raise SchemaRefused(
                 f"{what}: expire= cannot be given or taken away later (the time of each write is stored with "

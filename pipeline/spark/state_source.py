@@ -151,11 +151,12 @@ async def _facts(options: Mapping[str, str]) -> Facts:
     if not form.is_readable:
         raise WrongUse(f"'{table}' holds what a join keeps for itself ({form.kind}); read the tables that it joins")
     try:
-        key = from_text(facts["key_codec"], options["key"]) if "key" in options else None
+        typed, schema = options.get("key"), facts.get("key_schema")
+        key = None if typed is None else from_text(facts["key_codec"], typed, schema)
     except CodecError as error:
         raise WrongUse(str(error)) from None
-    schema = facts.get("schema") if form.kind != "timers" else None
-    return Facts(facts, form, key, (column(facts["key_codec"]), column(form.value_codec, schema)))
+    of_value = facts.get("schema") if form.kind != "timers" else None
+    return Facts(facts, form, key, (column(facts["key_codec"]), column(form.value_codec, of_value)))
 
 
 def _tasks(options: Mapping[str, str], found: Facts, partitions: int) -> list[str]:

@@ -1,4 +1,5 @@
-"""Keys and values between JSON and bytes. One rule: only the codec's name is needed.
+"""Keys and values between JSON and bytes. One rule: only the codec's name is needed, and of typed keys
+the schema.
 
 Works from the description kept in the log, so tools need no code of the app; `custom` codecs are shown as base64.
 """
@@ -7,11 +8,13 @@ from __future__ import annotations
 
 import base64
 import struct
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from pipeline.errors import CodecError
+from pipeline.values.key_schemas import key_bytes
 
 
 def to_bytes(codec: str, value: Any) -> bytes:
@@ -34,10 +37,12 @@ def to_bytes(codec: str, value: Any) -> bytes:
     raise CodecError(f"{value!r} is not {_article(codec)}")
 
 
-def from_text(codec: str, text: str) -> bytes:
-    """A key as typed on the console. Raises CodecError."""
+def from_text(codec: str, text: str, schema: Mapping[str, Any] | None = None) -> bytes:
+    """A key as typed on the console; `schema`: of its type, where the description has one. Raises CodecError."""
     if codec in ("str", "bytes"):
         return text.encode()
+    if codec == "json" and schema is not None:
+        return key_bytes(schema, text)
     try:
         value = msgspec.json.decode(text)
     except msgspec.MsgspecError:

@@ -41,7 +41,9 @@ def test_an_expiring_table_and_a_key_of_parts(console: Console) -> None:
     assert (found.code, found.json["value"]) == (0, 2), found
     assert console.here("query", "bank", "seen", "old").code == 5, "it has expired by stream time"
     assert console.here("query", "bank", "pairs", '["new", 2]').out == "[2]\n"
-    assert console.here("query", "bank", "pairs", "new").code == 2
+    for wrong in ("new", '["new", "x"]', '["new"]'):
+        refused = console.here("query", "bank", "pairs", wrong)
+        assert refused.code == 2 and f"'{wrong}' is no key of this table" in refused.err, refused
     console.write("empty", "").chmod(0o600)
     (console.folder / "folder").mkdir()
     for where, reason in (("empty", "empty holds no secret"), ("folder", "the secret folder is a folder")):

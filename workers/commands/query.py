@@ -98,7 +98,7 @@ async def query(
         raise WrongUse(f"'{table}' holds what a join keeps for itself ({form.kind}); query the tables that it joins")
     wanted = checked_range(form, table, wanted)
     try:
-        data = from_text(facts["key_codec"], key)
+        data = from_text(facts["key_codec"], key, facts.get("key_schema"))
     except CodecError as error:
         raise WrongUse(str(error)) from None
     number, count = facts["subtopology"], facts["partitions"]

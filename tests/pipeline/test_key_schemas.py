@@ -1,0 +1,96 @@
+"""Keys as they are typed, by the schema in the description: those of another type are refused, the others are the app's bytes."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+
+from orchestrator import App
+from pipeline.errors import CodecError, SchemaRefused
+from pipeline.values.codecs import JsonCodec
+from pipeline.values.json_values import from_text
+
+
+class Place(msgspec.Struct, frozen=True):
+    street: str
+    number: int = 1
+
+
+class Renamed(msgspec.Struct, frozen=True, rename="camel", tag="r"):
+    the_name: str
+
+
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+
+KEYS: list[tuple[Any, Any, str]] = [
+    (tuple[str, int], ("bob", 2), '["bob",2]'),
+    (tuple[str, float], ("bob", 2.0), '["bob", 2]'),
+    (tuple[str, ...], ("a", "b"), '[ "a", "b"]'),
+    (tuple[str, int | None], ("a", None), '["a",null]'),
+    (tuple[Literal["x", "y"], bool], ("x", True), '["x",true]'),
+    (Moment, datetime(2026, 1, 31, tzinfo=UTC), '"2026-01-31T00:00:00+00:00"'),
+    (tuple[date, uuid.UUID], (date(2026, 1, 31), uuid.UUID(int=7)), f'["2026-01-31","{uuid.UUID(int=7)}"]'),
+    (tuple[Decimal, str], (Decimal("1.50"), ""), '["1.50",""]'),
+    (Place, Place("a", 3), '{"number": 3, "street": "a"}'),
+    (tuple[Place, int], (Place("a", 3), 1), '[{"street":"a","number":3},1]'),
+    (Renamed, Renamed("x"), '{"type":"r","theName":"x"}'),
+    (tuple[Annotated[int, msgspec.Meta(ge=0)], str], (0, ""), '[0,""]'),
+    (tuple[bytes, int], (b"x", 1), '["eA==",1]'),
+]
+
+
+@pytest.mark.parametrize(("type_", "value", "text"), KEYS)
+def test_it_is_the_bytes_of_the_app(type_: Any, value: Any, text: str) -> None:
+    codec = JsonCodec(type_, key=True)
+    assert from_text("json", text, codec.schema) == codec.encode(value)
+
+
+@pytest.mark.parametrize(
+    ("type_", "text", "said"),
+    [
+        (tuple[str, int], '["bob","x"]', "Expected `int`, got `str` - at `$[1]`"),
+        (tuple[str, int], '["bob"]', "length 2"),
+        (tuple[str, int], '"bob"', "Expected `array`"),
+        (tuple[str, int], "bob", "malformed"),
+        (tuple[str, int], '["bob",2.5]', "Expected `int`"),
+        (tuple[Literal["x"], bool], '["z",true]', "Invalid enum value"),
+        (Moment, '"yesterday"', "Invalid RFC3339"),
+        (Place, '{"number": 3}', "missing required field `street`"),
+        (Place, '{"street": "a", "nubmer": 3}', "unknown field `nubmer`"),
+        (tuple[Annotated[int, msgspec.Meta(ge=0)], str], '[-1,""]', ">= 0"),
+    ],
+)
+def test_another_type_is_refused(type_: Any, text: str, said: str) -> None:
+    with pytest.raises(CodecError) as caught:
+        from_text("json", text, JsonCodec(type_, key=True).schema)
+    assert said in str(caught.value) and "\n" not in str(caught.value), caught.value
+
+
+def test_what_no_schema_says_is_taken_as_it_is_typed() -> None:
+    assert from_text("json", '["bob", "x"]', None) == b'["bob","x"]', "a description of an earlier build"
+    assert from_text("json", '{"street": "a"}', JsonCodec(Place, key=True).schema) == b'{"street":"a"}'
+    assert from_text("json", "[[1]]", {"type": "array", "items": {"type": "other"}}) == b"[[1]]"
+
+
+def test_another_type_of_keys_is_refused_at_start() -> None:
+    def app(key: Any) -> App:
+        made = App("a", partitions=1)
+        given = made.topic("in", key=str, value=int)
+        pairs = made.table("pairs", key=key, value=int, local=True)
+
+        @made.processor(given, pairs)
+        def count(record: Any, pairs: Any) -> None: ...
+
+        return made
+
+    kept = app(tuple[str, int]).describe()
+    app(tuple[str, int | None]).check_schema(kept)
+    with pytest.raises(SchemaRefused, match=r"of its keys .* was int and is str now"):
+        app(tuple[str, str]).check_schema(kept)
+    del kept["tables"]["pairs"]["key_schema"]
+    app(tuple[str, str]).check_schema(kept)
