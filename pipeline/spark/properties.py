@@ -20,6 +20,7 @@ FIXED = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 JAVA, PYTHON = "spark.driver.extraJavaOptions", "spark.pyspark.python"
+DAEMON = "spark.python.daemon.module"
 # On one machine jobs are short: the second compiler and parallel collectors cost more than they give (session 12 s -> 6 s
 # on two busy cores).
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -59,7 +60,11 @@ def _defaults(cluster: Cluster, folder: Path, python_path: str) -> dict[str, str
         "spark.executorEnv.PYTHONPATH": python_path,
     }
     if cluster.is_here:
-        chosen |= {"spark.driver.bindAddress": "127.0.0.1", "spark.local.dir": str(folder)}
+        chosen |= {
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.local.dir": str(folder),
+            DAEMON: "pipeline.spark.daemon",
+        }
     return chosen
 
 

@@ -35,7 +35,7 @@ async def spark(
     if session is not None:
         yield session
         return
-    made = await asyncio.to_thread(spark_session, name, cluster)
+    made = await asyncio.to_thread(spark_session, name, cluster, is_for_tasks=True)
     try:
         if cluster.ui and say is not None:
             say(f"Spark's own page of jobs: {made.sparkContext.uiWebUrl}")

@@ -1,7 +1,7 @@
 """Runs: rows of one task in their order, in one cell of a row of Spark. What Spark shuffles and sorts are runs, not records.
 
 One rule: what is in a run is known from its row alone (where it begins, of which source it is), so Spark places it and never
-looks inside. The cell is a record batch of Arrow as RUN has it, without its schema. In the flow: `reading` packs them on
+looks inside. The cell is a compressed stream of Arrow with one batch, as RUN has it. In the flow: `reading` packs them on
 the executors, Spark brings those of a task together by ORDER, `merging` makes one order of their rows.
 """
 
@@ -24,11 +24,12 @@ RUN = pa.schema(
         ("headers", pa.binary()),
     ]
 )
-PACKED = "pid int, phase int, first bigint, source bigint, part bigint, rows binary"
 ORDER = ("phase", "first", "source", "part")
 BATCH_BYTES = "16m"  # of Arrow's batches between Java and Python: a run has up to some megabytes, not some bytes
 UPSTREAM_BITS = 32
-_ARROW = pa.schema(
+_WRITING = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+_READING = pa.ipc.IpcReadOptions(use_threads=False)
+PACKED = pa.schema(
     [
         ("pid", pa.int32()),
         ("phase", pa.int32()),
@@ -82,7 +83,7 @@ def pack(rows: pa.RecordBatch, pids: Any, origin: Origin) -> pa.RecordBatch:
     starts = np.flatnonzero(np.diff(pids, prepend=-1))
     stops = [*starts[1:].tolist(), len(pids)]
     runs = [
-        (int(pids[start]), int(order[start]), rows.slice(start, stop - start).serialize().to_pybytes())
+        (int(pids[start]), int(order[start]), _cell(rows.slice(start, stop - start)))
         for start, stop in zip(starts.tolist(), stops, strict=True)
     ]
     count = len(runs)
@@ -95,8 +96,23 @@ def pack(rows: pa.RecordBatch, pids: Any, origin: Origin) -> pa.RecordBatch:
             pa.array([origin.part] * count, pa.int64()),
             pa.array([data for _, _, data in runs], pa.binary()),
         ],
-        schema=_ARROW,
+        schema=PACKED,
     )
+
+
+def _cell(rows: pa.RecordBatch) -> bytes:
+    """Compressed here, where it is C: what Java moves, keeps and sorts is a fraction of the rows."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, RUN, options=_WRITING) as stream:
+        stream.write_batch(rows)
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
+
+
+def _rows(cell: pa.BinaryScalar) -> pa.RecordBatch:
+    """In memory of their own: the batch of the cell is not kept for them."""
+    with pa.ipc.open_stream(cell.as_buffer(), options=_READING) as stream:
+        return stream.read_next_batch()
 
 
 def _small(pids: Any) -> Any:
@@ -109,7 +125,7 @@ def markers(tasks: int) -> pa.RecordBatch:
     none = [0] * tasks
     columns = [list(range(tasks)), none, none, none, none, [None] * tasks]
     return pa.RecordBatch.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, _ARROW, strict=True)], schema=_ARROW
+        [pa.array(column, field.type) for column, field in zip(columns, PACKED, strict=True)], schema=PACKED
     )
 
 
@@ -132,5 +148,5 @@ def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Run | None]
             if not cell.is_valid:
                 yield pid, None
                 continue
-            rows = pa.ipc.read_record_batch(pa.py_buffer(cell.as_py()), RUN)  # a copy: the batch is not kept for it
+            rows = _rows(cell)
             yield pid, Run(phase, source, part, rows.column("order").to_numpy(), rows)

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -22,6 +23,7 @@ from orchestrator.errors import OrchestratorError, WrongUse
 from pipeline.spark.java import find_java_home
 from pipeline.spark.own_words import own_words
 from pipeline.spark.properties import LOG4J, environment, properties
+from pipeline.spark.warming import Warming
 from state.errors import StateError
 from state.scratch import Scratch, sweep
 from workers.commands.cluster import Cluster
@@ -37,17 +39,22 @@ GIVEN_UP = "Application has been killed. Reason: "
 PREFIX, LOG = "stream-orchestrator-spark-", "spark.log"
 _SCRATCH: dict[Any, Scratch] = {}  # by session
 _NAMED: set[Any] = set()  # sessions whose log an error has named
+_WARMING: dict[Any, Warming] = {}  # by session
 
 
 class SparkFailed(OrchestratorError):
     """Spark did not start, or a job of it failed."""
 
 
-def spark_session(name: str, cluster: Cluster, *, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """Start Spark. Executors import our packages as this process does; an app is sent to them (`source`).
+def spark_session(
+    name: str, cluster: Cluster, *, settings: Mapping[str, str] | None = None, is_for_tasks: bool = False
+) -> SparkSession:
+    """Start Spark. Executors import our packages as this process does; an app is sent to them (`source`). `is_for_tasks`: jobs
+    with our own functions follow at once.
 
     Raises SparkFailed, WrongUse."""
     try:
+        from pyspark import SparkConf, SparkContext
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise WrongUse(f"Spark is not installed ({error.name}); pip install 'stream-orchestrator[spark]'") from None
@@ -63,18 +70,20 @@ def spark_session(name: str, cluster: Cluster, *, settings: Mapping[str, str] | 
     (folder / "log4j2.properties").write_text(LOG4J.format(log=log))
     chosen = {**properties(cluster, folder, python_path), **(settings or {})}
     os.environ.update(environment(cluster, python_path))
-    builder = SparkSession.builder.appName(name).master(cluster.master)
-    for key, value in chosen.items():
-        builder = builder.config(key, value)
+    conf = SparkConf().setAppName(name).setMaster(cluster.master).setAll(list(chosen.items()))
     with _quiet(log):
         try:
-            session = builder.getOrCreate()
+            context = SparkContext.getOrCreate(conf)
+            warming = Warming(context) if is_for_tasks and cluster.is_here else None
+            session = SparkSession.builder.config(conf=conf).getOrCreate()
         except Exception as error:
             scratch.keep()
             raise SparkFailed(
                 f"Spark did not start with --master {cluster.master} ({_reason(log, error)}); its logs are in {folder}"
             ) from error
     _SCRATCH[session] = scratch
+    if warming is not None:
+        _WARMING[session] = warming
     logging.getLogger().addFilter(_is_not_py4j)  # added once, however often
     return session
 
@@ -166,12 +175,25 @@ def is_gone(session: Any) -> bool:
 def stop(session: Any) -> None:
     """Stop Spark and remove its folder, unless an error has named the log in it."""
     if not is_gone(session):
+        _hear_no_more(session.sparkContext)
         session.stop()
+    warming = _WARMING.pop(session, None)
+    if warming is not None:
+        warming.over()
     scratch = _SCRATCH.pop(session, None)
     if scratch is not None and session in _NAMED:
         scratch.keep()
     elif scratch is not None:
         scratch.remove()
+
+
+def _hear_no_more(context: Any) -> None:
+    """Sums that tasks send to the driver (we use none) are heard by a thread which looks up once a second: Spark would wait for
+    that, where it can end beside whatever comes now."""
+    listening = getattr(context, "_accumulatorServer", None)
+    if listening is not None:
+        context._accumulatorServer = None
+        threading.Thread(target=listening.shutdown, name="end of sums", daemon=True).start()
 
 
 def forget_failure(session: Any) -> None:

@@ -28,6 +28,7 @@ from tests.spark import tallies
 from workers.commands.consume import read_all
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+DAEMON = b"pipeline.spark.daemon"
 MARKS, KEYS, DEADLINE_S = 60_000, 30_000, 60.0
 
 
@@ -178,15 +179,15 @@ def workers_of_spark() -> list[int]:
     def below(pid: int, is_daemon: bool) -> None:
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             words = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ")
-            if b"pyspark.daemon" in words and is_daemon:
+            if DAEMON in words and is_daemon:
                 found.append(int(child))
-            below(int(child), b"pyspark.daemon" in words)
+            below(int(child), DAEMON in words)
 
     for thread in Path(f"/proc/{os.getpid()}/task").iterdir():
         for child in (thread / "children").read_text().split():
             for java_thread in Path(f"/proc/{child}/task").iterdir():
                 for grandchild in (java_thread / "children").read_text().split():
-                    below(int(grandchild), b"pyspark.daemon" in Path(f"/proc/{grandchild}/cmdline").read_bytes())
+                    below(int(grandchild), DAEMON in Path(f"/proc/{grandchild}/cmdline").read_bytes())
     return found
 
 

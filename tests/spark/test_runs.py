@@ -292,3 +292,14 @@ def test_what_is_read_of_the_log_again_is_the_same(cuts: tuple[int, ...], width:
     assert sizes == [batch.num_rows for batch in even([rows])] and max(sizes) <= LOG_ROWS
     assert all(batch.nbytes < BATCH_BYTES + (1 << 20) for batch in found)
     assert width == 10 or max(sizes) < LOG_ROWS, "by bytes"
+
+
+def test_runs_are_packed_small() -> None:
+    """Spark moves and sorts what is in the cell: rows that look alike take a fraction of their bytes there."""
+    count = 5_000
+    values = pa.array([b'{"account": "ann", "amount": 7}'] * count)
+    rows = rows_of(range(count)).set_column(4, RUN.field(4), values)
+    packed = pack(rows, np.zeros(count, np.int64), Origin(0, 0, 0))
+    assert packed.nbytes < rows.nbytes / 2
+    ((_, run),) = unpack([packed])
+    assert run is not None and run.rows.equals(rows)
