@@ -175,7 +175,7 @@ def is_gone(session: Any) -> bool:
 def stop(session: Any) -> None:
     """Stop Spark and remove its folder, unless an error has named the log in it."""
     if not is_gone(session):
-        _hear_no_more(session.sparkContext)
+        _without_sums(session.sparkContext)
         session.stop()
     warming = _WARMING.pop(session, None)
     if warming is not None:
@@ -187,8 +187,8 @@ def stop(session: Any) -> None:
         scratch.remove()
 
 
-def _hear_no_more(context: Any) -> None:
-    """Sums that tasks send to the driver (we use none) are heard by a thread which looks up once a second: Spark would wait for
+def _without_sums(context: Any) -> None:
+    """Sums that tasks send to the driver (we use none) are received by a thread which looks up once a second: Spark would wait for
     that, where it can end beside whatever comes now."""
     listening = getattr(context, "_accumulatorServer", None)
     if listening is not None:
