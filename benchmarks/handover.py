@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
+from benchmarks.bare_moves import Bare, beside
 from benchmarks.handover_apps import PARTITIONS
 from benchmarks.moving import NAME, Keys, Load, Place, Watch, caught_up, fill, fleet, place_on, verb
 from benchmarks.section import write_section
@@ -41,7 +42,10 @@ class Moves:
     up: list[float] = field(default_factory=list)
     down: list[float] = field(default_factory=list)
     staying: list[float] = field(default_factory=list)
-    pauses: list[float] = field(default_factory=list)  # as the fleet itself measured them
+    bare: list[float] = field(default_factory=list)  # hand-overs of bare_moves.py in rest
+    bare_beside: list[float] = field(default_factory=list)  # those while tasks moved
+    bare_steady: list[float] = field(default_factory=list)  # gaps of its commits, as those of tasks
+    bare_staying: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +67,20 @@ async def measure(kind: str, count: int, rate: int, moves: int) -> Moves:
             try:
                 await caught_up(log, 0)
                 watch, load = Watch(log), Load(log, keys, rate)
-                beside = [asyncio.create_task(watch.run()), asyncio.create_task(load.run())]
+                loops = [asyncio.create_task(watch.run()), asyncio.create_task(load.run())]
                 try:
-                    await _loop(place, found, watch, moves)
+                    async with beside(place.url, place.folder) as bare:
+                        await _loop(place, found, watch, bare, moves)
                 finally:
-                    for task in beside:
+                    for task in loops:
                         task.cancel()
-                    await asyncio.gather(*beside, return_exceptions=True)
+                    await asyncio.gather(*loops, return_exceptions=True)
             finally:
                 await log.close()
     return found
 
 
-async def _loop(place: Place, found: Moves, watch: Watch, moves: int) -> None:
+async def _loop(place: Place, found: Moves, watch: Watch, bare: Bare, moves: int) -> None:
     wall = time.time() - time.monotonic()
     changes: list[_Change] = []
     rests: list[tuple[float, float]] = []
@@ -89,6 +94,10 @@ async def _loop(place: Place, found: Moves, watch: Watch, moves: int) -> None:
             changes.append(_Change(is_up, began, time.monotonic()))
         await asyncio.sleep(AROUND_S * 2)
         _judge(place.folder, found, watch, changes, rests, wall)
+        found.bare += bare.hand_overs(rests)
+        found.bare_beside += bare.hand_overs([(change.began, change.ended) for change in changes])
+        found.bare_steady += bare.longest([_short(*rest) for rest in rests])
+        found.bare_staying += bare.longest([piece for change in changes for piece in _pieces(change)])
         changes.clear()
         rests.clear()
 
@@ -98,7 +107,7 @@ def _judge(
 ) -> None:
     for first, last in rests:
         for number in range(PARTITIONS):
-            found.steady.append(watch.longest(number, first, last - AROUND_S) * 1e3)
+            found.steady.append(watch.longest(number, *_short(first, last)) * 1e3)
     usual = statistics.median(found.steady)
     rows = read_journals(folder / "state" / NAME)
     for change in changes:
@@ -111,14 +120,19 @@ def _judge(
                 gap = watch.longest(number, released - AROUND_S, started + AROUND_S) * 1e3
                 (found.up if change.is_up else found.down).append(gap - usual)
         for number in set(range(PARTITIONS)) - moved:
-            for middle in _middles(change):
-                found.staying.append(watch.longest(number, middle - REST_S / 4, middle + REST_S / 4 - AROUND_S) * 1e3)
+            found.staying += [watch.longest(number, *piece) * 1e3 for piece in _pieces(change)]
 
 
-def _middles(change: _Change) -> list[float]:
-    """Of pieces of a change, each as long as what is called rest."""
+def _short(first: float, last: float) -> tuple[float, float]:
+    """A commit may come a little before and after what is looked at."""
+    return first, last - AROUND_S
+
+
+def _pieces(change: _Change) -> list[tuple[float, float]]:
+    """Of a change, each as long as what is called rest."""
     pieces = max(1, int((change.ended - change.began) / (REST_S / 2)))
-    return [change.began + (index + 0.5) * REST_S / 2 for index in range(pieces)]
+    begun = [change.began + index * REST_S / 2 for index in range(pieces)]
+    return [_short(first, first + REST_S / 2) for first in begun]
 
 
 def _moves(rows: list[dict[str, object]], change: _Change, wall: float) -> list[tuple[float, float]]:
@@ -141,7 +155,7 @@ def _moves(rows: list[dict[str, object]], change: _Change, wall: float) -> list[
 
 
 def _points(values: list[float]) -> str:
-    cuts = statistics.quantiles(values, n=100) if len(values) > 1 else [values[0]] * 99
+    cuts = statistics.quantiles(values, n=100, method="inclusive") if len(values) > 1 else [values[0]] * 99
     return f"{statistics.median(values):.0f} | {cuts[98]:.0f} | {max(values):.0f}"
 
 
@@ -151,7 +165,8 @@ def text(kind: str, sizes: list[Moves], rate: int) -> str:
         "",
         f"`make bench-handover{ARGUMENTS[kind]}`, {date.today()}; {platform.machine()}, {platform.system()}, Python {platform.python_version()}, "
         f"load average {os.getloadavg()[0]:.1f}; {PARTITIONS} tasks, {rate:,} records a second, default settings; 2 instances "
-        "become 4 and 2 again, in a loop. Milliseconds between two commits that can be read; of a moved task less the median in "
+        "become 4 and 2 again, in a loop. A bare loop beside them, one process on the same log, commits "
+        "every 100 ms and makes the log's calls of a hand-over alone three times a second. Milliseconds between two commits that can be read; of a moved task less the median in "
         f"rest (bars: p99 below {EXCESS_BAR_MS:.0f} more, {BETWEEN_BAR_MS:.0f} between the medians of both sizes; tasks that stay: "
         f"{STAYING_BAR} times rest).",
         "",
@@ -164,6 +179,10 @@ def text(kind: str, sizes: list[Moves], rate: int) -> str:
             ("moved by scale-up: more than in rest", one.up),
             ("moved by scale-down: more than in rest", one.down),
             ("stayed while others moved: longest gap of 1.2 s", one.staying),
+            ("bare loop in rest: longest gap of 1.2 s", one.bare_steady),
+            ("bare loop while others moved: longest gap of 1.2 s", one.bare_staying),
+            ("bare hand-over in rest: from commit to commit", one.bare),
+            ("bare hand-over while others moved", one.bare_beside),
         ]
         lines += [f"| {one.keys:,} | {what} | {len(values)} | {_points(values)} |" for what, values in rows if values]
     if len(sizes) > 1:
@@ -172,7 +191,9 @@ def text(kind: str, sizes: list[Moves], rate: int) -> str:
     for one in sizes:
         if one.staying:
             shares = statistics.median(one.staying) / statistics.median(one.steady)
-            lines += ["", f"{one.keys:,} keys: tasks that stay have {shares:.2f} times the gap of rest (medians)."]
+            bare = statistics.median(one.bare_staying) / statistics.median(one.bare_steady)
+            what = f"tasks that stay have {shares:.2f} times the gap of rest, the bare loop {bare:.2f} times (medians)"
+            lines += ["", f"{one.keys:,} keys: {what}."]
     return "\n".join([*lines, ""])
 
 
