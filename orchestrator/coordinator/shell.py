@@ -86,6 +86,7 @@ class Coordinator:
         self._statuses: dict[int, int] = {}  # statuses of sessions that want them answered
         self._joined: dict[int, tuple[str, str]] = {}  # member and transactional id of a session
         self._writes: asyncio.Queue[ev.RecordOwners | ev.Fence | ev.OperationEnded] = asyncio.Queue()
+        self._left_over: ev.Fence | ev.OperationEnded | None = None  # taken out of it, and to be written next
         self._refusals: asyncio.Queue[NotCoordinator] = asyncio.Queue()  # of writes outside of the loops
         self._agreed = asyncio.Event()
         self._event_came = asyncio.Event()  # more than a heartbeat or a tick has come
@@ -278,17 +279,32 @@ class Coordinator:
                     await self._event_came.wait()
 
     async def _write(self) -> None:
-        """Owner records, fences and operations, in the order the core asked for them."""
+        """Owner records, fences and operations, in the order the core asked for them. Owner records that wait are written with
+        the first of them: each write is a transaction of the log, and a task has no owner until its own is through."""
         while True:
-            effect = await self._writes.get()
+            effect = self._left_over or await self._writes.get()
+            self._left_over = None
             if isinstance(effect, ev.RecordOwners):
-                await self.ledger.record_owners(effect.records)
-                self.event(ev.OwnersRecorded(effect.records))
+                effects = self._with_those_that_wait(effect)
+                await self.ledger.record_owners([record for one in effects for record in one.records])
+                for one in effects:
+                    self.event(ev.OwnersRecorded(one.records))
             elif isinstance(effect, ev.Fence):
                 tasks = await self.ledger.fence(effect.transactional_id)
                 self.event(ev.Fenced(effect.transactional_id, tasks))
             else:
                 await self._forget_operation(effect.operation)
+
+    def _with_those_that_wait(self, first: ev.RecordOwners) -> list[ev.RecordOwners]:
+        """Up to the first effect of another kind, which is written next."""
+        effects = [first]
+        while not self._writes.empty():
+            effect = self._writes.get_nowait()
+            if not isinstance(effect, ev.RecordOwners):
+                self._left_over = effect
+                break
+            effects.append(effect)
+        return effects
 
     async def _keep_generation(self) -> None:
         """Not every member receives every generation, and those who did may be gone: the log keeps the last one."""

@@ -38,6 +38,8 @@ from orchestrator.member.load_meter import UNITS, RateMeter, weigh
 from orchestrator.member.recovery import Recovery
 from orchestrator.model import Assignment, Copy, MemberStatus, ProcessingStarted, Released, Role, Settings, TaskId
 
+UNNOTICED_MS = 5  # without an owner, on top of what a hand-over takes anyhow
+
 
 class Held(StrEnum):
     """Where a held task is in its life."""
@@ -323,15 +325,18 @@ class MemberMachine:
                 self.weights[task] = weigh(self.weights.get(task, 1), measured, UNITS[kind])
 
     def _is_finished(self, holding: Holding) -> bool:
-        """Close enough to take over: by lag in positions; or, where the lag shrinks no more because of what is written
-        meanwhile, by the time in which the task would have no owner. A restore that still gains is waited for: taking over
-        then would cost a pause that a little patience avoids."""
+        """Close enough to take over: by lag in positions, and by the time in which the task would have no owner. A restore that
+        still gains is waited for: taking over then would cost a pause that a little patience avoids. Where the lag shrinks no
+        more because of what is written meanwhile, a longer time is taken."""
         lag = holding.end - holding.position
-        if not holding.seen or lag <= self.settings.acceptable_recovery_lag:
+        if not holding.seen or lag <= 0:
             return holding.seen
-        gap = holding.recovery.gap_ms(holding.position, holding.end)
-        in_time = gap is not None and gap <= self.settings.acceptable_recovery_time_ms
-        return in_time and holding.recovery.is_settled(holding.position, holding.end)
+        gap, is_settled = holding.recovery.gap_ms(holding.position, holding.end), False
+        if gap is not None:
+            is_settled = holding.recovery.is_settled(holding.position, holding.end)
+        if lag <= self.settings.acceptable_recovery_lag:
+            return gap is None or gap <= UNNOTICED_MS or is_settled
+        return gap is not None and gap <= self.settings.acceptable_recovery_time_ms and is_settled
 
     def _announce(self, task: TaskId) -> bool:
         """`eager`: each learner as it finishes; `conservative`: all of this worker's when the last has finished."""

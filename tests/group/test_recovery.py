@@ -107,7 +107,33 @@ def test_a_snapshot_that_is_read_is_progress_and_never_close() -> None:
         seen.append(machine.status().copies[T].position)
         assert not machine.status().copies[T].ready and machine.status().copies[T].lag > 100
     assert seen == [100, 500, 899, 899, 899]
-    machine.step(mem.Progress(T, 990, 1_000), 6_000)
+    machine.step(mem.Progress(T, 1_000, 1_000), 6_000)
     assert machine.status().copies[T].ready
     machine.step(mem.Reading(T, 10, 1_000), 7_000)  # said late
-    assert machine.status().copies[T].position == 990
+    assert machine.status().copies[T].position == 1_000
+
+
+def test_a_close_learner_that_still_gains_is_ready_once_what_is_left_would_not_be_noticed() -> None:
+    """100,000 a second: 10,000 positions are a tenth of a second without an owner, 400 are nothing."""
+    machine = MemberMachine(Settings(acceptable_recovery_lag=10_000))
+    machine.step(mem.Assigned(Assignment(1, 1, learners=(T,))), 0)
+
+    def ready(position: int, now_ms: int) -> bool:
+        machine.step(mem.Progress(T, position, 100_000), now_ms)
+        return machine.status().copies[T].ready
+
+    assert not any(ready(second * 20_000, second * 200) for second in range(5))
+    assert not ready(90_500, 905) and not ready(99_000, 990)
+    assert ready(99_600, 996)
+
+
+def test_a_close_learner_that_is_no_faster_than_what_is_written_is_ready() -> None:
+    """It gained for a while, and gains no more: whatever time is acceptable, it is as close as it will come."""
+    machine = MemberMachine(Settings(acceptable_recovery_lag=1_000, acceptable_recovery_time_ms=0))
+    machine.step(mem.Assigned(Assignment(1, 1, learners=(T,))), 0)
+    ready: list[bool] = []
+    for tenth in range(80):
+        gained = 100 * min(tenth, 16)
+        machine.step(mem.Progress(T, 100 * tenth + gained, 100 * tenth + 2_000), tenth * 100)
+        ready.append(machine.status().copies[T].ready)
+    assert not any(ready[:20]) and ready[-1]

@@ -33,7 +33,7 @@ CAUGHT_BY: dict[str, int] = {
     "connect_once": 1,
     "sessions_do_not_end": 2,
     "gaps_after_a_failed_call": 8,
-    "a_release_does_not_wait_for_the_call": 35,
+    "a_release_does_not_wait_for_the_call": 1,
     "halted_before_the_commit": 17,
     "taken_again_before_the_outcome": 1,
     "a_halt_is_not_written": 5,

@@ -44,6 +44,7 @@ from tests.process_simulation.snapshots import Snapshots
 from tests.process_simulation.weather import LogClient, Weather
 from workers.instance import upkeep
 from workers.spec import REPORTED, InstanceSpec
+from workers.worker import upkeep as worker_upkeep
 from workers.worker import worker
 
 KEYS = 23
@@ -198,7 +199,7 @@ class Life:
 
             with (
                 contextlib.redirect_stderr(self._stderr),
-                patch.object(worker, "CLEAN_UP_S", UPKEEP_S),
+                patch.object(worker_upkeep, "CLEAN_UP_S", UPKEEP_S),
                 patch.object(upkeep, "EVERY_S", UPKEEP_S),
                 patch.object(worker.Worker, "given_up", judged),
             ):

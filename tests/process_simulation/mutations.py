@@ -250,13 +250,13 @@ def a_task_that_begins_is_resumed(stack: ExitStack) -> None:
 
 def begin_before_caught_up(stack: ExitStack) -> None:
     """A task begins with what its stores have, whatever its changelogs have."""
-    original = TaskRun.caught_up
+    original = TaskRun._is_level
 
-    async def at_once(self: TaskRun) -> None:
+    def at_once(self: TaskRun) -> bool:
         self.ends = dict.fromkeys(self.ends, 0)
-        await original(self)
+        return original(self)
 
-    _patch(stack, TaskRun, "caught_up", at_once)
+    _patch(stack, TaskRun, "_is_level", at_once)
 
 
 def no_lock_on_a_folder(stack: ExitStack) -> None:
@@ -848,7 +848,8 @@ def ends_from_before_a_grant(stack: ExitStack) -> None:
     original = TaskRun._read_ends
 
     async def read(self: TaskRun) -> bool:
-        await original(self)
+        if not self.ends:
+            await original(self)
         return True
 
     _patch(stack, TaskRun, "_read_ends", read)

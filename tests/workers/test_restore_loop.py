@@ -17,6 +17,7 @@ from state.log.protocol import NewRecord
 from workers.prepare import prepare
 from workers.spec import InstanceSpec, WorkerSpec
 from workers.tasks.task import TaskRun
+from workers.worker.giving_way import GivingWay
 from workers.worker.worker import Worker, monotonic_ms
 
 DEADLINE_S = 30.0
@@ -215,3 +216,53 @@ async def test_a_task_that_waits_for_its_folder_is_given_up_at_once(tmp_path: Pa
         if how == "released":
             run.close()
             await run.closed()
+
+
+async def test_a_copy_gives_way_to_a_task_that_is_taken_over_and_then_goes_on(tmp_path: Path) -> None:
+    """In the middle of a replay a learner becomes ready: the copy stands still until that one has committed, and no longer."""
+    log = MemoryLog(markers=False)
+    prepared = await prepare(log, pair)
+    learner, copy = TaskId(0, 0), TaskId(0, 1)
+    changelog = prepared.changelog(copy, "kept")
+    await log.append({changelog: [NewRecord(b"%0500d" % n, b"1", n) for n in range(COUNT)]})
+    worker = Worker(
+        WorkerSpec(InstanceSpec("tests:app", pair.id, "i1", "memory:", str(tmp_path)), 1, "one"), log, prepared, {}
+    )
+    run = TaskRun(worker, copy)
+    restores = asyncio.create_task(worker.restores.run())
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            run.open(Role.STANDBY, 0)
+            await until(lambda: run.position() > 0 or worker.failure is not None)
+            worker.giving_way.changes_role(learner, Role.ACTIVE)
+            await asyncio.sleep(0)
+            stood = run.position()
+            for _ in range(200):
+                await asyncio.sleep(0)
+            assert run.position() == stood < COUNT
+            worker.giving_way.over(learner)
+            await until(lambda: run.position() == COUNT or worker.failure is not None)
+            assert run.stores["kept"].store.get(b"%0500d" % (COUNT - 1)) == b"1"
+        assert worker.failure is None
+    finally:
+        restores.cancel()
+        await asyncio.gather(restores, return_exceptions=True)
+        run.close()
+        await run.closed()
+
+
+async def test_nothing_is_given_way_to_for_ever() -> None:
+    """A learner that is never granted, and a commit that the log does not answer."""
+    giving_way, task = GivingWay(), TaskId(0, 0)
+    giving_way.expect(task)
+    assert giving_way.expects(task) and giving_way.expects_any()
+    giving_way.commit_began()
+    async with asyncio.timeout(DEADLINE_S):
+        await giving_way.commit_over()
+        await until(lambda: not giving_way.expects_any())
+    giving_way.expect(task)
+    assert not giving_way.expects_any(), "it was waited for once"
+    giving_way.changes_role(task, Role.ACTIVE)
+    assert giving_way.expects_any(), "it is granted now"
+    giving_way.over(task)
+    assert not giving_way.expects_any()

@@ -6,17 +6,31 @@ One rule: it decides nothing; a log that cannot say leaves the times unknown. As
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from state.errors import UnknownTopic
 from state.log.protocol import Log, Partition
 
 
-async def left(log: Log, application: str, committed: Mapping[Partition, int]) -> tuple[int, bool]:
-    """When the inputs that stand at `committed` were committed last (wall ms; 0: not known), and whether there is anything
-    to read behind them."""
+class Left(NamedTuple):
+    """When each input was committed last (wall ms), and where it ends; nothing of either where that is not known."""
+
+    times_ms: Mapping[Partition, int]
+    ends: Mapping[Partition, int]
+
+    @property
+    def last_ms(self) -> int:
+        """Of the last commit; 0: not known."""
+        return max(self.times_ms.values(), default=0)
+
+    def is_awaited(self, committed: Mapping[Partition, int]) -> bool:
+        """Whether there is anything to read behind these positions."""
+        return any(self.ends.get(one, 0) > position for one, position in committed.items())
+
+
+async def ask(log: Log, application: str, inputs: Sequence[Partition]) -> Left:
     try:
-        times, ends = await asyncio.gather(log.committed_ms(application, list(committed)), log.ends(list(committed)))
+        return Left(*await asyncio.gather(log.committed_ms(application, inputs), log.ends(inputs)))
     except UnknownTopic:
-        return 0, False
-    return max(times.values(), default=0), any(ends[p] > position for p, position in committed.items())
+        return Left({}, {})

@@ -42,10 +42,11 @@ async def start_positions(
 ) -> tuple[dict[Partition, int], bool]:
     """Where these inputs of a task go on: what is committed, else what the topic says of its start; and whether that is to be
     committed at once, because another program has set it, or because what was committed is gone. Raises OrchestratorError."""
-    committed, lost, (strange, taken) = await asyncio.gather(
+    committed, lost, (strange, taken), starts = await asyncio.gather(
         log.positions(application, partitions),
         log.lost(application, partitions),
         topic_identities.set_elsewhere(log, application, partitions),
+        log.starts(partitions),
     )
     for partition, place in sorted(strange.items()):
         raise OrchestratorError(
@@ -64,7 +65,6 @@ async def start_positions(
             f"{task}: the committed position in {partition} was deleted while the app ran; a start of {application} says how to "
             "go on"
         )
-    starts = await log.starts(partitions)
     ends = await log.ends(missing) if missing else {}
     skipped = False
     for partition in partitions:

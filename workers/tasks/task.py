@@ -19,18 +19,16 @@ from pipeline.calls.task_tables import global_views
 from pipeline.errors import ProcessorFailed
 from pipeline.merge import Merger
 from pipeline.process import TaskProcess
-from pipeline.tables.table import StoreView
 from state.directory import StateDirectory, TaskLock
 from state.errors import BaseMissing, DirectoryLocked, StateError
-from state.log.protocol import GroupLog, Partition
+from state.log.protocol import Partition
 from workers.calls.blame import Caution
 from workers.journal import Journal
 from workers.prepare import Prepared
-from workers.spec import WorkerSpec
-from workers.surroundings import Surroundings
-from workers.tasks import former_owner, halts, skips
+from workers.tasks import beginning, skips
 from workers.tasks.halts import Halt
 from workers.tasks.inbox import inbox
+from workers.tasks.port import Port, SharedTables
 from workers.tasks.snapshot_progress import GivenUp, reading
 from workers.tasks.stores import Opened, StoreOpener, close, origins
 
@@ -53,28 +51,6 @@ class RestoreReader(Protocol):
     def add(self, run: TaskRun, partition: Partition, position: int) -> None: ...
     def drop(self, partition: Partition) -> None: ...
     async def spend(self, run: TaskRun, read: int) -> None: ...
-
-
-class SharedTables(Protocol):
-    """The worker's global tables, as a task knows them; `known` once what was there at its start has been read."""
-
-    @property
-    def stores(self) -> Mapping[str, StoreView]: ...
-    async def known(self) -> None: ...
-
-
-class Port(Protocol):
-    """What every part of a worker needs of it: how it was started, the world around it, its log; and a way to end it."""
-
-    @property
-    def spec(self) -> WorkerSpec: ...
-    @property
-    def surroundings(self) -> Surroundings: ...
-    @property
-    def log(self) -> GroupLog: ...
-
-    def crashed(self, error: BaseException) -> None:
-        """What must not happen: the worker ends with it."""
 
 
 class TaskPort(Port, Protocol):
@@ -125,8 +101,7 @@ class TaskRun:
         self.commits_again = False  # the positions, moved or not: a log may forget old ones
         self.ends: dict[Partition, int] = {}
         self.catching_up = False
-        self.release_wanted = False
-        self.closing = False
+        self.release_wanted = self.closing = False
         self.halt: Halt | None = None
         self.halt_is_written = True  # one that is not in the log yet cannot have been taken back there
         self.failure: ProcessorFailed | None = None  # of its processor, until what was completed before is committed
@@ -138,6 +113,7 @@ class TaskRun:
         self.turn_records = 32  # grows to what a turn has time for
         self.is_damaged = False  # its stores are wiped when they are closed
         self.opened_ms = self.restored_from = 0
+        self._asked: beginning.Asked | None = None  # ahead of what has to be read first
         self._lock: TaskLock | None = None
         self._queue: asyncio.Queue[Callable[[], Coroutine[Any, Any, None]] | None] = asyncio.Queue()
         self._runner = asyncio.get_running_loop().create_task(self._run(), name=f"task {task}")
@@ -218,17 +194,21 @@ class TaskRun:
         if self._lock is None:  # it was released before it could be opened
             await self._open()
             return
-        if not await self._read_ends():
-            return  # the step of what it is now follows
-        if self.role is Role.ACTIVE:
+        if begins := self.role is Role.ACTIVE:
             if self.begun_epoch == self.epoch:
                 return  # granted while it was still opening, which saw the grant: it must not begin twice
-            self.begun_epoch = self.epoch
+            self._forget_asked()
+            self._asked = self._ask()
+        if not await self._read_ends():
+            return  # the step of what it is now follows
         for partition, opened in self.by_changelog.items():
             self.worker.restores.add(self, partition, opened.store.offset)
-        if self.role is Role.ACTIVE:
-            self.catching_up = True
-            await self.caught_up()
+        if begins:
+            self.begun_epoch, self.catching_up = self.epoch, True
+            if sum(self.ends.values()) - self.position() > self.worker.spec.instance.settings.acceptable_recovery_lag:
+                self._forget_asked()  # it is asked again when all that is read
+            if self._is_level():
+                await self._begin()
         else:
             self.worker.event(Progress(self.id, self.position(), sum(self.ends.values())))
 
@@ -239,24 +219,42 @@ class TaskRun:
         self.ends = await self.worker.log.ends(list(self.by_changelog), settled=role is Role.ACTIVE)
         return (role, epoch) == (self.role, self.epoch)
 
-    async def caught_up(self) -> None:
-        """As active: once every store has reached the end of its changelog, begin to process."""
+    def _is_level(self) -> bool:
+        """As active: whether every store has reached the end of its changelog, for the first time."""
         if not self.catching_up or any(o.store.offset < self.ends[p] for p, o in self.by_changelog.items()):
-            return
+            return False
         self.catching_up = False
         for partition in self.by_changelog:
             self.worker.restores.drop(partition)
-        await self._begin()
+        return True
+
+    def caught_up(self) -> None:
+        """As active: once its stores are level, begin to process. In its own queue: its changelogs are read beside others'."""
+        if self._is_level():
+            self._then(partial(self._begin_in, self.epoch))
+
+    async def _begin_in(self, epoch: int) -> None:
+        if self.role is Role.ACTIVE and self.epoch == epoch:
+            await self._begin()
+
+    def _ask(self) -> beginning.Asked:
+        worker, inputs = self.worker, self.inputs
+        ask = partial(beginning.ask, worker.log, worker.prepared.app.id, self.scope, inputs)
+        return beginning.Asked(ask(lambda: worker.start_positions(self, inputs), worker.globals.known))
+
+    def _forget_asked(self) -> None:
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            asked.forget()
 
     async def _begin(self) -> None:
         """Process from the committed positions on; hold the task and process nothing where it is halted."""
         epoch, prepared = self.epoch, self.worker.prepared
         # Who looks whether a halt was taken back must not take a task that begins for one that is held.
         self.halt = None
-        halt = await halts.read(self.worker.log, prepared.app.id, self.scope)
-        committed = await self.worker.start_positions(self, self.inputs)
-        await self.worker.globals.known()
-        self.from_ms, self.awaited = await former_owner.left(self.worker.log, prepared.app.id, committed)
+        asked, self._asked = self._asked or self._ask(), None
+        halt, committed, left = await asked.answers()
+        self.from_ms, self.awaited = left.last_ms, left.is_awaited(committed)
         if self.closing or self.role is not Role.ACTIVE or self.epoch != epoch:
             return  # given up meanwhile
         self.halt, self.halt_is_written, self.held_epoch = halt, True, epoch
@@ -313,6 +311,7 @@ class TaskRun:
         new = [p for p in self.worker.prepared.inputs(self.id) if p not in self.inputs]
         self.inputs = [*self.inputs, *new]
         if not new or (process := self.process) is None:
+            self._forget_asked()
             return  # what begins later begins with all of them
         positions = await self.worker.start_positions(self, new)
         if self.process is process:
@@ -353,6 +352,7 @@ class TaskRun:
     def stop_processing(self) -> None:
         """No more input; what is in memory and not committed is forgotten."""
         self.worker.records.drop(self)
+        self._forget_asked()
         self.catching_up = False
         self.process = None
 

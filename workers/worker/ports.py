@@ -21,7 +21,9 @@ from workers.connection.uplink import Watch
 from workers.metrics.measures import Measures, Samples
 from workers.prepare import Prepared
 from workers.tasks.commit import Taken
-from workers.tasks.task import Port, TaskRun
+from workers.tasks.port import Port
+from workers.tasks.task import TaskRun
+from workers.worker.giving_way import GivingWay
 from workers.worker.pulse import Pulse
 
 
@@ -45,6 +47,8 @@ class RecordPort(WorkerPort, Protocol):
     def caution(self) -> Caution: ...
     @property
     def prepared(self) -> Prepared: ...
+    @property
+    def giving_way(self) -> GivingWay: ...
     @property
     def measures(self) -> Measures: ...
     @property
@@ -77,7 +81,13 @@ class RecordPort(WorkerPort, Protocol):
 
 
 class RestorePort(WorkerPort, Protocol):
-    """What the restore loop needs: who is to know how far a task is."""
+    """What the restore loop needs: who is to know how far a task is, and what copies give way to."""
+
+    @property
+    def giving_way(self) -> GivingWay: ...
+
+    def is_ready(self, task: TaskId) -> bool:
+        """Whether it is a learner that is ready to take over."""
 
     def event(self, event: MemberEvent) -> None: ...
 
@@ -137,6 +147,26 @@ class GrowthPort(WorkerPort, Protocol):
 
     def topics_grew(self, prepared: Prepared) -> None:
         """Go by these counts from now on."""
+
+
+class UpkeepPort(WorkerPort, Protocol):
+    """What those need who clean up now and then."""
+
+    @property
+    def prepared(self) -> Prepared: ...
+    @property
+    def directory(self) -> StateDirectory: ...
+    def active(self) -> Sequence[TaskRun]:
+        """The tasks that process."""
+
+    def held(self) -> Sequence[TaskId]:
+        """The tasks whose folders are in use."""
+
+    def commit_again(self, run: TaskRun) -> None:
+        """Its positions are to be committed with the next commit, moved or not."""
+
+    async def scan_disk(self) -> None:
+        """Tells the group what state lies here unused."""
 
 
 class HaltPort(WorkerPort, Protocol):

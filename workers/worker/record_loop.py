@@ -229,8 +229,7 @@ class RecordLoop:
     async def _process(self, run: TaskRun) -> None:
         """One turn, where a record waits. Turns of one record follow each other for as long as a turn lasts: after each
         round the loop waits for the commit under way, and a careful worker would process one record a commit."""
-        clock = self._worker.surroundings.clock
-        until = clock() + TURN_S
+        until = (clock := self._worker.surroundings.clock)() + TURN_S
         while self._may_call(run) and await self._heads.are_known(run) and self._may_call(run):
             await self._turn(run)
             if run.process is None or run.process.needs_async:
@@ -387,16 +386,16 @@ class RecordLoop:
         runs = [self._worker.runs[task] for task in tasks]
         now_ms, trusts = self._worker.surroundings.wall_ms(), self.machine.trusts_gaps
         taken = [one for run in runs if (one := collect(run, now_ms, with_gaps=trusts(run.id))) is not None]
-        nothing_to_write = frozenset(tasks) - {one.run.id for one in taken}
-        self._commit = asyncio.get_running_loop().create_task(self._commit_all(taken, nothing_to_write), name="commit")
+        through = frozenset(tasks) - {one.run.id for one in taken}  # nothing of theirs is to be written
+        self._worker.giving_way.commit_began()
+        self._commit = asyncio.get_running_loop().create_task(self._commit_all(taken, through), name="commit")
 
     async def _commit_all(self, taken: list[Taken], through: frozenset[TaskId]) -> None:
         """One commit, from what was taken to its outcome; never cancelled."""
         worker = self._worker
         try:
             if taken:
-                writer, how = worker.transactional_id, worker.guarantee()
-                began = worker.surroundings.clock()
+                writer, how, began = worker.transactional_id, worker.guarantee(), worker.surroundings.clock()
                 outcome = await commit(worker.log, worker.application, writer, taken, worker.before_commit, how)
                 counted.commit_ended(worker.measures, outcome, worker.surroundings.clock() - began)
                 for done in outcome.done:
@@ -409,6 +408,7 @@ class RecordLoop:
             for one in taken:  # not known to be in the log: not to be committed again
                 worker.given_up(one.run)
         self._commit = None
+        worker.giving_way.commit_ended()
         self._event(cm.CommitEnded(through))
 
     def long_calls(self) -> list[str]:

@@ -1,8 +1,8 @@
 """Learners, standbys and starting tasks: their changelogs are read into their stores.
 
 One rule: progress is a position; ready is announced by the machine, from positions and ends, never from counts. Copies
-keep to the instance's restore budget, which its workers share evenly; a task that runs nowhere meanwhile does not, and goes
-before them.
+keep to the instance's restore budget, which its workers share evenly, and give way to commits and hand-overs
+(`giving_way.py`); a task that runs nowhere meanwhile does neither, and goes before them.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import asyncio
 
 from orchestrator.clocks import monotonic_ms
 from orchestrator.member.events import Progress
-from state.changelog import replay
+from state.changelog import CHUNK, chunks
 from state.errors import LogDamaged, PositionOutOfRange, StateError, StoreDamaged
-from state.log.protocol import Partition, Reader
+from state.log.protocol import Fetched, Partition, Reader
+from state.store.protocol import Store
 from workers.tasks.task import TaskRun
 from workers.worker.ports import RestorePort
 from workers.worker.throttle import TokenBucket
@@ -22,6 +23,8 @@ from workers.worker.unreadable import Unreadable
 ENDS_EVERY_S = 0.25
 WAIT_MS = 25
 FETCH_BYTES, FETCH_BYTES_MIN = 1 << 20, 16 << 10
+FETCH_BYTES_BESIDE, CHUNK_BESIDE = 256 << 10, 500  # of copies, where tasks process in the same interpreter
+REST_BESIDE_S = 0.001  # between two chunks of them: what others of this machine wait for is done meanwhile, too
 COPIES_EVERY = 8  # while an active task restores, copies are read in one round of so many: enough to show progress
 
 
@@ -43,15 +46,21 @@ class RestoreLoop:
 
     def add(self, run: TaskRun, partition: Partition, position: int) -> None:
         """A copy within a budget begins paused: `_choose` says when and how much, also while a poll without a bound waits."""
+        is_followed = self._is_followed(run, partition)
         self._runs[partition] = run
         self._paused.discard(partition)
         self.unreadable.forget(partition)
         if self._bucket.rate and run.is_copy():
             self._paused.add(partition)
             self._reader.drop(partition)  # it may be followed already, in another role
-        else:
+        elif not is_followed:
             self._reader.add(partition, position)
         self._begun.set()
+
+    def _is_followed(self, run: TaskRun, partition: Partition) -> bool:
+        """Whether it is read already for this task, whose role has changed: what has been fetched is not fetched again."""
+        can_be_read = partition not in self._paused and not self.unreadable.holds(partition)
+        return self._runs.get(partition) is run and can_be_read
 
     def drop(self, partition: Partition) -> None:
         if self._runs.pop(partition, None) is not None:
@@ -77,7 +86,7 @@ class RestoreLoop:
                 continue
             self._bucket.step(monotonic_ms(), sum(len(p.data) for p in fetched if self._is_copy(p.partition)))
             touched: dict[TaskRun, None] = {}
-            for part in fetched:
+            for part in sorted(fetched, key=lambda one: self._is_copy(one.partition)):
                 run = self._runs.get(part.partition)
                 opened = run.by_changelog.get(part.partition) if run is not None else None
                 if run is None or opened is None:
@@ -87,7 +96,7 @@ class RestoreLoop:
                     self._reader.add(part.partition, opened.store.offset)
                     continue
                 try:
-                    await replay(opened.store, part)
+                    await self._replay(run, opened.store, part)
                 except LogDamaged as error:
                     self.unreadable.hold(part.partition, part.position, error)
                     self._reader.drop(part.partition)
@@ -105,7 +114,26 @@ class RestoreLoop:
                 touched.update(dict.fromkeys(self._runs.values()))
                 await self._read_ends()
             for run in touched:
-                await self._report(run)
+                self._report(run)
+
+    async def _replay(self, run: TaskRun, store: Store, part: Fetched) -> None:
+        """Bring a store to the end of a fetch. A copy gives way between two pieces, to a task that is taken over by leaving the
+        store where it is: the fetch is read again later."""
+        giving_way = self._worker.giving_way
+        is_beside = self._is_beside()
+        for _ in chunks(store, part, chunk=CHUNK_BESIDE if is_beside else CHUNK):
+            await asyncio.sleep(REST_BESIDE_S if is_beside and run.is_copy() else 0)
+            if not run.is_copy() or store.offset == part.next_position:
+                continue
+            await giving_way.commit_over()
+            if run.is_copy() and giving_way.expects_any() and not giving_way.expects(run.id):
+                if self._runs.get(part.partition) is run and part.partition not in self._paused:
+                    self._reader.add(part.partition, store.offset)
+                return
+
+    def _is_beside(self) -> bool:
+        """Whether other tasks process here, or are about to, while a copy is restored."""
+        return self._worker.giving_way.expects_any() or any(run.process for run in self._worker.runs.values())
 
     def _records_are_gone(self, error: PositionOutOfRange) -> None:
         """The changelog begins behind what a store has yet to read, or has lost what the store has: that costs its task, which is
@@ -131,17 +159,24 @@ class RestoreLoop:
         return run is not None and run.is_copy()
 
     def _choose(self) -> int:
-        """How much to fetch of each partition. Copies are left out while the budget is used up, and most of the time
-        while a task that is to run here restores: that one runs nowhere meanwhile."""
+        """How much to fetch of each partition. Copies are left out while the budget is used up, while a task is taken over, and
+        most of the time while a task that is to run here restores: that one runs nowhere meanwhile."""
         self._round += 1
         allowed = self._bucket.step(monotonic_ms())
         copies = [p for p in self._runs if self._is_copy(p)]
         urgent = len(copies) < len(self._runs)
         wait = allowed == 0 or bool(urgent and self._round % COPIES_EVERY)
-        self._pause(copies if wait else [])
+        self._pause(copies if wait else self._that_give_way(copies))
+        most = FETCH_BYTES_BESIDE if copies and not urgent and self._is_beside() else FETCH_BYTES
         if wait or allowed is None:
-            return FETCH_BYTES
-        return min(FETCH_BYTES, max(FETCH_BYTES_MIN, allowed // max(1, len(copies))))
+            return most
+        return min(most, max(FETCH_BYTES_MIN, allowed // max(1, len(copies))))
+
+    def _that_give_way(self, copies: list[Partition]) -> list[Partition]:
+        giving_way = self._worker.giving_way
+        if not giving_way.expects_any():
+            return []
+        return [one for one in copies if not giving_way.expects(self._runs[one].id)]
 
     def _pause(self, partitions: list[Partition]) -> None:
         """These and no others wait: a copy that is to run now goes on, however little of the budget is left."""
@@ -165,11 +200,13 @@ class RestoreLoop:
             if run is not None and not run.catching_up:
                 run.ends[partition] = end
 
-    async def _report(self, run: TaskRun) -> None:
+    def _report(self, run: TaskRun) -> None:
         if run.catching_up:
-            await run.caught_up()
+            run.caught_up()
         elif run.by_changelog and run.process is None:
             position, end = run.position(), sum(run.ends.values())
             if position >= end:
                 self._worker.level(run)
             self._worker.event(Progress(run.id, position, end))
+            if self._worker.is_ready(run.id):
+                self._worker.giving_way.expect(run.id)

@@ -57,6 +57,9 @@ class Unreadable:
         """The partition is read from elsewhere now, or no more."""
         self._held.pop(partition, None)
 
+    def holds(self, partition: Partition) -> bool:
+        return partition in self._held
+
     def notices(self) -> list[str]:
         """A line for each partition that cannot be read."""
         return [f"{partition} cannot be read at {held.position}: {held.why}" for partition, held in self._held.items()]

@@ -36,9 +36,10 @@ from workers.tasks.commit import Taken
 from workers.tasks.halts import Halt
 from workers.tasks.stores import StoreOpener, disk_positions
 from workers.tasks.task import TaskRun
-from workers.worker import counted, growth, halt_watch, offered_stores
+from workers.worker import counted, growth, halt_watch, offered_stores, upkeep
 from workers.worker.deleted_stores import DeletedStores
 from workers.worker.failpoint import Failpoint
+from workers.worker.giving_way import GivingWay
 from workers.worker.global_tables import GlobalTables
 from workers.worker.measuring import Measuring
 from workers.worker.pulse import Pulse
@@ -47,8 +48,7 @@ from workers.worker.restore_loop import RestoreLoop
 from workers.worker.session import Session
 
 log = logging.getLogger("orchestrator.worker")
-CLEAN_UP_S, CLEAN_UP_DELAY_MS, DRAIN_S = 60.0, 600_000, 10.0
-LIFETIME_PARTS = 8  # how often positions are committed again while a log keeps them
+DRAIN_S = 10.0
 
 
 class Worker:
@@ -88,6 +88,7 @@ class Worker:
         )
         self.measures = Measures(OF_WORKER)
         self.deleted = DeletedStores(self)
+        self.giving_way = GivingWay()
         self._restored: WeakSet[TaskRun] = WeakSet()  # whose stores were level with their changelogs once
         self.runs: dict[TaskId, TaskRun] = {}
         self.globals = GlobalTables(self)
@@ -103,7 +104,7 @@ class Worker:
 
     async def run(self) -> int:
         """Until asked to leave (0), stopped (0), or a part of it fails (raises)."""
-        await self._scan_disk()
+        await self.scan_disk()
         loops = [
             asyncio.create_task(loop, name=name)
             for name, loop in (
@@ -113,7 +114,7 @@ class Worker:
                 *([("global tables", self.globals.run())] if self.globals.stores else []),
                 ("restores", self.restores.run()),
                 ("deleted stores", self.deleted.run()),
-                ("upkeep", self._upkeep()),
+                ("upkeep", upkeep.run(self)),
                 ("growth", growth.run(self)),
                 ("halts", halt_watch.run(self)),
                 ("records", self.records.run()),
@@ -252,6 +253,8 @@ class Worker:
     def event(self, event: mem.MemberEvent) -> None:
         if isinstance(event, mem.Started):
             self.level(self.runs.get(event.task))
+            if not event.awaited:
+                self.giving_way.over(event.task)
         for effect in self.machine.step(event, monotonic_ms()):
             self._perform(effect)
 
@@ -277,6 +280,7 @@ class Worker:
                 self._open(task, role, epoch)
             case mem.ChangeRole(task, role, epoch):
                 run = self.runs.get(task)
+                self.giving_way.changes_role(task, role)
                 if run is None:
                     self._open(task, role, epoch)
                 else:
@@ -305,6 +309,7 @@ class Worker:
         run = self.runs.pop(task, None)
         if run is None:
             return
+        self.giving_way.over(task)
         run.close()
         self._soon(self._closed(run))
 
@@ -317,9 +322,9 @@ class Worker:
     async def _closed(self, run: TaskRun) -> None:
         await run.closed()
         if not self.stopping.is_set():
-            await self._scan_disk(run.id)
+            await self.scan_disk(run.id)
 
-    async def _scan_disk(self, one: TaskId | None = None) -> None:
+    async def scan_disk(self, one: TaskId | None = None) -> None:
         """Tell the group what state lies here unused: all of it, or what has become of one task's. A look opens the store,
         beside the loop; what is held is known better."""
         held = set(self.machine.held)
@@ -347,6 +352,9 @@ class Worker:
 
     def active(self) -> list[TaskRun]:
         return self.records.active()
+
+    def is_ready(self, task: TaskId) -> bool:
+        return (holding := self.machine.held.get(task)) is not None and holding.ready
 
     def level(self, run: TaskRun | None) -> None:
         if (
@@ -377,8 +385,14 @@ class Worker:
     async def start_positions(self, run: TaskRun, partitions: Sequence[Partition]) -> dict[Partition, int]:
         found, taken = await inputs.start_positions(self.log, self.application, self.prepared, run.id, partitions)
         if taken:
-            run.commits_again, self.records.quiet = True, False
+            self.commit_again(run)
         return found
+
+    def commit_again(self, run: TaskRun) -> None:
+        run.commits_again, self.records.quiet = True, False
+
+    def held(self) -> list[TaskId]:
+        return list(self.machine.held)
 
     # ---- what the log refuses
 
@@ -399,22 +413,6 @@ class Worker:
             run.processed(now, taken.changes.records_in)
             if not run.first_done:
                 run.first_done = True
+                self.giving_way.over(run.id)
                 self.journal.write("first", task=run.scope, epoch=run.epoch, first_ms=now, from_ms=run.from_ms)
                 self.event(mem.FirstRecord(run.id, now))
-
-    async def _upkeep(self) -> None:
-        """Now and then: removes stale folders, and re-key records that are consumed."""
-        lifetime_ms = self.log.position_lifetime_ms
-        committed_again, again_s = (clock := self.surroundings.clock)(), (lifetime_ms or 0) / LIFETIME_PARTS / 1_000
-        while True:
-            await asyncio.sleep(min(CLEAN_UP_S, again_s or CLEAN_UP_S))
-            if lifetime_ms is not None and clock() - committed_again >= again_s:
-                committed_again = clock()
-                for run in self.records.active():
-                    run.commits_again, self.records.quiet = True, False
-            keep = [str(task) for task in self.machine.held]
-            await asyncio.to_thread(
-                self.directory.clean, keep, delay_ms=CLEAN_UP_DELAY_MS, now_ms=self.surroundings.wall_ms()
-            )
-            await self._scan_disk()
-            await inputs.trim(self.log, self.prepared.topics, self.active())

@@ -25,11 +25,16 @@ from workers.spec import BOUNCED, FAILED_APP, LOG_REPLACED, REPORTED, WorkerSpec
 from workers.surroundings import OF_A_PROCESS, REAL, Surroundings
 from workers.worker.worker import Worker
 
+SWITCH_S = (
+    0.0005  # the thread of the connection waits so long for the interpreter (5 ms by default), twice in each hand-over
+)
+
 
 def main() -> int:
     line = first_line()
     if not line:
         return 1
+    sys.setswitchinterval(SWITCH_S)
     faulthandler.enable()  # a crash in native code (RocksDB, an extension of the app) says where on standard error
     private_process()
     spec = decode_worker(line)

@@ -38,6 +38,7 @@ from state.log.kafka.rights import on
 from state.log.kafka.topics import NO_TIME, Topics
 from state.log.protocol import MayWrite, Partition, always
 
+_Kept = dict[Partition, tuple[int, int, str]]  # offset, leader epoch and metadata
 _LATEST, _EARLIEST = -1, -2
 _ALL, _COMMITTED = 0, 1  # isolation levels
 _TRIM_TIMEOUT_MS = 10_000
@@ -52,6 +53,7 @@ class Offsets:
         self._connections = connections
         self._topics = topics
         self._settle_within_s = settle_within_s
+        self._wanted: dict[tuple[str, frozenset[Partition]], asyncio.Task[_Kept]] = {}  # not asked for yet
 
     async def ends(self, partitions: Collection[Partition], purpose: str = "quick") -> dict[Partition, int]:
         """The last stable offsets: what a reader of committed data gets to now."""
@@ -66,20 +68,17 @@ class Offsets:
 
     async def settled(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The last stable offsets, once each is behind all that was written before this call. Raises LogBusy."""
-        written = await self.watermarks(partitions)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settle_within_s
-        ends: dict[Partition, int] = {}
-        left: list[Partition] = list(written)
+        # Asked for at once: a last stable offset that has reached the high watermark is settled, whichever was read first.
+        written, ends = await asyncio.gather(self.watermarks(partitions), self.ends(partitions))
         pause = _PAUSE_S
-        while left:
+        while left := [partition for partition in written if ends[partition] < written[partition]]:
+            if loop.time() >= deadline:
+                raise LogBusy(checks.held_open(left[0], self._settle_within_s))
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.2, _PAUSE_MAX_S)
             ends |= await self.ends(left)
-            left = [partition for partition in left if ends[partition] < written[partition]]
-            if left:
-                if loop.time() >= deadline:
-                    raise LogBusy(checks.held_open(left[0], self._settle_within_s))
-                await asyncio.sleep(pause)
-                pause = min(pause * 1.2, _PAUSE_MAX_S)
         return ends
 
     async def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
@@ -147,10 +146,9 @@ class Offsets:
     async def lost(self, group: str, partitions: Collection[Partition]) -> dict[Partition, int]:
         """Those whose committed offset lies behind what the partition has kept of it, and where that ends. What was
         committed without an epoch (by another tool) is compared with the end alone."""
-        kept = await self._kept(group, partitions)
+        kept, ends = await asyncio.gather(self._kept(group, partitions), self.watermarks(partitions))
         known = {one: epoch for one, (_, epoch, _) in kept.items() if epoch >= 0}
-        ends, kept_of = await asyncio.gather(self.watermarks(kept), self.epoch_ends(known))
-        for one, end in kept_of.items():
+        for one, end in (await self.epoch_ends(known)).items():
             ends[one] = min(ends[one], end)
         return {one: ends[one] for one, (offset, _, _) in kept.items() if ends[one] < offset}
 
@@ -164,16 +162,25 @@ class Offsets:
         kept = await self._kept(group, partitions)
         return {one: int(text) for one, (_, _, text) in kept.items() if _is_time(text)}
 
-    async def _kept(self, group: str, partitions: Collection[Partition]) -> dict[Partition, tuple[int, int, str]]:
-        """Offset, leader epoch and metadata of each. One that is settled is not asked for again while others are not: of a
-        busy group there may never be a moment in which all are."""
+    async def _kept(self, group: str, partitions: Collection[Partition]) -> _Kept:
+        """Offset, leader epoch and metadata of each. Callers of one moment, a task that begins asks for all three, share a
+        request: it is sent after each of them has asked."""
         if not partitions:
             return {}
+        wanted = (group, frozenset(partitions))
+        if (asking := self._wanted.get(wanted)) is None:
+            asking = self._wanted[wanted] = asyncio.create_task(self._ask_kept(*wanted))
+        return await asyncio.shield(asking)
+
+    async def _ask_kept(self, group: str, partitions: frozenset[Partition]) -> _Kept:
+        """One that is settled is not asked for again while others are not: of a busy group there may never be a moment in
+        which all are."""
+        del self._wanted[group, partitions]
         inside = self._topics.names.inside(group)
         left = set(partitions)
-        found: dict[Partition, tuple[int, int, str]] = {}
+        found: _Kept = {}
 
-        async def ask() -> dict[Partition, tuple[int, int, str]]:
+        async def ask() -> _Kept:
             by_topic = self._topics.names.by_topic(dict.fromkeys(sorted(left), None))
             listed: Any = [(topic, [number for number, _ in numbers], {}) for topic, numbers in by_topic.items()]
             request = OffsetFetchRequest_v7(inside, listed, True, {})

@@ -1,0 +1,32 @@
+"""What a worker does now and then: stale folders go, re-key records that are consumed go, old positions are committed again.
+
+One rule: nothing waits for it. One round a minute, or as often as a log that forgets positions needs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from workers.tasks import inputs
+from workers.worker.ports import UpkeepPort
+
+CLEAN_UP_S, CLEAN_UP_DELAY_MS = 60.0, 600_000
+LIFETIME_PARTS = 8  # how often positions are committed again while a log keeps them
+
+
+async def run(worker: UpkeepPort) -> None:
+    """Until cancelled."""
+    lifetime_ms = worker.log.position_lifetime_ms
+    committed_again, again_s = (clock := worker.surroundings.clock)(), (lifetime_ms or 0) / LIFETIME_PARTS / 1_000
+    while True:
+        await asyncio.sleep(min(CLEAN_UP_S, again_s or CLEAN_UP_S))
+        if lifetime_ms is not None and clock() - committed_again >= again_s:
+            committed_again = clock()
+            for one in worker.active():
+                worker.commit_again(one)
+        keep = [str(task) for task in worker.held()]
+        await asyncio.to_thread(
+            worker.directory.clean, keep, delay_ms=CLEAN_UP_DELAY_MS, now_ms=worker.surroundings.wall_ms()
+        )
+        await worker.scan_disk()
+        await inputs.trim(worker.log, worker.prepared.topics, worker.active())
