@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
+import msgspec
+
 from benchmarks.bare_moves import Bare, beside
 from benchmarks.handover_apps import PARTITIONS
 from benchmarks.moving import NAME, Keys, Load, Place, Watch, caught_up, fill, fleet, place_on, verb
@@ -197,15 +199,29 @@ def text(kind: str, sizes: list[Moves], rate: int) -> str:
     return "\n".join([*lines, ""])
 
 
+def _kept(path: Path, found: list[Moves]) -> list[Moves]:
+    """With the other sizes that runs before have left in the file: one after the other each has the machine for itself."""
+    before = msgspec.json.decode(path.read_bytes(), type=list[Moves]) if path.exists() else []
+    sizes = {one.keys: one for one in [*before, *found]}
+    kept = [sizes[keys] for keys in sorted(sizes)]
+    path.write_bytes(msgspec.json.encode(kept))
+    return kept
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="How long a task that moves on purpose is away.")
     parser.add_argument("--log", default="embedded", choices=sorted(PLACES))
     parser.add_argument("--keys", default="100000,1000000")
     parser.add_argument("--rate", type=int, default=1_500)
     parser.add_argument("--moves", type=int, default=100, help="at least so many each way")
+    parser.add_argument(
+        "--into", type=Path, help="keeps what was measured in this file, and shows what others of the log left there"
+    )
     parser.add_argument("--dry", action="store_true", help="print alone; docs/benchmarks.md stays")
     args = parser.parse_args()
     found = [asyncio.run(measure(args.log, int(keys), args.rate, args.moves)) for keys in args.keys.split(",")]
+    if args.into is not None:
+        found = _kept(args.into, found)
     shown = text(args.log, found, args.rate)
     print(shown)
     if not args.dry:
