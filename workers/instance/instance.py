@@ -239,7 +239,8 @@ class Instance:
                 if process.returncode is None and process.is_stopped():
                     stopped[number] = stopped.get(number, 0) + 1
                     if stopped[number] * WATCH_S >= limit:
-                        log.warning("worker %d of %s was stopped for a session: killed", number, self.spec.instance)
+                        if (stopped[number] - 1) * WATCH_S < limit:  # once: a traced process does not end by this alone
+                            log.warning("worker %d of %s was stopped for a session: killed", number, self.spec.instance)
                         process.kill()
                 else:
                     stopped.pop(number, None)
