@@ -198,6 +198,7 @@ def test_describe_is_json_and_needs_no_code() -> None:
         "partitions": 1, "kind": "plain", "written": False, "key_codec": "str", "value_codec": "str",
     }  # fmt: skip
     table = told["tables"]["accounts"]
+    assert table.pop("key_schema")["prefixItems"] == [{"type": "string"}] * 2
     assert table.pop("schema")["$defs"][BASE.__name__]["required"] == ["amount"]
     assert table == {
         "key_codec": "json",
