@@ -85,15 +85,11 @@ def test_a_timeout_is_of_one_call(timeout: int) -> None:
     assert lived(call, stands_still=False, timeout=timeout, records=5) == 5
 
 
-@pytest.mark.parametrize("timeout", [4, 60])
-def test_a_call_that_is_cancelled_for_another_reason_is_not_too_long(timeout: int) -> None:
+def is_cancelled(call: Any, timeout: int, at_s: float) -> None:
+    """Its run is cancelled at this time, and ends so."""
     loop = VirtualLoop(1, Order(1, 0.0))
-
-    async def call(record: Record[str, str]) -> None:
-        await asyncio.sleep(timeout * 0.9)
-
     run = loop.create_task(process_of(call, timeout).run_async(RECORDS))
-    loop.call_later(timeout * 0.8, run.cancel)
+    loop.call_later(at_s, run.cancel)
     try:
         with pytest.raises(asyncio.CancelledError):
             loop.run_until_complete(run)
@@ -102,22 +98,22 @@ def test_a_call_that_is_cancelled_for_another_reason_is_not_too_long(timeout: in
 
 
 @pytest.mark.parametrize("timeout", [4, 60])
-def test_a_cancellation_that_a_call_passes_over_comes_back_with_its_timeout(timeout: int) -> None:
-    loop = VirtualLoop(1, Order(1, 0.0))
+def test_a_call_that_is_cancelled_for_another_reason_is_not_too_long(timeout: int) -> None:
+    async def call(record: Record[str, str]) -> None:
+        await asyncio.sleep(timeout * 0.9)
 
+    is_cancelled(call, timeout, timeout * 0.8)
+
+
+@pytest.mark.parametrize("timeout", [4, 60])
+def test_a_cancellation_that_a_call_passes_over_comes_back_with_its_timeout(timeout: int) -> None:
     async def call(record: Record[str, str]) -> None:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             await asyncio.Event().wait()
 
-    run = loop.create_task(process_of(call, timeout).run_async(RECORDS))
-    loop.call_later(timeout / 2, run.cancel)
-    try:
-        with pytest.raises(asyncio.CancelledError):
-            loop.run_until_complete(run)
-    finally:
-        loop.close()
+    is_cancelled(call, timeout, timeout / 2)
 
 
 @pytest.mark.parametrize("timeout", [4, 60])

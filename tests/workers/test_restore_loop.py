@@ -266,3 +266,16 @@ async def test_nothing_is_given_way_to_for_ever() -> None:
     assert giving_way.expects_any(), "it is granted now"
     giving_way.over(task)
     assert not giving_way.expects_any()
+
+
+async def test_a_commit_under_way_is_waited_for_until_it_ends() -> None:
+    giving_way = GivingWay()
+    await giving_way.commit_over()
+    giving_way.commit_began()
+    waiting = asyncio.create_task(giving_way.commit_over())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    giving_way.commit_ended()
+    async with asyncio.timeout(DEADLINE_S):
+        await waiting

@@ -40,7 +40,7 @@ async def ask(
 
 
 class Asked:
-    """Questions that are under way. Whoever wants no answer any more forgets them: an error is nobody's then."""
+    """Questions that are under way. A task that needs no answer any more forgets them, and an error of theirs with them."""
 
     def __init__(self, questions: Coroutine[Any, Any, Beginning]) -> None:
         self._task = asyncio.get_running_loop().create_task(questions)

@@ -2,7 +2,7 @@
 
 One rule: a restore holds the interpreter for milliseconds at a time, and a commit or a hand-over waits for a dozen answers,
 each of them behind it; so copies pause meanwhile, and never for longer than a bound. A learner that is ready is about to be
-granted its task. Told by the worker; asked by the restore loop between two pieces.
+granted its task. The worker reports to it what begins and ends; the restore loop asks it between two pieces.
 """
 
 from __future__ import annotations
