@@ -177,18 +177,29 @@ def workers_of_spark() -> list[int]:
     found: list[int] = []
 
     def below(pid: int, is_daemon: bool) -> None:
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            words = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ")
-            if DAEMON in words and is_daemon:
-                found.append(int(child))
-            below(int(child), DAEMON in words)
+        command = _read(f"/proc/{pid}/cmdline").replace(b"\0", b" ")
+        if is_daemon and DAEMON in command:
+            found.append(pid)
+        for child in _children(pid):
+            below(child, DAEMON in command)
 
-    for thread in Path(f"/proc/{os.getpid()}/task").iterdir():
-        for child in (thread / "children").read_text().split():
-            for java_thread in Path(f"/proc/{child}/task").iterdir():
-                for grandchild in (java_thread / "children").read_text().split():
-                    below(int(grandchild), DAEMON in Path(f"/proc/{grandchild}/cmdline").read_bytes())
+    for java in _children(os.getpid()):
+        for child in _children(java):
+            below(child, False)
     return found
+
+
+def _children(pid: int) -> list[int]:
+    """Of all threads."""
+    return [int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in _read(path).split()]
+
+
+def _read(path: str | Path) -> bytes:
+    """Nothing of a thread or process that has ended since it was listed."""
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
 
 
 @pytest.mark.spark
