@@ -36,14 +36,16 @@ class TableOnDisk(NamedTuple):
 class TaskLock:
     """Held until `release`, the end of a `with` block, or the end of the process."""
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    def __init__(self, path: Path, descriptor: int, held: set[Path]) -> None:
         self.path = path
         self._descriptor: int | None = descriptor
+        self._held = held
 
     def release(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)  # the lock goes with it
             self._descriptor = None
+            self._held.discard(self.path)
 
     def __enter__(self) -> TaskLock:
         return self
@@ -75,6 +77,9 @@ class StateDirectory:
 
     def __init__(self, root: Path, application: str, instance: str) -> None:
         self.path = root / _piece(application, "application") / _piece(instance, "instance")
+        # What is locked through this object: the kernel's lock is of a file, and who deletes the file makes way for another,
+        # while the stores beside it are still open.
+        self._held: set[Path] = set()
         with _clear(self.path):
             private.make_folder(self.path)
             for folder in (self.path.parent, self.path):  # not the root: it may belong to all users, such as /tmp
@@ -104,6 +109,8 @@ class StateDirectory:
         """Take the task's folder, making it if need be. Raises DirectoryLocked, at once, with the holder's pid."""
         folder = self.task(task)
         file = folder / LOCK_FILE
+        if folder in self._held:
+            raise _locked(folder, str(os.getpid()))
         while True:
             with _clear(folder):
                 private.make_folder(folder)
@@ -118,16 +125,15 @@ class StateDirectory:
                 os.close(descriptor)
                 if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                     raise DirectoryUnusable(f"the state folder {folder} cannot be locked: {error.strerror}") from error
-                raise DirectoryLocked(
-                    f"the state folder {folder} is in use by process {holder}: wait for it, or stop it"
-                ) from error
+                raise _locked(folder, holder) from error
             if _same_file(descriptor, file):
                 break
             os.close(descriptor)  # removed between open and lock
         with _clear(folder):
             os.truncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        return TaskLock(folder, descriptor)
+        self._held.add(folder)
+        return TaskLock(folder, descriptor, self._held)
 
     # ------------------------------------------------------------------ copies of open stores
 
@@ -191,6 +197,10 @@ class StateDirectory:
                     folder.rmdir()
                 removed.append(task)
         return removed
+
+
+def _locked(folder: Path, holder: str) -> DirectoryLocked:
+    return DirectoryLocked(f"the state folder {folder} is in use by process {holder}: wait for it, or stop it")
 
 
 class _clear:

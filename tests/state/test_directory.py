@@ -56,6 +56,16 @@ def test_a_task_is_held_once(directory: StateDirectory, tmp_path: Path) -> None:
     again.release()
 
 
+def test_a_task_whose_folder_is_deleted_is_held_until_it_is_released(directory: StateDirectory) -> None:
+    """Its stores are still open: one that is opened in their place would lose files to them as they close."""
+    held = directory.lock("0_3")
+    shutil.rmtree(directory.path)
+    with pytest.raises(DirectoryLocked, match=rf"0_3 is in use by process {os.getpid()}"):
+        directory.lock("0_3")
+    held.release()
+    directory.lock("0_3").release()
+
+
 @pytest.mark.processes
 def test_a_lock_ends_with_its_process_however_that_ends(directory: StateDirectory, tmp_path: Path) -> None:
     with subprocess.Popen(

@@ -30,6 +30,7 @@ from workers.spec import InstanceSpec, WorkerSpec
 from workers.surroundings import REAL
 from workers.tasks.stores import StoreOpener
 from workers.tasks.task import TaskRun
+from workers.worker.deleted_stores import LOOK_S
 from workers.worker.worker import Worker
 
 DEADLINE_S = 30.0
@@ -220,6 +221,9 @@ async def test_stores_that_are_deleted_while_they_are_open_are_given_up(
             with caplog.at_level(logging.INFO):
                 worker.deleted.add(runs[0])  # as one that was being opened at the time, and finds out now
             assert caplog.records[-1].levelno == logging.INFO
+            for _ in range(2):  # nothing has made the folder again
+                await worker.pulse.next(LOOK_S)
+            assert len(caplog.messages) == 2, "one cause is one line"
         again = opened(worker, 0, Role.STANDBY)  # the one before may not be closed yet
         await until(lambda: bool(again.stores))
         looking.cancel()

@@ -11,6 +11,7 @@ import weakref
 from contextlib import suppress
 
 from orchestrator.model import TaskId
+from state.directory import HeldFolder
 from state.errors import DirectoryUnusable
 from state.store.rocksdb import deleted
 from workers.tasks.task import TaskRun
@@ -25,7 +26,7 @@ class DeletedStores:
 
     def __init__(self, worker: RestorePort) -> None:
         self._worker = worker
-        self._held = worker.directory.held()
+        self._held: HeldFolder | None = worker.directory.held()
         self._tasks: set[TaskId] = set()
         self._of_folder: weakref.WeakSet[TaskRun] = weakref.WeakSet()  # that were held when the whole folder went
 
@@ -42,15 +43,25 @@ class DeletedStores:
         try:
             while True:
                 await self._worker.pulse.next(LOOK_S)
-                if self._tasks or self._held.is_gone():
+                if self._held is None:
+                    self._hold_again()
+                if self._tasks or self._is_gone():
                     self._give_up()
                     self._report()
         finally:
-            self._held.close()
+            if self._held is not None:
+                self._held.close()
+
+    def _is_gone(self) -> bool:
+        return self._held is not None and self._held.is_gone()
+
+    def _hold_again(self) -> None:
+        with suppress(DirectoryUnusable):  # its tasks make it again, and may not have begun to
+            self._held = self._worker.directory.held()
 
     def _give_up(self) -> None:
         directory = self._worker.directory
-        if self._held.is_gone():
+        if self._is_gone():
             self._of_folder.update(self._worker.runs.values())
         for task, run in list(self._worker.runs.items()):
             gone = [table for table in run.stores if not directory.has(str(task), table)]
@@ -60,12 +71,11 @@ class DeletedStores:
     def _report(self) -> None:
         tasks, self._tasks = ", ".join(map(str, sorted(self._tasks))), set()
         where = self._worker.directory.path
-        if not self._held.is_gone():
+        if self._held is None or not self._held.is_gone():
             log.warning("deleted while in use: the state of %s in %s; it is restored from the log", tasks, where)
             return
         level = logging.INFO if self._worker.spec.instance.is_watched else logging.WARNING
         log.log(level, "deleted while in use: %s; what it held is restored from the log", where)
-        with suppress(DirectoryUnusable):  # its tasks make it again, and may not have begun to
-            held = self._worker.directory.held()
-            self._held.close()
-            self._held = held
+        self._held.close()
+        self._held = None
+        self._hold_again()
