@@ -22,7 +22,6 @@ SILENT = {
     "state/log/kafka/topics.py:Topics.delete",
     "state/log/memory.py:MemoryLog.compact",
     "state/log/memory.py:MemoryLog.part",
-    "state/log/sqlite_writer.py:FileIdentity.check",
 }
 
 

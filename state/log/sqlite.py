@@ -1,7 +1,8 @@
 """The embedded log: one SQLite file, several processes on one host, nothing to install.
 
-One rule: the event loop never waits for the file. Writes run in one thread with one connection, reads in another; a
-third connection, on the loop itself, only asks whether anything changed (a microsecond, it takes no lock).
+One rule: the event loop never waits for the file. Writes run in one thread with one connection, reads in another,
+checkpoints in a third (sqlite_checkpoints.py); one more connection, on the loop itself, only asks whether anything changed (a
+microsecond, it takes no lock).
 A commit is one SQLite transaction in WAL mode. With synchronous NORMAL a loss of power may lose the last commits but
 never tears one; FULL loses none and pays a disk sync per commit. The file must be on a local disk.
 """
@@ -40,10 +41,11 @@ from state.log.protocol import (
     no_parts,
 )
 from state.log.sqlite_changes import Changes
-from state.log.sqlite_file import Synchronous, connect, explain, prepare
+from state.log.sqlite_checkpoints import Checkpoints
+from state.log.sqlite_file import LOOK_AGAIN_S, FileIdentity, Synchronous, connect, explain, prepare
 from state.log.sqlite_reader import SqliteReader
 from state.log.sqlite_upkeep import Upkeep
-from state.log.sqlite_writer import FileIdentity, Writer, find_part, is_fenced, read_lease, read_metadata
+from state.log.sqlite_writer import Writer, find_part, is_fenced, read_lease, read_metadata
 
 T = TypeVar("T")
 
@@ -65,7 +67,9 @@ async def open_sqlite(
     connections, log_id = await loop.run_in_executor(None, opened)
     identity = FileIdentity(path)
     writer = Writer(connections[0], identity, busy_timeout_ms, max_message_bytes)
-    return SqliteLog(identity, log_id, writer, connections[1:], delete_retention_ms)
+    again = partial(connect, path, create=False, synchronous=synchronous, busy_timeout_ms=busy_timeout_ms)
+    checkpoints = Checkpoints(identity, again, busy_timeout_ms)
+    return SqliteLog(identity, log_id, writer, checkpoints, connections[1:], delete_retention_ms)
 
 
 def _open(
@@ -94,6 +98,7 @@ class SqliteLog:
         identity: FileIdentity,
         log_id: str,
         writer: Writer,
+        checkpoints: Checkpoints,
         connections: Sequence[sqlite3.Connection],
         delete_retention_ms: int,
     ) -> None:
@@ -102,6 +107,8 @@ class SqliteLog:
         self.position_lifetime_ms: int | None = None
         self._identity = identity
         self._writer = writer
+        self._checkpoints = checkpoints
+        writer.wrote = checkpoints.wrote
         self._upkeep = Upkeep(writer, identity.path)
         self._reading, watching = connections
         self._changes = Changes(watching, identity)
@@ -118,6 +125,7 @@ class SqliteLog:
         self._changes.close()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._write_thread, self._writer.close)
+        await loop.run_in_executor(self._write_thread, self._checkpoints.close)
         await loop.run_in_executor(self._read_thread, self._reading.close)
         self._write_thread.shutdown(wait=False)
         self._read_thread.shutdown(wait=False)
@@ -327,9 +335,16 @@ class SqliteLog:
     async def _shrink(self) -> None:
         """Gives the free pages back, a few at a time, for as long as they become fewer: what is written meanwhile takes and
         frees some, and a file that was made by other means may give none."""
-        before = await self._write(self._upkeep.shrink)
-        while before and (left := await self._write(self._upkeep.shrink)) < before:
+        before = await self._remove(self._upkeep.shrink)
+        while before and (left := await self._remove(self._upkeep.shrink)) < before:
             before = left
+
+    async def _remove(self, work: Callable[[], T]) -> T:
+        """A transaction of upkeep, and a moment in which whoever waits for the lock comes to look: who asks for it again at
+        once takes it again each time."""
+        result = await self._write(work)
+        await asyncio.sleep(LOOK_AGAIN_S)
+        return result
 
     async def _compact_partition(self, partition: Partition, *, stands_on_base: bool) -> int:
         part = (await self.read(lambda db: find_part(db, partition))).id
@@ -347,7 +362,7 @@ class SqliteLog:
             todo = await asyncio.to_thread(
                 lambda rows: list(compaction.rewrites(rows, last, forgotten, merge_ms)), rows
             )
-            done = await self._write(partial(self._upkeep.replace, part, todo)) if todo else 0
+            done = await self._remove(partial(self._upkeep.replace, part, todo)) if todo else 0
             if done is None:  # another process compacts the same partition: leave it to it
                 return removed
             removed += done
@@ -362,7 +377,7 @@ class SqliteLog:
         for partition, position in positions.items():
             are_gone = False
             while not are_gone:
-                count, are_gone = await self._write(partial(self._upkeep.trim, partition, position))
+                count, are_gone = await self._remove(partial(self._upkeep.trim, partition, position))
                 removed += count
         if removed:
             await self._shrink()

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from state.errors import LogUnusable
 from state.log.file_watch import FileWatch, open_watch
-from state.log.sqlite_file import explain
-from state.log.sqlite_writer import FileIdentity
+from state.log.sqlite_file import FileIdentity, explain
 
 _LOOK_MIN_S = 0.0005
 _LOOK_MAX_S = 0.020

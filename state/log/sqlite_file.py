@@ -5,6 +5,7 @@ One rule: a file that is not a log of a format we know is never written. Below s
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 import uuid
@@ -14,7 +15,7 @@ from urllib.parse import quote
 
 from state import private
 from state.clocks import monotonic_s
-from state.errors import LogBusy, LogFull, LogMissing, LogUnusable, StateError
+from state.errors import LogBusy, LogFull, LogMissing, LogReplaced, LogUnusable, StateError
 
 Synchronous = Literal["NORMAL", "FULL"]
 
@@ -22,7 +23,7 @@ APPLICATION_ID = 0x534F4C47
 FORMAT = 1
 _PAUSE_S = 0.001
 _MADE_S = 1.0
-_PAUSE_MAX_S = 0.008
+LOOK_AGAIN_S = 0.008  # whoever waits for the write lock looks so often
 
 _TABLES = (
     "create table facts (name text primary key, value text not null) without rowid",
@@ -50,6 +51,28 @@ _ADDED = {
     "retentions": "create table if not exists retentions (topic text primary key, ms int, bytes int,"
     " forced int not null) without rowid",
 }
+
+
+class FileIdentity:
+    """Notices that the file of a running log was deleted or replaced."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._was = self._now()
+
+    def check(self) -> None:
+        """Raises LogReplaced."""
+        if self._now() != self._was:
+            raise LogReplaced(
+                f"the log {self.path} was deleted or replaced while in use: put it back or restart all processes"
+            )
+
+    def _now(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.path)  # noqa: PTH116 - called at every poll, and Path.stat costs three times as much
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
 
 def explain(error: sqlite3.Error, path: Path) -> StateError:
@@ -97,6 +120,7 @@ def connect(path: Path, *, create: bool, synchronous: Synchronous, busy_timeout_
         connection.execute(f"pragma synchronous={synchronous}")
         connection.execute("pragma temp_store=memory")
         connection.execute("pragma journal_size_limit=67108864")
+        connection.execute("pragma wal_autocheckpoint=0")  # state/log/sqlite_checkpoints.py
     except sqlite3.Error as error:
         connection.close()
         raise explain(error, path) from error
@@ -118,7 +142,7 @@ def begin(connection: sqlite3.Connection, busy_timeout_ms: int) -> None:
                 if not busy or monotonic_s() >= deadline:
                     raise
             time.sleep(pause)
-            pause = min(pause * 2, _PAUSE_MAX_S)
+            pause = min(pause * 2, LOOK_AGAIN_S)
     finally:
         connection.execute(f"pragma busy_timeout={busy_timeout_ms:d}")
 
@@ -188,7 +212,7 @@ def _made_by_another(connection: sqlite3.Connection, busy_timeout_ms: int) -> bo
     while _scalar(connection, "pragma application_id") != APPLICATION_ID:
         if monotonic_s() >= deadline:
             return False
-        time.sleep(_PAUSE_MAX_S)
+        time.sleep(LOOK_AGAIN_S)
     return True
 
 
@@ -208,7 +232,7 @@ def _wal(connection: sqlite3.Connection, busy_timeout_ms: int) -> str:
         except sqlite3.OperationalError:
             if monotonic_s() >= deadline:
                 raise
-        time.sleep(_PAUSE_MAX_S)
+        time.sleep(LOOK_AGAIN_S)
 
 
 def _scalar(connection: sqlite3.Connection, statement: str) -> object:

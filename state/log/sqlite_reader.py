@@ -132,12 +132,22 @@ def expired(db: sqlite3.Connection, partitions: Collection[Partition], now_ms: i
             ms, size, _ = topic.retention
             position = part.start
             if ms is not None:
-                query = "select max(next) from batches where part = ? and time_ms < ?"
-                position = max(position, db.execute(query, (part.id, now_ms - ms)).fetchone()[0] or 0)
+                position = max(position, _behind_oldest(db, part.id, now_ms - ms))
             if size is not None:
                 position = max(position, _behind_newest(db, part.id, size))
             found[partition] = position
     return found
+
+
+def _behind_oldest(db: sqlite3.Connection, part: int, until_ms: int) -> int:
+    """Where the first batches that were written before `until_ms` end. What is young is not looked at: it may be many times as
+    much."""
+    position = 0
+    for end, time_ms in db.execute("select next, time_ms from batches where part = ? order by base", (part,)):
+        if time_ms >= until_ms:
+            break
+        position = end
+    return int(position)
 
 
 def _behind_newest(db: sqlite3.Connection, part: int, size: int) -> int:

@@ -54,8 +54,8 @@ class Upkeep:
         with self._writer.transaction() as db:
             part = find_part(db, partition)
             rows = db.execute(
-                "select id, records from batches where part = ? and next <= ? order by base limit ?",
-                (part.id, position, ROWS_AT_ONCE),
+                "select id, records from batches where part = ? and base < ? and next <= ? order by base limit ?",
+                (part.id, position, position, ROWS_AT_ONCE),
             ).fetchall()
             removed = gone = 0
             until = monotonic_s() + TURN_S
@@ -87,6 +87,8 @@ class Upkeep:
             # A pragma without columns: `execute` would take one step of it, which is one page.
             self._writer.db.executescript(f"pragma incremental_vacuum({self._pages:d})")
             took = monotonic_s() - began
+            if self._writer.wrote is not None:
+                self._writer.wrote(2 * self._pages)  # where each goes, and who points at it
             if took > TURN_S:
                 self._pages = max(1, self._pages // 2)
             elif took < TURN_S / 4:

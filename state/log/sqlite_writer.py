@@ -6,13 +6,11 @@ check (owner rows, lease) is made inside the transaction that writes. A process 
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 from state.clocks import wall_ms
@@ -20,7 +18,6 @@ from state.errors import (
     Fenced,
     InvalidRecord,
     LeaseLost,
-    LogReplaced,
     MetadataChanged,
     OutcomeUnknown,
     Refused,
@@ -30,28 +27,10 @@ from state.log import batches, checks
 from state.log.batches import Batch
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
 from state.log.protocol import FOR_EVER, NewRecord, Partition, Parts, Retention, TaskCommit, TopicInfo, TopicSpec
-from state.log.sqlite_file import begin, explain
+from state.log.sqlite_file import FileIdentity, begin, explain
 
-
-class FileIdentity:
-    """Notices that the file of a running log was deleted or replaced."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._was = self._now()
-
-    def check(self) -> None:
-        if self._now() != self._was:
-            raise LogReplaced(
-                f"the log {self.path} was deleted or replaced while in use: put it back or restart all processes"
-            )
-
-    def _now(self) -> tuple[int, int] | None:
-        try:
-            found = os.stat(self.path)  # noqa: PTH116 - called at every poll, and Path.stat costs three times as much
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino
+_PAGE = 4096
+_PAGES_OF_ANY, _PAGES_OF_A_BATCH = 4, 2  # about
 
 
 class Writer:
@@ -66,13 +45,15 @@ class Writer:
         self._busy_timeout_ms = busy_timeout_ms
         self._max_message_bytes = max_message_bytes
         self.before_commit: Callable[[], None] | None = None  # a failpoint: all is written, nothing is committed
+        self.wrote: Callable[[int], None] | None = None  # called with about how many pages each transaction wrote
 
     def close(self) -> None:
         self.db.close()
 
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing: commits at the end of the block, takes everything back when it raises."""
+    def transaction(self, size: int = 0) -> Iterator[sqlite3.Connection]:
+        """All or nothing: commits at the end of the block, takes everything back when it raises. `size`: bytes of the batches
+        that it writes."""
         self.identity.check()
         try:
             begin(self.db, self._busy_timeout_ms)
@@ -93,6 +74,8 @@ class Writer:
                     f"the log {self._path} failed while it committed ({error}): check its disk, then read it again"
                 ) from error
             raise explain(error, self._path) from error
+        if self.wrote is not None:
+            self.wrote(_PAGES_OF_ANY + size // _PAGE)
 
     def _take_back(self) -> None:
         if self.db.in_transaction:  # some errors have rolled back already
@@ -148,7 +131,7 @@ class Writer:
         if metadata is not None:
             checks.author(metadata.kind, None)
         built = batches.build_all(records, self._max_message_bytes)
-        with self.transaction() as db:
+        with self.transaction(_size(built)) as db:
             behind = _insert(db, built, records)
             if metadata is not None and not _replace_metadata(db, *metadata[:3], seen, metadata.value):
                 raise MetadataChanged(checks.metadata_changed(metadata))
@@ -156,7 +139,7 @@ class Writer:
 
     def commit(self, application: str, transactional_id: str, tasks: Sequence[TaskCommit]) -> dict[Partition, int]:
         built = batches.build_commit(tasks, self._max_message_bytes)
-        with self.transaction() as db:
+        with self.transaction(_size(built)) as db:
             _check_owner(db, application, transactional_id, tasks)
             try:
                 behind = _insert(db, built, checks.merged(tasks))
@@ -180,17 +163,21 @@ class Writer:
     ) -> bool:
         for one in metadata:
             checks.author(one.kind, lease)
-        built = batches.build_all(records, self._max_message_bytes)
-        with self.transaction() as db:
+        built, more = batches.build_all(records, self._max_message_bytes), 0
+        with self.transaction(_size(built)) as db:
             _check_lease(db, lease)
             if read_positions(db, lease.application).keys() & positions.keys():
                 return False
             _insert(db, built, records)
             for part in parts():
-                _insert(db, batches.build_all(part, self._max_message_bytes), part)
+                built = batches.build_all(part, self._max_message_bytes)
+                _insert(db, built, part)
+                more += _size(built)
             _put_positions(db, lease.application, positions)
             for one in metadata:
                 _put_metadata(db, *one)
+        if self.wrote is not None:
+            self.wrote(more // _PAGE)
         return True
 
     def forget_positions(self, lease: Lease, partitions: Collection[Partition]) -> None:
@@ -331,6 +318,11 @@ def _check_owner(db: sqlite3.Connection, application: str, transactional_id: str
             refused.append(task.scope)
     if refused:
         raise Refused(frozenset(refused), checks.refused(transactional_id, refused))
+
+
+def _size(built: Mapping[Partition, Collection[Batch]]) -> int:
+    """Bytes that these batches change in the file, with what points at them."""
+    return sum(len(batch.data) + _PAGES_OF_A_BATCH * _PAGE for listed in built.values() for batch in listed)
 
 
 def _insert(

@@ -1,0 +1,135 @@
+"""Checkpoints of a SQLite log: beside its writers, one at a time, and never one that has nothing of its own to copy."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from state.log import sqlite_checkpoints
+from state.log.protocol import NewRecord, Partition, TopicSpec
+from state.log.sqlite import SqliteLog, open_sqlite
+from state.log.sqlite_checkpoints import Checkpoints
+from state.log.sqlite_file import FileIdentity, connect
+
+T0 = Partition("t", 0)
+DEADLINE_S = 30.0
+LARGE = [NewRecord(b"k", b"v" * 100_000, 0)] * 10  # 250 pages
+
+
+async def made(path: Path) -> SqliteLog:
+    log = await open_sqlite(path, create=True)
+    await log.create_topic(TopicSpec("t", 1, "plain"))
+    return log
+
+
+def count(path: Path) -> int:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+        found = db.execute("select value from facts where name = 'checkpoints'").fetchone()
+    return int(found[0]) if found else 0
+
+
+def wal(path: Path) -> int:
+    return path.with_name(f"{path.name}-wal").stat().st_size
+
+
+@contextmanager
+def another_at_it(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+async def written_until(log: SqliteLog, checkpoints: int) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while count(log.path) < checkpoints:
+            await log.append({T0: LARGE})
+
+
+async def test_what_is_written_is_copied_while_the_log_is_open(tmp_path: Path) -> None:
+    log = await made(tmp_path / "log.db")
+    before = log.path.stat().st_size
+    await written_until(log, 2)
+    assert log.path.stat().st_size > before + sqlite_checkpoints.PAGES * 4096 * 0.9
+    await log.close()
+
+
+async def test_no_connection_checkpoints_in_a_commit(tmp_path: Path) -> None:
+    """SQLite's own would, of each process for itself, and beside each other."""
+    log = await made(tmp_path / "log.db")
+    size = log.path.stat().st_size
+    with another_at_it(tmp_path):
+        for _ in range(12):
+            await log.append({T0: LARGE})
+        assert wal(log.path) > 3 * sqlite_checkpoints.PAGES * 4096
+        assert (log.path.stat().st_size, count(log.path)) == (size, 0), "another process is at it"
+    await written_until(log, 1)
+    await log.close()
+
+
+async def test_each_begins_with_a_commit_of_its_own(tmp_path: Path) -> None:
+    """The file has nothing that is not copied; still there is something to copy."""
+    path, said = tmp_path / "log.db", []  # type: tuple[Path, list[str]]
+    log = await made(path)
+
+    def traced() -> sqlite3.Connection:
+        connection = connect(path, create=False, synchronous="NORMAL", busy_timeout_ms=1_000)
+        connection.set_trace_callback(said.append)
+        return connection
+
+    checkpoints = Checkpoints(FileIdentity(path), traced, 1_000)
+    async with asyncio.timeout(DEADLINE_S):
+        while count(path) < 3:
+            await asyncio.to_thread(checkpoints.wrote, sqlite_checkpoints.PAGES)
+    await asyncio.to_thread(checkpoints.close)
+    kinds = [line.split("(")[0].split()[-1].lower() for line in said if "wal_checkpoint" in line or line == "commit"]
+    assert kinds == ["commit", "wal_checkpoint"] * count(path)
+    await log.close()
+
+
+async def test_the_write_ahead_file_begins_anew_however_its_writers_follow_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No writer leaves a moment in which all is copied: beyond a length they wait once."""
+    monkeypatch.setattr(sqlite_checkpoints, "_LONG", 2_000)
+    path = tmp_path / "log.db"
+    logs = [await made(path), await open_sqlite(path, create=False)]
+    written = 0
+
+    async def write(log: SqliteLog) -> None:
+        nonlocal written
+        while written - wal(path) < 20_000_000:
+            await log.append({T0: LARGE})
+            written += 1_000_000
+
+    async with asyncio.timeout(DEADLINE_S):
+        await asyncio.gather(*map(write, logs), *map(write, logs))
+    for log in logs:
+        await log.close()
+
+
+async def test_a_log_that_was_replaced_gets_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "log.db"
+    log = await made(path)
+    open_it = partial(connect, path, create=False, synchronous="NORMAL", busy_timeout_ms=1_000)
+    checkpoints = Checkpoints(FileIdentity(path), open_it, 1_000)
+    path.rename(tmp_path / "elsewhere.db")
+    for ending in ("-wal", "-shm"):
+        path.with_name(f"{path.name}{ending}").unlink()
+    other = await made(path)
+    checkpoints.wrote(sqlite_checkpoints.PAGES)
+    checkpoints.close()
+    assert "replaced" in caplog.text
+    assert count(path) == 0
+    await other.close()
+    await log.close()
