@@ -18,7 +18,7 @@ from tests.process_simulation.plan import Fault, Plan, draw
 from tests.process_simulation.shrink import broken, shrunk
 from tests.process_simulation.snapshots import FORGED
 
-LIVES, PIECE = 200, 20
+LIVES, PIECE = 100, 20
 LIVES_AT_LEAST_ONCE = 60
 LIVES_RESTORING = 40
 

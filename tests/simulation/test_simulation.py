@@ -1,4 +1,4 @@
-"""The short form of the simulation: 300 lives, replay by seed, and the mutations that it must catch."""
+"""The short form of the simulation (`make simulate` is the long one): some lives, replay by seed, and the mutations that it must catch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.simulation.find import breaks
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.world import World
 
-LIVES, CHUNK = 300, 25
+LIVES, CHUNK = 150, 25
 
 
 @pytest.mark.parametrize("first", range(0, LIVES, CHUNK))
