@@ -43,6 +43,10 @@ class Merger:
     def take(self, limit: int) -> Sequence[tuple[str, RawRecord]]:
         """The next records, at most `limit`, with the topic of each."""
         heads = [(records[0].timestamp_ms, *place) for place, records in self._waiting.items() if records]
+        if len(heads) == 1:
+            _, topic, partition = heads[0]
+            alone = self._waiting[topic, partition]
+            return [(topic, alone.popleft()) for _ in range(min(limit, len(alone)))]
         heapify(heads)
         taken: list[tuple[str, RawRecord]] = []
         while heads and len(taken) < limit:

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from pipeline.errors import CodecError, PipelineError
 from pipeline.records import LAST_MS, Headers, OutputRecord, Record
-from pipeline.values.codecs import Codec
+from pipeline.values.codecs import QUICK_ERRORS, Codec, quick_encode
 from pipeline.values.partitioner import partition_of
 
 K_contra = TypeVar("K_contra", contravariant=True)
@@ -98,7 +98,7 @@ class LiveSink(Sink[Any, Any]):
         self.closed = True
         self._key_codec = key_codec
         self._value_codec = value_codec
-        self._encode_key, self._encode_value = key_codec.encode, value_codec.encode
+        self._encode_key, self._encode_value = quick_encode(key_codec), quick_encode(value_codec)
         self._task_partition = task_partition
         self.has_partitions(partitions)
 
@@ -116,7 +116,7 @@ class LiveSink(Sink[Any, Any]):
         try:
             key_bytes = None if key is None else self._encode_key(key)
             value_bytes = None if value is None else self._encode_value(value)
-        except CodecError:
+        except QUICK_ERRORS:
             key_bytes, value_bytes = encoded(self.topic, self._key_codec, self._value_codec, key, value)  # says which
         time = self.timestamp_ms if timestamp_ms is None else checked_timestamp(self.topic, timestamp_ms)
         output = OutputRecord(key_bytes, value_bytes, time, checked_headers(self.topic, headers) if headers else ())
@@ -132,7 +132,7 @@ class LiveSink(Sink[Any, Any]):
         """A value whose bytes are there already (a re-key)."""
         try:
             key_bytes = None if key is None else self._encode_key(key)
-        except CodecError:
+        except QUICK_ERRORS:
             key_bytes, _ = encoded(self.topic, self._key_codec, self._value_codec, key, None)  # says which
         place = self._places[partition_of(key_bytes, self.partitions, keyless=self._task_partition)]
         self.sent.append((place, OutputRecord(key_bytes, value, self.timestamp_ms, headers)))

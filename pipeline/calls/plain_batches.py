@@ -17,6 +17,7 @@ from pipeline.calls.steps import Step
 from pipeline.calls.task_sources import Source
 from pipeline.definitions.error_policy import WAIT
 from pipeline.records import RawRecord, Record
+from pipeline.values.codecs import quick_decode
 
 if TYPE_CHECKING:
     from pipeline.calls.effects import Effects
@@ -31,8 +32,8 @@ class PlainBatch:
     def __init__(self, step: Step, source: Source, partition: int, on_error: FailedCalls) -> None:
         self._on_error = on_error
         self._step = step
-        self._decode_key = source.key_codec.decode
-        self._decode_value = source.value_codec.decode
+        self._decode_key = quick_decode(source.key_codec)
+        self._decode_value = quick_decode(source.value_codec)
         self._partition = partition
         self._needs_keys = any(table.is_by_record_key for table in step.tables)
         self.stream_ms = -1
@@ -68,7 +69,7 @@ class PlainBatch:
             ]
         except Exception:  # noqa: BLE001 - a codec of the user's may raise anything; who reads one by one decides
             return UNREADABLE
-        newest = max(record.timestamp_ms for record in made)
+        newest = max([raw.timestamp_ms for _, raw in records])
         self.stream_ms = max(stream_ms, newest)
         keys = {raw.key for _, raw in records} if self._needs_keys else ()
         try:

@@ -14,7 +14,7 @@ from pipeline.calls.failed_calls import FailedCalls
 from pipeline.calls.steps import Step
 from pipeline.calls.task_sources import Source
 from pipeline.records import RawRecord, Record
-from pipeline.values.codecs import SAME_BYTES, Codec
+from pipeline.values.codecs import SAME_BYTES, Codec, quick_decode
 
 # What a user function may raise as a failure of its call: sys.exit() in a processor is no orderly end.
 FAILURES = (Exception, SystemExit)
@@ -35,6 +35,7 @@ class PlainCalls:
         self._step = step
         self._decode_key = key_codec.decode
         self._decode_value = value_codec.decode
+        self._quick_key, self._quick_value = quick_decode(key_codec), quick_decode(value_codec)
         self._partition = partition
         self._on_error = on_error
         self._keep = step.tables[0].keep_alone if len(step.tables) == 1 and not step.sinks else step.keep
@@ -53,7 +54,7 @@ class PlainCalls:
         """See TaskProcess.run; returns the stream time with the last record. `task` knows at any moment how many records are
         completed. Raises what a call that stops raises."""
         step, partition = self._step, self._partition
-        decode_key, decode_value = self._decode_key, self._decode_value
+        decode_key, decode_value = self._quick_key, self._quick_value
         function, arguments, send = step.function, step.arguments, step.send_rekeyed
         keep, sinks, expiring = self._keep, step.sinks, self._expiring
         if step.rekey is not None:
@@ -85,7 +86,7 @@ class PlainCalls:
                         raw.offset,
                     )
                 except Exception as error:  # noqa: BLE001 - a codec of the user's may raise anything; on_error decides
-                    self._on_error.failed(step, topic, raw, error, decoding=True)
+                    self._on_error.failed(step, topic, raw, self._unreadable(topic, raw) or error, decoding=True)
                 else:
                     for table in own:
                         table.record_keys = (key,)
@@ -109,6 +110,14 @@ class PlainCalls:
         finally:
             step.end()
         return stream_ms
+
+    def _unreadable(self, topic: str, raw: RawRecord) -> Exception | None:
+        """What the codecs say of a record that they cannot read."""
+        try:
+            self._decoded(topic, raw)
+        except Exception as error:  # noqa: BLE001 - as where it was met first
+            return error
+        return None
 
     def _decoded(self, topic: str, raw: RawRecord) -> Record[Any, Any]:
         """Raises what a codec raises."""

@@ -18,6 +18,7 @@ from pipeline.tables.expiry import STREAM_TIME_KEY, stored_time
 from pipeline.tables.sweep import Sweep
 from pipeline.tables.table import StoreView, Table, TableSpec, stored_stream_time
 from pipeline.tables.write_layers import WriteLayers
+from pipeline.values.codecs import QUICK_ERRORS, quick_encode
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -49,8 +50,9 @@ class TableView(Table[K, V]):
         self._check_owner = check_owner
         self.is_by_record_key = is_by_record_key
         self.record_keys: Collection[bytes | None] = ()  # of the call's records: they belong to this task
-        self._encode = spec.value_codec.encode
-        self._encode_key = spec.key_codec.encode if spec.expire_ms is None else spec.encode_key
+        self._get = store.get
+        self._encode = quick_encode(spec.value_codec)
+        self._encode_key = quick_encode(spec.key_codec) if spec.expire_ms is None else spec.encode_key
         self._decode = spec.value_codec.decode
         self._live: dict[bytes, Any] = {}  # handed out or set in this call
         self._set: dict[bytes, bytes | None] = {}  # set or deleted in this call; bytes where already encoded
@@ -83,7 +85,14 @@ class TableView(Table[K, V]):
         if value is MISSING:
             data = self._known.get(k, MISSING) if self._is_direct else MISSING
             if data is MISSING:
-                data = self._read(k) if self._is_plain else self._current(k)
+                if self._is_plain:  # as _read
+                    try:
+                        data = self._known[k] = self._get(k)
+                    except Exception as error:
+                        self.fault = error
+                        raise
+                else:
+                    data = self._current(k)
             if data is not None:
                 return self._hand_out(k, data)
         elif value is not DELETED:
@@ -92,7 +101,12 @@ class TableView(Table[K, V]):
 
     def __setitem__(self, key: K, value: V) -> None:
         k = self._last_bytes if key is self._last_key and self._is_direct and not self.closed else self._key(key)
-        encoded = self._encoded(value) if type(value) in IMMUTABLE else None
+        encoded = None
+        if type(value) in IMMUTABLE:
+            try:
+                encoded = self.spec.encode_value(None) if value is None else self._encode(value)
+            except QUICK_ERRORS:
+                encoded = self.spec.encode_value(value)  # again, with the name of the table
         if self._check_owner is not None and k not in self.record_keys:
             self._own(key, k)
         if self._iterating and not self._present(k):
@@ -157,10 +171,12 @@ class TableView(Table[K, V]):
             known = self._known
             if None not in self._set.values():  # values that cannot change in place, and no deletion
                 same = [k for k, data in self._set.items() if data == (known[k] if k in known else self._stored(k))]
-                changed: Any = self._set.copy()  # in less time than as many entries one by one
+                if not same:
+                    return self._set  # until `forget`
+                changed = self._set.copy()  # in less time than as many entries one by one
                 for k in same:
                     del changed[k]
-                return cast("dict[bytes, bytes | None]", changed)
+                return changed
         result: dict[bytes, bytes | None] = {}
         for k, value in self._live.items():
             if self._is_direct and (data := self._set.get(k)) is not None:  # what most calls write
@@ -253,7 +269,7 @@ class TableView(Table[K, V]):
             return self._last_bytes
         try:
             k = self._encode_key(key)
-        except CodecError:
+        except QUICK_ERRORS:
             k = self.spec.encode_key(key)  # again, with the name of the table
         if type(key) in IMMUTABLE:
             self._last_key, self._last_bytes = key, k
@@ -274,7 +290,7 @@ class TableView(Table[K, V]):
         if value is not None:
             try:
                 return self._encode(value)
-            except CodecError:
+            except QUICK_ERRORS:
                 pass  # again, with the name of the table
         return self.spec.encode_value(value)
 
@@ -285,7 +301,7 @@ class TableView(Table[K, V]):
     def _read(self, k: bytes) -> bytes | None:
         """Of a key that is not known."""
         try:
-            raw = self._known[k] = self._store.get(k)
+            raw = self._known[k] = self._get(k)
         except Exception as error:
             self.fault = error
             raise
