@@ -134,5 +134,9 @@ class CallLost(PipelineError):
     """The call of a record ended the process it ran in, or lasted longer than it may."""
 
 
+class CallCancelled(PipelineError):
+    """An async call ended itself by a cancellation that nobody outside asked for."""
+
+
 class DecodingFailed(ProcessorFailed):
     """The key or value of a record cannot be read as the declared type."""

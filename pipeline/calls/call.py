@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.calls.steps import Item, Step
 from pipeline.calls.timeouts import Countdown
-from pipeline.errors import DefinitionError, PipelineError
+from pipeline.errors import CallCancelled, DefinitionError, PipelineError
 
 if TYPE_CHECKING:
     from pipeline.app import App
@@ -57,17 +57,35 @@ def without_waiting(run: Coroutine[Any, Any, int]) -> int:
 
 
 async def in_time(step: Step, argument: Any) -> None:
-    """Awaits the user's function, for at most its timeout, which is set where it waits at all. Raises TimeoutError."""
-    call = step.function(argument, *step.arguments)
-    if step.countdown is None or not isinstance(call, CoroutineType):
-        await call
-        return
+    """Awaits the user's function, for at most its timeout, which is set where it waits at all. Raises TimeoutError, CallCancelled."""
     try:
-        waits_for = call.send(None)
-    except StopIteration:
-        return
-    step.countdown.of_this_task()
-    await rest(step.name, step.countdown, call, waits_for)
+        call = step.function(argument, *step.arguments)
+        if step.countdown is None or not isinstance(call, CoroutineType):
+            await call
+            return
+        try:
+            waits_for = call.send(None)
+        except StopIteration:
+            return
+        step.countdown.of_this_task()
+        await rest(step.name, step.countdown, call, waits_for)
+    except asyncio.CancelledError as error:
+        if (failure := cancelled_itself(step.name, error)) is None:
+            raise
+        raise failure from error
+
+
+def cancelled_itself(name: str, error: BaseException) -> CallCancelled | None:
+    """What a call failed with that awaited something cancelled, with the frames of the user's code. None where `error` is
+    no cancellation, or somebody has cancelled the asyncio task that calls."""
+    task = asyncio.current_task()
+    if not isinstance(error, asyncio.CancelledError) or task is None or task.cancelling() > 0:
+        return None
+    found = CallCancelled(
+        f"what {name} awaited was cancelled, and the call was not; catch asyncio.CancelledError where it awaits it"
+    )
+    found.__cause__ = error
+    return found.with_traceback(error.__traceback__)
 
 
 @types.coroutine

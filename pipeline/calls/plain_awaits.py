@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import CoroutineType
 from typing import TYPE_CHECKING
 
-from pipeline.calls.call import CALL, rest
+from pipeline.calls.call import CALL, cancelled_itself, rest
 from pipeline.calls.failed_calls import FailedCalls
 from pipeline.calls.plain_calls import FAILURES, PlainCalls, Progress
 from pipeline.calls.steps import Step
@@ -65,9 +65,11 @@ class PlainAwaits(PlainCalls):
                     if error is step.fault:
                         raise
                     self._on_error.failed(step, topic, raw, error)
-                except BaseException:  # cancelled: nothing of it counts
+                except BaseException as error:  # cancelled: nothing of it counts
                     step.forget()
-                    raise
+                    if (failure := cancelled_itself(step.name, error)) is None:
+                        raise
+                    self._on_error.failed(step, topic, raw, failure)
                 finally:
                     step.close()
             effects.completed(topic, raw)

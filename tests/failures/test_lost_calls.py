@@ -79,3 +79,21 @@ def test_a_dead_letter_keeps_the_record_and_the_others_go_on(console: Console, h
     assert values(console, "receipts") == [n for n in range(40) if n != 17] and values(console, "dead") == [17]
     [letter] = map(json.loads, console.here("consume", "bank", "dead").out.splitlines())
     assert reason in str(letter["headers"])
+
+
+OWN_ENDS = {
+    "what it awaits is cancelled": "waited = asyncio.ensure_future(asyncio.sleep(60)); waited.cancel(); await waited",
+    "it cancels what it runs in": "asyncio.current_task().cancel(); await asyncio.sleep(60)",
+    "an error that is no Exception": "raise BaseException('odd')",
+}
+
+
+@pytest.mark.parametrize("how", OWN_ENDS)
+def test_an_async_call_that_ends_itself_in_an_odd_way_is_left_to_its_policy(console: Console, how: str) -> None:
+    app = APP.format(policy='"dead"', end=OWN_ENDS[how]).replace("import os", "import asyncio\nimport os")
+    console.write("bank.py", app.replace("def settle", "async def settle"))
+    console.run(*FAST, instances=1)
+    produce(console)
+    console.until("all others", lambda: len(values(console, "receipts")) >= 39)
+    console.until("the dead letter", lambda: len(values(console, "dead")) >= 1)
+    assert values(console, "receipts") == [n for n in range(40) if n != 17] and values(console, "dead") == [17]

@@ -28,7 +28,7 @@ from workers.worker.heads import Heads
 from workers.worker.idle import Idle
 from workers.worker.ports import RecordPort
 from workers.worker.rests import Rests
-from workers.worker.turns import in_turn
+from workers.worker.turns import died, in_turn
 from workers.worker.unreadable import Unreadable
 
 log = logging.getLogger("orchestrator.records")
@@ -58,8 +58,7 @@ class RecordLoop:
         self._idle = Idle(worker.prepared.app.idle_ms, worker.surroundings.clock, worker.surroundings.wall_ms)
         self._calls: dict[TaskRun, asyncio.Task[None]] = {}
         self._commit: asyncio.Task[None] | None = None
-        self._commit_s = worker.spec.instance.commit_ms / 1000
-        self._next_commit = 0.0
+        self._commit_s, self._next_commit = worker.spec.instance.commit_ms / 1000, 0.0
         times = COLUMNS if any(one.columns for one in worker.prepared.app.processors.values()) else 1
         self._fetch_bytes, self._buffer_bytes = FETCH_BYTES * times, BUFFER_BYTES * times
         self._stopped = asyncio.Event()
@@ -191,10 +190,9 @@ class RecordLoop:
         return bool(fetched)
 
     def _records_are_gone(self, error: PositionOutOfRange) -> None:
-        """What a task has yet to read was removed: by its next owner, who has processed it while this process stood still,
-        or by retention. It costs the task alone; the next start of the task goes by `start_positions`."""
-        partition = Partition(*error.partition)
-        run = self._runs.get(partition)
+        """What a task has yet to read was removed by retention, or by its next owner while this process stood still. It costs
+        the task alone; its next start goes by `start_positions`."""
+        run = self._runs.get(partition := Partition(*error.partition))
         if run is None:
             return  # dropped while the fetch was under way
         if run.committed.get(partition, 0) >= error.start:
@@ -221,6 +219,10 @@ class RecordLoop:
             return
         self._next_commit = now + self._commit_s
         self.rests.look(self.active())
+        for run, error in died(self._calls):
+            self._calls_ended(run, failed=True)
+            if error is not None:
+                self._worker.crashed(error)
         for run in self.active():
             if run.has_moved(with_gaps=self.machine.trusts_gaps(run.id)):
                 self._event(cm.Completed(run.id))
@@ -308,8 +310,7 @@ class RecordLoop:
         self._calls[run] = asyncio.get_running_loop().create_task(self._call(run), name=f"calls of {run.id}")
 
     async def _call(self, run: TaskRun) -> None:
-        """The calls of an async task, one after the other, until the turn is over, or nothing waits. Calls that overlap go
-        on in one turn for as long as there are records, up to a bound: at its end they wait for the slowest."""
+        """The calls of an async task until the turn is over; those that overlap go on, up to a bound, while records come."""
         process = run.process
         assert process is not None
         turn = self._turns[run] = self._take(run, process)
@@ -327,13 +328,13 @@ class RecordLoop:
                 )
         except ProcessorFailed as error:
             self._failed(run, process, error)
-        except asyncio.CancelledError:
-            self._undone(run, process)
         except StateError as error:
             self._worker.failed(run, error)
-        except Exception as error:  # noqa: BLE001 - a task of the loop: whatever it is ends the worker with it
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is ends the worker with it
+            is_asked_for = run.process is not process or not self.machine.goes_on(run.id)
             self._undone(run, process)
-            self._worker.crashed(error)
+            if not (is_asked_for and isinstance(error, asyncio.CancelledError)):
+                self._worker.crashed(error)
         else:
             if run.process is process:
                 self._turn_ended(run, turn, done, now() - began)
@@ -350,8 +351,7 @@ class RecordLoop:
             return []
         if len(turn.records) >= max(TURN_RECORDS, at_once * ROUNDS) or not isinstance(turn.records, list):
             return []
-        more = list(run.merger.take(at_once))
-        turn.records.extend(more)
+        turn.records.extend(more := list(run.merger.take(at_once)))
         return more
 
     def _calls_ended(self, run: TaskRun, *, failed: bool = False) -> None:
@@ -412,9 +412,9 @@ class RecordLoop:
         self._event(cm.CommitEnded(through))
 
     def long_calls(self) -> list[str]:
-        """What an operator should know of the async calls under way: a line for each that lasts."""
+        """A line for each async call under way that lasts."""
         return self._watches.look(self._turns)
 
     def long_call(self) -> str:
-        """The same of the sync call under way, or "". Called from the thread of heartbeats, while the call holds the loop."""
+        """The same of a sync call, or "". Called from the thread of heartbeats, while the call holds the loop."""
         return self._watch.look(self._turn_under_way)
