@@ -84,8 +84,9 @@ class GroupStore(Protocol):
     async def metadata(self, application: str, kind: MetadataKind, key: str) -> bytes | None:
         """One value, or None."""
 
-    async def metadata_of(self, application: str, kind: MetadataKind) -> dict[str, bytes]:
-        """All values of a kind by key, in the order of the keys."""
+    async def metadata_of(self, application: str, kind: MetadataKind, *, settled: bool = False) -> dict[str, bytes]:
+        """All values of a kind by key, in the order of the keys. `settled`: with all that was written before this call, also what
+        readers are not given yet. Raises LogBusy, settled, where a transaction stays open."""
 
     async def metadata_of_all(self, kind: MetadataKind, key: str) -> dict[str, bytes]:
         """The value of one key of every application that has it, by application."""

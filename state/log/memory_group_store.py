@@ -74,7 +74,7 @@ class MemoryGroupStore:
     async def metadata(self, application: str, kind: MetadataKind, key: str) -> bytes | None:
         return self.kept(application, kind).get(key)
 
-    async def metadata_of(self, application: str, kind: MetadataKind) -> dict[str, bytes]:
+    async def metadata_of(self, application: str, kind: MetadataKind, *, settled: bool = False) -> dict[str, bytes]:
         return dict(sorted(self.kept(application, kind).items()))
 
     async def metadata_of_all(self, kind: MetadataKind, key: str) -> dict[str, bytes]:

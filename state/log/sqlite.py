@@ -295,7 +295,7 @@ class SqliteLog:
             ("metadata", application, kind.name, key), lambda db: read_metadata(db, application, kind, key)
         )
 
-    async def metadata_of(self, application: str, kind: MetadataKind) -> dict[str, bytes]:
+    async def metadata_of(self, application: str, kind: MetadataKind, *, settled: bool = False) -> dict[str, bytes]:
         return dict(
             await self._kept(
                 ("metadata", application, kind.name), lambda db: sqlite_reader.metadata_of(db, application, kind)

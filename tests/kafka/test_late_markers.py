@@ -4,6 +4,7 @@ what is not in it yet."""
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from tests.contracts.logs import DEADLINE_S, records, until, values
 from tests.kafka.late_markers import Late
 from tests.kafka.place import CHANGES, IN, OUT, Place, count, owner
 from tests.kills.harness import life, scaled
+from workers.commands.produce import BATCH
 from workers.prepare import prepare
 
 pytestmark = [pytest.mark.kafka]
@@ -217,6 +219,39 @@ def test_a_question_after_a_record_has_it_or_says_that_it_waits(late: Late, tmp_
         assert (asked.code, asked.out, asked.err) == (0, "10\n", ""), asked
         read = console("consume", "bank", "payments", "--log", url)
         assert read.out.count('"key": "ann"') == 2 and not read.err, read
+    finally:
+        console.close()
+
+
+@pytest.mark.processes
+def test_lines_of_a_killed_run_are_known_before_their_markers_are_written(late: Late, tmp_path: Path) -> None:
+    """A run of `produce` that was killed behind its first commit; the same lines are piped again meanwhile."""
+    url = f"kafka://{late.address}?prefix={Place(port=late.nodes[0].port).prefix}"
+    console = Console(tmp_path / "bank").bank()
+    lines = [f'{{"key": "k{n}", "value": {{"account": "k{n}", "amount": 1}}}}\n' for n in range(BATCH + 1)]
+    try:
+        first = console("produce", "bank:app", "payments", "--log", url, stdin=lines[0])  # makes what there is to make
+        assert first.code == 0, first
+        with late.held():
+            killed = console.start(
+                "produce", "bank:app", "payments", "--log", url, name="killed", stdin=subprocess.PIPE
+            )
+            assert killed.stdin is not None
+            killed.stdin.write("".join(lines[:BATCH]).encode())
+            killed.stdin.flush()
+            late.are_held()
+            killed.kill()
+            killed.wait()
+            again = console.start("produce", "bank:app", "payments", "--log", url, name="again", stdin=subprocess.PIPE)
+            assert again.stdin is not None
+            again.stdin.write("".join(lines).encode())
+            again.stdin.close()
+            with pytest.raises(subprocess.TimeoutExpired):
+                again.wait(timeout=4 * A_WHILE_S)
+        assert again.wait(timeout=DEADLINE_S) == 0, console.said("again")
+        assert f"lines 1 to {BATCH} were written" in console.said("again")
+        read = console("consume", "bank", "payments", "--log", url)
+        assert len(read.out.splitlines()) == 1 + len(lines), read.err
     finally:
         console.close()
 

@@ -17,7 +17,7 @@ from state.log.memory import MemoryLog
 from state.log.protocol import Partition, TopicInfo, TopicSpec
 from state.log.sqlite import SqliteLog, open_sqlite
 from tests.contracts.logs import until, values
-from workers.commands import produce
+from workers.commands import when_free
 from workers.commands.produce import Counted, Writing
 
 APP = App("bank", partitions=1)
@@ -52,7 +52,7 @@ async def test_a_log_that_another_holds_is_waited_for(tmp_path: Path, capsys: py
 
 
 async def test_it_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(produce, "BUSY_S", 0.1)
+    monkeypatch.setattr(when_free, "BUSY_S", 0.1)
     log, mine = await writing(tmp_path / "log.db")
     other = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
     other.execute("begin immediate")

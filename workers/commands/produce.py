@@ -14,7 +14,7 @@ import json
 import math
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, cast
@@ -32,9 +32,10 @@ from pipeline.files.shape import BadFile, BadRow, FileRecord, Reading, Shape, sh
 from pipeline.files.text import json_records
 from pipeline.loading import load
 from pipeline.values.partitioner import partition_of
-from state.errors import LogBusy, LogUnavailable
+from state.errors import LogUnavailable
 from state.log.protocol import GroupLog, Log, NewRecord, Partition
 from workers.commands.produce_input import Given, begin_input
+from workers.commands.when_free import when_free
 from workers.log.logs import log_url, open_log
 from workers.log.produced import Begun, begin
 from workers.missing_inputs import refuse_mistyped
@@ -42,7 +43,6 @@ from workers.prepare import prepare
 
 BATCH = 1_000
 LOOK_S = 0.5
-BUSY_S, PAUSE_S = 300.0, 0.05  # how long another may hold the log
 
 
 class BadLine(OrchestratorError):
@@ -208,28 +208,12 @@ class Writing:
         if self._begun is not None:
             progress = self._begun.progress(self._app.id, is_last=is_last, has_ended=has_ended)
         if self._begun is None or progress is None:
-            await self._append_when_free(lambda: self._log.append(records))
+            await when_free(lambda: self._log.append(records))
         else:
             after, before = progress
-            await self._append_when_free(lambda: self._log.append(records, metadata=after, seen=before))
+            await when_free(lambda: self._log.append(records, metadata=after, seen=before))
             self._begun.written(after.value)
         self._count += len(batch)
-
-    async def _append_when_free(self, append: Callable[[], Awaitable[object]]) -> None:
-        """Waits where another holds the log, as a backfill does while it writes what it has computed. Raises LogBusy."""
-        clock = asyncio.get_running_loop().time
-        until, announced = clock() + BUSY_S, False
-        while True:
-            try:
-                await append()
-                return
-            except LogBusy as error:  # nothing was written
-                if clock() >= until:
-                    raise
-                if not announced:
-                    print(f"waiting: {error}", file=sys.stderr, flush=True)
-                    announced = True
-            await asyncio.sleep(PAUSE_S)
 
     def _placed(self, batch: list[FileRecord], partitions: int) -> dict[Partition, list[NewRecord]]:
         now = wall_ms()

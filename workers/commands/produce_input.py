@@ -23,6 +23,7 @@ from pipeline.files.piped import Piped
 from pipeline.files.shape import FileRecord, Reading, Shape
 from pipeline.files.text import Tail, json_records
 from state.log.group_store import AppMetadata, GroupStore, MetadataKind
+from workers.commands.when_free import when_free
 from workers.fleet.presence import is_here, is_running, this_process
 
 UNFINISHED = MetadataKind("produce-input")
@@ -180,7 +181,10 @@ async def begin_input(log: GroupStore, application: str, lines: Piped, reading: 
     digest = hashlib.blake2b(first.rstrip(b"\r\n"), digest_size=8).hexdigest()
     begin = f"{reading.topic}:{digest}."
     found: dict[str, tuple[bytes, Unfinished]] = {}
-    for name, value in (await log.metadata_of(application, UNFINISHED)).items():
+    kept = await when_free(
+        lambda: log.metadata_of(application, UNFINISHED, settled=True)
+    )  # also of a run that has just ended
+    for name, value in kept.items():
         one = msgspec.json.decode(value, type=Unfinished)
         if not one.may_go_on():
             continue

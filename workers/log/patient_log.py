@@ -300,8 +300,8 @@ class PatientLog:
     async def metadata(self, application: str, kind: MetadataKind, key: str) -> bytes | None:
         return await self._read(lambda: self.inner.metadata(application, kind, key))
 
-    async def metadata_of(self, application: str, kind: MetadataKind) -> dict[str, bytes]:
-        return await self._read(lambda: self.inner.metadata_of(application, kind))
+    async def metadata_of(self, application: str, kind: MetadataKind, *, settled: bool = False) -> dict[str, bytes]:
+        return await self._read(lambda: self.inner.metadata_of(application, kind, settled=settled))
 
     async def metadata_of_all(self, kind: MetadataKind, key: str) -> dict[str, bytes]:
         return await self._read(lambda: self.inner.metadata_of_all(kind, key))

@@ -288,19 +288,21 @@ class KafkaLog:
 
     # ------------------------------------------------------------------ metadata
 
-    async def _looked_at(self, application: str, kind: MetadataKind) -> FactsTopic | None:
-        """The facts with all that others were answered; an open transaction is waited for a moment and no longer."""
+    async def _looked_at(self, application: str, kind: MetadataKind, *, settled: bool = False) -> FactsTopic | None:
+        """The facts with all that others were answered; an open transaction is waited for a moment and no longer, unless
+        `settled`."""
         topic = await self._facts_of(application)
         if topic is not None:
-            await topic.look(UNDER_LEASE if kind.under_lease else EVERYBODYS, _LOOK_S)
+            number = UNDER_LEASE if kind.under_lease else EVERYBODYS
+            await (topic.read_settled(number) if settled else topic.look(number, _LOOK_S))
         return topic
 
     async def metadata(self, application: str, kind: MetadataKind, key: str) -> bytes | None:
         topic = await self._looked_at(application, kind)
         return None if topic is None else topic.view.metadata(kind, key)
 
-    async def metadata_of(self, application: str, kind: MetadataKind) -> dict[str, bytes]:
-        topic = await self._looked_at(application, kind)
+    async def metadata_of(self, application: str, kind: MetadataKind, *, settled: bool = False) -> dict[str, bytes]:
+        topic = await self._looked_at(application, kind, settled=settled)
         return {} if topic is None else topic.view.metadata_of(kind)
 
     async def metadata_of_all(self, kind: MetadataKind, key: str) -> dict[str, bytes]:
