@@ -44,6 +44,11 @@ def test_an_expiring_table_and_a_key_of_parts(console: Console) -> None:
     for wrong in ("new", '["new", "x"]', '["new"]'):
         refused = console.here("query", "bank", "pairs", wrong)
         assert refused.code == 2 and f"'{wrong}' is no key of this table" in refused.err, refused
+        for bound in ("--from", "--until"):
+            refused = console.here("table", "scan", "bank", "pairs", bound, wrong)
+            assert refused.code == 2 and f"'{wrong}' is no key of this table" in refused.err, refused
+    between = console.here("table", "scan", "bank", "pairs", "--from", '["new",2]', "--until", '[ "new", 3 ]')
+    assert (between.code, json.loads(between.out)["key"]) == (0, ["new", 2]), between
     console.write("empty", "").chmod(0o600)
     (console.folder / "folder").mkdir()
     for where, reason in (("empty", "empty holds no secret"), ("folder", "the secret folder is a folder")):

@@ -120,8 +120,9 @@ def _wanted(args: Any, facts: dict[str, Any]) -> Wanted:
         start = args.prefix.encode()
         stop = _after(start)
     try:
-        start = start if args.first is None else from_text(codec, args.first)
-        stop = stop if args.last is None else from_text(codec, args.last)
+        schema = facts.get("key_schema")
+        start = start if args.first is None else from_text(codec, args.first, schema)
+        stop = stop if args.last is None else from_text(codec, args.last, schema)
     except CodecError as error:
         raise WrongUse(str(error)) from None
     if stop is not None and start >= stop:
