@@ -131,7 +131,12 @@ def _again(kind: type[ProcessorFailed], message: str, fields: dict[str, Any], du
 
 
 class CallLost(PipelineError):
-    """The call of a record ended the process it ran in, or lasted longer than it may."""
+    """The call of a record ended the process it ran in, lasted longer than it may, or wrote what the log does not take.
+    `is_cut`: so is its dead letter, which is written without what makes it large."""
+
+    def __init__(self, message: str, *, is_cut: bool = False) -> None:
+        super().__init__(message)
+        self.is_cut = is_cut
 
 
 class CallCancelled(PipelineError):

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from pipeline.errors import CodecError, DecodingFailed, ProcessorFailed, text_of
+from pipeline.errors import CallLost, CodecError, DecodingFailed, ProcessorFailed, text_of
 from pipeline.records import OutputRecord, RawRecord
 
 _OURS = str(Path(__file__).parent)
 _NOT_THEIRS = (_OURS, "<frozen importlib", str(importlib.__file__))
+MESSAGE = 10_000  # characters of an error in the headers of a dead letter, at most
 _WAYS = 'correct the processor, or give it on_error="skip" or a topic for dead letters'
 
 
@@ -77,7 +78,9 @@ def dead_letter(
     error: BaseException, *, processor: str, task: str, topic: str, partition: int, raw: RawRecord
 ) -> OutputRecord:
     """The record as it came, and why it is here. A call of a timer, a window or a join has no one record: its key, value and
-    time, and what it was, with the bounds of its window or the places and times of its pair."""
+    time, and what it was, with the bounds of its window or the places and times of its pair. One that its topic does not take
+    so is cut: the record lies where its headers say."""
+    is_cut = isinstance(error, CallLost) and error.is_cut
     added = {
         "error-topic": topic,
         "error-partition": str(partition),
@@ -85,14 +88,26 @@ def dead_letter(
         "error-task": task,
         "error-processor": processor,
         "error-type": type(error).__name__,
-        "error-message": text_of(error),
+        "error-message": _shortened(text_of(error)),
         "error-where": _where(error),
     }
     name, facts = _shown(raw)
     added["error-due"] = name
     added.update((f"error-{name}", str(fact)) for name, fact in facts.items())
+    if is_cut:
+        what = "no value" if raw.value is None else f"the value of {len(raw.value)} bytes"
+        added["error-cut"] = (
+            f"left out, as this topic does not take it: {what}; headers of the record: {len(raw.headers)}"
+        )
     headers = tuple((name, value.encode(errors="backslashreplace")) for name, value in added.items() if value)
+    if is_cut:
+        return OutputRecord(raw.key, None, raw.timestamp_ms, headers)
     return OutputRecord(raw.key, raw.value, raw.timestamp_ms, (*raw.headers, *headers))
+
+
+def _shortened(text: str) -> str:
+    """An error may show all of a record, as one of a decoder does."""
+    return text if len(text) <= MESSAGE else f"{text[:MESSAGE]} ... ({len(text) - MESSAGE} more)"
 
 
 def _shown(raw: RawRecord) -> tuple[str, Mapping[str, object]]:

@@ -30,7 +30,7 @@ class DueCalls:
         self._kept: list[DueCallId] = []
         self._committed = position.settled
         self._left_out: set[DueCallId] = set()
-        self._lost: dict[DueCallId, str] = {}
+        self._lost: dict[DueCallId, CallLost] = {}
         self.note: Callable[[bool], None] | None = None
         self._is_under_way = False
         self._made: dict[_Made, int] = {}  # in the open unit, and how often
@@ -43,14 +43,13 @@ class DueCalls:
         if call.due is None or call.due > self._position.settled:
             self._left_out.add(call)
 
-    def lose(self, call: DueCallId, reason: str) -> None:
+    def lose(self, call: DueCallId, why: CallLost) -> None:
         """It ended its process, or lasted too long: not to be made again; its policy decides."""
-        self._lost[call] = reason
+        self._lost[call] = why
 
     def lost(self) -> CallLost | None:
         """Why the next call, which is to be made, is not: None where it is."""
-        reason = self._lost.get(self._latest()) if self._lost else None
-        return None if reason is None else CallLost(f"the call {reason}")
+        return self._lost.get(self._latest()) if self._lost else None
 
     def has_committed(self, call: DueCallId) -> bool:
         """Whether the store has what was done behind the due thing that a call counts with."""

@@ -68,7 +68,7 @@ TABLES = {"plain": "seen", "waiting": "waited", "many": "batched"}
 @pytest.fixture
 def console(tmp_path: Path, place: Place) -> Iterator[Console]:
     made = Console(tmp_path)
-    url = f"kafka://127.0.0.1:{place.port}?prefix={place.prefix}&topic.max.message.bytes=5000"
+    url = f"kafka://127.0.0.1:{place.port}?prefix={place.prefix}&topic.max.message.bytes=5000&topic.retention.ms=-1"
     made.write("orchestrator.toml", f'log = "{url}"\n')
     yield made
     made.close()
@@ -111,15 +111,22 @@ def test_where_it_stops_the_record_is_named(console: Console) -> None:
     assert keys(console, "out").keys() <= {f"plain {n}" for n in range(60) if n not in SIZES}
 
 
-def test_a_dead_letter_that_is_too_large_itself_ends_the_fleet(console: Console) -> None:
-    """There is no policy for it; the limit of the topic for dead letters is to be raised."""
+@pytest.mark.parametrize("how", ["its output does not fit", "its processor raises"])
+def test_a_dead_letter_that_is_too_large_itself_is_cut(console: Console, how: str) -> None:
     text = APP.format(policy='"dead"').replace("value=int)\nwaiting", "value=str)\nwaiting")
-    console.write("bank.py", text.replace("record.value, seen, kept, out)", "6_000, seen, kept, out)"))
-    row = json.dumps({"key": "a", "value": "v" * 4_850})
-    assert console("produce", "bank:app", "plain", stdin=row).code == 0
-    fleet = console.start("run", "bank:app", name="run")
-    assert fleet.wait(60) == 1
-    assert "too large for dead-" in console.said("run").splitlines()[-2], console.said("run")
+    sizes = (
+        "6_000 if len(record.value) > 10 else 10" if how == "its output does not fit" else "10 + 0 * int(record.value)"
+    )
+    console.write("bank.py", text.replace("record.value, seen, kept, out)", f"{sizes}, seen, kept, out)"))
+    rows = [{"key": f"k{n}", "value": "v" * 4_850 if n == 7 else "1"} for n in range(20)]
+    assert console("produce", "bank:app", "plain", stdin="\n".join(map(json.dumps, rows))).code == 0
+    console.start("run", "bank:app", name="run")
+    console.until("all others", lambda: keys(console, "out").total() >= 19)
+    console.until("the dead letter", lambda: keys(console, "dead").total() >= 1)
+    assert keys(console, "out") == Counter(f"k{n}" for n in range(20) if n != 7), console.said("run")
+    [letter] = map(json.loads, console("consume", "bank", "dead").out.splitlines())
+    assert letter["value"] is None and letter["headers"]["error-offset"], letter
+    assert "the value of 4850 bytes; headers of the record: 0" in letter["headers"]["error-cut"], letter
 
 
 DUE = """

@@ -111,3 +111,38 @@ def test_what_came_due_and_ended_its_process_goes_by_its_policy_alone(tmp_path: 
     assert called == ["bob"]
     [dead] = again.collect().outputs["dead", 0]
     assert dead.key == b"ann" and b"ended its worker process (exit code 7)" in dict(dead.headers)["error-message"]
+
+
+def test_a_dead_letter_of_what_came_due_that_is_not_taken_either_is_cut_once(tmp_path: Path) -> None:
+    caution = Caution(CallNote(tmp_path / "note.json"), careful=False, blamed=())
+    process = task_with_timers(str, str)
+    caution.watch_due_calls("0_0", process)
+    assert process.due_calls is not None
+    process.run(BEATS)
+    assert caution.unfit("0_0", process, process.collect(), "a record of 9 bytes is too large"), (
+        "it is looked for first"
+    )
+    letters = []
+    for helps in (True, True, False):  # its policy, a letter that is cut, nothing
+        process = task_with_timers(str, str)
+        caution.watch_due_calls("0_0", process)
+        process.run(BEATS[:2])
+        process.collect()
+        process.mark_applied()
+        process.run(BEATS[2:], lambda: 1.0, 0.0)
+        changes = process.collect()
+        letters += changes.outputs.get(("dead", 0), [])
+        assert caution.unfit("0_0", process, changes, "a record of 9 bytes is too large") is helps
+    whole, cut = letters
+    assert "error-cut" not in dict(whole.headers) and cut.value is None and "error-cut" in dict(cut.headers)
+
+
+def test_an_error_that_shows_a_whole_record_is_shortened_in_a_dead_letter() -> None:
+    def fail(key: str) -> None:
+        raise ValueError(key * 100_000)
+
+    process = task_with_timers(fail, str)
+    process.run(BEATS)
+    for letter in process.collect().outputs["dead", 0]:
+        message = dict(letter.headers)["error-message"]
+        assert len(message) < 11_000 and message.endswith(b"more)")

@@ -35,7 +35,8 @@ WAYS = 'correct the processor, or give it on_error="skip" or a topic for dead le
 
 class Blame(msgspec.Struct, frozen=True):
     """A record, who was to process it, and what came of that: `reason` follows `settle at payments-3@17 `. `due`: the call, where
-    there is no record for it; `topic` is then the name of the timers or the table, and `offset` is below 0."""
+    there is no record for it; `topic` is then the name of the timers or the table, and `offset` is below 0. `is_cut`: its dead
+    letter is too large as well."""
 
     task: str
     topic: str
@@ -44,17 +45,21 @@ class Blame(msgspec.Struct, frozen=True):
     processors: tuple[str, ...]
     reason: str = ""
     due: DueCallId | None = None
+    is_cut: bool = False
 
     def refuse(self, app: App, process: TaskProcess, record: RawRecord) -> None:
         """Leaves the record to its policies without a call. Raises ProcessorFailed."""
         if self.stops(app):
             raise self.error()
-        process.refuse(self.topic, record, CallLost(f"the call {self.reason}"))
+        process.refuse(self.topic, record, self.lost())
+
+    def lost(self) -> CallLost:
+        """What its policy is asked about."""
+        return CallLost(f"the call {self.reason}", is_cut=self.is_cut)
 
     def stops(self, app: App) -> bool:
         """Whether a processor of it has no policy but to stop."""
-        lost = CallLost(f"the call {self.reason}")
-        return any(app.error_policy(app.processors[name]).of(lost) == STOP for name in self.processors)
+        return any(app.error_policy(app.processors[name]).of(self.lost()) == STOP for name in self.processors)
 
     def error(self) -> ProcessorFailed:
         """What is reported where it stops."""
@@ -75,6 +80,10 @@ class Blame(msgspec.Struct, frozen=True):
         """The record, or what came due, for a person."""
         place = shown_place(self.topic, self.partition, self.offset)
         return place if self.due is None else f"{place} at {self.due.at_ms} ms (key {self.due.key!r})"
+
+
+def _cut(blame: Blame) -> Blame:
+    return msgspec.structs.replace(blame, is_cut=True)
 
 
 def due_blame(task: str, partition: int, call: DueCallId, reason: str = "") -> Blame:
@@ -182,8 +191,8 @@ class Caution:
 
     def unfit(self, scope: str, process: TaskProcess, changes: Changes, why: str) -> bool:
         """The log does not take a commit of the task, because of something in it: with several records in it, or calls of what
-        came due, they are made again, one record or due thing a commit; one alone is left to its policy. False where neither
-        helps: it is what the policy writes."""
+        came due, they are made again, one record or due thing a commit; one alone is left to its policy, and its dead letter
+        cut where that is not taken either. False where nothing helps."""
         if scope not in self._searched and (changes.records_in > 1 or process.due_calls is not None):
             self._searched[scope] = CAREFUL_RECORDS
             return True
@@ -193,8 +202,9 @@ class Caution:
             return False
         topic = next(name for name, count in changes.processed.items() if count)
         place = (topic, process.partition, changes.positions[topic] - 1)
-        if place in self._blamed:
-            return False
+        if (known := self._blamed.get(place)) is not None:
+            self._blamed[place] = _cut(known)
+            return not known.is_cut
         names = tuple(process.processors_of(topic))
         self._blamed[place] = Blame(scope, *place, names, f"writes what the log does not take ({why})")
         return True
@@ -203,6 +213,9 @@ class Caution:
         """The same of the calls of one due thing."""
         known = {blame.due for blame in self._due_blamed}
         found = [call for call in calls if call not in known]
+        if not found and any(blame.due in calls and not blame.is_cut for blame in self._due_blamed):
+            self._due_blamed = [_cut(blame) if blame.due in calls else blame for blame in self._due_blamed]
+            return True
         reason = f"writes what the log does not take ({why})"
         self._due_blamed += [due_blame(scope, partition, call, reason) for call in found]
         return bool(found)
@@ -233,7 +246,7 @@ class Caution:
         due.are_kept = scope in self._searched
         for blame in self._due_blamed:
             if blame.task == scope and blame.due is not None:
-                due.lose(blame.due, blame.reason)
+                due.lose(blame.due, blame.lost())
 
         def note(is_under_way: bool) -> None:
             call = due.under_way
