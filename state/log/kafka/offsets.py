@@ -8,7 +8,7 @@ for by name and stable: with all topics asked at once, a broker hides a first co
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from typing import Any
 
 from aiokafka.protocol.admin import DeleteRecordsRequest_v1
@@ -162,20 +162,20 @@ class Offsets:
         kept = await self._kept(group, partitions)
         return {one: int(text) for one, (_, _, text) in kept.items() if _is_time(text)}
 
-    async def _kept(self, group: str, partitions: Collection[Partition]) -> _Kept:
+    def _kept(self, group: str, partitions: Collection[Partition]) -> Awaitable[_Kept]:
         """Offset, leader epoch and metadata of each. Callers of one moment, a task that begins asks for all three, share a
-        request: it is sent after each of them has asked."""
-        if not partitions:
-            return {}
+        request: it is sent after each of them has called this, awaited or not."""
         wanted = (group, frozenset(partitions))
         if (asking := self._wanted.get(wanted)) is None:
             asking = self._wanted[wanted] = asyncio.create_task(self._ask_kept(*wanted))
-        return await asyncio.shield(asking)
+        return asyncio.shield(asking)
 
     async def _ask_kept(self, group: str, partitions: frozenset[Partition]) -> _Kept:
         """One that is settled is not asked for again while others are not: of a busy group there may never be a moment in
         which all are."""
         del self._wanted[group, partitions]
+        if not partitions:
+            return {}
         inside = self._topics.names.inside(group)
         left = set(partitions)
         found: _Kept = {}
