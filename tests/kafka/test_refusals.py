@@ -168,6 +168,23 @@ async def test_an_input_whose_name_was_mistyped(bank: Bank) -> None:
         assert bank.console("produce", f"{name}:app", name, stdin=record).code == 0
 
 
+async def test_an_input_of_a_new_version_is_not_made_by_a_start(bank: Bank) -> None:
+    """A name that resembles no topic. What the first start makes is said; `topics create` makes what is meant."""
+    first = bank.console.start("run", "bank:app", name="first")
+    bank.console.until("it runs", lambda: "1 instance," in bank.console.said("first"))
+    assert "topic payments is made now, as nobody has written to it" in bank.console.said("first")
+    first.terminate()
+    assert first.wait(30) == 0
+    text = (bank.console.folder / "bank.py").read_text()
+    bank.console.write("bank.py", text.replace('"payments"', '"tx.of.all.accounts"'))
+    done = bank.console("run", "bank:app")
+    assert done.code == 2 and done.err.count("\n") == 1, done
+    assert "reads topic tx.of.all.accounts, which is not there, and nobody writes it" in done.err, done
+    assert await bank.log.topics(["tx.of.all.accounts"]) == {}
+    assert bank.console("topics", "create", "bank:app").code == 0
+    assert (await bank.log.topics(["tx.of.all.accounts"])).keys() == {"tx.of.all.accounts"}
+
+
 async def test_facts_that_were_deleted(bank: Bank) -> None:
     bank.run(5)
     await bank.log.delete_topic("bank-orchestrator")

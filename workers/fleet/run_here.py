@@ -27,7 +27,7 @@ from workers.fleet.fleet import Fleet
 from workers.fleet.hosts import ProcessHost
 from workers.instance.instance import Instance
 from workers.log.logs import configured, default_log, no_broker, open_log, show_log
-from workers.missing_inputs import refuse_mistyped
+from workers.missing_inputs import missing_on_brokers
 from workers.prepare import prepare
 from workers.spec import FAILED_APP, LOG_REPLACED, InstanceSpec, WorkerSpec
 from workers.surroundings import REAL, Surroundings
@@ -114,8 +114,10 @@ async def _run(app: App, spec: InstanceSpec) -> int:
         fleet.claim()
         await fleet.check()
         await topic_identities.check(opened, app)
-        await refuse_mistyped(opened, app)
+        made = await missing_on_brokers(opened, app, spec.log)
         prepared = await prepare(opened, app)
+        if made:
+            print(made, file=sys.stderr, flush=True)
         await topic_identities.keep(opened, prepared)
     finally:
         await opened.close()
