@@ -34,7 +34,7 @@ IN = [Partition("in", number) for number in range(3)]
 OUT, CHANGES = Partition("out", 0), Partition("bank-t-changelog", 0)
 TOPICS = [
     TopicSpec("in", 3),
-    TopicSpec("out", 1, retention=Retention(ms=1 << 40)),
+    TopicSpec("out", 1, retention=Retention(ms=1 << 41)),  # the records are of 1970
     TopicSpec(CHANGES.topic, 1, "changelog"),
 ]
 DESCRIBED = {
@@ -161,7 +161,7 @@ async def same(source: GroupLog, target: GroupLog) -> None:
     kept = [
         {name: info.retention for name, info in (await log.topics(["in", "out"])).items()} for log in (source, target)
     ]
-    assert kept[0] == kept[1] == {"in": FOR_EVER, "out": Retention(ms=1 << 40)}
+    assert kept[0] == kept[1] == {"in": FOR_EVER, "out": Retention(ms=1 << 41)}
     await refuse_half_done(target, APP)
 
 
