@@ -1,7 +1,7 @@
 """One processor in one task: its function, and the arguments made for it. One rule: a call's effects are all or none.
 
-`with step.open(...)` is one call. Between calls its tables and sinks are closed, so that a task left behind by an async
-call cannot write into the next.
+`with step.open(...)` is one call. Between calls its tables and sinks are closed: an asyncio task left behind by an async call gets an
+error there. While a later call waits it would write with that one, and count with it.
 """
 
 from __future__ import annotations
