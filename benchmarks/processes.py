@@ -50,3 +50,13 @@ def usage(pid: int) -> Usage:
         status = (thread / "status").read_text()
         wakes += int(status.rpartition("nonvoluntary_ctxt_switches")[0].rpartition("voluntary_ctxt_switches:")[2])
     return Usage(cpu_s(pid), wakes)
+
+
+def tree_cpu_s(pid: int) -> float:
+    """CPU time of a process, of all below it, and of those of them that have ended and were waited for."""
+    try:
+        below = children(pid)
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0  # it has ended meanwhile: its time is its parent's now
+    return sum(int(field) for field in fields[11:15]) / TICKS + sum(tree_cpu_s(child) for child in below)
