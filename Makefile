@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-kafka chaos stalls test-long check docs kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time bench-expiry bench-log bench-handover bench-failover bench-restore bench-backfill bench-large bench-kafka bench-guard bench-idle simulate simulate-process one-answer clean
+.PHONY: setup demo test test-kafka chaos stalls test-long check docs kill bench bench-assignors bench-group bench-rebalance bench-yardstick bench-stream bench-time bench-expiry bench-log bench-handover bench-failover bench-restore bench-backfill bench-large bench-kafka bench-streaming bench-guard bench-idle simulate simulate-process one-answer clean
 
 setup: $(READY)
 
@@ -156,6 +156,12 @@ bench-kafka: $(READY)
 	$(BIN)/python -m benchmarks.restore --log kafka
 	$(BIN)/python -m benchmarks.handover --log kafka
 	$(BIN)/python -m benchmarks.failover --log kafka
+
+# A count by key from Kafka to Kafka, beside Spark's Structured Streaming where STREAMING_PYTHON names a Python whose pyspark has a
+# Kafka connector (docs/structured-streaming.md). A quarter of an hour.
+STREAMING_PYTHON ?=
+bench-streaming: $(READY)
+	STREAMING_PYTHON=$(STREAMING_PYTHON) $(BIN)/python -m benchmarks.structured_streaming
 
 # One workload under every protocol, in virtual time, with a timeline of tasks by instance.
 bench-rebalance: $(READY)

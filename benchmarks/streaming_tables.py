@@ -41,7 +41,8 @@ class Steady:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """One backlog. CPU seconds of all processes of the job by record; `outputs`: records that it wrote to its topic of counts."""
+    """One backlog. CPU seconds of all processes of the job by record; `outputs`: records that it wrote to its topic of counts. `gave_up_s`:
+    it was not through after so long, and has no other figures."""
 
     label: str
     guarantee: str
@@ -51,6 +52,7 @@ class Drain:
     cpu_s: float
     outputs: int
     wrong: int
+    gave_up_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -133,6 +135,8 @@ def _drains(rows: list[Drain]) -> str:
     ]
     for row in sorted(rows, key=lambda row: row.input):
         cells = f"{row.rate:,.0f} | {row.cpu_s * 1e6:.1f} | {row.outputs:,} | {row.wrong}"
+        if row.gave_up_s is not None:
+            cells = f"not through after {row.gave_up_s:.0f} s | - | - | -"
         lines.append(f"| {row.input} | {row.label} | {row.guarantee} | {cells} |")
     return "\n".join(lines)
 
