@@ -95,7 +95,7 @@ class Yarn:
         script = APART.format(
             spark=self.spark,
             wheel=SPARK,
-            hidden=" ".join(dict.fromkeys([str(ROOT), sys.prefix])),
+            hidden=" ".join([sys.prefix, str(ROOT)]),  # one may lie in the other
             path=f"{python_of_machines()}:/usr/bin:/bin",
             home=self.home,
             java=broker.java(),
