@@ -101,6 +101,7 @@ def main() -> None:
             running.append(query)
     for query in running:
         query.stop()
+    say("stopped")
     spark.stop()
 
 

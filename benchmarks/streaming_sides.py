@@ -162,11 +162,14 @@ class _Driver:
         self.process.stdin.write(f"{line}\n".encode())
         await self.process.stdin.drain()
 
-    async def end(self) -> None:
+    def let_go(self) -> None:
         """The query stops, then Spark."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    async def end(self) -> None:
         if self.process.returncode is None:
-            assert self.process.stdin is not None
-            self.process.stdin.close()
+            self.let_go()
             try:
                 await asyncio.wait_for(self.process.wait(), STOP_S)
             except TimeoutError:
@@ -203,9 +206,11 @@ class Streaming(Side):
         began = time.monotonic()
         second = await self._driver(2)
         self.driver_start_s = time.monotonic() - began
-        await first.end()
+        first.let_go()
+        await first.says("stopped", STOP_S)
         assert self._job is not None
         await second.tell(f"run {self._job.topic} {self._job.out}")
+        await first.end()
         return "another driver from its checkpoint"
 
     async def stop(self) -> None:
