@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,11 +32,12 @@ def family(fleet: int) -> list[Process]:
 
 
 def children(pid: int) -> list[int]:
-    return [
-        int(child)
-        for thread in Path(f"/proc/{pid}/task").iterdir()
-        for child in (thread / "children").read_text().split()
-    ]
+    """Those of all its threads; a thread that ends meanwhile leaves its own to another one."""
+    found: list[int] = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found += [int(child) for child in (thread / "children").read_text().split()]
+    return found
 
 
 def cpu_s(pid: int) -> float:
