@@ -22,6 +22,7 @@ from benchmarks.streaming_apps import PARTITIONS, name_of
 
 STREAMING_PYTHON = "STREAMING_PYTHON"
 READY_S, STOP_S = 180.0, 30.0
+JAVA_WARM_S = 40.0  # Java compiles what runs often, and a micro-batch a second is not often
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class Side:
     form: str
     guarantee: str
     frequent: bool = False  # commits more often, which is of no use to a backlog
+    warm_s: float = 10.0  # under the load before what is measured
 
     async def start(self, place: Place, job: Job, cores: int) -> None:
         raise NotImplementedError
@@ -255,4 +257,4 @@ def spark(python: str | None) -> list[Side]:
         ("Spark, `groupBy().count()`, state in memory", "groupby-memory"),
         ("Spark, `applyInPandasWithState`, RocksDB", "python"),
     ]
-    return [Streaming(label, form, "at least once", python=python) for label, form in rows]
+    return [Streaming(label, form, "at least once", warm_s=JAVA_WARM_S, python=python) for label, form in rows]
