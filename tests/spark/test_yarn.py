@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,14 +17,14 @@ from examples import bank
 from orchestrator.testing import Driver
 from pipeline.spark.packing import needed, pack
 from state.log.kafka import broker
-from tests.spark.machines import ROOT
-from tests.spark.yarn import Yarn, why_not, yarn
+from tests.spark.machines import ROOT, until
+from tests.spark.yarn import RESOURCES, Yarn, why_not, yarn
 from workers.commands.consume import read_all
 from workers.log.logs import open_log
 
 pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.processes]
 REASON = why_not()
-APPLICATION_ENDED = "State change from FINAL_SAVING to FINISHED"
+APPLICATION_ENDED = re.compile(r" RMAppImpl: application_\d+_\d+ State change from FINISHING to FINISHED ")
 
 
 @pytest.fixture(scope="module")
@@ -83,11 +84,11 @@ async def test_a_backfill_and_its_audit_in_containers(cluster: Yarn, log: str, t
     expected = driven(paid)
     assert await balances(log) == expected
 
-    audited = on_yarn(cluster, tmp_path, "verify", "bank:app", *where, "--json")
+    audited = on_yarn(cluster, tmp_path, "verify", "bank:app", "payments=history.jsonl", *where, "--json")
     assert audited.returncode == 0, f"{audited.stdout}\n{audited.stderr}\n{cluster.said()}"
     containers = {path.name for path in (cluster.home / "logs").glob("application_*/container_*")}
     assert len(containers) >= 6, "a master and two executors for each command"
-    assert cluster.log("resourcemanager.ResourceManager").count(APPLICATION_ENDED) == 2
+    until("both applications are finished", lambda: len(APPLICATION_ENDED.findall(cluster.log(RESOURCES))) == 2)
 
 
 def driven(paid: list[tuple[str, int]]) -> dict[str, int]:

@@ -24,6 +24,7 @@ BOUNCY_CASTLE = "1.82"  # Hadoop's proxy makes certificates with it
 DEADLINE_S = 120.0
 REGISTERED = "registered with capability"
 CLASSES = "org.apache.hadoop.yarn.server"
+RESOURCES, NODE = "resourcemanager.ResourceManager", "nodemanager.NodeManager"
 LOGGING = """\
 rootLogger.level = info
 rootLogger.appenderRef.out.ref = out
@@ -91,7 +92,7 @@ class Yarn:
         (self._conf / "core-site.xml").write_text(_site({"fs.defaultFS": "file:///"}))
         (self._conf / "log4j2.properties").write_text(LOGGING)
         (self._conf / "yarn-site.xml").write_text(_site(self._settings()))
-        self._start("resourcemanager.ResourceManager", ["bash", "-c", 'exec "$0" "$@"', str(broker.java())])
+        self._start(RESOURCES, ["bash", "-c", 'exec "$0" "$@"', str(broker.java())])
         script = APART.format(
             spark=self.spark,
             wheel=SPARK,
@@ -101,11 +102,9 @@ class Yarn:
             java=broker.java(),
             words='"$@"',
         )
-        self._start(
-            "nodemanager.NodeManager", ["unshare", "--mount", "--fork", "--kill-child", "bash", "-c", script, "-"]
-        )
+        self._start(NODE, ["unshare", "--mount", "--fork", "--kill-child", "bash", "-c", script, "-"])
         deadline = time.monotonic() + DEADLINE_S
-        while REGISTERED not in self.log("resourcemanager.ResourceManager"):
+        while REGISTERED not in self.log(RESOURCES):
             ended = [process.args for process in self._started if process.poll() is not None]
             assert not ended and time.monotonic() < deadline, self.said()
             time.sleep(0.1)
