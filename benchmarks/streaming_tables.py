@@ -15,11 +15,11 @@ NOT_HERE = "Structured Streaming was not measured: STREAMING_PYTHON names no Pyt
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """From when to when, and the share of a core that the job's processes took."""
+    """From when to when, and the share of a core that the job's processes took (None: not known)."""
 
     began: float
     ended: float
-    share: float
+    share: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,8 @@ def _latency(rows: list[Steady]) -> str:
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        cells = [f"{_points(row.seen.waited_ms(one.began, one.ended))} | {one.share:.0%}" for one in (row.one, row.two)]
+        phases = [(row.seen.waited_ms(one.began, one.ended), one.share) for one in (row.one, row.two)]
+        cells = [f"{_points(waited)} | {'-' if share is None else f'{share:.0%}'}" for waited, share in phases]
         lines.append(f"| {row.label} | {row.guarantee} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

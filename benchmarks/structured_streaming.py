@@ -72,7 +72,7 @@ async def steady(place: Place, log: GroupLog, side: Side, number: int, rate: int
         how = await side.grow()
         ended = time.monotonic()
         await asyncio.sleep(AFTER_S)
-        change = Phase(began, time.monotonic(), 0.0)
+        change = Phase(began, time.monotonic(), None)
         await asyncio.sleep(side.warm_s)
         two = await _window(side, window_s)
         load.stopped = True
