@@ -50,7 +50,6 @@ class TableView(Table[K, V]):
         self._check_owner = check_owner
         self.is_by_record_key = is_by_record_key
         self.record_keys: Collection[bytes | None] = ()  # of the call's records: they belong to this task
-        self._get = store.get
         self._encode = quick_encode(spec.value_codec)
         self._encode_key = quick_encode(spec.key_codec) if spec.expire_ms is None else spec.encode_key
         self._decode = spec.value_codec.decode
@@ -87,7 +86,7 @@ class TableView(Table[K, V]):
             if data is MISSING:
                 if self._is_plain:  # as _read
                     try:
-                        data = self._known[k] = self._get(k)
+                        data = self._known[k] = self._store.get(k)
                     except Exception as error:
                         self.fault = error
                         raise
@@ -301,7 +300,7 @@ class TableView(Table[K, V]):
     def _read(self, k: bytes) -> bytes | None:
         """Of a key that is not known."""
         try:
-            raw = self._known[k] = self._get(k)
+            raw = self._known[k] = self._store.get(k)
         except Exception as error:
             self.fault = error
             raise

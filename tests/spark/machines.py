@@ -96,7 +96,7 @@ class Machines:
             name=f"m{number + 1}",
             home=self.home,
             spark=spark,
-            hidden=" ".join(dict.fromkeys([str(ROOT), sys.prefix])),
+            hidden=" ".join(dict.fromkeys([sys.prefix, str(ROOT)])),  # one may lie in the other
             address=(FIRST, SECOND)[number],
             first=FIRST,
             port=MASTER_PORT,
