@@ -34,6 +34,7 @@ from orchestrator.settings import overlaid
 
 log = logging.getLogger("orchestrator.coordinator")
 TICK_S, CALM_S = 0.1, 0.5  # between two ticks: while a timeout or a move is pending, and at rest
+GENERATION_S = 1.0  # how long the log may miss a generation while tasks change hands: their owner records go before it
 RENEW_S = 1.0
 HAND_OVERS_KEPT, OUTCOMES_KEPT = 10_000, 100
 HEARTBEATS = (messages.StatusDelta, messages.FullStatus)  # a tuple: a union would be made with each of them
@@ -89,6 +90,7 @@ class Coordinator:
         self._left_over: ev.Fence | ev.OperationEnded | None = None  # taken out of it, and to be written next
         self._refusals: asyncio.Queue[NotCoordinator] = asyncio.Queue()  # of writes outside of the loops
         self._agreed = asyncio.Event()
+        self._none_moves = asyncio.Event()
         self._event_came = asyncio.Event()  # more than a heartbeat or a tick has come
         self._targets: asyncio.Queue[ev.ComputeTarget] = asyncio.Queue()
         self.assignor_process = AssignorProcess()
@@ -193,6 +195,10 @@ class Coordinator:
             self._perform(effect)
         if self.group.generation != before:
             self._agreed.set()
+        if self.group.moves or self.group.recording:
+            self._none_moves.clear()
+        else:
+            self._none_moves.set()
         if self._started.is_set() and not self.group.gathering:
             self.gathered.set()
         if self.settings.check_invariants:
@@ -307,9 +313,13 @@ class Coordinator:
         return effects
 
     async def _keep_generation(self) -> None:
-        """Not every member receives every generation, and those who did may be gone: the log keeps the last one."""
+        """Not every member receives every generation, and those who did may be gone: the log keeps the last one. Writes under
+        the lease are made one after the other, and a task has no owner until its record is written: this one waits for those."""
         while True:
             await self._agreed.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GENERATION_S):
+                    await self._none_moves.wait()
             self._agreed.clear()
             await self.ledger.put_generation(self.group.generation, frozenset(self.group.members.by_name))
 

@@ -122,6 +122,7 @@ class Instance:
         candidate = Candidate(log_, prepared, self.spec, services, self._surroundings, self._measures, journal.write)
         coordinating = asyncio.create_task(candidate.run()) if self.spec.coordinate else None
         watching = asyncio.create_task(self._watch())
+        self._surroundings.freeze()  # as a worker's: a walk over it takes longer than a task may be away, where this one coordinates
         try:
             codes = await asyncio.gather(*(self._keep(number) for number in range(1, self.spec.workers + 1)))
             stay = self._surroundings.end_within(LIMIT_S, max(codes))
