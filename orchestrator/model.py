@@ -121,14 +121,25 @@ class Copy:
         return max(0, self.end - self.position)
 
 
+class Ending(NamedTuple):
+    """Where an owner that released a task ended: the committed positions of its inputs and the ends of its changelogs, each as
+    (topic, partition, offset); `last_ms`: its last commit, or the one that it began with (wall ms; 0: not known). The next owner goes on
+    from there without a word of the log, which only the epoch after this release may do: nobody writes in between."""
+
+    inputs: tuple[tuple[str, int, int], ...]
+    changelogs: tuple[tuple[str, int, int], ...]
+    last_ms: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Released:
     """Proof that an owner gave up a task: the epoch it held; the wall times in ms of its last commit of records
-    (0: none) and of the moment it stopped (0: it never ran it)."""
+    (0: none) and of the moment it stopped (0: it never ran it); and where it ended, if it ran it and can say so."""
 
     epoch: int
     last_ms: int = 0
     stopped_ms: int = 0
+    ending: Ending | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +223,7 @@ class Assignment:
     `active` carries the epoch that the owner record was written with; `release` names tasks (with that epoch) whose
     release the member must prove, also when it does not hold them; a task it runs that is in neither is lost.
     `shutdown` tells a leaver that nothing is left on it. `weights`: what its active tasks weighed so far, where not 1.
+    `endings`: where the owner before of an active task ended, as long as the member has not begun with it.
     """
 
     generation: int
@@ -224,6 +236,7 @@ class Assignment:
     leaving: bool = False
     shutdown: bool = False
     weights: Mapping[TaskId, int] = field(default_factory=dict)
+    endings: Mapping[TaskId, Ending] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

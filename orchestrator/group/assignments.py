@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.group import changes as ch
 from orchestrator.group import events as ev
+from orchestrator.group import hand_overs
 from orchestrator.group.members import Member, is_released
 from orchestrator.group.state import GroupState
 from orchestrator.group.tables import TaskTable
@@ -50,6 +51,7 @@ def assignment_of(group: GroupState, member: Member, owned: Owned) -> Assignment
         leaving,
         leaving and not held and _may_go(group, member),
         {t: w for t in active if (w := group.weights.get(t, 1)) != 1},
+        {t: e for t in group.hand_overs.keys() & active.keys() if (e := hand_overs.ending(group, t, active[t]))},
     )
 
 

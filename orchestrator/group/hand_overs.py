@@ -1,4 +1,5 @@
-"""How long a hand-over took, as both sides and the log report it. One rule: times are published, and decide nothing.
+"""What one owner leaves to the next, and how long a hand-over took, as both sides and the log report it. One rule: times are
+published, and decide nothing; where an owner ended is told to the one in the very next epoch, and to no other.
 
 The gap runs from the last commit of the old owner to the first of the new, by their own wall clocks: instances on several
 machines are taken to agree about the time. The log keeps the first of the two, so it survives the old owner, and the
@@ -15,7 +16,7 @@ from orchestrator.group import changes as ch
 from orchestrator.group import events as ev
 from orchestrator.group.members import Member
 from orchestrator.group.state import GroupState, HandOver
-from orchestrator.model import Owner, ProcessingStarted, TaskId
+from orchestrator.model import Ending, Owner, ProcessingStarted, TaskId
 
 
 def begun(group: GroupState, records: Iterable[Owner]) -> dict[TaskId, HandOver]:
@@ -30,6 +31,13 @@ def begun(group: GroupState, records: Iterable[Owner]) -> dict[TaskId, HandOver]
             idle_ms = _idle_since(member, record.task) if member is not None else None
             found[record.task] = HandOver(source, record.member, proof, False, idle_ms)
     return found
+
+
+def ending(group: GroupState, task: TaskId, epoch: int) -> Ending | None:
+    """Where the owner of a task ended from which the one in this epoch takes it; None where it did not say so, or was fenced."""
+    hand_over = group.hand_overs.get(task)
+    proof = hand_over.proof if hand_over is not None else None
+    return proof.ending if proof is not None and proof.epoch == epoch - 1 else None
 
 
 def _idle_since(member: Member, task: TaskId) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.model import Assignment, Role, TaskId
+from orchestrator.model import Assignment, Ending, Role, TaskId
 
 # ---- events
 
@@ -36,12 +36,13 @@ class FirstRecord:
 @dataclass(frozen=True, slots=True)
 class ReleaseDone:
     """The batch is finished and committed; wall ms of the last commit of records (0: none) and of
-    the stop."""
+    the stop; where it ended, for the next owner."""
 
     task: TaskId
     last_ms: int
     position: int
     stopped_ms: int = 0
+    ending: Ending | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +130,12 @@ MemberEvent = (
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Begin to hold a task: as a copy (epoch 0), or as active at `epoch`."""
+    """Begin to hold a task: as a copy (epoch 0), or as active at `epoch`; `ending`: from where the owner before has left it."""
 
     task: TaskId
     role: Role
     epoch: int
+    ending: Ending | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,7 @@ class ChangeRole:
     task: TaskId
     role: Role
     epoch: int
+    ending: Ending | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,7 @@ class MemberMachine:
         self.disk: dict[TaskId, int] = {}
         self.started: dict[TaskId, ProcessingStarted] = {}
         self.facts: dict[TaskId, tuple[int, int, int, int]] = {}
+        self._taken: dict[TaskId, int] = {}  # the last epoch in which each was granted
         self.weights: dict[TaskId, int] = {}
         self._meter = RateMeter()
         self.assignment = Assignment(0, 0)
@@ -245,7 +246,10 @@ class MemberMachine:
         if holding is not None and holding.state is not Held.COPYING:
             return []
         self._to(task, "granted")
-        effect: MemberEffect = ChangeRole(task, Role.ACTIVE, epoch) if holding else Open(task, Role.ACTIVE, epoch)
+        # An epoch that ran here before may have committed since: where the owner before it ended is over.
+        ending = self.assignment.endings.get(task) if self._taken.get(task, 0) < epoch else None
+        self._taken[task] = epoch
+        effect: MemberEffect = (ChangeRole if holding else Open)(task, Role.ACTIVE, epoch, ending)
         holding = self.held[task]
         holding.role, holding.epoch, holding.ready = Role.ACTIVE, epoch, False
         if self.settings.weights != "given":
@@ -281,7 +285,7 @@ class MemberMachine:
         holding = self.held.get(task)
         if holding is None or holding.state is not Held.RELEASING:
             return []
-        self.released[task] = Released(holding.epoch, event.last_ms, event.stopped_ms)
+        self.released[task] = Released(holding.epoch, event.last_ms, event.stopped_ms, event.ending)
         wanted = task in self.assignment.standbys or task in self.assignment.learners
         if wanted:
             self._to(task, "released, copy wanted")

@@ -12,7 +12,7 @@ from typing import Protocol, final
 from orchestrator.group import events as ev
 from orchestrator.member import events as mem
 from orchestrator.member.machine import MemberMachine
-from orchestrator.model import JoinRequest, Role, Settings, TaskId
+from orchestrator.model import Ending, JoinRequest, Role, Settings, TaskId
 from orchestrator.simulator.processes import Process
 
 
@@ -63,8 +63,8 @@ class Node(ABC):
     @final
     def _act(self, effect: mem.MemberEffect) -> None:
         match effect:
-            case mem.Open(task, role, epoch) | mem.ChangeRole(task, role, epoch):
-                self.opened(task, role, epoch)
+            case mem.Open(task, role, epoch, ending) | mem.ChangeRole(task, role, epoch, ending):
+                self.opened(task, role, epoch, ending)
             case mem.Release(task, epoch):
                 self.release(task, epoch)
             case mem.Close(task) | mem.Drop(task):
@@ -80,8 +80,8 @@ class Node(ABC):
                 self.left()
 
     @abstractmethod
-    def opened(self, task: TaskId, role: Role, epoch: int) -> None:
-        """A task has begun to be held, or has another role."""
+    def opened(self, task: TaskId, role: Role, epoch: int, ending: Ending | None) -> None:
+        """A task has begun to be held, or has another role; `ending`: what its next owner was told of the one before."""
 
     @abstractmethod
     def release(self, task: TaskId, epoch: int) -> None:

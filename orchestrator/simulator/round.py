@@ -12,7 +12,7 @@ from orchestrator.group import events as ev
 from orchestrator.group.step import Group
 from orchestrator.member import events as mem
 from orchestrator.member.machine import Held, Holding
-from orchestrator.model import JoinRequest, Owner, Role, Settings, Task, TaskId, TaskRange
+from orchestrator.model import Ending, JoinRequest, Owner, Role, Settings, Task, TaskId, TaskRange
 from orchestrator.simulator.cluster import Cluster
 from orchestrator.simulator.coordinator import Backend, Coordinator, Watch
 from orchestrator.simulator.ledger import Ledger
@@ -51,7 +51,7 @@ class Worker(Node):
         self.join_request = join_request
         self.learning = made.learning
 
-    def opened(self, task: TaskId, role: Role, epoch: int) -> None:
+    def opened(self, task: TaskId, role: Role, epoch: int, ending: Ending | None) -> None:
         if role is Role.ACTIVE:
             self.machine.step(mem.Started(task, 1), self.clock())
         else:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from orchestrator.group.topology_versions import expand, ranges
 from orchestrator.member import events as mem
 from orchestrator.member.machine import MemberMachine
-from orchestrator.model import JoinRequest, Role, Settings, Task, TaskId
+from orchestrator.model import Ending, JoinRequest, Role, Settings, Task, TaskId
 from orchestrator.simulator.nodes import Node, Uplink
 from orchestrator.simulator.processes import Process
 
@@ -36,7 +36,7 @@ class Member(Node):
 
     # ---- what its machine wants
 
-    def opened(self, task: TaskId, role: Role, epoch: int) -> None:
+    def opened(self, task: TaskId, role: Role, epoch: int, ending: Ending | None) -> None:
         holding = self.machine.held[task]
         if role is Role.ACTIVE:
             holding.position = holding.end = STATE_SIZE

@@ -7,6 +7,7 @@ CAUGHT_BY: dict[str, int] = {
     "grant_before_record": 0,
     "no_fence": 5,
     "obey_any_term": 362,
+    "any_ending": 0,
     "forget_release_proof": 1,
     "ignore_status_changes": 4,
     "no_rejoin_grace": 11,

@@ -14,6 +14,7 @@ from orchestrator.group import (
     assignments,
     assignor_view,
     fencing,
+    hand_overs,
     membership,
     partition_growth,
     reconcile,
@@ -28,7 +29,7 @@ from orchestrator.group.state import GroupState
 from orchestrator.group.step import Group
 from orchestrator.member import load_meter, machine
 from orchestrator.member.machine import Held, MemberMachine
-from orchestrator.model import Owner, Released, Role, TaskId
+from orchestrator.model import Ending, Owner, Released, Role, TaskId
 from orchestrator.simulator.ledger import Ledger
 from orchestrator.task_assignor import assign, standbys
 from orchestrator.task_assignor.builder import AssignmentBuilder
@@ -88,6 +89,16 @@ def obey_any_term(stack: ExitStack) -> None:
         return original(self, assignment)  # type: ignore[arg-type]
 
     _patch(stack, MemberMachine, "_assigned", assigned)
+
+
+def any_ending(stack: ExitStack) -> None:
+    """An owner is told of an owner before it that is not the one it follows."""
+
+    def ending(group: GroupState, task: TaskId, epoch: int) -> Ending | None:
+        hand_over = group.hand_overs.get(task)
+        return None if hand_over is None or hand_over.proof is None else hand_over.proof.ending
+
+    _patch(stack, hand_overs, "ending", ending)
 
 
 def forget_release_proof(stack: ExitStack) -> None:
@@ -355,6 +366,7 @@ MUTATIONS: dict[str, Mutation] = {
         grant_before_record,
         no_fence,
         obey_any_term,
+        any_ending,
         forget_release_proof,
         ignore_status_changes,
         no_rejoin_grace,

@@ -17,7 +17,7 @@ from orchestrator.group import events as ev
 from orchestrator.group.topology_versions import ranges
 from orchestrator.member import events as mem
 from orchestrator.member.machine import Held, Holding, MemberMachine
-from orchestrator.model import JoinRequest, Protocol, Role, TaskId
+from orchestrator.model import Ending, JoinRequest, Protocol, Role, TaskId
 from orchestrator.simulator.coordinator import Backend, Coordinator, Had
 from orchestrator.simulator.ledger import Refused
 from orchestrator.simulator.nodes import Node
@@ -70,6 +70,7 @@ class Worker(Node):
         self.store: dict[TaskId, int] = {}
         self.position: dict[TaskId, int] = {}
         self.releasing: set[TaskId] = set()
+        self.endings: dict[TaskId, Ending | None] = {}
         self.session = None
         self.highest = 0
         self.renew_identity()
@@ -152,19 +153,22 @@ class Worker(Node):
         if task in self.releasing:
             self.releasing.discard(task)
             del self.position[task]
-            self.receive(mem.ReleaseDone(task, self.world.now_ms, end, self.world.now_ms))
+            ending = Ending((("inputs", task.partition, stop),), (("changelog", task.partition, end),))
+            self.receive(mem.ReleaseDone(task, self.world.now_ms, end, self.world.now_ms, ending))
 
     def restore_some(self, task: TaskId, holding: Holding) -> None:
         if not self.world.lock(self, task):
             return  # a sibling or a twin has the folder still
-        end = self.world.log.ends.get(task, 0)
+        end, start = self.world.log.ends.get(task, 0), self.world.log.positions.get(task, 0)
+        if holding.state is Held.STARTING and (ending := self.endings.get(task)) is not None:
+            ((_, _, start),), ((_, _, end),) = ending.inputs, ending.changelogs
         at = self.store.setdefault(task, self.disk.get(task, 0))
         if task not in self.stuck:
             at = min(end, at + self.world.plan.restore_rate)
         self.store[task] = at
         if holding.state is Held.STARTING:
             if at >= end and task not in self.releasing:
-                self.position[task] = self.world.log.positions.get(task, 0)
+                self.position[task] = start
                 self.receive(mem.Started(task, self.world.now_ms))
             elif task in self.releasing:
                 self.releasing.discard(task)
@@ -186,8 +190,9 @@ class Worker(Node):
             if obeyed and term < self.highest:
                 raise Broken(f"{self.name} obeys term {term}, having seen {self.highest}")
 
-    def opened(self, task: TaskId, role: Role, epoch: int) -> None:
+    def opened(self, task: TaskId, role: Role, epoch: int, ending: Ending | None) -> None:
         self.position.pop(task, None)
+        self.endings[task] = ending
         if role is Role.ACTIVE:
             self.world.judges.grant(self, task, epoch)
 

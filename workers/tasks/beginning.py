@@ -1,19 +1,22 @@
 """What a task asks the log before it begins to process: its halt, where its inputs go on, what the owner before left.
 
 One rule: it is asked after the grant, so all of it is final, and all at once: nobody runs the task meanwhile. A task whose
-stores are nearly level asks while the last records of its changelogs are read.
+stores are nearly level asks while the last records of its changelogs are read. Where the owner before has said with its release where
+it ended, neither positions nor ends are asked for: they are what it has committed, and nobody has written since.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from orchestrator.model import Ending
 from state.log.protocol import GroupLog, Partition
 from workers.tasks import former_owner, halts
 from workers.tasks.former_owner import Left
 from workers.tasks.halts import Halt
+from workers.tasks.stores import Opened
 
 
 class Beginning(NamedTuple):
@@ -24,19 +27,54 @@ class Beginning(NamedTuple):
     left: Left
 
 
+class Known(NamedTuple):
+    """An Ending as its next owner uses it: positions of the inputs, ends of the changelogs, the last commit (wall ms)."""
+
+    committed: dict[Partition, int]
+    ends: dict[Partition, int]
+    last_ms: int
+
+
+def ending(committed: Mapping[Partition, int], stores: Iterable[Opened], last_ms: int) -> Ending:
+    """Of an owner that has committed all that it did; its stores hold just that, up to the ends of their changelogs."""
+    inputs = ((*one, at) for one, at in sorted(committed.items()))
+    changelogs = ((*one.partition, one.store.offset) for one in stores)
+    return Ending(tuple(inputs), tuple(changelogs), last_ms)
+
+
+def read_ending(found: Ending | None, inputs: Sequence[Partition], changelogs: Sequence[Partition]) -> Known | None:
+    """None where nothing was said, or by a version of the app that had other inputs or tables."""
+    if found is None:
+        return None
+    committed, ends = (
+        {Partition(topic, number): at for topic, number, at in places} for places in (found.inputs, found.changelogs)
+    )
+    same = committed.keys() == set(inputs) and ends.keys() == set(changelogs)
+    return Known(committed, ends, found.last_ms) if same else None
+
+
 async def ask(
     log: GroupLog,
     application: str,
     scope: str,
     inputs: Sequence[Partition],
+    known: Known | None,
     positions: Callable[[], Awaitable[dict[Partition, int]]],
     globals_known: Callable[[], Awaitable[None]],
 ) -> Beginning:
-    """Returns once the worker's global tables are known, too."""
-    halt, committed, left, _ = await asyncio.gather(
-        halts.read(log, application, scope), positions(), former_owner.ask(log, application, inputs), globals_known()
+    """What is not `known`. Returns once the worker's global tables are known, too."""
+    if known is None:
+        halt, committed, left, _ = await asyncio.gather(
+            halts.read(log, application, scope),
+            positions(),
+            former_owner.ask(log, application, inputs),
+            globals_known(),
+        )
+        return Beginning(halt, committed, left)
+    halt, ends, _ = await asyncio.gather(
+        halts.read(log, application, scope), former_owner.ends(log, inputs), globals_known()
     )
-    return Beginning(halt, committed, left)
+    return Beginning(halt, known.committed, Left(dict.fromkeys(inputs, known.last_ms), ends))
 
 
 class Asked:

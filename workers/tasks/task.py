@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from orchestrator.clocks import monotonic_ms
 from orchestrator.member.events import MemberEvent, Progress, ReleaseDone, Started
-from orchestrator.model import Role, TaskId
+from orchestrator.model import Ending, Role, TaskId
 from pipeline.calls.task_tables import global_views
 from pipeline.errors import ProcessorFailed
 from pipeline.merge import Merger
@@ -109,11 +109,11 @@ class TaskRun:
         self.last_ms = 0
         self.from_ms = 0  # the last commit of the owner before, as the log has it
         self.awaited = False  # there was input when it began
-        self.pause_ms = self.records = 0
+        self.pause_ms = self.records = self.opened_ms = self.restored_from = 0
         self.turn_records = 32  # grows to what a turn has time for
         self.is_damaged = False  # its stores are wiped when they are closed
-        self.opened_ms = self.restored_from = 0
         self._asked: beginning.Asked | None = None  # ahead of what has to be read first
+        self._ending: Ending | None = None  # of the owner before, until it has begun
         self._lock: TaskLock | None = None
         self._queue: asyncio.Queue[Callable[[], Coroutine[Any, Any, None]] | None] = asyncio.Queue()
         self._runner = asyncio.get_running_loop().create_task(self._run(), name=f"task {task}")
@@ -139,13 +139,13 @@ class TaskRun:
     def _then(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._queue.put_nowait(step)
 
-    def open(self, role: Role, epoch: int) -> None:
-        self.role, self.epoch = role, epoch
+    def open(self, role: Role, epoch: int, ending: Ending | None = None) -> None:
+        self.role, self.epoch, self._ending = role, epoch, ending
         self._then(self._open)
 
-    def become(self, role: Role, epoch: int) -> None:
+    def become(self, role: Role, epoch: int, ending: Ending | None = None) -> None:
         """Another role for the same open state."""
-        self.role, self.epoch, self.release_wanted = role, epoch, False
+        self.role, self.epoch, self._ending, self.release_wanted = role, epoch, ending, False
         self._then(self._become)
 
     def close(self) -> None:
@@ -215,6 +215,9 @@ class TaskRun:
     async def _read_ends(self) -> bool:
         """Whether the ends of the changelogs are those of the role it has: ends that were asked for before a grant miss the
         last commit of the old owner."""
+        if (known := self._known()) is not None:
+            self.ends = known.ends
+            return True
         role, epoch = self.role, self.epoch
         self.ends = await self.worker.log.ends(list(self.by_changelog), settled=role is Role.ACTIVE)
         return (role, epoch) == (self.role, self.epoch)
@@ -237,9 +240,12 @@ class TaskRun:
         if self.role is Role.ACTIVE and self.epoch == epoch:
             await self._begin()
 
+    def _known(self) -> beginning.Known | None:
+        return beginning.read_ending(self._ending, self.inputs, self.changelogs)
+
     def _ask(self) -> beginning.Asked:
         worker, inputs = self.worker, self.inputs
-        ask = partial(beginning.ask, worker.log, worker.prepared.app.id, self.scope, inputs)
+        ask = partial(beginning.ask, worker.log, worker.prepared.app.id, self.scope, inputs, self._known())
         return beginning.Asked(ask(lambda: worker.start_positions(self, inputs), worker.globals.known))
 
     def _forget_asked(self) -> None:
@@ -257,7 +263,7 @@ class TaskRun:
         self.from_ms, self.awaited = left.last_ms, left.is_awaited(committed)
         if self.closing or self.role is not Role.ACTIVE or self.epoch != epoch:
             return  # given up meanwhile
-        self.halt, self.halt_is_written, self.held_epoch = halt, True, epoch
+        self.halt, self.halt_is_written, self.held_epoch, self._ending = halt, True, epoch, None
         if halt is not None and not halt.skip:
             self._report_started()
             return
@@ -282,7 +288,15 @@ class TaskRun:
         self._report_started()
 
     def _report_started(self) -> None:
-        self._journal_start()
+        self.worker.journal.write(
+            "started",
+            task=self.scope,
+            epoch=self.epoch,
+            **origins(self.stores),
+            restored_from=self.restored_from,
+            position=self.position(),
+            opened_ms=monotonic_ms() - self.opened_ms,
+        )
         self.worker.event(Progress(self.id, self.position(), self.position()))
         self.worker.event(Started(self.id, self.worker.surroundings.wall_ms(), self.from_ms, self.awaited))
 
@@ -318,17 +332,6 @@ class TaskRun:
             self.committed.update(positions)
             for partition, position in positions.items():
                 self.worker.records.add(self, partition, position)
-
-    def _journal_start(self) -> None:
-        self.worker.journal.write(
-            "started",
-            task=self.scope,
-            epoch=self.epoch,
-            **origins(self.stores),
-            restored_from=self.restored_from,
-            position=self.position(),
-            opened_ms=monotonic_ms() - self.opened_ms,
-        )
 
     async def _shut(self) -> None:
         for partition in self.by_changelog:
@@ -376,11 +379,15 @@ class TaskRun:
     def released(self) -> None:
         """All that was processed is committed: give up the task, with the proof."""
         self.release_wanted = False
+        is_whole = self.process is not None and self.halt is None and not self.commits_again
+        last_ms = self.last_ms or self.from_ms
+        ending = beginning.ending(self.committed, self.stores.values(), last_ms) if is_whole else None
         self.stop_processing()
         self.worker.journal.write(
             "released", task=self.scope, epoch=self.epoch, last_ms=self.last_ms, pause_ms=self.pause_ms
         )
-        self.worker.event(ReleaseDone(self.id, self.last_ms, self.position(), self.worker.surroundings.wall_ms()))
+        now_ms = self.worker.surroundings.wall_ms()
+        self.worker.event(ReleaseDone(self.id, self.last_ms, self.position(), now_ms, ending))
 
     def processed(self, now_ms: int, records: int) -> None:
         """A commit with `records` of this task is through."""
@@ -400,13 +407,6 @@ class TaskRun:
             self.committed.get(Partition(topic, number), 0) < offset
             for (topic, _), offset in self.merger.gaps().items()
         )
-
-    def adapt_turn(self, took_s: float, turn_s: float, most: int) -> None:
-        """How many records the next turn takes: a batch is one call, which nothing but its size keeps short."""
-        if took_s > turn_s:
-            self.turn_records = max(1, int(self.turn_records * turn_s / took_s))
-        elif took_s < turn_s / 2:
-            self.turn_records = min(most, self.turn_records * 2)
 
     def is_copy(self) -> bool:
         """Whether it is restored for later, and may wait."""

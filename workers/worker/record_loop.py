@@ -28,7 +28,7 @@ from workers.worker.heads import Heads
 from workers.worker.idle import Idle
 from workers.worker.ports import RecordPort
 from workers.worker.rests import Rests
-from workers.worker.turns import died, in_turn
+from workers.worker.turns import adapted, died, in_turn
 from workers.worker.unreadable import Unreadable
 
 log = logging.getLogger("orchestrator.records")
@@ -270,12 +270,12 @@ class RecordLoop:
         counted.turn_ended(self._worker.measures, run, took_s)
         if turn.is_careful:
             self._caution.end(run.scope)
-        again = turn.process.again
+        again, columns = turn.process.again, turn.process.takes_columns
         run.merger.put_back(run.id.partition, turn.records[done:] if again is None else turn.process.left(turn.records))
         if again is not None:
             self.rests.begin(run, again.delay_s)
         elif turn.process.most_at_once == 1:
-            run.adapt_turn(took_s, TURN_S, TURN_COLUMNS if turn.process.takes_columns else TURN_RECORDS)
+            run.turn_records = adapted(run.turn_records, took_s, TURN_COLUMNS if columns else TURN_RECORDS)
         self._calls_ended(run)
 
     def _take(self, run: TaskRun, process: TaskProcess) -> Turn:

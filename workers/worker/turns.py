@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import TypeVar
 
+from workers.calls.call_watch import TURN_S
+
 T = TypeVar("T")
 
 
@@ -22,3 +24,10 @@ def died(calls: Mapping[T, asyncio.Task[None]]) -> list[tuple[T, BaseException |
     """Of the calls under way those that have ended without a word: cancelled before they began (None), or by what user code
     raised that is no Exception."""
     return [(whose, None if one.cancelled() else one.exception()) for whose, one in calls.items() if one.done()]
+
+
+def adapted(records: int, took_s: float, most: int) -> int:
+    """How many records the next turn takes: a batch is one call, which nothing but its size keeps short."""
+    if took_s > TURN_S:
+        return max(1, int(records * TURN_S / took_s))
+    return min(most, records * 2) if took_s < TURN_S / 2 else records

@@ -16,7 +16,7 @@ from weakref import WeakSet
 from orchestrator.clocks import monotonic_ms
 from orchestrator.member import events as mem
 from orchestrator.member.machine import MemberMachine
-from orchestrator.model import MemberStatus, Role, TaskId
+from orchestrator.model import Ending, MemberStatus, Role, TaskId
 from state import history
 from state.errors import LogReplaced, StateError, StoreDamaged, StoreDeleted
 from state.log.protocol import GroupLog, Guarantee, MayWrite, Partition
@@ -276,15 +276,15 @@ class Worker:
 
     def _perform(self, effect: mem.MemberEffect) -> None:
         match effect:
-            case mem.Open(task, role, epoch):
-                self._open(task, role, epoch)
-            case mem.ChangeRole(task, role, epoch):
+            case mem.Open(task, role, epoch, ending):
+                self._open(task, role, epoch, ending)
+            case mem.ChangeRole(task, role, epoch, ending):
                 run = self.runs.get(task)
                 self.giving_way.changes_role(task, role)
                 if run is None:
-                    self._open(task, role, epoch)
+                    self._open(task, role, epoch, ending)
                 else:
-                    run.become(role, epoch)
+                    run.become(role, epoch, ending)
             case mem.Release(task, _):
                 run = self.runs.get(task)
                 if run is not None:
@@ -299,11 +299,11 @@ class Worker:
                 self.session.send_now()
                 self.stopping.set()
 
-    def _open(self, task: TaskId, role: Role, epoch: int) -> None:
+    def _open(self, task: TaskId, role: Role, epoch: int, ending: Ending | None) -> None:
         TASK.set(str(task))  # its steps run in a copy of this context: their log lines are of it
         run = self.runs[task] = TaskRun(self, task)
         TASK.set("")
-        run.open(role, epoch)
+        run.open(role, epoch, ending)
 
     def _close(self, task: TaskId) -> None:
         run = self.runs.pop(task, None)

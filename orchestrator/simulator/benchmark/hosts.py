@@ -10,7 +10,7 @@ from typing import Protocol
 
 from orchestrator.member import events as mem
 from orchestrator.member.machine import Held, MemberMachine
-from orchestrator.model import JoinRequest, Role, Settings, TaskId
+from orchestrator.model import Ending, JoinRequest, Role, Settings, TaskId
 from orchestrator.simulator.benchmark.changelog import Changelog
 from orchestrator.simulator.benchmark.history import Doing, History
 from orchestrator.simulator.benchmark.workload import Workload
@@ -236,7 +236,7 @@ class Worker(Node):
         self.session = None
         self._join()
 
-    def opened(self, task: TaskId, role: Role, epoch: int) -> None:
+    def opened(self, task: TaskId, role: Role, epoch: int, ending: Ending | None) -> None:
         around = self.surroundings
         if around.is_stateful(task):
             self.host.open(task)
