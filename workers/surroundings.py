@@ -14,6 +14,7 @@ import os
 import secrets
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -169,8 +170,16 @@ class Surroundings:
     end_within: Callable[[float, int], Callable[[], None]] = lambda limit_s, code: lambda: None
     on_sigterm: Callable[[Callable[[], None], Callable[[], None]], None] = lambda first, again: None
     freeze: Callable[[], None] = lambda: None  # what is there now is there to the end: the collector may leave it out
+    not_running_s: Callable[[], float] = lambda: (
+        0.0
+    )  # how long the calling thread has not run; what is measured is a difference
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)  # the variables of the process
 
 
+def not_running_s() -> float:
+    """Of this thread, so far: it waited for something to do, or for a processor."""
+    return monotonic_s() - time.thread_time()
+
+
 REAL = Surroundings()
-OF_A_PROCESS = Surroundings(end_within=end_within, on_sigterm=on_sigterm, freeze=gc.freeze)
+OF_A_PROCESS = Surroundings(end_within=end_within, on_sigterm=on_sigterm, freeze=gc.freeze, not_running_s=not_running_s)

@@ -1,6 +1,7 @@
-"""When copies that a worker restores give way: to the commit under way, and to a task that is taken over here.
+"""When copies that a worker restores give way: to the commit under way, to a task that is taken over here, and to whatever
+else the machine has to do.
 
-One rule: a restore holds the interpreter for milliseconds at a time, and a commit or a hand-over waits for a dozen answers,
+One rule: a restore holds the interpreter for milliseconds at a time, and a commit or a hand-over waits for some answers,
 each of them behind it; so copies pause meanwhile, and never for longer than a bound. A learner that is ready is about to be
 granted its task. The worker reports to it what begins and ends; the restore loop asks it between two pieces.
 """
@@ -8,11 +9,13 @@ granted its task. The worker reports to it what begins and ends; the restore loo
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator
 
 from orchestrator.model import Role, TaskId
 
 TAKE_OVER_S = 1.0  # from ready to granted, and from granted to the first commit
 COMMIT_S = 0.05
+RESTS, REST_MOST_S = 2.0, 0.05  # of a piece that had to wait for a processor: so many times as long, so long at most
 
 
 class GivingWay:
@@ -60,6 +63,20 @@ class GivingWay:
                     await self._no_commit.wait()
             except TimeoutError:
                 return
+
+
+def waits(pieces: Iterator[int], not_running_s: Callable[[], float]) -> Iterator[float]:
+    """Has each piece done, and gives the seconds in which it did not run: others want the processors, too."""
+    while True:
+        before = not_running_s()
+        if next(pieces, None) is None:
+            return
+        yield not_running_s() - before
+
+
+def rest_s(waited_s: float, least_s: float) -> float:
+    """How long a copy rests behind a piece that waited so long: none is in a hurry, and who else waits may be."""
+    return max(least_s, min(REST_MOST_S, waited_s * RESTS))
 
 
 def _now() -> float:
