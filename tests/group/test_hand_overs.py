@@ -10,6 +10,7 @@ from orchestrator.group import events as ev
 from orchestrator.group.step import Group
 from orchestrator.model import (
     Copy,
+    Ending,
     JoinRequest,
     MemberStatus,
     Owner,
@@ -113,3 +114,47 @@ def asked_to_release(life: Life) -> list[TaskId]:
     """What S1 was asked to release."""
     member = life.group.members.get("S1")
     return list(member.sent.release) if member is not None and member.sent is not None else []
+
+
+END = Ending((("payments", 0, 70),), (("balances", 0, 12),), 50_090)
+
+
+@pytest.mark.parametrize("reported", [None, END])
+def test_the_next_owner_is_told_where_the_one_before_ended(reported: Ending | None) -> None:
+    """As long as it has not begun, and not of what it has done itself."""
+    life = Life(BUSY)
+    for now_ms in range(200, 1_500, 100):
+        leaving = MemberStatus(active={A: 1}, leaving=True, facts=BUSY)
+        proof = MemberStatus(released={A: Released(1, 50_090, 50_100, reported)}, leaving=True)
+        life.hear(ev.Heartbeat(1, proof if A in asked_to_release(life) else leaving), now_ms)
+        copy = Copy(Role.LEARNER, 5, 5, ready=True, end_known=True)
+        life.hear(ev.Heartbeat(2, replace(life.standby, copies={A: copy})), now_ms)
+        life.hear(ev.Tick(), now_ms)
+    assert ending_for("S2", life) == reported
+    life.begin(ProcessingStarted(0, 50_140, 50_240, 50_095, awaited=True))
+    life.hear(ev.Leaving("down", ("S2",), None, False), 1_700)
+    assert ending_for("S2", life) is None
+
+
+def test_nobody_is_told_of_an_owner_before_the_one_that_was_fenced() -> None:
+    """S2 was given the task and may have committed: what S1 has said is over."""
+    life = Life(BUSY)
+    proof = MemberStatus(released={A: Released(1, 50_090, 50_100, END)}, leaving=True)
+    copy = Copy(Role.LEARNER, 5, 5, ready=True, end_known=True)
+    ready = replace(life.standby, copies={A: copy})
+    life.hear(ev.Heartbeat(1, MemberStatus(active={A: 1}, leaving=True, facts=BUSY)), 200)
+    life.hear(ev.Heartbeat(2, ready), 300)
+    life.hear(ev.Heartbeat(1, proof), 400)
+    assert life.group.owners[A].member == "S2" and ending_for("S2", life) == END
+    life.hear(ev.Joined(3, JoinRequest("S2", "S2", "S2#2", "S2#2"), MemberStatus(disk={A: 5})), 500)
+    for now_ms in range(600, 3_000, 100):
+        life.hear(ev.Heartbeat(3, MemberStatus(disk={A: 5})), now_ms)
+        life.hear(ev.Tick(), now_ms)
+    assert life.group.owners[A] == Owner(A, 4, "S2", "S2#2", 2)
+    assert ending_for("S2", life) is None
+
+
+def ending_for(name: str, life: Life) -> Ending | None:
+    """What the assignment that was sent last says."""
+    member = life.group.members.get(name)
+    return member.sent.endings.get(A) if member is not None and member.sent is not None else None

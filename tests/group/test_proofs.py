@@ -6,7 +6,17 @@ from orchestrator.group import events as ev
 from orchestrator.group.step import Group
 from orchestrator.member import events as mem
 from orchestrator.member.machine import MemberMachine
-from orchestrator.model import Assignment, JoinRequest, MemberStatus, Owner, Released, Settings, Task, TaskId
+from orchestrator.model import (
+    Assignment,
+    Ending,
+    JoinRequest,
+    MemberStatus,
+    Owner,
+    Released,
+    Settings,
+    Task,
+    TaskId,
+)
 
 T = TaskId(0, 0)
 
@@ -61,3 +71,12 @@ def test_an_assignment_of_a_lower_term_is_dropped() -> None:
     assert found.step(mem.Assigned(Assignment(9, 2)), 0) == [] and found.held[T].epoch == 1
     assert found.step(mem.Assigned(Assignment(2, 3)), 0), "of the highest one it is obeyed"
     assert not found.held
+
+
+def test_where_the_owner_before_ended_counts_once_in_an_epoch() -> None:
+    """An epoch that was lost and is granted again has committed since."""
+    found, ending = MemberMachine(Settings()), Ending((("payments", 0, 70),), ())
+    grant = Assignment(1, 1, active={T: 2}, endings={T: ending})
+    assert mem.Open(T, mem.Role.ACTIVE, 2, ending) in found.step(mem.Assigned(grant), 0)
+    found.step(mem.Assigned(Assignment(1, 1)), 0)
+    assert mem.Open(T, mem.Role.ACTIVE, 2) in found.step(mem.Assigned(grant), 0)

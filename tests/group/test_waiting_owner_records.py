@@ -36,6 +36,7 @@ class Slow(KeptLedger):
     def __init__(self, owners: Sequence[Owner]) -> None:
         super().__init__(owners)
         self.written: list[list[TaskId]] = []
+        self.generations: dict[int, int] = {}  # how many writes of owner records came before each
         self.began, self.answers = asyncio.Event(), asyncio.Event()
 
     async def record_owners(self, records: Sequence[Owner]) -> None:
@@ -43,6 +44,9 @@ class Slow(KeptLedger):
         self.began.set()
         await self.answers.wait()
         await super().record_owners(records)
+
+    async def put_generation(self, generation: int, members: frozenset[str]) -> None:
+        self.generations[generation] = len(self.written)
 
 
 class Member:
@@ -91,7 +95,10 @@ async def test_owner_records_that_wait_are_written_with_the_next_one() -> None:
         ledger.answers.set()
         while len((await learner.assigned()).active) < 3:
             pass
+        while asked.generation not in ledger.generations:  # noqa: ASYNC110 - what it waits for has no event
+            await asyncio.sleep(0)
     assert ledger.written == [moving[:1], moving[1:]]
+    assert ledger.generations[asked.generation] == 2, "what is agreed is written behind the records that tasks wait for"
     serving.cancel()
     await asyncio.gather(serving, return_exceptions=True)
     for link in (first, second):

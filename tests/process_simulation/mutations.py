@@ -10,7 +10,7 @@ import asyncio
 import heapq
 import shutil
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ from orchestrator.coordinator.election import Election
 from orchestrator.coordinator.ledger import NotCoordinator
 from orchestrator.coordinator.shell import Coordinator
 from orchestrator.coordinator.transport import ListenerWatch
-from orchestrator.model import Role
+from orchestrator.model import Ending, Role
 from pipeline.calls.overlap import Overlap
 from pipeline.calls.timeouts import Countdown
 from pipeline.merge import Merger
@@ -47,7 +47,7 @@ from workers.instance.instance import Instance
 from workers.instance.ledger import LogLedger
 from workers.log import patient_log
 from workers.log.patient_log import Patience
-from workers.tasks import commit, commit_machine, halts, stores
+from workers.tasks import beginning, commit, commit_machine, halts, stores
 from workers.tasks.commit import Taken
 from workers.tasks.commit_machine import SHARE_LIFE, CommitMachine, Share, Work
 from workers.tasks.task import TaskRun
@@ -280,6 +280,40 @@ def begin_at_the_end(stack: ExitStack) -> None:
         return await self.log.ends(inputs)
 
     _patch(stack, Worker, "start_positions", positions)
+
+
+def an_ending_before_the_last_record(stack: ExitStack) -> None:
+    """A release does not say that its last record is processed."""
+    original = beginning.ending
+
+    def ending(committed: Mapping[Partition, int], opened: Iterable[stores.Opened], last_ms: int) -> Ending:
+        return original({one: max(0, at - 1) for one, at in committed.items()}, opened, last_ms)
+
+    _patch(stack, beginning, "ending", ending)
+
+
+def an_ending_before_the_last_change(stack: ExitStack) -> None:
+    """A release does not say how far its changelogs go: the next owner begins with the store that it has."""
+    original = beginning.ending
+
+    def ending(committed: Mapping[Partition, int], opened: Iterable[stores.Opened], last_ms: int) -> Ending:
+        made = original(committed, opened, last_ms)
+        return made._replace(changelogs=tuple((topic, number, 0) for topic, number, _ in made.changelogs))
+
+    _patch(stack, beginning, "ending", ending)
+
+
+def an_ending_is_kept(stack: ExitStack) -> None:
+    """A task that begins again in its epoch, as it is resumed, begins where the owner before it ended."""
+    original = TaskRun._begin
+
+    async def begin(self: TaskRun) -> None:
+        kept, epoch = self._ending, self.epoch
+        await original(self)
+        if self.epoch == epoch:
+            self._ending = kept
+
+    _patch(stack, TaskRun, "_begin", begin)
 
 
 def trust_any_store(stack: ExitStack) -> None:
@@ -725,6 +759,9 @@ MUTATIONS: dict[str, Mutation] = {
         no_lock_on_a_folder,
         begin_at_the_start,
         begin_at_the_end,
+        an_ending_before_the_last_record,
+        an_ending_before_the_last_change,
+        an_ending_is_kept,
         trust_any_store,
         orderly_stop_kills,
         a_stopped_worker_lives_on,
@@ -808,6 +845,9 @@ DIRECTED: dict[str, tuple[str, ...]] = {
     "halted_before_the_commit": ("raises",),
     "taken_again_before_the_outcome": ("unknown", "refuse"),
     "a_halt_is_not_written": ("raises",),
+    "an_ending_before_the_last_record": ("join", "leave"),
+    "an_ending_before_the_last_change": ("join", "leave"),
+    "an_ending_is_kept": ("raises", "join", "leave"),
     "a_skip_is_over_before_it_is_committed": ("raises",),
     "calls_count_as_they_end": ("kill-worker", "kill-step"),
     "keys_are_called_at_once": ("join",),
