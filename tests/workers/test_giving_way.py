@@ -6,15 +6,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from workers.worker.giving_way import REST_MOST_S, rest_s, waits
+from orchestrator.model import TaskId
+from workers.worker.giving_way import REST_MOST_S, GivingWay, waits
 
 
 @pytest.mark.parametrize(
     ("waited_s", "least_s", "rest"),
     [(0.0, 0.0, 0.0), (0.0, 0.001, 0.001), (0.004, 0.001, 0.008), (1.0, 0.001, REST_MOST_S), (-0.001, 0.0, 0.0)],
 )
-def test_it_rests_twice_as_long_as_it_waited_within_bounds(waited_s: float, least_s: float, rest: float) -> None:
-    assert rest_s(waited_s, least_s) == rest
+async def test_it_rests_twice_as_long_as_it_waited_within_bounds(waited_s: float, least_s: float, rest: float) -> None:
+    giving_way = GivingWay()
+    assert giving_way.rest_s(waited_s, least_s) == rest
+    giving_way.expect(TaskId(0, 0))
+    assert giving_way.rest_s(waited_s, least_s) == least_s, "who is taken over needs the loop"
 
 
 def test_what_it_waited_is_of_the_piece_alone() -> None:

@@ -15,7 +15,7 @@ from orchestrator.model import Role, TaskId
 
 TAKE_OVER_S = 1.0  # from ready to granted, and from granted to the first commit
 COMMIT_S = 0.05
-RESTS, REST_MOST_S = 2.0, 0.05  # of a piece that had to wait for a processor: so many times as long, so long at most
+RESTS, REST_MOST_S = 2.0, 0.02  # of a piece that had to wait for a processor: so many times as long, so long at most
 
 
 class GivingWay:
@@ -49,6 +49,11 @@ class GivingWay:
         now = _now()
         return any(until > now for until in self._until.values())
 
+    def rest_s(self, waited_s: float, least_s: float) -> float:
+        """How long a copy rests behind a piece that waited so long for a processor: none is in a hurry, and who else waits may be.
+        A task that is taken over here does not wait for the end of a rest."""
+        return least_s if self.expects_any() else max(least_s, min(REST_MOST_S, waited_s * RESTS))
+
     def commit_began(self) -> None:
         self._no_commit.clear()
 
@@ -72,11 +77,6 @@ def waits(pieces: Iterator[int], not_running_s: Callable[[], float]) -> Iterator
         if next(pieces, None) is None:
             return
         yield not_running_s() - before
-
-
-def rest_s(waited_s: float, least_s: float) -> float:
-    """How long a copy rests behind a piece that waited so long: none is in a hurry, and who else waits may be."""
-    return max(least_s, min(REST_MOST_S, waited_s * RESTS))
 
 
 def _now() -> float:

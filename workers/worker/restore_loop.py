@@ -16,7 +16,7 @@ from state.errors import LogDamaged, PositionOutOfRange, StateError, StoreDamage
 from state.log.protocol import Fetched, Partition, Reader
 from state.store.protocol import Store
 from workers.tasks.task import TaskRun
-from workers.worker.giving_way import rest_s, waits
+from workers.worker.giving_way import waits
 from workers.worker.ports import RestorePort
 from workers.worker.throttle import TokenBucket
 from workers.worker.unreadable import Unreadable
@@ -124,7 +124,7 @@ class RestoreLoop:
         is_beside = self._is_beside()
         pieces = chunks(store, part, chunk=CHUNK_BESIDE if is_beside else CHUNK)
         for waited_s in waits(pieces, self._worker.surroundings.not_running_s):
-            await asyncio.sleep(rest_s(waited_s, REST_BESIDE_S if is_beside else 0) if run.is_copy() else 0)
+            await asyncio.sleep(giving_way.rest_s(waited_s, REST_BESIDE_S if is_beside else 0) if run.is_copy() else 0)
             if not run.is_copy() or store.offset == part.next_position:
                 continue
             await giving_way.commit_over()
