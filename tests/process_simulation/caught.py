@@ -14,7 +14,7 @@ CAUGHT_BY: dict[str, int] = {
     "a_busy_log_is_not_waited_for": 1,
     "an_unknown_outcome_is_waited_for": 3,
     "offset_apart_from_the_data": 4,
-    "begin_twice": 695,
+    "begin_twice": 199,
     "begin_before_caught_up": 3,
     "no_lock_on_a_folder": 0,
     "begin_at_the_start": 0,
