@@ -23,6 +23,7 @@ import msgspec
 from benchmarks.bare_moves import Bare, beside
 from benchmarks.handover_apps import PARTITIONS
 from benchmarks.moving import NAME, Keys, Load, Place, Watch, caught_up, fill, fleet, place_on, verb
+from benchmarks.processes import waited_s
 from benchmarks.section import write_section
 from workers.journal import read_journals
 from workers.log.logs import open_log
@@ -50,6 +51,10 @@ class Moves:
     bare_beside: list[float] = field(default_factory=list)  # those while tasks moved
     bare_steady: list[float] = field(default_factory=list)  # gaps of its commits, as those of tasks
     bare_staying: list[float] = field(default_factory=list)
+    starved_rest: list[float] = field(
+        default_factory=list
+    )  # share of each rest in which something waited for a processor
+    starved: list[float] = field(default_factory=list)  # the same of each change
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +97,16 @@ async def _loop(place: Place, found: Moves, watch: Watch, bare: Bare, moves: int
         if min(len(found.up), len(found.down)) >= moves:
             return
         for is_up in (True, False):
+            at_rest = waited_s()
             await asyncio.sleep(REST_S)
-            began = time.monotonic()
+            began, at_change = time.monotonic(), waited_s()
             rests.append((began - REST_S / 2, began))
             words = ("scale-up", NAME, "--to", "4") if is_up else ("scale-down", NAME, "--to", "50%")
             await verb(place, *words, "--wait")
             changes.append(_Change(is_up, began, time.monotonic()))
+            if number >= FIRST:
+                found.starved_rest.append((at_change - at_rest) / REST_S)
+                found.starved.append((waited_s() - at_change) / (changes[-1].ended - began))
         await asyncio.sleep(AROUND_S * 2)
         if number >= FIRST:
             _judge(place.folder, found, watch, changes, rests, wall)
@@ -199,7 +208,11 @@ def text(kind: str, sizes: list[Moves], rate: int) -> str:
         if one.staying:
             shares = statistics.median(one.staying) / statistics.median(one.steady)
             bare = statistics.median(one.bare_staying) / statistics.median(one.bare_steady)
-            what = f"tasks that stay have {shares:.2f} times the gap of rest, the bare loop {bare:.2f} times (medians)"
+            starved = [statistics.mean(values) for values in (one.starved_rest, one.starved)]
+            what = (
+                f"tasks that stay have {shares:.2f} times the gap of rest, the bare loop {bare:.2f} times (medians); something "
+                f"waited for a processor in {starved[0]:.0%} of the time of rest, and in {starved[1]:.0%} while instances came and went"
+            )
             lines += ["", f"{one.keys:,} keys: {what}."]
     return "\n".join([*lines, ""])
 

@@ -62,3 +62,13 @@ def tree_cpu_s(pid: int) -> float:
     except (FileNotFoundError, ProcessLookupError):
         return 0.0  # it has ended meanwhile: its time is its parent's now
     return sum(int(field) for field in fields[11:15]) / TICKS + sum(tree_cpu_s(child) for child in below)
+
+
+def waited_s() -> float:
+    """Seconds since the start of the machine in which something that could run waited for a processor; 0 where Linux does not count
+    them."""
+    try:
+        some = Path("/proc/pressure/cpu").read_text().splitlines()[0]
+    except OSError:
+        return 0.0
+    return int(some.rpartition("total=")[2]) / 1e6
