@@ -299,6 +299,8 @@ async def test_a_store_that_cannot_be_read_costs_its_task_alone(tmp_path: Path) 
 
         store.get = rotten  # type: ignore[method-assign]
         worker.runs[TASKS[0]].process._tables["sums"].layers.known.clear()  # type: ignore[union-attr]
+        one_more = NewRecord(b"k0", (4_000).to_bytes(8, "big", signed=True), 2_000)  # the others may all be through
+        await log.append({Partition("in", 0): [one_more]})
         await until("the task is given up", lambda: TASKS[0] in worker.machine.released)
         await until("the other task's records", lambda: _at(log, 1, 2_000))
         assert not life.done()
