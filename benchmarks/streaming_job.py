@@ -1,7 +1,7 @@
 """The count of `benchmarks/streaming_apps.py` in Spark's Structured Streaming: run by `benchmarks/structured_streaming.py`.
 
 One rule: it imports nothing of ours, because it runs in the Python that STREAMING_PYTHON names, whose pyspark has a Kafka connector of
-its own version. It is told by lines (`run TOPIC OUT`, `drain TOPIC OUT`), answers in lines of JSON, and ends when its input ends.
+its own version. It reads commands, a line each (`run TOPIC OUT`, `drain TOPIC OUT`), answers in lines of JSON, and ends when its input ends.
 """
 
 from __future__ import annotations

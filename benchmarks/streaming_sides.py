@@ -139,7 +139,7 @@ class Ours(Side):
 
 @dataclass(slots=True)
 class _Driver:
-    """A process of `benchmarks/streaming_job.py`, told what to do by lines and answering in lines."""
+    """A process of `benchmarks/streaming_job.py`, which reads commands and answers, a line each."""
 
     process: Process
     log: Path

@@ -1,5 +1,5 @@
 """What one owner leaves to the next, and how long a hand-over took, as both sides and the log report it. One rule: times are
-published, and decide nothing; where an owner ended is told to the one in the very next epoch, and to no other.
+published, and decide nothing; only the owner of the very next epoch receives where an owner ended.
 
 The gap runs from the last commit of the old owner to the first of the new, by their own wall clocks: instances on several
 machines are taken to agree about the time. The log keeps the first of the two, so it survives the old owner, and the

@@ -81,7 +81,7 @@ class Node(ABC):
 
     @abstractmethod
     def opened(self, task: TaskId, role: Role, epoch: int, ending: Ending | None) -> None:
-        """A task has begun to be held, or has another role; `ending`: what its next owner was told of the one before."""
+        """A task has begun to be held, or has another role; `ending`: where the owner before it ended, if known."""
 
     @abstractmethod
     def release(self, task: TaskId, epoch: int) -> None:

@@ -92,7 +92,7 @@ def obey_any_term(stack: ExitStack) -> None:
 
 
 def any_ending(stack: ExitStack) -> None:
-    """An owner is told of an owner before it that is not the one it follows."""
+    """An owner receives the ending of an owner that is not the one it follows."""
 
     def ending(group: GroupState, task: TaskId, epoch: int) -> Ending | None:
         hand_over = group.hand_overs.get(task)

@@ -107,7 +107,7 @@ class Yarn:
         while REGISTERED not in self.log(RESOURCES):
             ended = [process.args for process in self._started if process.poll() is not None]
             assert not ended and time.monotonic() < deadline, self.said()
-            time.sleep(0.1)
+            time.sleep(0.1)  # between two looks: the log of another program has no event
 
     def _settings(self) -> dict[str, str]:
         ports = {name: broker.free_port() for name in ("address", "scheduler", "resource-tracker", "admin", "webapp")}

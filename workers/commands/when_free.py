@@ -1,7 +1,8 @@
 """What waits where another holds the log: a backfill that writes what it has computed, an open transaction of a program that was
 killed.
 
-One rule: nothing was done where the log is busy, so it is asked again, and whoever waits is told why, once. Used by `produce`.
+One rule: nothing was done where the log is busy, so it is asked again, and standard error says once what is waited for. Used
+by `produce`.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def ending(committed: Mapping[Partition, int], stores: Iterable[Opened], last_ms
 
 
 def read_ending(found: Ending | None, inputs: Sequence[Partition], changelogs: Sequence[Partition]) -> Known | None:
-    """None where nothing was said, or by a version of the app that had other inputs or tables."""
+    """None where the release had no ending, or one of a version of the app with other inputs or tables."""
     if found is None:
         return None
     committed, ends = (
