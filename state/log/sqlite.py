@@ -41,7 +41,7 @@ from state.log.protocol import (
     no_parts,
 )
 from state.log.sqlite_changes import Changes
-from state.log.sqlite_checkpoints import Checkpoints
+from state.log.sqlite_checkpoints import BUSY_MS, Checkpoints
 from state.log.sqlite_file import LOOK_AGAIN_S, FileIdentity, Synchronous, connect, explain, prepare
 from state.log.sqlite_reader import SqliteReader
 from state.log.sqlite_upkeep import Upkeep
@@ -68,7 +68,7 @@ async def open_sqlite(
     identity = FileIdentity(path)
     writer = Writer(connections[0], identity, busy_timeout_ms, max_message_bytes)
     again = partial(connect, path, create=False, synchronous=synchronous, busy_timeout_ms=busy_timeout_ms)
-    checkpoints = Checkpoints(identity, again, busy_timeout_ms)
+    checkpoints = Checkpoints(identity, again, min(busy_timeout_ms, BUSY_MS))
     return SqliteLog(identity, log_id, writer, checkpoints, connections[1:], delete_retention_ms)
 
 

@@ -23,6 +23,7 @@ from state.log.sqlite_file import FileIdentity, begin, explain
 
 log = logging.getLogger("orchestrator.log")
 PAGES = 1_000  # that this process writes between two
+BUSY_MS = 500  # for which one waits to write: the next one comes soon, and a process that ends waits for it
 _FEW = 500  # left to copy: so many hold up no writer for long
 _ROUNDS = 4
 _LONG = 16_000  # of the write-ahead file: from there on the writers wait for it to begin anew
