@@ -44,6 +44,7 @@ from state.log.sqlite_changes import Changes
 from state.log.sqlite_checkpoints import BUSY_MS, Checkpoints
 from state.log.sqlite_file import LOOK_AGAIN_S, FileIdentity, Synchronous, connect, explain, prepare
 from state.log.sqlite_reader import SqliteReader
+from state.log.sqlite_retention import Expiry
 from state.log.sqlite_upkeep import Upkeep
 from state.log.sqlite_writer import Writer, find_part, is_fenced, read_lease, read_metadata
 
@@ -110,6 +111,7 @@ class SqliteLog:
         self._checkpoints = checkpoints
         writer.wrote = checkpoints.wrote
         self._upkeep = Upkeep(writer, identity.path)
+        self._expiry = Expiry()
         self._reading, watching = connections
         self._changes = Changes(watching, identity)
         self._answers: dict[Hashable, object] = {}  # to what was asked of this version of the log
@@ -388,4 +390,4 @@ class SqliteLog:
 
     async def expired(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         now_ms = wall_ms()
-        return await self.read(lambda db: sqlite_reader.expired(db, partitions, now_ms))
+        return await self.read(lambda db: self._expiry.expired(db, partitions, now_ms))

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from state.log import checks
 from state.log.compaction import Pass, Row
 from state.log.group_store import MetadataKind, OwnerRecord
-from state.log.protocol import FOR_EVER, Fetched, Partition, TopicInfo
+from state.log.protocol import Fetched, Partition, TopicInfo
 from state.log.sqlite_changes import Changes
 from state.log.sqlite_writer import PartRow, find_part, find_topic, read_positions
 
@@ -119,47 +119,6 @@ def metadata_of_all(db: sqlite3.Connection, kind: MetadataKind, key: str) -> dic
 def compactions(db: sqlite3.Connection, part: int) -> list[Pass]:
     """The passes over a partition that are remembered."""
     return [Pass(*row) for row in db.execute("select through, at_ms from compactions where part = ?", (part,))]
-
-
-def expired(db: sqlite3.Connection, partitions: Collection[Partition], now_ms: int) -> dict[Partition, int]:
-    """See `Log.expired`."""
-    found: dict[Partition, int] = {}
-    with snapshot(db):
-        for partition in partitions:
-            topic, part = find_topic(db, partition.topic), find_part(db, partition)
-            if topic is None or topic.retention == FOR_EVER:
-                continue
-            ms, size, _ = topic.retention
-            position = part.start
-            if ms is not None:
-                position = max(position, _behind_oldest(db, part.id, now_ms - ms))
-            if size is not None:
-                position = max(position, _behind_newest(db, part.id, size))
-            found[partition] = position
-    return found
-
-
-def _behind_oldest(db: sqlite3.Connection, part: int, until_ms: int) -> int:
-    """Where the first batches that were written before `until_ms` end. What is young is not looked at: it may be many times as
-    much."""
-    position = 0
-    for end, time_ms in db.execute("select next, time_ms from batches where part = ? order by base", (part,)):
-        if time_ms >= until_ms:
-            break
-        position = end
-    return int(position)
-
-
-def _behind_newest(db: sqlite3.Connection, part: int, size: int) -> int:
-    """Where the newest batches of at most `size` bytes begin; the newest of all stays."""
-    kept = 0
-    for number, (end, length) in enumerate(
-        db.execute("select next, length(data) from batches where part = ? order by base desc", (part,))
-    ):
-        kept += length
-        if number and kept > size:
-            return int(end)
-    return 0
 
 
 def rows(db: sqlite3.Connection, part: int, from_base: int) -> list[Row]:

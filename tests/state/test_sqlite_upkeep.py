@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from state.log import sqlite_reader
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from state.log.protocol import NewRecord, Partition, Retention, TopicSpec
 from state.log.sqlite import SqliteLog, open_sqlite
 from state.log.sqlite_file import FileIdentity, connect
+from state.log.sqlite_retention import Expiry
 from state.log.sqlite_upkeep import Upkeep
 from state.log.sqlite_writer import Writer
 
@@ -65,8 +70,81 @@ async def test_what_is_young_is_not_looked_at(tmp_path: Path) -> None:
         db.execute("update batches set time_ms = 0 where base < ?", (OLD,))
         now_ms = time.time_ns() // 1_000_000
         found: list[dict[Partition, int]] = []
-        taken[count] = steps(db, lambda db=db, now=now_ms, to=found: to.append(sqlite_reader.expired(db, [T0], now)))  # type: ignore[misc]
+        taken[count] = steps(db, lambda db=db, now=now_ms, to=found: to.append(Expiry().expired(db, [T0], now)))  # type: ignore[misc]
         assert found == [{T0: OLD}]
         db.close()
         await log.close()
     assert taken[MANY] < 2 * taken[FEW]
+
+
+async def test_what_stays_by_its_bytes_is_counted_once(tmp_path: Path) -> None:
+    taken = {}
+    for count in (FEW, MANY):
+        log = await made(tmp_path / f"{count}.db", count, Retention())
+        db = connect(log.path, create=False, synchronous="NORMAL", busy_timeout_ms=0)
+        ((size,),) = db.execute("select sum(length(data)) from batches")
+        await log.set_retention("t", Retention(bytes=size))
+        expiry, now_ms, found = Expiry(), 0, list[dict[Partition, int]]()
+        found.append(expiry.expired(db, [T0], now_ms))
+        await log.append({T0: [NewRecord(b"k", b"v", 0)]})
+        taken[count] = steps(db, lambda db=db, of=expiry, to=found: to.append(of.expired(db, [T0], 0)))  # type: ignore[misc]
+        assert found == [{T0: 0}, {T0: 1}]
+        db.close()
+        await log.close()
+    assert taken[MANY] < 2 * taken[FEW]
+
+
+async def test_a_clock_that_is_set_back_removes_nothing_that_is_young_again(tmp_path: Path) -> None:
+    log = await made(tmp_path / "log.db", 3, Retention(10, 5_000))
+    db = connect(log.path, create=False, synchronous="NORMAL", busy_timeout_ms=1_000)
+    db.execute("update batches set time_ms = 0")
+    expiry = Expiry()
+    assert [expiry.expired(db, [T0], now_ms)[T0] for now_ms in (0, 30, 10)] == [0, 3, 0]
+    db.close()
+    await log.close()
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_counted_on_is_as_counted_anew(data: st.DataObject) -> None:
+    """Whatever is written, removed and set between two looks."""
+    asyncio.run(_counted_on(data))
+
+
+async def _counted_on(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        log = await made(Path(folder) / "log.db", 0, Retention(10, 5_000))
+        db = connect(log.path, create=False, synchronous="NORMAL", busy_timeout_ms=1_000)
+        expiry, now_ms, end = Expiry(), 0, 0
+        for what in data.draw(
+            st.lists(st.sampled_from(["write", "write", "write", "trim", "set", "time"]), min_size=10, max_size=40)
+        ):
+            if what == "write":
+                await log.append({T0: [NewRecord(None, bytes(data.draw(st.integers(1, 90))), 0)]})
+                db.execute("update batches set time_ms = ? where base = ?", (now_ms, end))
+                end += 1
+            elif what == "trim":
+                await log.trim({T0: data.draw(st.integers(0, end))})
+            elif what == "set":
+                drawn = data.draw(st.tuples(st.sampled_from([None, 10, 50]), st.sampled_from([100, 400, 5_000])))
+                await log.set_retention("t", Retention(*drawn))
+            elif what == "time":
+                now_ms += data.draw(st.sampled_from([-20, 5, 30]))
+            assert expiry.expired(db, [T0], now_ms) == Expiry().expired(db, [T0], now_ms) == _by_hand(db, now_ms)
+        db.close()
+        await log.close()
+
+
+def _by_hand(db: sqlite3.Connection, now_ms: int) -> dict[Partition, int]:
+    """As the protocol says it: what is past its time, and all before the newest batches of so many bytes."""
+    ((ms, most, _),) = db.execute("select ms, bytes, forced from retentions").fetchall()
+    ((position,),) = db.execute("select start from parts").fetchall()
+    rows = db.execute("select next, length(data), time_ms from batches order by base").fetchall()
+    for end, _, time_ms in rows:
+        if ms is None or time_ms >= now_ms - ms:
+            break
+        position = max(position, end)
+    for place, (end, _, _) in enumerate(rows[:-1]):
+        if sum(length for _, length, _ in rows[place:]) > most:
+            position = max(position, end)
+    return {T0: position}
