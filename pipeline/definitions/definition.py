@@ -15,6 +15,7 @@ from pipeline.columns.public import ColumnTable
 from pipeline.errors import CodecError, DefinitionError, DefinitionUsed
 from pipeline.records import Record
 from pipeline.sinks import FakeSink, Sink, checked_headers
+from pipeline.tables.expiring_view import ExpiringView
 from pipeline.tables.observed import ObservedTable
 from pipeline.tables.table import StoreView, Table, TableSpec, stored_pairs
 from pipeline.tables.view import TableView
@@ -353,7 +354,7 @@ class TableDef(KeyedDef[Table[K, V]], ByArrays[ColumnTable[K, V]]):
     def view(
         self, store: StoreView, check_owner: Callable[[Any, bytes], None] | None, position: Position, *, announces: bool
     ) -> TableView[Any, Any]:
-        kind = ObservedTable if self.is_joined else TableView
+        kind = ObservedTable if self.is_joined else TableView if self.spec.expire_ms is None else ExpiringView
         return kind(self.spec, store, check_owner)
 
     def fake(self) -> Table[K, V]:

@@ -276,7 +276,7 @@ class TableView(Table[K, V]):
 
     def expect(self, key: Any, k: bytes | None) -> None:
         """The next call will mostly use this key, whose bytes are known. Of a type that cannot change in place."""
-        if k is not None:
+        if k is not None and (self._forever or k != STREAM_TIME_KEY):  # which is refused where it is used
             self._last_key, self._last_bytes = key, k
 
     def _own(self, key: K, k: bytes) -> None:
