@@ -5,6 +5,7 @@ Everything the other rooms may have to show to a person derives from PipelineErr
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 
@@ -130,13 +131,20 @@ def _again(kind: type[ProcessorFailed], message: str, fields: dict[str, Any], du
     return error
 
 
-class CallLost(PipelineError):
-    """The call of a record ended the process it ran in, lasted longer than it may, or wrote what the log does not take.
-    `is_cut`: so is its dead letter, which is written without what makes it large."""
+class Letter(StrEnum):
+    """What is left of a dead letter that its topic did not take."""
 
-    def __init__(self, message: str, *, is_cut: bool = False) -> None:
+    WHOLE = "whole"  # it was not tried
+    CUT = "cut"  # without what makes it large
+    NONE = "none"  # nor was that taken: the processor stops
+
+
+class CallLost(PipelineError):
+    """The call of a record ended the process it ran in, lasted longer than it may, or wrote what the log does not take."""
+
+    def __init__(self, message: str, letter: Letter = Letter.WHOLE) -> None:
         super().__init__(message)
-        self.is_cut = is_cut
+        self.letter = letter
 
 
 class CallCancelled(PipelineError):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from pipeline.errors import CallLost, CodecError, DecodingFailed, ProcessorFailed, text_of
+from pipeline.errors import CallLost, CodecError, DecodingFailed, Letter, ProcessorFailed, text_of
 from pipeline.records import OutputRecord, RawRecord
 
 _OURS = str(Path(__file__).parent)
@@ -80,7 +80,7 @@ def dead_letter(
     """The record as it came, and why it is here. A call of a timer, a window or a join has no one record: its key, value and
     time, and what it was, with the bounds of its window or the places and times of its pair. One that its topic does not take
     so is cut: the record lies where its headers say."""
-    is_cut = isinstance(error, CallLost) and error.is_cut
+    is_cut = isinstance(error, CallLost) and error.letter is Letter.CUT
     added = {
         "error-topic": topic,
         "error-partition": str(partition),

@@ -73,7 +73,8 @@ class UnfitRecord(StateError):
     """A record that its topic does not take; nothing was written, and the writer may go on.
 
     `partition` is (topic, number), `index` its place among the records given for that partition; in a commit `scope`
-    and the place among the records of that scope. `what`: why not, alone.
+    and the place among the records of that scope. Where a broker said so it is not known which record of the partition it
+    is: `index` is -1, and there is no scope. `what`: why not, alone.
     """
 
     advice: ClassVar[str]
@@ -91,9 +92,15 @@ class RecordTooLarge(UnfitRecord):
 
 
 class InvalidRecord(UnfitRecord):
-    """A record without a key, in a topic that keeps the last record of each. `index` is -1 where a broker said so."""
+    """A record without a key, in a topic that keeps the last record of each."""
 
     advice = "give it a key, or write to another topic"
+
+
+class InvalidTime(UnfitRecord):
+    """A record of a time that is too far from the broker's clock for its topic."""
+
+    advice = "look after the clock that gave it its time, or raise these settings of the topic"
 
 
 class MetadataChanged(StateError):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.definitions.definition import Topic
-from pipeline.errors import CallLost
+from pipeline.errors import CallLost, Letter
 
 STOP, SKIP, WAIT = "stop", "skip", "wait"
 Choice = str | Topic[Any, Any]
@@ -27,6 +27,8 @@ class ErrorPolicy:
     rest: Choice
 
     def of(self, error: BaseException) -> Choice:
+        if isinstance(error, CallLost) and error.letter is Letter.NONE:
+            return STOP
         for named in self.levels:
             for kind in type(error).__mro__:
                 if kind in named:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ import pytest
 from state.log.protocol import TopicSpec
 from tests.cli.console import Console
 from tests.kafka.place import Place
+from tests.kafka.test_refused_batches import set_
 
 pytestmark = [pytest.mark.kafka, pytest.mark.processes]
 APP = """
@@ -127,6 +131,114 @@ def test_a_dead_letter_that_is_too_large_itself_is_cut(console: Console, how: st
     [letter] = map(json.loads, console("consume", "bank", "dead").out.splitlines())
     assert letter["value"] is None and letter["headers"]["error-offset"], letter
     assert "the value of 4850 bytes; headers of the record: 0" in letter["headers"]["error-cut"], letter
+
+
+WITH_TABLE = """
+from orchestrator import App, Record, Sink, Table
+
+app = App("bank", partitions=2, on_error="dead")
+plain = app.topic("plain", key=str, value=int)
+out = app.topic("out", key=str, value=int)
+dead = app.topic("dead", key=bytes, value=bytes)
+seen = app.table("seen", key=str, value=int, default=int)
+
+
+@app.processor(plain, seen, out)
+def one(record: Record[str, int], seen: Table[str, int], out: Sink[str, int]) -> None:
+    seen[record.key or ""] += 1
+    if record.key is None:
+        raise ValueError("no key")
+    out.send(None if record.value == 7 else record.key, record.value)
+"""
+
+
+def numbered(count: int, **others: object) -> list[dict[str, object]]:
+    return [{"key": f"k{n}", "value": n, **others} for n in range(count)]
+
+
+def write(console: Console, rows: list[dict[str, object]]) -> None:
+    assert console("produce", "bank:app", "plain", stdin="\n".join(map(json.dumps, rows))).code == 0
+
+
+def test_a_dead_letter_that_its_topic_never_takes_stops_its_record(console: Console, place: Place) -> None:
+    """One without a key, where the topic for dead letters is a compacted one. The record is named, and may be left out."""
+    console.write("bank.py", WITH_TABLE.replace("7", "-1"))
+    assert console("topics", "create", "bank:app").code == 0
+    asyncio.run(set_(place, "dead", cleanup_policy="compact"))
+    rows = numbered(20)
+    write(console, [*rows[:10], {"key": None, "value": 1}, *rows[10:]])
+    fleet = console.start("run", "bank:app", name="run")
+    assert fleet.wait(60) == 1
+    line = console.said("run").splitlines()[-2]
+    assert "error: one at plain-" in line and "nor is its dead letter taken; correct that topic, or give the" in line
+    console.start("run", "bank:app", "--on-halt", "continue", name="again")
+    halted = lambda: [task for task in ("0_0", "0_1") if f"{task} is halted" in console.said("again")]  # noqa: E731
+    console.until("the halt", halted)
+    assert console("resume", "bank", *halted(), "--skip").code == 0
+    console.until("all others", lambda: keys(console, "out").total() >= 20)
+    assert keys(console, "out") == Counter(f"k{n}" for n in range(20)), console.said("again")
+
+
+def test_a_topic_that_is_compacted_while_it_is_written_to(console: Console, place: Place) -> None:
+    """A record without a key is left to its policy then, too."""
+    console.write("bank.py", WITH_TABLE)
+    fleet = console.start("run", "bank:app", name="run")
+    write(console, [one for one in numbered(20) if one["value"] != 7])
+    console.until("the first", lambda: keys(console, "out").total() >= 19)
+    asyncio.run(set_(place, "out", cleanup_policy="compact", max_message_bytes="5000"))
+    for turn in count():  # until the broker goes by it
+        write(console, [{"key": f"late{turn}", "value": 7}])
+        console.until("its end", lambda: ends(console) >= 20 + turn or fleet.poll() is not None)  # noqa: B023
+        if keys(console, "dead"):
+            break
+    assert fleet.poll() is None, console.said("run")
+    [letter] = map(json.loads, console("consume", "bank", "dead").out.splitlines())
+    assert letter["key"] and "cannot go into out-" in letter["headers"]["error-message"]
+
+
+def ends(console: Console) -> int:
+    """How many records were processed."""
+    return sum(keys(console, topic).total() for topic in ("out", "dead"))
+
+
+AHEAD_MS = 7_200_000
+
+
+@pytest.mark.parametrize("takes", ["the output does not", "the dead letters do not either"])
+def test_a_record_of_a_time_that_topics_do_not_take(console: Console, place: Place, takes: str) -> None:
+    """Brokers from 4.0 on take none that is an hour ahead, unless its topic says otherwise: changelogs do."""
+    console.write("bank.py", WITH_TABLE.replace("7", "-1"))
+    assert console("topics", "create", "bank:app").code == 0
+    narrow = ("out", "dead") if "either" in takes else ("out",)
+    for topic in ("plain", "out", "dead"):
+        limit = "3600000" if topic in narrow else "86400000"
+        asyncio.run(set_(place, topic, message_timestamp_after_max_ms=limit, retention_ms="-1"))
+    ahead = {"key": "ahead", "value": 1, "timestamp_ms": int(time.time() * 1000) + AHEAD_MS}
+    console.until("the wide limit", lambda: console("produce", "bank:app", "plain", stdin=json.dumps(ahead)).code == 0)
+    write(console, numbered(20))
+    fleet = console.start("run", "bank:app", name="run")
+    if "either" in takes:
+        assert fleet.wait(60) == 1
+        line = console.said("run").splitlines()[-2]
+        assert "error: one at plain-" in line and "message.timestamp.after.max.ms" in line and "nor is its" in line
+        return
+    console.until("all others", lambda: keys(console, "out").total() >= 20)
+    console.until("the dead letter", lambda: keys(console, "dead").total() >= 1)
+    assert keys(console, "out") == Counter(f"k{n}" for n in range(20)), console.said("run")
+    assert keys(console, "dead") == Counter(["ahead"])
+
+
+def test_a_changelog_takes_the_time_of_any_record(console: Console, place: Place) -> None:
+    console.write("bank.py", WITH_TABLE.replace("7", "-1").replace("out.send(", "0 and out.send("))
+    assert console("topics", "create", "bank:app").code == 0
+    asyncio.run(set_(place, "plain", message_timestamp_after_max_ms="86400000", retention_ms="-1"))
+    ahead = {"key": "ahead", "value": 1, "timestamp_ms": int(time.time() * 1000) + AHEAD_MS}
+    console.until("the wide limit", lambda: console("produce", "bank:app", "plain", stdin=json.dumps(ahead)).code == 0)
+    fleet = console.start("run", "bank:app", name="run")
+    console.until(
+        "its entry", lambda: console("query", "bank", "seen", "ahead").out == "1\n" or fleet.poll() is not None
+    )
+    assert fleet.poll() is None, console.said("run")
 
 
 DUE = """

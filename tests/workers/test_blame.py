@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import App
+from orchestrator import App, ProcessorFailed
 from pipeline.process import TaskProcess
 from pipeline.records import SourceRecord
 from pipeline.tables.dict_store import DictStore
@@ -123,7 +123,7 @@ def test_a_dead_letter_of_what_came_due_that_is_not_taken_either_is_cut_once(tmp
         "it is looked for first"
     )
     letters = []
-    for helps in (True, True, False):  # its policy, a letter that is cut, nothing
+    for _ in range(3):  # the call, its policy, a letter that is cut
         process = task_with_timers(str, str)
         caution.watch_due_calls("0_0", process)
         process.run(BEATS[:2])
@@ -132,9 +132,14 @@ def test_a_dead_letter_of_what_came_due_that_is_not_taken_either_is_cut_once(tmp
         process.run(BEATS[2:], lambda: 1.0, 0.0)
         changes = process.collect()
         letters += changes.outputs.get(("dead", 0), [])
-        assert caution.unfit("0_0", process, changes, "a record of 9 bytes is too large") is helps
+        assert caution.unfit("0_0", process, changes, "a record of 9 bytes is too large")
     whole, cut = letters
     assert "error-cut" not in dict(whole.headers) and cut.value is None and "error-cut" in dict(cut.headers)
+    process = task_with_timers(str, str)
+    caution.watch_due_calls("0_0", process)
+    with pytest.raises(ProcessorFailed, match=r"due failed at .* nor is its dead letter taken; correct") as stopped:
+        process.run(BEATS)
+    assert stopped.value.due is not None and stopped.value.due.key == b"ann"
 
 
 def test_an_error_that_shows_a_whole_record_is_shortened_in_a_dead_letter() -> None:

@@ -19,7 +19,7 @@ import msgspec
 from pipeline.app import App
 from pipeline.calls.effects import Changes
 from pipeline.definitions.error_policy import STOP
-from pipeline.errors import CallLost, DueCallId, ProcessorFailed, shown_place
+from pipeline.errors import CallLost, DueCallId, Letter, ProcessorFailed, shown_place
 from pipeline.process import TaskProcess
 from pipeline.records import TICK, RawRecord
 from state import private
@@ -31,12 +31,13 @@ CAREFUL_RECORDS = 1_000  # of each task, after a crash
 # Signals that a process's own code brings on itself; the others are sent by people and kernels.
 OWN_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
 WAYS = 'correct the processor, or give it on_error="skip" or a topic for dead letters'
+OTHER_WAYS = 'correct that topic, or give the processor on_error="skip" or another topic for dead letters'
 
 
 class Blame(msgspec.Struct, frozen=True):
     """A record, who was to process it, and what came of that: `reason` follows `settle at payments-3@17 `. `due`: the call, where
-    there is no record for it; `topic` is then the name of the timers or the table, and `offset` is below 0. `is_cut`: its dead
-    letter is too large as well."""
+    there is no record for it; `topic` is then the name of the timers or the table, and `offset` is below 0. `letter`: what is left
+    of its dead letter, which the log did not take as it was either."""
 
     task: str
     topic: str
@@ -45,7 +46,7 @@ class Blame(msgspec.Struct, frozen=True):
     processors: tuple[str, ...]
     reason: str = ""
     due: DueCallId | None = None
-    is_cut: bool = False
+    letter: Letter = Letter.WHOLE
 
     def refuse(self, app: App, process: TaskProcess, record: RawRecord) -> None:
         """Leaves the record to its policies without a call. Raises ProcessorFailed."""
@@ -55,7 +56,16 @@ class Blame(msgspec.Struct, frozen=True):
 
     def lost(self) -> CallLost:
         """What its policy is asked about."""
-        return CallLost(f"the call {self.reason}", is_cut=self.is_cut)
+        return CallLost(f"the call {self.reason}", self.letter)
+
+    def with_less(self, why: str) -> Blame:
+        """Its dead letter was not taken: it is cut, and where it was, there is none."""
+        if self.letter is Letter.WHOLE:
+            return msgspec.structs.replace(self, letter=Letter.CUT)
+        again = "" if why in self.reason else f" ({why})"
+        return msgspec.structs.replace(
+            self, letter=Letter.NONE, reason=f"{self.reason}, nor is its dead letter taken{again}"
+        )
 
     def stops(self, app: App) -> bool:
         """Whether a processor of it has no policy but to stop."""
@@ -65,7 +75,7 @@ class Blame(msgspec.Struct, frozen=True):
         """What is reported where it stops."""
         names = " or ".join(self.processors)
         error = ProcessorFailed(
-            f"{names} at {self.shown} in task {self.task} {self.reason}; {WAYS}",
+            f"{names} at {self.shown} in task {self.task} {self.reason}; {OTHER_WAYS if self.letter is Letter.NONE else WAYS}",
             processor=names,
             task=self.task,
             topic=self.topic,
@@ -80,10 +90,6 @@ class Blame(msgspec.Struct, frozen=True):
         """The record, or what came due, for a person."""
         place = shown_place(self.topic, self.partition, self.offset)
         return place if self.due is None else f"{place} at {self.due.at_ms} ms (key {self.due.key!r})"
-
-
-def _cut(blame: Blame) -> Blame:
-    return msgspec.structs.replace(blame, is_cut=True)
 
 
 def due_blame(task: str, partition: int, call: DueCallId, reason: str = "") -> Blame:
@@ -191,8 +197,8 @@ class Caution:
 
     def unfit(self, scope: str, process: TaskProcess, changes: Changes, why: str) -> bool:
         """The log does not take a commit of the task, because of something in it: with several records in it, or calls of what
-        came due, they are made again, one record or due thing a commit; one alone is left to its policy, and its dead letter
-        cut where that is not taken either. False where nothing helps."""
+        came due, they are made again, one record or due thing a commit; one alone is left to its policy; its dead letter is cut where
+        that is not taken either, and where that does not help, its processor stops. False where nothing is known to be left out."""
         if scope not in self._searched and (changes.records_in > 1 or process.due_calls is not None):
             self._searched[scope] = CAREFUL_RECORDS
             return True
@@ -203,8 +209,8 @@ class Caution:
         topic = next(name for name, count in changes.processed.items() if count)
         place = (topic, process.partition, changes.positions[topic] - 1)
         if (known := self._blamed.get(place)) is not None:
-            self._blamed[place] = _cut(known)
-            return not known.is_cut
+            self._blamed[place] = known.with_less(why)
+            return known.letter is not Letter.NONE
         names = tuple(process.processors_of(topic))
         self._blamed[place] = Blame(scope, *place, names, f"writes what the log does not take ({why})")
         return True
@@ -213,8 +219,8 @@ class Caution:
         """The same of the calls of one due thing."""
         known = {blame.due for blame in self._due_blamed}
         found = [call for call in calls if call not in known]
-        if not found and any(blame.due in calls and not blame.is_cut for blame in self._due_blamed):
-            self._due_blamed = [_cut(blame) if blame.due in calls else blame for blame in self._due_blamed]
+        if not found and any(blame.due in calls and blame.letter is not Letter.NONE for blame in self._due_blamed):
+            self._due_blamed = [blame.with_less(why) if blame.due in calls else blame for blame in self._due_blamed]
             return True
         reason = f"writes what the log does not take ({why})"
         self._due_blamed += [due_blame(scope, partition, call, reason) for call in found]

@@ -102,11 +102,15 @@ async def commit(
             taken = [t for t in taken if t.run.scope not in error.scopes]
             continue
         except UnfitRecord as error:
-            culprit = next((t for t in taken if t.run.scope == error.scope), None)
-            if culprit is None or not _goes_on(culprit, error):
+            suspects = _suspects(taken, error)
+            if len(suspects) > 1:
+                parts_of = [[t for t in taken if t not in suspects], *([t] for t in suspects)]
+                found = [await commit(log_, application, writer, part, before, how) for part in parts_of]
+                return _together(found, lost)
+            if not suspects or not _goes_on(suspects[0], error):
                 raise
-            lost.append(culprit.run)
-            taken = [t for t in taken if t is not culprit]
+            lost.append(suspects[0].run)
+            taken = [t for t in taken if t is not suspects[0]]
             continue
         except OutcomeUnknown as error:
             log.error("a commit was not answered, its tasks are restored: %s", error)
@@ -114,6 +118,20 @@ async def commit(
         done = [t for t in taken if _apply(t, ends)]
         return Outcome(tuple(done), (*lost, *(t.run for t in taken if t not in done)))
     return Outcome((), tuple(lost))
+
+
+def _suspects(taken: Sequence[Taken], error: UnfitRecord) -> list[Taken]:
+    """Whose record it is: that of one task, or, where a broker said so, of one of those that write to its partition; each is
+    committed alone then, which shows whose."""
+    if error.scope is not None:
+        return [t for t in taken if t.run.scope == error.scope]
+    return [t for t in taken if Partition(*error.partition) in t.part.records]
+
+
+def _together(found: Sequence[Outcome], lost: Sequence[TaskRun]) -> Outcome:
+    done = tuple(one for outcome in found for one in outcome.done)
+    all_lost = (*lost, *(run for outcome in found for run in outcome.lost))
+    return Outcome(done, all_lost, any(outcome.fenced for outcome in found))
 
 
 def _goes_on(culprit: Taken, error: UnfitRecord) -> bool:

@@ -62,6 +62,9 @@ class Appender:
                 except OutcomeUnknown as error:
                     self._forget(producer)
                     raise OutcomeUnknown(_unknown(built)) from error
+                except StateError:
+                    self._forget(producer)  # it is torn: one made anew writes what comes next
+                    raise
 
     def _forget(self, producer: Producer) -> None:
         if self._transactional is producer:
@@ -121,6 +124,9 @@ class Appender:
                     raise OutcomeUnknown(
                         f"{_unknown(built)}; run it again, it goes on behind what was written"
                     ) from error
+                except StateError:
+                    self._keyed.pop(name, None)
+                    raise
                 topic.view.apply_own(EVERYBODYS, behind.pop(where), [fact])
                 return behind
 

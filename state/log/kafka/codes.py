@@ -24,6 +24,7 @@ class Then(Enum):
     POSITION = "the position is not in the partition"
     TOO_LARGE = "the batch is larger than its topic takes"
     INVALID = "the topic cannot hold such a record"
+    TIME = "the topic takes no record of such a time, by its message.timestamp.after.max.ms or before.max.ms"
     DENIED = "the user may not"
     FAIL = "refused for good"
 
@@ -68,7 +69,7 @@ _TABLE: dict[int, tuple[str, Then]] = {
     29: ("TOPIC_AUTHORIZATION_FAILED", Then.DENIED),
     30: ("GROUP_AUTHORIZATION_FAILED", Then.DENIED),
     31: ("CLUSTER_AUTHORIZATION_FAILED", Then.DENIED),
-    32: ("INVALID_TIMESTAMP", Then.INVALID),
+    32: ("INVALID_TIMESTAMP", Then.TIME),
     35: ("UNSUPPORTED_VERSION", Then.FAIL),
     36: ("TOPIC_ALREADY_EXISTS", Then.FAIL),
     37: ("INVALID_PARTITIONS", Then.FAIL),
@@ -129,11 +130,13 @@ def then(code: int) -> Then:
 
 
 class KafkaRefused(LogUnusable):
-    """A broker answered a request with a code, and trying again does not help, or did not within its time."""
+    """A broker answered a request with a code, and trying again does not help, or did not within its time. `partition`: that
+    it is about, where it is one."""
 
     def __init__(self, what: str, code: int, text: str | None = None, rights: Sequence[Right] = ()) -> None:
         """`rights`: those that the request takes; the message names the one that is missing."""
         self.what, self.code, self.then = what, code, then(code)
+        self.partition: tuple[str, int] | None = None
         advice = _ADVICE_OF.get(code) or _ADVICE.get(self.then, _LOOK)
         if self.then is Then.DENIED:
             advice = f"the user lacks {missing(code, rights)}; {advice}"

@@ -21,10 +21,18 @@ from aiokafka.protocol.transaction import (
 )
 from aiokafka.record.util import calc_crc32c
 
-from state.errors import InvalidRecord, LogUnavailable, LogUnusable, OutcomeUnknown
+from state.errors import (
+    InvalidRecord,
+    InvalidTime,
+    LogUnavailable,
+    LogUnusable,
+    OutcomeUnknown,
+    RecordTooLarge,
+    UnfitRecord,
+)
 from state.log.batches import Batch
 from state.log.kafka import rights
-from state.log.kafka.codes import INVALID_TXN_STATE, NONE, NOT_ATTEMPTED, KafkaRefused, Then, check
+from state.log.kafka.codes import INVALID_TXN_STATE, NONE, NOT_ATTEMPTED, KafkaRefused, Then, check, name_of
 from state.log.kafka.connections import GROUP, TRANSACTION, Connections
 from state.log.kafka.offsets import Offsets
 from state.log.kafka.requests import TxnOffsetCommitRequest_v3
@@ -38,6 +46,11 @@ _ALL_REPLICAS = -1
 _PRODUCE_TIMEOUT_MS = 10_000
 _PLAIN_WITHIN_S = 60.0  # outside of a transaction the end of this one is not waited for
 _CRC_AT, _ATTRIBUTES_AT, _PRODUCER_AT, _TRANSACTIONAL = 17, 21, 43, 0x10
+_UNFIT: dict[Then, type[UnfitRecord]] = {
+    Then.INVALID: InvalidRecord,
+    Then.TIME: InvalidTime,
+    Then.TOO_LARGE: RecordTooLarge,
+}
 _SEQUENCES = 1 << 31  # a sequence begins anew behind the largest one
 _attributes = struct.Struct(">h")
 _producer = struct.Struct(">qhi")
@@ -95,6 +108,9 @@ class Producer:
         self._producer, self._epoch = -1, -1
         self._sequences: dict[Partition, int] = {}
         self._interrupted = False
+        self.is_torn = False
+        """A transaction was aborted that had begun to write: what was sent may still come to its partitions, and may have used up
+        numbers of their sequences, so that the next batch would be taken for it. `initialise` ends that, by another epoch."""
         self.turn = asyncio.Lock()
 
     async def initialise(self) -> None:
@@ -107,7 +123,7 @@ class Producer:
             answer = await self._coordinated(what, TRANSACTION, self._id, request, lambda got: [("", got.error_code)])
         self._producer, self._epoch = answer.producer_id, answer.producer_epoch
         self._sequences.clear()
-        self._interrupted = False
+        self._interrupted = self.is_torn = False
 
     async def _first_id(self, what: str, request: Any) -> Any:
         answer = await self._connections.ask_any(request)
@@ -157,12 +173,12 @@ class Producer:
         parts: AsyncIterator[Built] | None = None,
     ) -> dict[Partition, int]:
         """One transaction: all of it, with the batches that come in `parts`, or nothing. Raises ProducerFenced, OutcomeUnknown,
-        LogUnavailable where it could not begin, and what a topic refuses: nothing was written then, and the producer may go on.
-        `times_ms` are kept beside the positions."""
+        LogUnavailable, and what a topic refuses: nothing was written then, and the producer may go on, once it is initialised where
+        it `is_torn`. `times_ms` are kept beside the positions."""
         positions = positions or {}
         if not built and not positions and parts is None:
             return {}
-        if self._interrupted:
+        if self._interrupted or self.is_torn:
             raise ProducerFenced(f"a transaction of {self._name} was interrupted in this process")
         self._interrupted = True  # also by a cancellation: what it had written must not go into the next one
         try:
@@ -175,7 +191,7 @@ class Producer:
                     await self._add_positions(group, positions, times_ms or {})
             except Exception as error:
                 await self._abort(error)
-                self._interrupted = False
+                self._interrupted, self.is_torn = False, True
                 raise
             await self._end(committed=True)
         except KafkaRefused as error:
@@ -344,10 +360,9 @@ class Producer:
                 self._id or "",
             )
         except KafkaRefused as error:
-            if error.then is Then.INVALID:
-                raise InvalidRecord(
-                    f"{error.what}: the topic cannot hold such a record", next(iter(batches), ("", -1)), -1
-                ) from error
+            if (kind := _UNFIT.get(error.then)) is not None and error.partition is not None:
+                what = f"writing to {Partition(*error.partition)}: {error.then.value} ({name_of(error.code)})"
+                raise kind(what, error.partition, -1) from error
             raise
         for partition, batch in batches.items():
             self._pass(partition, batch)

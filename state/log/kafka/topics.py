@@ -24,15 +24,15 @@ from state.log.kafka.rights import on
 from state.log.protocol import DELETE_RETENTION_MS, FOR_EVER, Partition, Retention, TopicInfo, TopicSpec
 
 BATCH_HEADER_BYTES = 61
-_TIMEOUT_MS = 10_000
-_SHOWN_WITHIN_S = 30.0
+_TIMEOUT_MS, _SHOWN_WITHIN_S = 10_000, 30.0
 NO_TIME = "-"  # beside a position of ours that was committed without a time
-_TOPIC_RESOURCE = 2
-_SET = 0
+_TOPIC_RESOURCE, _SET = 2, 0
+# What is written to our own topics has the time of a record that was taken. From 4.0 on brokers refuse one that is an hour ahead.
+_ANY_TIME = {f"message.timestamp.{side}.max.ms": str((1 << 63) - 1) for side in ("before", "after")}
 _SETTINGS: dict[str, dict[str, str]] = {
     "plain": {},
-    "changelog": {"cleanup.policy": "compact", "delete.retention.ms": str(DELETE_RETENTION_MS)},
-    "repartition": {"cleanup.policy": "delete", "retention.ms": "-1", "segment.bytes": "52428800"},
+    "changelog": {"cleanup.policy": "compact", "delete.retention.ms": str(DELETE_RETENTION_MS), **_ANY_TIME},
+    "repartition": {"cleanup.policy": "delete", "retention.ms": "-1", "segment.bytes": "52428800", **_ANY_TIME},
 }
 
 
@@ -232,6 +232,10 @@ class Topics:
         await self._know_purposes(layouts)
         return {topic: self._purposes[layout.topic_id] for topic, layout in layouts.items()}
 
+    def forget_purpose(self, topic: str) -> None:
+        """A broker went by other settings of the topic than those that are known."""
+        self._purposes.pop(self._layouts[topic].topic_id, None)
+
     async def _know_purposes(self, layouts: Mapping[str, Layout]) -> None:
         missing = [name for name, layout in layouts.items() if layout.topic_id not in self._purposes]
         if not missing:
@@ -382,6 +386,7 @@ class Topics:
                         taken = on(rights.TOPIC, operation, self.names.inside(partition.topic))
                         taken += on(rights.TRANSACTIONAL_ID, rights.WRITE, transactional_id)
                         refused = KafkaRefused(f"{what} of {partition}", code, None, taken)
+                        refused.partition = partition
                         if refused.then is Then.LEADER:
                             self.forget([partition.topic])
                         raise refused
@@ -411,5 +416,5 @@ def _as_settings(retention: Retention) -> dict[str, str]:
 def _kind_of(settings: Mapping[str, str | None]) -> str:
     if "compact" in (settings["cleanup.policy"] or ""):
         return "changelog"
-    wanted = _SETTINGS["repartition"]
+    wanted = {name: value for name, value in _SETTINGS["repartition"].items() if name not in _ANY_TIME}
     return "repartition" if {name: settings[name] for name in wanted} == wanted else "plain"

@@ -7,11 +7,11 @@ advice; the promise is the broker's, which refuses an id that was initialised by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from aiokafka.protocol.admin import DescribeGroupsRequest_v1
 
-from state.errors import Fenced, LogUnavailable, NotOpened, OutcomeUnknown, Refused, StateError
+from state.errors import Fenced, LogUnavailable, NotOpened, OutcomeUnknown, Refused, StateError, UnfitRecord
 from state.log import checks
 from state.log.group_store import OwnerRecord
 from state.log.kafka import rights
@@ -21,7 +21,7 @@ from state.log.kafka.codes import KafkaRefused, Then, check
 from state.log.kafka.connections import GROUP, TooLate
 from state.log.kafka.facts import UNDER_LEASE
 from state.log.kafka.facts_topic import FactsTopic
-from state.log.kafka.producer import Producer, ProducerFenced
+from state.log.kafka.producer import Built, Producer, ProducerFenced
 from state.log.kafka.rights import on
 from state.log.protocol import MayWrite, Partition, TaskCommit
 
@@ -54,11 +54,7 @@ class Writers:
         checks.transactional_id(transactional_id)
         await self.refuse_members(application)
         producer = self.producer(application, transactional_id)
-        await producer.initialise()
-        if topic is not None:
-            await topic.read_settled(UNDER_LEASE)
-            if topic.view.is_fenced(transactional_id):
-                raise Fenced(checks.fenced(transactional_id))
+        await _initialised(producer, transactional_id, topic)
         self._opened[application, transactional_id] = producer
 
     async def refuse_members(self, application: str) -> None:
@@ -92,19 +88,38 @@ class Writers:
         producer = self._opened.get(key)
         if producer is None:
             raise NotOpened(checks.not_opened(transactional_id))
-        built = await build_commit(self._cluster.topics, tasks)
         positions = {partition: position for task in tasks for partition, position in task.positions.items()}
         await self._cluster.topics.require(positions)
-        async with producer.turn:
-            self._refuse(transactional_id, tasks, topic)
-            try:
-                return await producer.transact(built, application, positions, _times_ms(tasks))
-            except ProducerFenced:
-                self._give_up(key)
-                raise Fenced(checks.fenced(transactional_id)) from None
-            except OutcomeUnknown:
-                self._give_up(key)
+
+        async def transact(built: Built) -> dict[Partition, int]:
+            async with producer.turn:
+                try:
+                    if producer.is_torn:
+                        await _initialised(producer, transactional_id, topic)
+                    self._refuse(transactional_id, tasks, topic)
+                    return await producer.transact(built, application, positions, _times_ms(tasks))
+                except ProducerFenced:
+                    self._give_up(key)
+                    raise Fenced(checks.fenced(transactional_id)) from None
+                except (Fenced, OutcomeUnknown):
+                    self._give_up(key)
+                    raise
+
+        return await self._by_present_settings(tasks, transact)
+
+    async def _by_present_settings(
+        self, tasks: Sequence[TaskCommit], write: Callable[[Built], Awaitable[dict[Partition, int]]]
+    ) -> dict[Partition, int]:
+        """Writes; again where a broker goes by newer settings of a topic than what was built. Then these say which record it is, or it
+        fits: batches are cut by them."""
+        topics = self._cluster.topics
+        try:
+            return await write(await build_commit(topics, tasks))
+        except UnfitRecord as error:
+            if error.index >= 0:
                 raise
+            topics.forget_purpose(error.partition[0])
+        return await write(await build_commit(topics, tasks))
 
     async def commit_unfenced(
         self,
@@ -122,25 +137,30 @@ class Writers:
         opened = self._opened.get(key)
         if opened is None:
             raise NotOpened(checks.not_opened(transactional_id))
-        built = await build_commit(self._cluster.topics, tasks)
         positions = {partition: position for task in tasks for partition, position in task.positions.items()}
         await self._cluster.topics.require(positions)
-        async with opened.turn:
-            producer = self._unfenced.pop(key, None)
-            if producer is None:
-                producer = self._cluster.producer(None, self._timeout_s)
-                await producer.initialise()
-            self._refuse(transactional_id, tasks, topic)
-            try:
-                behind = await producer.produce(built, may_write)
-                if positions:
-                    await self._cluster.offsets.commit(application, positions, _times_ms(tasks), may_write)
-            except (TooLate, LogUnavailable, KafkaRefused) as error:
-                if isinstance(error, KafkaRefused) and error.then is not Then.FENCED:
-                    raise
-                raise OutcomeUnknown(checks.not_sent(str(error))) from error
-            self._unfenced[key] = producer  # after any error its sequence may have a gap: the next commit has a new one
-        return behind
+
+        async def produce(built: Built) -> dict[Partition, int]:
+            async with opened.turn:
+                producer = self._unfenced.pop(key, None)
+                if producer is None:
+                    producer = self._cluster.producer(None, self._timeout_s)
+                    await producer.initialise()
+                self._refuse(transactional_id, tasks, topic)
+                try:
+                    behind = await producer.produce(built, may_write)
+                    if positions:
+                        await self._cluster.offsets.commit(application, positions, _times_ms(tasks), may_write)
+                except (TooLate, LogUnavailable, KafkaRefused) as error:
+                    if isinstance(error, KafkaRefused) and error.then is not Then.FENCED:
+                        raise
+                    raise OutcomeUnknown(checks.not_sent(str(error))) from error
+                self._unfenced[key] = (
+                    producer  # after any error its sequence may have a gap: the next commit has a new one
+                )
+            return behind
+
+        return await self._by_present_settings(tasks, produce)
 
     def _give_up(self, key: tuple[str, str]) -> None:
         self._opened.pop(key, None)
@@ -160,6 +180,15 @@ class Writers:
         ]
         if refused:
             raise Refused(frozenset(refused), checks.refused(transactional_id, refused))
+
+
+async def _initialised(producer: Producer, transactional_id: str, topic: FactsTopic | None) -> None:
+    """From now on it writes, where it was not fenced. Raises Fenced."""
+    await producer.initialise()
+    if topic is not None:
+        await topic.read_settled(UNDER_LEASE)
+        if topic.view.is_fenced(transactional_id):
+            raise Fenced(checks.fenced(transactional_id))
 
 
 def _times_ms(tasks: Sequence[TaskCommit]) -> dict[Partition, int]:
