@@ -28,6 +28,7 @@ from tests.process_simulation.loop import Stuck, VirtualLoop
 from tests.process_simulation.process import DEAD, Process
 from tests.process_simulation.weather import LogClient, Weather
 from workers.commands import produce
+from workers.commands.produce_end import Ending
 from workers.log.produced import begin
 
 APP = APPS["counting"]
@@ -124,7 +125,7 @@ class ProducerLife:
         try:
             with await begin(log, APP.id, self.path, reading, Shape()) as begun:
                 counted = produce.Counted(log, PARTITIONS, lambda: 0.0)
-                await produce.Writing(log, APP, TOPIC, counted, 0, begun, BATCH).write(begun.records())
+                await produce.Writing(log, APP, TOPIC, counted, 0, begun, Ending(), BATCH).write(begun.records())
         except StateError as error:
             self.loop.tell(f"error: {error}")
             return 1

@@ -19,6 +19,7 @@ from state.log.sqlite import SqliteLog, open_sqlite
 from tests.contracts.logs import until, values
 from workers.commands import when_free
 from workers.commands.produce import Counted, Writing
+from workers.commands.produce_end import Ending
 
 APP = App("bank", partitions=1)
 PAYMENTS = APP.topic("payments", key=str, value=bytes)
@@ -28,7 +29,7 @@ RECORDS = [FileRecord(1, b"k", b"%d" % number, 1, (), None, None) for number in 
 async def writing(path: Path) -> tuple[SqliteLog, Writing]:
     log = await open_sqlite(path, create=True, busy_timeout_ms=20)
     await log.create_topic(TopicSpec("payments", 1))
-    return log, Writing(log, APP, PAYMENTS, Counted(log, 1), 0, None)
+    return log, Writing(log, APP, PAYMENTS, Counted(log, 1), 0, None, Ending())
 
 
 async def test_a_log_that_another_holds_is_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,5 +75,5 @@ async def test_a_look_at_a_topic_that_fails_ends_nothing() -> None:
     log = Away()
     await log.create_topic(TopicSpec("payments", 1))
     clock = itertools.count(0.0, 10.0).__next__
-    assert await Writing(log, APP, PAYMENTS, Counted(log, 1, clock), 0, None).write(iter(RECORDS)) == 3
+    assert await Writing(log, APP, PAYMENTS, Counted(log, 1, clock), 0, None, Ending()).write(iter(RECORDS)) == 3
     assert await values(log, Partition("payments", 0)) == ["0", "1", "2"]

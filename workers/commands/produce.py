@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import json
 import math
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from io import BufferedIOBase
@@ -20,7 +19,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from orchestrator.cli.arguments import Parser
-from orchestrator.cli.main import exit_at_once
 from orchestrator.cli.settings import PLACE
 from orchestrator.clocks import monotonic_s, wall_ms
 from orchestrator.errors import OrchestratorError, WrongUse
@@ -34,6 +32,7 @@ from pipeline.loading import load
 from pipeline.values.partitioner import partition_of
 from state.errors import LogUnavailable
 from state.log.protocol import GroupLog, Log, NewRecord, Partition
+from workers.commands.produce_end import Ending
 from workers.commands.produce_input import Given, begin_input
 from workers.commands.when_free import when_free
 from workers.log.logs import log_url, open_log
@@ -74,29 +73,23 @@ def run(argv: list[str]) -> int:
     url = log_url(args, app.id, existing=False)
     if not 0 <= args.rate < math.inf:
         raise WrongUse(f"--rate {args.rate}: write a number of records a second, or 0 for as fast as it goes")
+    ending = Ending()
     try:
-        with _ends_where_it_waits():
-            count, is_known = asyncio.run(_produce(app, topic, url, args.file, shape, args.rate))
+        with ending.signals():
+            is_known = asyncio.run(_produce(app, topic, url, args.file, shape, args.rate, ending))
+    except SystemExit:
+        print(ending.line(), file=sys.stderr)
+        if args.json:
+            print(json.dumps({"schema": 1, "records": ending.written}))
+        raise
     except BadLine as error:
         if args.json:
             print(json.dumps({"schema": 1, "records": error.records}))
         raise
+    count = ending.written
     known = f"; what {args.file} holds was produced before" if is_known and not count else ""
     print(json.dumps({"schema": 1, "records": count}) if args.json else f"{_records(count)}{known}")
     return 0
-
-
-@contextlib.contextmanager
-def _ends_where_it_waits() -> Iterator[None]:
-    """Ctrl-C ends it as SIGTERM does: asyncio would cancel a task that waits for the next line, and so goes on waiting."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    signal.signal(signal.SIGINT, exit_at_once)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def add_shape(parser: Parser) -> None:
@@ -119,9 +112,9 @@ def find_topic(app: App, name: str) -> Topic[Any, Any]:
 
 
 async def _produce(
-    app: App, topic: Topic[Any, Any], url: str, file: str | None, shape: Shape, rate: float
-) -> tuple[int, bool]:
-    """How many records were written, and whether the file was known: some of it had been written before."""
+    app: App, topic: Topic[Any, Any], url: str, file: str | None, shape: Shape, rate: float, ending: Ending
+) -> bool:
+    """Whether the file was known: some of it had been written before."""
     log = await open_log(url, create=True)
     try:
         await refuse_mistyped(log, app)
@@ -133,9 +126,11 @@ async def _produce(
             lines = Piped(cast(BufferedIOBase, sys.stdin.buffer))
             if sys.stdin.isatty():  # who types a line again means it
                 found = json_records(lines, 1, reading, shape)
-                return await Writing(log, app, topic, counted, rate, None).write(found, lines.is_quiet), False
+                await Writing(log, app, topic, counted, rate, None, ending).write(found, lines.is_quiet)
+                return False
             given = await begin_input(log, app.id, lines, reading, shape)
-            return await Writing(log, app, topic, counted, rate, given).write(given.records(), given.is_quiet), False
+            await Writing(log, app, topic, counted, rate, given, ending).write(given.records(), given.is_quiet)
+            return False
         try:
             begun = await begin(log, app.id, Path(file), reading, shape)
         except OSError as error:
@@ -144,7 +139,8 @@ async def _produce(
             raise WrongUse(str(error)) from None
         with begun:
             is_known = begun.is_known
-            return await Writing(log, app, topic, counted, rate, begun).write(begun.records()), is_known
+            await Writing(log, app, topic, counted, rate, begun, ending).write(begun.records())
+            return is_known
     finally:
         await log.close()
 
@@ -160,14 +156,15 @@ class Writing:
         counted: Counted,
         rate: float,
         begun: Begun | Given | None,
+        ending: Ending,
         size: int = BATCH,
     ) -> None:
         self._log, self._app, self._topic = log, app, topic
         self._counted = counted
         self._rate = rate
         self._begun = begun
+        self._ending = ending
         self._size = size if not rate else max(1, min(size, int(rate / 20)))
-        self._count = 0
 
     async def write(self, found: Iterator[FileRecord], is_quiet: Callable[[], bool] = lambda: False) -> int:
         """`is_quiet`: the next record would have to be waited for, so those before it are written first.
@@ -181,20 +178,22 @@ class Writing:
                     await self._append(batch)
                     batch = []
                     if self._rate:
-                        await asyncio.sleep(max(0.0, since + self._count / self._rate - monotonic_s()))
+                        await asyncio.sleep(max(0.0, since + self._ending.written / self._rate - monotonic_s()))
         except (BadRow, BadFile) as error:
             await self._append(batch, has_ended=True)
             if self._begun is not None:
                 await self._begun.ended(self._log, self._app.id)
-            raise BadLine(self._stopped_at(error), self._count) from None
+            raise BadLine(self._stopped_at(error), self._ending.written) from None
         await self._append(batch, is_last=True)
+        self._ending.is_whole = True
         if self._begun is not None:
-            await self._begun.over(self._log, self._app.id)
-        return self._count
+            await self._ending.unless_hurried(self._begun.over(self._log, self._app.id))
+        return self._ending.written
 
     def _stopped_at(self, error: PipelineError) -> str:
-        before = f"the {_records(self._count)} before it {'is' if self._count == 1 else 'are'} written"
-        if not self._count:
+        count = self._ending.written
+        before = f"the {_records(count)} before it {'is' if count == 1 else 'are'} written"
+        if not count:
             before = "nothing was written"
         again = "correct it and run it again, it goes on there" if self._begun is not None else "write the rest again"
         return f"{error}; {before}; {again}"
@@ -207,18 +206,23 @@ class Writing:
         progress = None
         if self._begun is not None:
             progress = self._begun.progress(self._app.id, is_last=is_last, has_ended=has_ended)
-        if self._begun is None or progress is None:
-            await when_free(lambda: self._log.append(records))
-        else:
-            after, before = progress
-            await when_free(lambda: self._log.append(records, metadata=after, seen=before))
-            self._begun.written(after.value)
-        self._count += len(batch)
+        begun, ending = self._begun, self._ending
+
+        async def once() -> None:
+            with ending.batch(len(batch), is_last=is_last, is_kept=progress is not None):
+                if begun is None or progress is None:
+                    await self._log.append(records)
+                else:
+                    after, before = progress
+                    await self._log.append(records, metadata=after, seen=before)
+                    begun.written(after.value)
+
+        await when_free(once)
 
     def _placed(self, batch: list[FileRecord], partitions: int) -> dict[Partition, list[NewRecord]]:
         now = wall_ms()
         found: dict[Partition, list[NewRecord]] = {}
-        for index, (_, key, value, at_ms, headers, _, named) in enumerate(batch, self._count):
+        for index, (_, key, value, at_ms, headers, _, named) in enumerate(batch, self._ending.written):
             number = partition_of(key, partitions, keyless=index) if named is None else named
             record = NewRecord(key, value, now if at_ms is None else at_ms, headers)
             found.setdefault(Partition(self._topic.topic, number), []).append(record)
