@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any, Generic, TypeVar
 
-from pipeline.errors import CodecError, PipelineError
+from pipeline.errors import CodecError
 from pipeline.records import LAST_MS, Headers, OutputRecord, Record
+from pipeline.tables.call_number import NOBODY, check, current
 from pipeline.values.codecs import QUICK_ERRORS, Codec, quick_encode
 from pipeline.values.partitioner import partition_of
 
@@ -95,7 +96,8 @@ class LiveSink(Sink[Any, Any]):
         self.topic = topic
         self.sent = sent
         self.timestamp_ms = 0
-        self.closed = True
+        self.closed = True  # between calls, and while one is under way that may wait: `call` has its number then
+        self.call = NOBODY
         self._key_codec = key_codec
         self._value_codec = value_codec
         self._encode_key, self._encode_value = quick_encode(key_codec), quick_encode(value_codec)
@@ -111,8 +113,8 @@ class LiveSink(Sink[Any, Any]):
         headers: Iterable[tuple[str, bytes]] = (),
     ) -> None:
         """See `Sink.send`. Raises PipelineError once the call has ended; CodecError."""
-        if self.closed:
-            raise PipelineError(f"sink {self.topic!r} was used after the call it was given to had ended")
+        if self.closed and self.call != current():
+            check(self.call, "sink", self.topic)
         try:
             key_bytes = None if key is None else self._encode_key(key)
             value_bytes = None if value is None else self._encode_value(value)

@@ -17,6 +17,7 @@ from pipeline.calls.plain_calls import FAILURES, PlainCalls, Progress
 from pipeline.calls.steps import Step
 from pipeline.calls.task_sources import Source
 from pipeline.records import RawRecord
+from pipeline.tables import call_number
 
 if TYPE_CHECKING:
     from pipeline.calls.effects import Effects
@@ -79,13 +80,14 @@ class PlainAwaits(PlainCalls):
 
     def _open(self, raw: RawRecord, stream_ms: int) -> None:
         """For the call of this record; see Step.open."""
+        number = call_number.begin()
         for table in self._step.tables:
-            table.closed = False
+            table.call = number
             table.stream_ms = stream_ms
             if table.is_by_record_key:
                 table.record_keys = (raw.key,)
         for sink in self._step.sinks:
-            sink.closed = False
+            sink.call = number
             sink.timestamp_ms = raw.timestamp_ms
 
 

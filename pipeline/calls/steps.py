@@ -1,7 +1,7 @@
 """One processor in one task: its function, and the arguments made for it. One rule: a call's effects are all or none.
 
-`with step.open(...)` is one call. Between calls its tables and sinks are closed: an asyncio task left behind by an async call gets an
-error there. While a later call waits it would write with that one, and count with it.
+`with step.open(...)` is one call. Between calls its tables and sinks are closed, and in a task whose calls wait they know whose the call
+under way is: an asyncio task that an earlier one has left behind gets an error there, whenever it comes.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from pipeline.definitions.topic_tables import GlobalTableDef
 from pipeline.errors import PipelineError
 from pipeline.records import Headers, OutputRecord, RawRecord, Record
 from pipeline.sinks import LiveSink, Sent
+from pipeline.tables import call_number
+from pipeline.tables.call_number import NOBODY
 from pipeline.tables.observed import ObservedTable
 from pipeline.tables.view import TableView
 from pipeline.time.join_view import JoinView
@@ -93,6 +95,7 @@ class Step:
         self.function: Callable[..., Any] = processor.function
         self.policy = policy
         self.is_async = processor.is_async
+        self.beside_others = processor.is_async  # or another one of its task is, whose calls have the same tables
         self.countdown = None if processor.timeout_s is None else Countdown(processor.timeout_s)
         self.retries = processor.retries
         self.backoff_s = processor.backoff_s
@@ -144,8 +147,8 @@ class Step:
     def open(self, timestamp_ms: int, stream_ms: int, keys: Collection[bytes | None] = ()) -> Step:
         """For one call, as `with step.open(...)`: whose time its sends and writes carry, and the keys of its records. The
         block is the call: left well, its writes and sends count, together; left by any exception, nothing of it does."""
+        self.begin()
         for table in self.tables:
-            table.closed = False
             table.stream_ms = stream_ms
             if table.is_by_record_key:
                 table.record_keys = keys
@@ -153,7 +156,6 @@ class Step:
             for table in self.tables:
                 table.stream_ms = stream_ms - stream_ms % table.spec.time_step_ms
         for sink in self.sinks:
-            sink.closed = False
             sink.timestamp_ms = timestamp_ms
         self._stream_ms = stream_ms
         return self
@@ -205,7 +207,14 @@ class Step:
     # The same in parts, for calls that follow each other (pipeline.calls.plain_calls).
 
     def begin(self) -> None:
-        """Calls follow each other until `end`; each ends with `keep` or `forget`."""
+        """Calls follow each other until `end`; each ends with `keep` or `forget`. One that may wait is alone."""
+        if self.beside_others:
+            number = call_number.begin()
+            for table in self.tables:
+                table.call = number
+            for sink in self.sinks:
+                sink.call = number
+            return
         for table in self.tables:
             table.closed = False
         for sink in self.sinks:
@@ -263,6 +272,12 @@ class Step:
 
     def close(self) -> None:
         """What a call was given is of no use until the next one."""
+        if self.beside_others:
+            for table in self.tables:
+                table.call = NOBODY
+            for sink in self.sinks:
+                sink.call = NOBODY
+            return
         for table in self.tables:
             table.closed = True
         for sink in self.sinks:
@@ -339,6 +354,7 @@ def steps_of(
 ) -> dict[str, Step]:
     """The steps of a task by name, with these tables and outputs. `max_call_s`: where a processor has no timeout."""
     steps: dict[str, Step] = {}
+    waits = any(app.processors[name].is_async for name in subtopology.processors)
     is_timed = any(isinstance(table, TimedView) or app.tables[name].is_joined for name, table in tables.items())
     for name in subtopology.processors:
         processor = app.processors[name]
@@ -352,6 +368,7 @@ def steps_of(
             outputs=outputs,
             task_partitions=subtopology.partitions,
         )
+        steps[name].beside_others = waits
         if processor.timeout_s is None and max_call_s is not None:
             steps[name].countdown = Countdown(max_call_s)
     return steps

@@ -12,9 +12,10 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.columns import arrays
-from pipeline.errors import CodecError, PipelineError
+from pipeline.errors import CodecError
 from pipeline.records import OutputRecord
 from pipeline.sinks import LiveSink, checked_headers, checked_timestamp
+from pipeline.tables.call_number import check
 from pipeline.values.codecs import Codec
 from pipeline.values.partitioner import partition_of
 
@@ -37,7 +38,7 @@ class ColumnSink(LiveSink):
         """Sends a record for each place of the arrays; `values` None: tombstones. `timestamp_ms`: an array, or one for all.
         Raises PipelineError once the call has ended; CodecError."""
         if self.closed:
-            raise PipelineError(f"sink {self.topic!r} was used after the call it was given to had ended")
+            check(self.call, "sink", self.topic)
         if keys is None and values is None:
             raise CodecError(f"sink {self.topic!r}: send() was given neither keys nor values; give an array")
         key_bytes = self._bytes(self._key_codec, keys, "keys")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pipeline.errors import PipelineError
+from pipeline.tables.call_number import check
 from pipeline.tables.table import ReadsMany
 from pipeline.tables.view import DELETED, TableView
 
@@ -58,7 +58,7 @@ class ManyKeys:
     def open(self) -> TableView[Any, Any]:
         """The table, while a call has it. Raises PipelineError once the call has ended."""
         if self.view.closed:
-            raise PipelineError(f"table {self.view.spec.name!r} was used after the call it was given to had ended")
+            check(self.view.call, "table", self.view.spec.name)
         return self.view
 
     def _fetch(self, keys: list[bytes]) -> None:

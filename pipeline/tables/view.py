@@ -13,7 +13,8 @@ from decimal import Decimal
 from itertools import chain
 from typing import Any, Final, TypeVar, cast
 
-from pipeline.errors import CodecError, PipelineError
+from pipeline.errors import CodecError
+from pipeline.tables.call_number import NOBODY, check, current
 from pipeline.tables.expiry import STREAM_TIME_KEY, stored_time
 from pipeline.tables.sweep import Sweep
 from pipeline.tables.table import StoreView, Table, TableSpec, stored_stream_time
@@ -43,7 +44,8 @@ class TableView(Table[K, V]):
         is_by_record_key: bool = False,
     ) -> None:
         self.spec = spec
-        self.closed = False  # True between calls: a task left behind by one call must not write in the next
+        self.closed = False  # True between calls, and while one is under way that may wait: `call` has its number then
+        self.call = NOBODY
         self.fault: Exception | None = None  # the store failed: never the user's fault, whatever they catch
         self.stream_ms = -1
         self._store = store
@@ -262,8 +264,8 @@ class TableView(Table[K, V]):
     # inside
 
     def _key(self, key: Any) -> bytes:
-        if self.closed:
-            raise PipelineError(f"table {self.spec.name!r} was used after the call it was given to had ended")
+        if self.closed and self.call != current():
+            check(self.call, "table", self.spec.name)
         if key is self._last_key:  # a function mostly uses one key several times
             return self._last_bytes
         try:
@@ -361,8 +363,8 @@ class TableView(Table[K, V]):
 
     def _present_pairs(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
         """Keys present in key-byte order, with the value's bytes where the call does not hold the value itself."""
-        if self.closed:
-            raise PipelineError(f"table {self.spec.name!r} was used after the call it was given to had ended")
+        if self.closed and self.call != current():
+            check(self.call, "table", self.spec.name)
         version = self._version
         self._iterating += 1
         try:

@@ -29,7 +29,7 @@ class Ending:
         self._is_kept = False  # what is written is recognised by a later run
         self._signal = 0
         self._hurried = asyncio.Event()  # by a second signal
-        self._telling: asyncio.TimerHandle | None = None
+        self._warning: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @contextlib.contextmanager
@@ -52,7 +52,7 @@ class Ending:
         if not self.is_whole and (is_second or not self._under_way):
             exit_at_once(number, frame)
         elif self._loop is not None:
-            self._loop.call_soon_threadsafe(self._hurried.set if is_second else self._tell_later)
+            self._loop.call_soon_threadsafe(self._hurried.set if is_second else self._warn_later)
 
     @contextlib.contextmanager
     def batch(self, count: int, *, is_last: bool, is_kept: bool) -> Iterator[None]:
@@ -66,8 +66,8 @@ class Ending:
             self._exit_if_asked()
             raise
         finally:
-            if self._telling is not None:
-                self._telling.cancel()
+            if self._warning is not None:
+                self._warning.cancel()
         self.written += count
         self.is_whole = is_last
         self._under_way = 0
@@ -78,11 +78,11 @@ class Ending:
         if self._signal:
             raise SystemExit(128 + self._signal)
 
-    def _tell_later(self) -> None:
+    def _warn_later(self) -> None:
         if self._under_way and self._loop is not None:
-            self._telling = self._loop.call_later(SILENT_S, self._tell)
+            self._warning = self._loop.call_later(SILENT_S, self._warn)
 
-    def _tell(self) -> None:
+    def _warn(self) -> None:
         what = f"the latest {_records(self._under_way)} {_are(self._under_way)} written"
         print(f"ends once it is known whether {what}; once more ends it at once", file=sys.stderr, flush=True)
 
