@@ -60,13 +60,22 @@ def test_positions_are_shown_and_wrong_names_are_refused(console: Console) -> No
     console.close()
 
 
+def test_rights_of_a_principal_without_a_type_are_refused(console: Console) -> None:
+    """kafka-acls takes no other name, so its commands would all fail."""
+    words = ("topics", "acls", "bank:app", "--log", "kafka://h", "--principal")
+    for name in ("bank", ":bank", "User:"):
+        refused = console.here(*words, name)
+        assert (refused.code, refused.out) == (2, "") and "such as User:" in refused.err, refused
+    assert "--allow-principal Group:bank" in console.here(*words, "Group:bank").out
+
+
 def test_how_long_a_topic_is_kept_is_set_and_shown(console: Console) -> None:
     assert console.here("topics", "create", "bank:app").code == 0
     done = console.here("topics", "set", "bank", "payments", "--retention", "7d", "--retention-bytes", "1GiB", "--json")
     assert done.code == 0, done
     assert (done.json["retention_ms"], done.json["retention_bytes"]) == (604_800_000, 1 << 30)
     done = console.here("topics", "set", "bank", "payments", "--retention-bytes", "forever")
-    assert (done.code, done.out) == (0, "payments is kept for 604800000 ms\n"), done
+    assert (done.code, done.out) == (0, "payments is kept for 7 d\n"), done
     rows = {row["topic"]: row for row in console.here("topics", "list", "bank", "--json").json["topics"]}
     assert (rows["payments"]["retention_ms"], rows["payments"]["retention_bytes"]) == (604_800_000, None)
     for words, why in (

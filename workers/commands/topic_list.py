@@ -153,12 +153,12 @@ def _heading(facts: dict[str, Any]) -> Iterator[str]:
 def _retention(row: dict[str, Any]) -> str | None:
     if row["partitions"] is None or row["kind"] == "changelog":
         return None
-    given = [_span(row["retention_ms"])] if row["retention_ms"] is not None else []
+    given = [span(row["retention_ms"])] if row["retention_ms"] is not None else []
     given += [f"{row['retention_bytes']} bytes"] if row["retention_bytes"] is not None else []
     return " or ".join(given) or "for ever"
 
 
-def _span(ms: int) -> str:
+def span(ms: int) -> str:
     for unit in ("d", "h"):
         if ms and ms % UNITS_MS[unit] == 0:
             return f"{ms // UNITS_MS[unit]} {unit}"

@@ -15,6 +15,7 @@ from orchestrator.durations import parse_duration_ms, parse_size_bytes
 from orchestrator.errors import WrongUse
 from state.log.protocol import Retention
 from workers.commands.show import show_json
+from workers.commands.topic_list import span
 from workers.fleet.client import description, log_of
 
 FOREVER = "forever"
@@ -39,7 +40,7 @@ def run(argv: list[str]) -> int:
     if args.json:
         show_json(facts)
     else:
-        given = [f"{facts['retention_ms']} ms"] if facts["retention_ms"] is not None else []
+        given = [span(facts["retention_ms"])] if facts["retention_ms"] is not None else []
         given += [f"{facts['retention_bytes']} bytes a partition"] if facts["retention_bytes"] is not None else []
         print(f"{facts['topic']} is kept {'for ' + ' or '.join(given) if given else 'for ever'}")
     return 0

@@ -43,6 +43,10 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true")
     parser.settings(*PLACE)
     args = parser.parse_args(argv)
+    if not all(args.principal.partition(":")):
+        raise WrongUse(
+            f"--principal {args.principal}: Kafka takes no such name; write its type first, such as User:{args.principal.strip(':')}"
+        )
     if args.create and args.purpose != "run":
         raise WrongUse(f"--create has no effect with --for {args.purpose}: only instances create topics; leave it out")
     prefix, brokers = _place(args.log)
