@@ -33,17 +33,13 @@ def failed(
     tries: int = 1,
 ) -> ProcessorFailed:
     """The error of a processor that stops, to be raised from `error`."""
-    shown = f"{type(error).__name__}: {text_of(error)}".rstrip(": ")
-    where = f"{_shown(raw)[0] or f'{topic}-{partition}@{raw.offset}'} in task {task}"
-    if decoding:
-        kind: type[ProcessorFailed] = DecodingFailed
-        message = f"{processor} cannot read {where}: {text_of(error)}; correct the type, or {_WAYS.split(', or ')[1]}"
-    else:
-        kind = ProcessorFailed
-        often = f", tried {tries} times" if tries > 1 else ""
-        message = f"{processor} failed at {where}{often}: {shown}; {_WAYS}"
+    what = what_failed(
+        error, processor=processor, task=task, topic=topic, partition=partition, raw=raw, decoding=decoding, tries=tries
+    )
+    kind: type[ProcessorFailed] = DecodingFailed if decoding else ProcessorFailed
+    ways = f"correct the type, or {_WAYS.split(', or ')[1]}" if decoding else _WAYS
     return kind(
-        message,
+        f"{what}; {ways}",
         processor=processor,
         task=task,
         topic=topic,
@@ -51,6 +47,26 @@ def failed(
         offset=raw.offset,
         frames="" if decoding else user_frames(error),
     )
+
+
+def what_failed(
+    error: BaseException,
+    *,
+    processor: str,
+    task: str,
+    topic: str,
+    partition: int,
+    raw: RawRecord,
+    decoding: bool = False,
+    tries: int = 1,
+) -> str:
+    """Which processor, at what, and how."""
+    where = f"{_shown(raw)[0] or f'{topic}-{partition}@{raw.offset}'} in task {task}"
+    if decoding:
+        return f"{processor} cannot read {where}: {text_of(error)}"
+    shown = f"{type(error).__name__}: {text_of(error)}".rstrip(": ")
+    often = f", tried {tries} times" if tries > 1 else ""
+    return f"{processor} failed at {where}{often}: {shown}"
 
 
 def user_frames(error: BaseException) -> str:

@@ -11,21 +11,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pipeline.records import OutputRecord, RawRecord
 from pipeline.tables.view import TableView
 from pipeline.time.timed_view import TimedView
 
 Place = tuple[str, int]
-LeftOut = tuple[str, bool]  # the topic of a record that a call left out, and whether it became a dead letter
+
+
+class LeftOut(NamedTuple):
+    """A call that left its record out. `why`: what failed and where, if the policy is to skip; an operator's own skip says ""."""
+
+    topic: str
+    is_dead_letter: bool
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
     """What a task wants committed: records for topics, writes of tables (last per key, None deletes), and the offset
     after the last completed record of each topic that moved. `processed`: how many records are completed, by topic;
-    `left_out`: for each call that left a record out, its topic, and whether that became a dead letter."""
+    `left_out`: the calls that left their record out."""
 
     outputs: dict[Place, list[OutputRecord]]
     writes: dict[str, dict[bytes, bytes | None]]
@@ -47,7 +54,7 @@ class Changes:
 
     @property
     def dead_lettered(self) -> int:
-        return sum(is_dead_letter for _, is_dead_letter in self.left_out)
+        return sum(one.is_dead_letter for one in self.left_out)
 
 
 class UnitOfTime(Protocol):
@@ -124,7 +131,7 @@ class Effects:
 
     def skipped_one(self, topic: str) -> None:
         """A record is left out, outside of any unit."""
-        self.left_out.insert(self._before, (topic, False))
+        self.left_out.insert(self._before, LeftOut(topic, False))
         self._before += 1
 
     def late_one(self, name: str) -> None:

@@ -15,7 +15,7 @@ from pipeline.calls.retries import Tries
 from pipeline.calls.steps import Step, place
 from pipeline.definitions.error_policy import SKIP
 from pipeline.errors import ProcessorFailed
-from pipeline.failures import dead_letter, failed, without_our_head
+from pipeline.failures import dead_letter, failed, what_failed, without_our_head
 from pipeline.records import RawRecord
 
 
@@ -88,9 +88,9 @@ class FailedCalls:
         chosen = step.policy.of(error)
         into = self._effects if into is None else into
         if chosen == SKIP:
-            into.left_out.append((topic, False))
+            into.left_out.append(LeftOut(topic, False, what_failed(error, decoding=decoding, tries=tries, **where)))
         elif not isinstance(chosen, str):
-            into.left_out.append((topic, True))
+            into.left_out.append(LeftOut(topic, True))
             target = place(raw, chosen.topic, self.partitions, self._partition)
             into.outputs.setdefault(target, []).append(dead_letter(error, **where))
         else:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pipeline.calls.due_calls import DueCalls
-from pipeline.calls.effects import Effects
+from pipeline.calls.effects import Effects, LeftOut
 from pipeline.calls.failed_calls import FailedCalls
 from pipeline.calls.joined_tables import Changed, TableJoins
 from pipeline.calls.retries import CallAgain
@@ -277,7 +277,7 @@ class Passing:
         view.call_of(due)
         try:
             if not self.due_calls.next(step, item.topic, due.place[0], due.place[2]):
-                self.effects.left_out.append((item.topic, False))
+                self.effects.left_out.append(LeftOut(item.topic, False))
             elif (lost := self.due_calls.lost()) is not None:
                 self.on_error.leave(step, item.topic, raw, lost)
             elif one.is_chained and self._made_due > MOST_DUE:
@@ -315,7 +315,7 @@ class Passing:
         """The call of a join for a change that a call has made."""
         step, change = changed.step, changed.change
         if not self.due_calls.next(step, changed.table, change.timestamp_ms, change.key):
-            self.effects.left_out.append((changed.table, False))
+            self.effects.left_out.append(LeftOut(changed.table, False))
             return
         try:
             if (lost := self.due_calls.lost()) is not None:

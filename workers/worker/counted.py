@@ -34,7 +34,8 @@ def commit_ended(measures: Measures, outcome: Outcome, took_s: float) -> None:
             measures.add(fam.PROCESSED, count, one.run.scope, topic)
         for name, count in one.changes.late.items():
             measures.add(fam.LATE, count, one.run.scope, name)
-        for (topic, is_dead_letter), count in Counter(one.changes.left_out).items():
+        left_out = Counter((left.topic, left.is_dead_letter) for left in one.changes.left_out)
+        for (topic, is_dead_letter), count in left_out.items():
             measures.add(fam.DEAD_LETTERED if is_dead_letter else fam.SKIPPED, count, one.run.scope, topic)
     if outcome.done:
         measures.observe(fam.COMMIT_SECONDS, took_s)

@@ -26,6 +26,7 @@ from workers.tasks.task import TaskRun
 from workers.worker import counted
 from workers.worker.heads import Heads
 from workers.worker.idle import Idle
+from workers.worker.left_out import LeftOutLines
 from workers.worker.ports import RecordPort
 from workers.worker.rests import Rests
 from workers.worker.turns import adapted, died, in_turn
@@ -51,11 +52,10 @@ class RecordLoop:
         self._reader: Reader = worker.log.reader()
         self._runs: dict[Partition, TaskRun] = {}
         self._paused: set[Partition] = set()
-        self.unreadable = Unreadable(worker.surroundings.clock)
-        self.rests = Rests(worker.surroundings.clock)
-        self._heads = Heads(worker.log)
-        self._caution = worker.caution
-        self._idle = Idle(worker.prepared.app.idle_ms, worker.surroundings.clock, worker.surroundings.wall_ms)
+        clock = worker.surroundings.clock
+        self.unreadable, self.rests, self._left_out = Unreadable(clock), Rests(clock), LeftOutLines()
+        self._heads, self._caution = Heads(worker.log), worker.caution
+        self._idle = Idle(worker.prepared.app.idle_ms, clock, worker.surroundings.wall_ms)
         self._calls: dict[TaskRun, asyncio.Task[None]] = {}
         self._commit: asyncio.Task[None] | None = None
         self._commit_s, self._next_commit = worker.spec.instance.commit_ms / 1000, 0.0
@@ -66,10 +66,9 @@ class RecordLoop:
         self._turn_under_way: Turn | None = None
         self._turns: dict[TaskRun, Turn] = {}  # of async tasks
         self._careful: TaskRun | None = None  # the one whose careful calls began last
-        self._watches: CallWatches[TaskRun] = CallWatches(worker.surroundings.clock)
-        max_call_s = worker.spec.instance.max_call_ms / 1000
+        self._watches: CallWatches[TaskRun] = CallWatches(clock)
         look_s = LOOKS * worker.spec.instance.settings.heartbeat_ms / 1000
-        self._watch = CallWatch(worker.surroundings.clock, max_call_s, worker.overdue, look_s)
+        self._watch = CallWatch(clock, worker.spec.instance.max_call_ms / 1000, worker.overdue, look_s)
 
     def start(self, run: TaskRun) -> None:
         """A task processes from now on; its inputs are added next."""
@@ -399,6 +398,7 @@ class RecordLoop:
                 outcome = await commit(worker.log, worker.application, writer, taken, worker.before_commit, how)
                 counted.commit_ended(worker.measures, outcome, worker.surroundings.clock() - began)
                 for done in outcome.done:
+                    self._left_out.committed(done.run.scope, done.changes.left_out)
                     worker.committed(done)
                 through |= {done.run.id for done in outcome.done}
                 # A fence of an incarnation that was given up meanwhile says nothing of the one after it.
