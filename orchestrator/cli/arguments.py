@@ -107,7 +107,10 @@ class Parser(Describable):
 
 def _value(setting: Setting, flag: str | None, sources: Sources, default: str | None) -> Any:
     if flag is not None:
-        return setting.read(flag, f"--{setting.name} {flag}")
+        value = setting.read(flag, f"--{setting.name} {flag}")
+        if not flag:  # as `--log "$LOG"` has it where the variable is not set: the default may be another place
+            raise WrongUse(f"--{setting.name} has an empty text; write a value, or leave the option out")
+        return value
     given = sources.given(setting)
     if given is not None:
         return setting.read(given.text, given.shown(setting))

@@ -53,6 +53,8 @@ def run(argv: list[str]) -> int:
     args = parser.parse_args(argv[1:] if argv[:1] == ["rebalance"] else argv)
     text = DEFAULT if args.workload is None else _read(args.workload)
     workload = parse_workload(text)
+    if args.svg and (Path(args.svg).is_dir() or not Path(args.svg).absolute().parent.is_dir()):
+        raise WrongUse(f"--svg {args.svg}: a file cannot be written there; name one in a folder that is there")
     runs: list[Run] = []
     for one in rehearse(workload, args.protocol or list(PROTOCOLS), args.copies or list(COPIES)):
         if not args.json:

@@ -70,6 +70,11 @@ def one_line(err: str) -> bool:
         (["status", "nobody"], "no log of application 'nobody'"),
         (["status", "nobody", "--log", "sqlite:none.db"], "no log at"),
         (["status", "nobody", "--log", "sqlite:"], "no path"),
+        (["reset", "bank", "--log", ""], "--log has an empty text; write a value, or leave the option out"),
+        (["run", "bank:app", "--state-dir="], "--state-dir has an empty text"),
+        (["run", "bank:app", "--task-weights", ""], "--task-weights has an empty text"),
+        (["snapshot", "list", "--snapshots", ""], "--snapshots has an empty text"),
+        (["bench", "rebalance", "--svg", "none/x.svg"], "--svg none/x.svg: a file cannot be written there"),
         (["status", "nobody", "--log", "postgres:x"], "unknown kind of log"),
         (["query", "nobody", "t", "k"], "no log of application"),
         (["consume", "nobody", "t"], "no log of application"),
@@ -115,6 +120,15 @@ def test_wrong_use(place: Console, words: list[str], said: str) -> None:
     assert said in done.err
     assert done.out == ""
     assert not list(place.folder.iterdir()), "a command that went wrong left something behind"
+
+
+def test_a_file_is_no_folder_of_snapshots_and_one_that_is_missing_is_told(console: Console) -> None:
+    console.bank()
+    done = console.here("run", "bank:app", "--snapshots", "bank.py")
+    assert (done.code, done.out) == (2, "") and one_line(done.err), done
+    assert "--snapshots bank.py: it is no folder" in done.err and not Path(console.folder, ".orchestrator").exists()
+    console.run("--snapshots", "later")  # the first snapshot may come while it runs
+    assert "warning: --snapshots later: there is no such folder; tasks are restored from their" in console.said("run")
 
 
 def test_a_setting_that_is_not_utf_8(place: Console, monkeypatch: pytest.MonkeyPatch) -> None:

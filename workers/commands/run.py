@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -64,6 +65,7 @@ def run(argv: list[str]) -> int:
     app = load(args.app)
     url = log_url(args, app.id, existing=False)
     refuse_idle(args.flags, facts_of(args, app, url))
+    check_snapshots(args.snapshots)
     folder = str(Path.cwd())
     spec = InstanceSpec(
         app=args.app,
@@ -114,6 +116,19 @@ def check_access(args: Any) -> None:
     check_tls(host, make_tls(args.tls_cert, args.tls_key, args.tls_ca))
     if args.secret_file:
         read_secret(Path(args.secret_file)).key_of(Right.JOIN)
+
+
+def check_snapshots(folder: str) -> None:
+    """The folder may come later, with the first snapshot; a mistyped one would never be used. Raises WrongUse."""
+    if not folder or Path(folder).is_dir():
+        return
+    if os.path.lexists(folder):
+        raise WrongUse(f"--snapshots {folder}: it is no folder; name the folder of snapshots")
+    print(
+        f"warning: --snapshots {folder}: there is no such folder; tasks are restored from their changelogs until there is",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def state_dir(args: Any, url: str) -> str:
