@@ -96,7 +96,8 @@ def shape_of(
         column, unit = head, tail
     options = {"key": key, "value": value, "timestamp": timestamp, "headers": headers, "partition": partition}
     for name, given in options.items():
-        if given is not None and not given.strip():
+        named = column if name == "timestamp" else given
+        if given is not None and not (named or "").strip():
             raise DefinitionError(f"--{name} '{given}': write the name of a column")
     return Shape(key or "", value or "", column, unit, headers or "", partition or "")
 

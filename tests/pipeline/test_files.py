@@ -341,3 +341,5 @@ def test_options_of_a_shape() -> None:
     assert shape_of(None, None, "b:c") == Shape("", "", "b:c", "ms")
     with pytest.raises(DefinitionError, match="--key '': write the name of a column"):
         shape_of("", None, None)
+    with pytest.raises(DefinitionError, match="--timestamp ':s': write the name of a column"):
+        shape_of(None, None, ":s")  # records would have had the time of now
