@@ -1,7 +1,8 @@
 """The one implementation of ColumnTable: arrays over the table of a task that every other processor uses, too.
 
 One rule: what is stored is what `Table` would store, key by key: the same bytes, in the same changelog, refused for the
-same reasons. Keys become bytes once a call: the array that was given to `get` is mostly given to `put` again.
+same reasons. Keys become bytes once a call: the array that was given to `get` is mostly given to `put` again. Many of them are
+looked up, written and committed in the order of their bytes, which spares the store its own sorting.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pyarrow as pa
 from pipeline.columns import arrays
 from pipeline.columns.arrow_types import codec_type
 from pipeline.columns.murmur import partitions_of
+from pipeline.columns.orders import order_of
 from pipeline.columns.public import ColumnTable
 from pipeline.errors import CodecError
 from pipeline.tables.expiry import STREAM_TIME_KEY
@@ -36,16 +38,25 @@ class ColumnView(ColumnTable[Any, Any]):
         self._last: Any = None  # the array of keys that came last, and its bytes
         self._last_array: Any = None  # the same as an array of binary, where the codec is str's or bytes'
         self._last_bytes: list[bytes] = []
+        self._order: Any = None  # both of them are in this order of the array that came; None: as it came
         self._last_is_own = False
 
     def get(self, keys: Any) -> Any:
-        found = self._many.read(self._keys(keys, "get"))
-        absent = [place for place, one in enumerate(found) if one is None] if None in found else []
-        if self._is_int:
-            return self._ints(found, absent)
+        data = self._keys(keys, "get")
+        found = self._many.read(data, in_order=self._order is not None)
         default, read = self._spec.default, self._spec.decode_value
-        values = [(None if default is None else default()) if one is None else read(one) for one in found]
-        return self._named(values)
+        by_arrays = self._is_int and default in (None, int)
+        if (
+            self._order is not None and not by_arrays
+        ):  # a default of the user's is asked for in the order of the keys given
+            found = [found[place] for place in self._places().tolist()]
+        absent = [place for place, one in enumerate(found) if one is None] if None in found else []
+        if not self._is_int:
+            return self._named(
+                [(None if default is None else default()) if one is None else read(one) for one in found]
+            )
+        values = self._ints(found, absent)
+        return values.take(pa.array(self._places())) if self._order is not None and by_arrays else values
 
     def put(self, keys: Any, values: Any) -> None:
         """See `ColumnTable.put`. Raises CodecError, WrongTask."""
@@ -54,7 +65,7 @@ class ColumnView(ColumnTable[Any, Any]):
         listed = arrays.one_array(values, f"{self._name}: values of put()")
         if len(listed) != len(data):
             raise CodecError(f"{self._name}: put() was given {len(data)} keys and {len(listed)} values")
-        self._many.write(data, self._encoded(listed))
+        self._many.write(data, self._in_order(listed))
 
     def delete(self, keys: Any) -> None:
         """See `ColumnTable.delete`. Raises CodecError, WrongTask."""
@@ -65,7 +76,7 @@ class ColumnView(ColumnTable[Any, Any]):
     # ---- keys
 
     def _keys(self, keys: Any, verb: str) -> list[bytes]:
-        """The bytes of the keys. Raises CodecError, PipelineError."""
+        """The bytes of the keys, in `_order`. Raises CodecError, PipelineError."""
         self._many.open()
         if keys is self._last and keys is not None:
             return self._last_bytes
@@ -73,10 +84,15 @@ class ColumnView(ColumnTable[Any, Any]):
         array = arrays.one_array(keys, what)
         if array.null_count:
             raise CodecError(f"{what}: {array.null_count} of them are null, and null is no key")
-        self._last, self._last_is_own, self._last_array = None, False, None
-        self._last_bytes = arrays.encode(self._spec.key_codec, array, what)
-        if type(self._spec.key_codec) in (BytesCodec, StrCodec) and array.type in (pa.string(), pa.binary()):
-            self._last_array = array.cast(pa.binary())
+        self._last, self._last_is_own, self._last_array, self._order = None, False, None, None
+        if type(self._spec.key_codec) in (BytesCodec, StrCodec):
+            array = arrays.fitted(self._spec.key_codec, array, what).cast(pa.binary())
+            if (order := order_of(array)) is not None:
+                array, self._order = array.take(pa.array(order)), order
+            self._last_array = array
+            self._last_bytes = arrays.bytes_of(array)
+        else:
+            self._last_bytes = arrays.encode(self._spec.key_codec, array, what)
         if self._spec.expire_ms is not None and STREAM_TIME_KEY in self._last_bytes:
             raise CodecError(f"{what}: one of them is reserved")
         self._last = keys
@@ -101,6 +117,21 @@ class ColumnView(ColumnTable[Any, Any]):
         self._last_is_own = True
 
     # ---- values
+
+    def _places(self) -> Any:
+        """Where each key of the array that came stands in `_order`."""
+        places = np.empty(len(self._order), np.int64)
+        places[self._order] = np.arange(len(self._order))
+        return places
+
+    def _in_order(self, values: pa.Array) -> list[bytes]:
+        """The bytes of values that belong to the keys that came, in `_order`. Raises CodecError."""
+        if self._order is None:
+            return self._encoded(values)
+        if pa.types.is_primitive(values.type):
+            return self._encoded(values.take(pa.array(self._order)))
+        encoded = self._encoded(values)
+        return [encoded[place] for place in self._order.tolist()]
 
     def _ints(self, found: list[bytes | None], absent: list[int]) -> pa.Array:
         default = self._spec.default

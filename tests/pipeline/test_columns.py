@@ -3,6 +3,7 @@ a call counts whole or not at all; what is stored are the bytes that a plain tab
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 from orchestrator import App, Columns, ColumnTable, PipelineError, ProcessorFailed, Record, Sink, Table
 from orchestrator.testing import Driver
+from pipeline.columns import orders
 from pipeline.columns.declared import record_kind
 from pipeline.columns.json_records import JsonRecords
 from pipeline.columns.murmur import partitions_of
@@ -276,10 +278,17 @@ class Note(msgspec.Struct):
     ],
     ids=str,
 )
+@pytest.mark.parametrize("fewest", [orders.FEWEST, 0], ids=["as they come", "in their order"])
 @settings(deadline=None)
 @given(st.data())
-def test_a_table_by_arrays_is_the_table(type_: Any, values: list[Any], data: st.DataObject) -> None:
+def test_a_table_by_arrays_is_the_table(type_: Any, values: list[Any], fewest: int, data: st.DataObject) -> None:
     """A walk of put, get and delete over one table, by key and by arrays: the same stored bytes and changelog."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(orders, "FEWEST", fewest)
+        _walk_both(type_, values, data)
+
+
+def _walk_both(type_: Any, values: list[Any], data: st.DataObject) -> None:
     steps = data.draw(
         st.lists(st.tuples(st.sampled_from(["put", "delete"]), st.lists(st.tuples(KEYS, st.sampled_from(values)))))
     )
@@ -379,6 +388,55 @@ def test_of_a_key_that_comes_twice_the_last_value_wins_and_other_widths_fit() ->
     driver = called(call)
     (table,) = driver.app.tables.values()
     assert driver.table(table) == {"a": 3, "d": 9}
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.binary(max_size=3) | st.binary(max_size=20) | st.binary(min_size=17, max_size=17)),
+    st.binary(max_size=20),
+)
+def test_the_order_is_that_of_the_bytes_and_equal_keys_stay(keys: list[bytes], front: bytes) -> None:
+    for made in (keys, [front + key for key in keys], [front + key.rjust(20) for key in keys]):
+        found = order_of_any(pa.array([b"before", *made], pa.binary()).slice(1))
+        assert found == sorted(range(len(made)), key=lambda place: (made[place], place))
+
+
+def order_of_any(keys: Any) -> list[int]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(orders, "FEWEST", 0)
+        found = orders.order_of(keys)
+    return list(range(len(keys))) if found is None else found.tolist()
+
+
+@pytest.mark.parametrize("default", [int, None, lambda: 7], ids=["int", "none", "a function"])
+@pytest.mark.parametrize("name", ["key-{:08d}", "{}", "a long beginning of keys {:020d}"])
+def test_many_keys_are_read_and_written_in_their_order(name: str, default: Any) -> None:
+    """Each value belongs to its key, of one that comes twice the last value wins, and a commit has them in order."""
+    draw, count = random.Random(7), 2 * orders.FEWEST
+    expected: dict[str, int] = {}
+
+    def call(batch: Any, t: Any) -> None:
+        keys = [name.format(draw.randrange(count)) for _ in range(count)]
+        values = [draw.randrange(100) for _ in keys]
+        array = pa.array(keys)
+        absent = None if default is None else default()
+        assert t.get(array).to_pylist() == [expected.get(key, absent) for key in keys]
+        t.put(array, pa.array(values))
+        expected.update(zip(keys, values, strict=True))
+        assert t.get(array).to_pylist() == [expected[key] for key in keys]
+
+    app = App("x", partitions=1)
+    table = app.table("t", key=str, value=int, default=default)
+    app.processor(app.topic("steps", key=str, value=int), table, columns=True)(call)
+    store = DictStore()
+    process = TaskProcess(app, app.topology().subtopologies[0], 0, {"t": store}, {"steps": 1})
+    for number in range(3):
+        process.run([("steps", SourceRecord(number, number, b"k", bytes(8)))])
+        writes = process.collect().writes["t"]
+        assert list(writes) == sorted(writes)
+        store.write(writes)
+        process.mark_applied()
+    assert {key.decode(): int.from_bytes(value, "big") for key, value in store.data.items()} == expected
 
 
 def test_a_key_of_another_task_is_refused() -> None:
