@@ -45,12 +45,13 @@ class ColumnView(ColumnTable[Any, Any]):
         data = self._keys(keys, "get")
         found = self._many.read(data, in_order=self._order is not None)
         default, read = self._spec.default, self._spec.decode_value
-        by_arrays = self._is_int and default in (None, int)
-        if (
-            self._order is not None and not by_arrays
-        ):  # a default of the user's is asked for in the order of the keys given
+        by_arrays, none = self._is_int and default in (None, int), found.count(None)
+        if by_arrays and none == len(found):  # as of keys that come once
+            return pa.nulls(none, pa.int64()) if default is None else pa.array(np.zeros(none, np.int64))
+        if self._order is not None and not by_arrays:
+            # A default of the user's is asked for in the order of the keys that came.
             found = [found[place] for place in self._places().tolist()]
-        absent = [place for place, one in enumerate(found) if one is None] if None in found else []
+        absent = [place for place, one in enumerate(found) if one is None] if none else []
         if not self._is_int:
             return self._named(
                 [(None if default is None else default()) if one is None else read(one) for one in found]
