@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import CoroutineType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.calls.call import CALL, cancelled_itself, rest
 from pipeline.calls.failed_calls import FailedCalls
 from pipeline.calls.plain_calls import FAILURES, PlainCalls, Progress
 from pipeline.calls.steps import Step
 from pipeline.calls.task_sources import Source
-from pipeline.records import RawRecord
+from pipeline.records import RawRecord, Record
+from pipeline.sinks import LiveSink
 from pipeline.tables import call_number
+from pipeline.tables.view import TableView
 
 if TYPE_CHECKING:
     from pipeline.calls.effects import Effects
@@ -35,60 +37,76 @@ class PlainAwaits(PlainCalls):
         until: float,
     ) -> None:
         """See TaskProcess.run_async; `effects` has each record as soon as it is completed. Raises CallAgain, ProcessorFailed."""
-        step, keep, stream_ms = self._step, self._keep, effects.stream_time_ms
-        function, arguments, countdown = step.function, step.arguments, step.countdown
+        step, partition, keep, stream_ms = self._step, self._partition, self._keep, effects.stream_time_ms
+        decode_key, decode_value = self._quick_key, self._quick_value
+        function, arguments, countdown, completed = step.function, step.arguments, step.countdown, effects.completed
+        sinks, expiring = step.sinks, self._expiring
+        used: list[TableView[Any, Any] | LiveSink] = [*step.tables, *sinks]
+        own = [table for table in step.tables if table.is_by_record_key]
+        expects = [table.expect for table in self._same_keys]
         if countdown is not None:
             countdown.of_this_task()
         task.finished = done = 0
-        for topic, raw in records:
-            if raw.timestamp_ms > stream_ms:
-                stream_ms = raw.timestamp_ms
-            try:
-                record = self._decoded(topic, raw)
-            except Exception as error:  # noqa: BLE001 - a codec of the user's may raise anything; on_error decides
-                self._on_error.failed(step, topic, raw, error, decoding=True)
-            else:
-                self._open(raw, stream_ms)
-                try:
-                    call = function(record, *arguments)
-                    if type(call) is not CoroutineType:
-                        await call
-                    else:
-                        try:
-                            waits_for = call.send(None)
-                        except StopIteration:
-                            pass
-                        else:
-                            await rest(step.name, countdown, call, waits_for)
-                    keep(stream_ms)
-                except FAILURES as error:
-                    step.forget()
-                    if error is step.fault:
-                        raise
-                    self._on_error.failed(step, topic, raw, error)
-                except BaseException as error:  # cancelled: nothing of it counts
-                    step.forget()
-                    if (failure := cancelled_itself(step.name, error)) is None:
-                        raise
-                    self._on_error.failed(step, topic, raw, failure)
-                finally:
-                    step.close()
-            effects.completed(topic, raw)
-            task.finished = done = done + 1
-            if clock() >= until:
-                break
-
-    def _open(self, raw: RawRecord, stream_ms: int) -> None:
-        """For the call of this record; see Step.open."""
-        number = call_number.begin()
-        for table in self._step.tables:
-            table.call = number
+        step.begin()  # nothing else runs between the end of a call and the beginning of the next one
+        for table in expiring:
             table.stream_ms = stream_ms
-            if table.is_by_record_key:
-                table.record_keys = (raw.key,)
-        for sink in self._step.sinks:
-            sink.call = number
-            sink.timestamp_ms = raw.timestamp_ms
+        try:
+            for topic, raw in records:
+                key, value, timestamp_ms = raw.key, raw.value, raw.timestamp_ms
+                if timestamp_ms > stream_ms:
+                    stream_ms = timestamp_ms
+                    for table in expiring:
+                        table.stream_ms = timestamp_ms
+                try:
+                    record: Record[Any, Any] = Record(
+                        decoded := None if key is None else decode_key(key),
+                        None if value is None else decode_value(value),
+                        timestamp_ms,
+                        raw.headers,
+                        topic,
+                        partition,
+                        raw.offset,
+                    )
+                except Exception as error:  # noqa: BLE001 - a codec of the user's may raise anything; on_error decides
+                    self._on_error.failed(step, topic, raw, self._unreadable(topic, raw) or error, decoding=True)
+                else:
+                    for table in own:
+                        table.record_keys = (key,)
+                    for expect in expects:
+                        expect(decoded, key)
+                    for sink in sinks:
+                        sink.timestamp_ms = timestamp_ms
+                    number = call_number.begin()
+                    for given in used:
+                        given.call = number
+                    try:
+                        call = function(record, *arguments)
+                        if type(call) is not CoroutineType:
+                            await call
+                        else:
+                            try:
+                                waits_for = call.send(None)
+                            except StopIteration:
+                                pass
+                            else:
+                                await rest(step.name, countdown, call, waits_for)
+                        keep(stream_ms)
+                    except FAILURES as error:
+                        step.forget()
+                        if error is step.fault:
+                            raise
+                        self._on_error.failed(step, topic, raw, error)
+                    except BaseException as error:  # cancelled: nothing of it counts
+                        step.forget()
+                        if (failure := cancelled_itself(step.name, error)) is None:
+                            raise
+                        self._on_error.failed(step, topic, raw, failure)
+                completed(topic, raw)
+                task.finished = done = done + 1
+                if clock() >= until:
+                    break
+        finally:
+            step.end()
 
 
 def plain_awaits(
