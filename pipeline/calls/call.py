@@ -63,12 +63,7 @@ async def in_time(step: Step, argument: Any) -> None:
         if step.countdown is None or not isinstance(call, CoroutineType):
             await call
             return
-        try:
-            waits_for = call.send(None)
-        except StopIteration:
-            return
-        step.countdown.of_this_task()
-        await rest(step.name, step.countdown, call, waits_for)
+        await counted(step.name, step.countdown, call)
     except asyncio.CancelledError as error:
         if (failure := cancelled_itself(step.name, error)) is None:
             raise
@@ -88,13 +83,22 @@ def cancelled_itself(name: str, error: BaseException) -> CallCancelled | None:
     return found.with_traceback(error.__traceback__)
 
 
+async def counted(name: str, countdown: Countdown, call: CoroutineType[Any, Any, Any]) -> None:
+    """The call, for at most its timeout, which is set where it waits at all. Raises TimeoutError."""
+    try:
+        waits_for = call.send(None)
+    except StopIteration:
+        return
+    countdown.of_this_task()
+    await _rest(name, countdown, call, waits_for)
+
+
 @types.coroutine
-def rest(
-    name: str, countdown: Countdown | None, call: CoroutineType[Any, Any, Any], waits_for: Any
+def _rest(
+    name: str, countdown: Countdown, call: CoroutineType[Any, Any, Any], waits_for: Any
 ) -> Generator[Any, Any, None]:
     """What is left of a call that has come to its first wait, for at most its timeout. Raises TimeoutError."""
-    if countdown is not None:
-        countdown.begin()
+    countdown.begin()
     try:
         while True:
             try:
@@ -109,12 +113,24 @@ def rest(
     except StopIteration:
         return
     except asyncio.CancelledError as error:
-        if countdown is not None and countdown.end():
-            raise TimeoutError(f"{name} did not end within its timeout of {countdown.seconds:g} s") from error
+        if countdown.end():
+            raise _too_late(name, countdown) from error
         raise
     finally:
-        if countdown is not None:
-            countdown.end()
+        countdown.end()
+
+
+def ended(name: str, countdown: Countdown | None, error: BaseException) -> BaseException:
+    """What a call failed with that ended with `error`: a TimeoutError where it was cancelled because its time was over."""
+    if countdown is None or not countdown.end() or not isinstance(error, asyncio.CancelledError):
+        return error
+    found = _too_late(name, countdown)
+    found.__cause__ = error
+    return found.with_traceback(error.__traceback__)
+
+
+def _too_late(name: str, countdown: Countdown) -> TimeoutError:
+    return TimeoutError(f"{name} did not end within its timeout of {countdown.seconds:g} s")
 
 
 def newest(items: Sequence[Item]) -> int:

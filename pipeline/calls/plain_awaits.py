@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from pipeline.calls.call import CALL, cancelled_itself, rest
+from pipeline.calls.call import CALL, cancelled_itself, counted, ended
 from pipeline.calls.failed_calls import FailedCalls
 from pipeline.calls.plain_calls import FAILURES, PlainCalls, Progress
 from pipeline.calls.steps import Step
@@ -39,13 +39,14 @@ class PlainAwaits(PlainCalls):
         """See TaskProcess.run_async; `effects` has each record as soon as it is completed. Raises CallAgain, ProcessorFailed."""
         step, partition, keep, stream_ms = self._step, self._partition, self._keep, effects.stream_time_ms
         decode_key, decode_value = self._quick_key, self._quick_value
-        function, arguments, countdown, completed = step.function, step.arguments, step.countdown, effects.completed
+        function, arguments, completed = step.function, step.arguments, effects.completed
         sinks, expiring = step.sinks, self._expiring
         used: list[TableView[Any, Any] | LiveSink] = [*step.tables, *sinks]
         own = [table for table in step.tables if table.is_by_record_key]
         expects = [table.expect for table in self._same_keys]
-        if countdown is not None:
-            countdown.of_this_task()
+        if (countdown := step.countdown) is not None:
+            loop = countdown.of_this_task()
+            now = loop.time
         task.finished = done = 0
         step.begin()  # nothing else runs between the end of a call and the beginning of the next one
         for table in expiring:
@@ -81,32 +82,37 @@ class PlainAwaits(PlainCalls):
                         given.call = number
                     try:
                         call = function(record, *arguments)
-                        if type(call) is not CoroutineType:
+                        if countdown is None or type(call) is not CoroutineType:
                             await call
-                        else:
-                            try:
-                                waits_for = call.send(None)
-                            except StopIteration:
-                                pass
-                            else:
-                                await rest(step.name, countdown, call, waits_for)
+                        elif not countdown.is_long:
+                            await counted(step.name, countdown, call)
+                        else:  # as `counted` does it, for less than a Python call more
+                            countdown.begun, countdown.is_under_way = now(), True
+                            if countdown.watched is not loop:
+                                countdown.watch(loop)
+                            await call
+                            if countdown.was_looked_at:
+                                countdown.end()
+                            countdown.is_under_way = False
                         keep(stream_ms)
-                    except FAILURES as error:
-                        step.forget()
-                        if error is step.fault:
-                            raise
-                        self._on_error.failed(step, topic, raw, error)
-                    except BaseException as error:  # cancelled: nothing of it counts
-                        step.forget()
-                        if (failure := cancelled_itself(step.name, error)) is None:
-                            raise
-                        self._on_error.failed(step, topic, raw, failure)
+                    except BaseException as error:  # noqa: BLE001 - what is no failure of the call is raised again
+                        self._failed(topic, raw, error)
                 completed(topic, raw)
                 task.finished = done = done + 1
                 if clock() >= until:
                     break
         finally:
             step.end()
+
+    def _failed(self, topic: str, raw: RawRecord, error: BaseException) -> None:
+        """The call has ended with an error, and nothing of it counts. Raises it where it is no failure of the call."""
+        step = self._step
+        error = ended(step.name, step.countdown, error)
+        step.forget()
+        failure = error if isinstance(error, FAILURES) else cancelled_itself(step.name, error)
+        if failure is None or failure is step.fault:
+            raise error
+        self._on_error.failed(step, topic, raw, failure)
 
 
 def plain_awaits(

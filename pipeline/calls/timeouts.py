@@ -19,64 +19,83 @@ class Countdown:
 
     __slots__ = (
         "_cancelling",
-        "_is_under_way",
+        "_counted",
         "_its_loop",
         "_left",
-        "_loop",
         "_seen",
         "_slice",
         "_task",
         "_timer",
+        "begun",
+        "is_long",
         "is_over",
+        "is_under_way",
         "seconds",
+        "was_looked_at",
+        "watched",
     )
 
     def __init__(self, seconds: float) -> None:
         self.seconds = self._left = seconds
         self._slice = min(SLICE_S, seconds / SLICES)
-        self._seen = 0.0
+        self.is_long = self._slice >= SLICE_S  # whose calls have one timer
+        # Of a long one whoever makes the calls sets these two, and looks at the third as a call has ended: most calls then cost no
+        # more than that.
+        self.begun = 0.0
+        self.is_under_way = self.was_looked_at = False
+        self._counted = self._seen = 0.0  # of which call, by when it began; until when
         self._task: asyncio.Task[Any] | None = None  # in which the calls are made
         self._its_loop: asyncio.AbstractEventLoop | None = None
-        self._is_under_way = False
         self._cancelling = 0
-        self._loop: asyncio.AbstractEventLoop | None = None  # of the timer for all calls, where it is set
+        self.watched: asyncio.AbstractEventLoop | None = None  # of the timer for all calls, where it is set
         self._timer: asyncio.TimerHandle | None = None  # the call's own
-        self.is_over = False  # the latest call's time
+        self.is_over = False  # the time of the call under way
 
-    def of_this_task(self) -> None:
-        """The calls that follow are made in the asyncio task that calls this."""
+    def of_this_task(self) -> asyncio.AbstractEventLoop:
+        """The calls that follow are made in the asyncio task that calls this; returns its loop."""
         task = asyncio.current_task()
         assert task is not None
-        self._task, self._cancelling, self._its_loop = task, task.cancelling(), task.get_loop()
+        self._task, self._cancelling = task, task.cancelling()
+        self._its_loop = loop = task.get_loop()
+        return loop
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Of a long one: looks at the calls that are made in this loop, for as long as it finds one under way."""
+        if self.watched is not loop:
+            self.watched = loop
+            loop.call_later(SLICE_S, self._look, loop)
 
     def begin(self) -> None:
         """A call waits for the first time."""
         loop = self._its_loop
         assert loop is not None
-        self.is_over, self._is_under_way = False, True
+        self.is_over, self.is_under_way = False, True
         self._left, self._seen = self.seconds, loop.time()
-        if self._slice < SLICE_S:
+        self.begun = self._counted = self._seen
+        if self.is_long:
+            self.watch(loop)
+        else:
             self._timer = loop.call_later(self._slice, self._tick, loop)
-        elif self._loop is not loop:
-            self._loop = loop
-            loop.call_later(SLICE_S, self._look, loop)
 
     def end(self) -> bool:
         """The call has ended. Returns whether a cancellation that it ended with was this one alone."""
-        was_under_way, self._is_under_way = self._is_under_way, False
+        was_cancelled = self.is_over and self.is_under_way
+        self.is_over = self.is_under_way = self.was_looked_at = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self.is_over or not was_under_way:
-            return False
-        return self._task is not None and self._task.uncancel() <= self._cancelling
+        return was_cancelled and self._task is not None and self._task.uncancel() <= self._cancelling
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._loop is not loop:
+        if self.watched is not loop:
             return  # of a loop that was left for another
-        if not self._is_under_way:
-            self._loop = None
+        if not self.is_under_way:
+            self.watched = None
             return
+        self.was_looked_at = True
+        if self._counted != self.begun:
+            self._left, self._seen = self.seconds, self.begun
+            self._counted = self.begun
         if self._timer is None and not self.is_over:
             self._tick(loop)
         loop.call_later(SLICE_S, self._look, loop)
@@ -89,5 +108,5 @@ class Countdown:
         if self._left <= 0 and self._task is not None:
             self.is_over = True
             self._task.cancel()
-        elif self._left <= self._slice or self._slice < SLICE_S:
+        elif self._left <= self._slice or not self.is_long:
             self._timer = loop.call_later(min(self._slice, self._left), self._tick, loop)
