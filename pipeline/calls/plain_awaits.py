@@ -59,14 +59,10 @@ class PlainAwaits(PlainCalls):
                     for table in expiring:
                         table.stream_ms = timestamp_ms
                 try:
+                    decoded = None if key is None else decode_key(key)
+                    read = None if value is None else decode_value(value)
                     record: Record[Any, Any] = Record(
-                        decoded := None if key is None else decode_key(key),
-                        None if value is None else decode_value(value),
-                        timestamp_ms,
-                        raw.headers,
-                        topic,
-                        partition,
-                        raw.offset,
+                        decoded, read, timestamp_ms, raw.headers, topic, partition, raw.offset
                     )
                 except Exception as error:  # noqa: BLE001 - a codec of the user's may raise anything; on_error decides
                     self._on_error.failed(step, topic, raw, self._unreadable(topic, raw) or error, decoding=True)
