@@ -49,7 +49,8 @@ from state.store.layout import (
 from state.store.protocol import Range
 
 RANGE_KEYS = 64  # deleted at once rather than one by one: what lies in ranges that are gone costs a look at each read
-# What filters the keys that are not flushed yet, as a share of the 8 MiB they may take: 160 KiB, which is full after 130,000
+WRITE_BYTES = 8 << 20  # that are not flushed yet, of one store
+# What filters these keys, as a share of the bytes that they may take: 160 KiB, which is full after 130,000
 # keys, and 40 KiB where so many stores are open that these would add up. A full one makes the look-up of a new key 1.5 times as dear.
 FEW_STORES = 64
 FILTER_OF_FEW, FILTER_OF_MANY = 0.02, 0.005
@@ -80,13 +81,12 @@ def options(budget: Budget | None = None) -> Options:
     """Options of every store and every snapshot file: raw keys in byte order, and small buffers for many stores."""
     chosen = Options(raw_mode=True)
     chosen.create_if_missing(True)
-    chosen.set_write_buffer_size(8 << 20)
+    chosen.set_write_buffer_size(WRITE_BYTES)
     chosen.set_max_write_buffer_number(4)
     chosen.set_arena_block_size(64 << 10)
     # A key that is nowhere, as each new one, is not searched for in what is not flushed.
     chosen.set_memtable_whole_key_filtering(True)
-    is_one_of_few = budget is None or len(budget.buffered) < FEW_STORES
-    chosen.set_memtable_prefix_bloom_ratio(FILTER_OF_FEW if is_one_of_few else FILTER_OF_MANY)
+    chosen.set_memtable_prefix_bloom_ratio(filter_share(budget))
     chosen.set_target_file_size_base(16 << 20)
     chosen.set_level_zero_slowdown_writes_trigger(40)
     chosen.set_level_zero_stop_writes_trigger(80)
@@ -104,6 +104,11 @@ def options(budget: Budget | None = None) -> Options:
         chosen.set_write_buffer_manager(budget.writes)
     chosen.set_block_based_table_factory(table)
     return chosen
+
+
+def filter_share(budget: Budget | None) -> float:
+    """What a store that is opened now gets."""
+    return FILTER_OF_FEW if budget is None or len(budget.buffered) < FEW_STORES else FILTER_OF_MANY
 
 
 def explain(error: Exception, path: Path) -> Exception:
@@ -151,6 +156,7 @@ class RocksDbStore:
         self._ranges: weakref.WeakSet[_Range] = weakref.WeakSet()
         self._without_wal = cast(Any, WriteOptions())
         self._without_wal.disable_wal = True  # a property, whatever the binding's stubs say
+        self._filter_bytes = int(filter_share(cache) * WRITE_BYTES)
         try:
             private.make_folder(path)
         except OSError as error:
@@ -234,9 +240,10 @@ class RocksDbStore:
     def size_bytes(self) -> int:
         """What the store holds, in memory and on disk. Raises StateError."""
         try:
-            return sum(self._db.property_int_value(name) or 0 for name in _SIZES)
+            on_disk, in_memory = (self._db.property_int_value(name) or 0 for name in _SIZES)
         except Exception as error:
             raise explain(error, self.path) from error
+        return on_disk + max(0, in_memory - self._filter_bytes)  # which is of one size, whatever is in it
 
     # ------------------------------------------------------------------ writing
 
