@@ -29,7 +29,12 @@ def begin() -> int:
     return number
 
 
+def is_of(number: int) -> bool:
+    """Whether this was begun in the call of that number, or in none, and the call is under way."""
+    return number != NOBODY and current() in (number, 0)
+
+
 def check(number: int, kind: str, name: str) -> None:
     """Raises PipelineError where who uses it was begun in another call than this one, or none is under way."""
-    if number == NOBODY or current() not in (number, 0):
+    if not is_of(number):
         raise PipelineError(f"{kind} {name!r} was used after the call it was given to had ended")

@@ -12,6 +12,7 @@ from functools import reduce
 from typing import Any, Final, TypeVar, cast
 
 from pipeline.errors import CodecError, PipelineError, WindowClosed
+from pipeline.tables.call_number import is_of
 from pipeline.tables.view import IMMUTABLE
 from pipeline.time import session_form as form
 from pipeline.time.session_form import Bounds
@@ -127,7 +128,7 @@ class SessionsView(StoredSessions[K, V], ByUserKey):
     # keys
 
     def _key(self, pair: tuple[int, K]) -> bytes:
-        if self.closed:
+        if self.closed and not is_of(self.call):
             return super()._key(pair)  # which raises
         if self._only is not None:
             self._spill()
@@ -198,7 +199,7 @@ class SessionsView(StoredSessions[K, V], ByUserKey):
 
     def get_here(self, key: K) -> V:
         """The value that a call finds at its own time. Raises KeyError."""
-        if key is self.user_key and self._gathers and not self.closed:
+        if key is self.user_key and self._gathers and not (self.closed and not is_of(self.call)):
             one = self._only or self._find_only()
             if one is not None:
                 if self._grown is not None:
@@ -214,7 +215,7 @@ class SessionsView(StoredSessions[K, V], ByUserKey):
         if self._only is not None:
             self._spill()
         k = self.key_of_call(key)
-        if not self.closed and k not in self._live:
+        if not (self.closed and not is_of(self.call)) and k not in self._live:
             value = self._meeting(k)[1]
             if value is not None:
                 return self._hand_out(k, value)
@@ -222,13 +223,18 @@ class SessionsView(StoredSessions[K, V], ByUserKey):
 
     def set_here(self, key: K, value: V) -> None:
         """A call sets the value at its own time."""
-        is_plain = key is self.user_key and self._gathers and not self.closed and type(value) in IMMUTABLE
+        is_plain = (
+            key is self.user_key
+            and self._gathers
+            and not (self.closed and not is_of(self.call))
+            and type(value) in IMMUTABLE
+        )
         if is_plain and (self._only or self._find_only()) is not None:
             self._grown, self._value = self._encoded(value), value
             return
         if self._only is not None:
             self._spill()
-        if self.closed or self._iterating or self._defaults:
+        if (self.closed and not is_of(self.call)) or self._iterating or self._defaults:
             self[self.time_of_call(), key] = value
             return
         k = self.key_of_call(key)
@@ -241,7 +247,7 @@ class SessionsView(StoredSessions[K, V], ByUserKey):
         self._set[k] = encoded
 
     def __setitem__(self, pair: tuple[int, K], value: V) -> None:
-        if not self.closed:
+        if not (self.closed and not is_of(self.call)):
             self._refuse_where_closed(pair[0], self._key(pair))
         super().__setitem__(pair, value)
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from pipeline.errors import CodecError, PipelineError
 from pipeline.records import LAST_MS
+from pipeline.tables.call_number import is_of
 from pipeline.tables.table import after_prefix
 from pipeline.tables.view import IMMUTABLE, MISSING
 from pipeline.time.numbers_at_hand import Numbers
@@ -58,7 +59,7 @@ class OneWindow(WindowTable[K, V]):
 
     def __getitem__(self, key: K) -> V:
         view = self._view
-        if self._position.reached[0] >= self._open_ms or view.closed:
+        if self._position.reached[0] >= self._open_ms or (view.closed and not is_of(view.call)):
             return self._get_slowly(key)
         data = view.user_bytes if key is view.user_key else view.bytes_of(key)
         if self._hand.of_calls is not None:
@@ -100,7 +101,12 @@ class OneWindow(WindowTable[K, V]):
 
     def __setitem__(self, key: K, value: V) -> None:
         view = self._view
-        if self._position.reached[0] >= self._open_ms or view.closed or view._iterating or view._defaults:
+        if (
+            self._position.reached[0] >= self._open_ms
+            or (view.closed and not is_of(view.call))
+            or view._iterating
+            or view._defaults
+        ):
             view.refuse_closed(self.start_ms)
             view[self.start_ms, key] = value
             return
@@ -162,7 +168,12 @@ class OneWindow(WindowTable[K, V]):
         if view.is_forgotten(start_ms):
             return False
         numbers = self._numbers
-        if self._hand.of_calls is not None and numbers is not None and numbers.is_whole and not view.closed:
+        if (
+            self._hand.of_calls is not None
+            and numbers is not None
+            and numbers.is_whole
+            and not (view.closed and not is_of(view.call))
+        ):
             return view.bytes_of(key) in numbers
         return (start_ms, key) in view
 
@@ -171,7 +182,7 @@ class OneWindow(WindowTable[K, V]):
         if view.is_forgotten(start_ms):
             return default
         numbers = self._numbers
-        if self._hand.of_calls is not None and numbers is not None and not view.closed:
+        if self._hand.of_calls is not None and numbers is not None and not (view.closed and not is_of(view.call)):
             value = numbers.get(view.bytes_of(key))
             if value is not None or numbers.is_whole:
                 return default if value is None else value

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from pipeline.errors import WindowClosed
 from pipeline.records import LAST_MS
+from pipeline.tables.call_number import is_of
 from pipeline.tables.expiry import BEFORE_ALL_MS
 from pipeline.tables.table import StoreView, TableSpec
 from pipeline.time.due_index import DueIndex
@@ -71,7 +72,7 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
         self.at_hand = NumbersAtHand(number, self._pack, self.layers, self.expiring)
 
     def _key(self, pair: tuple[int, K]) -> bytes:
-        if self.closed:
+        if self.closed and not is_of(self.call):
             return super()._key(pair)  # which raises
         data = self.bytes_of(pair[1])
         if self.at_hand.windows:
@@ -256,7 +257,7 @@ class WindowsView(TimedView[tuple[int, K], V], ByUserKey):
 
     def default_of_none(self, start_ms: int, key: K) -> V:
         """The default for a window that is forgotten, or lies before 0: changed in place, it is a write to a closed window."""
-        if self.closed or start_ms >= 0:
+        if (self.closed and not is_of(self.call)) or start_ms >= 0:
             k = self._key((start_ms, key))
         else:
             k = _NO_WINDOW + self.bytes_of(key)

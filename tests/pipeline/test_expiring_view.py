@@ -60,7 +60,7 @@ def done(table: TableView[str, Any], what: str, key: str, value: Any) -> object:
     return None
 
 
-def told(kind: type[TableView[str, Any]], default: Any, calls: Any) -> list[object]:
+def outcome(kind: type[TableView[str, Any]], default: Any, calls: Any) -> list[object]:
     """All that the calls give, and the stored bytes after each commit."""
     store, seen, now_ms = DictStore(), list[object](), 0
     table = kind(spec(default), store)
@@ -88,7 +88,7 @@ def told(kind: type[TableView[str, Any]], default: Any, calls: Any) -> list[obje
 @given(st.sampled_from([None, int, list]), CALLS)
 @settings(max_examples=300, deadline=None)
 def test_it_is_the_same_table(default: Any, calls: Any) -> None:
-    assert told(ExpiringView, default, calls) == told(TableView, default, calls)
+    assert outcome(ExpiringView, default, calls) == outcome(TableView, default, calls)
 
 
 @pytest.mark.parametrize("batch", [False, True])

@@ -28,7 +28,8 @@ class _TimersLoop(asyncio.SelectorEventLoop):
     def _run_once(self) -> None:
         assert self._ready or self._scheduled, "what is waited for never comes"  # type: ignore[attr-defined]
         if not self._ready:  # type: ignore[attr-defined]
-            self.now = max(self.now, self._scheduled[0]._when)  # type: ignore[attr-defined]
+            due = min(timer._when for timer in self._scheduled if not timer._cancelled)  # type: ignore[attr-defined]
+            self.now = max(self.now, due)
         super()._run_once()  # type: ignore[misc]
 
 

@@ -1,4 +1,4 @@
-"""What a policy of "skip" leaves out is told: the first at once, many in one line a minute."""
+"""What a policy of "skip" leaves out has lines: the first at once, many in one line a minute."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_a_worker_tells_what_it_leaves_out(
 ) -> None:
     caplog.set_level(logging.WARNING)
 
-    def told() -> list[str]:
+    def lines_of_it() -> list[str]:
         return [line for line in caplog.messages if "out (on_error" in line]
 
     async with running(tmp_path, calls, records=40, keys=8, on_error="skip", **more) as (_, log, _):
@@ -42,15 +42,15 @@ async def test_a_worker_tells_what_it_leaves_out(
             return sum((await committed(log)).values()) >= 40
 
         await until("the end", through)
-        await until("a line of each task", lambda: len(told()) >= 2)
-    lines = told()
+        await until("a line of each task", lambda: len(lines_of_it()) >= 2)
+    lines = lines_of_it()
     assert sorted(line[:3] for line in lines) == ["0_0", "0_1"], caplog.messages
     for task, line in zip("01", sorted(lines), strict=True):
         assert f"{calls.__name__} failed at in-{task}@" in line and f"in task 0_{task}: ValueError: " in line
         assert line.endswith(" will not do")
 
 
-async def test_the_first_is_told_at_once_and_those_after_it_together(
+async def test_the_first_has_a_line_at_once_and_those_after_it_together(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.WARNING)

@@ -1,7 +1,7 @@
 """Records that a policy of "skip" left out: lines for an operator.
 
-One rule: nothing is left out without a word, and much of it does not flood the log: of each task and topic the first is told when
-it is committed, with what failed; those after it are counted, and told a minute later with the last of them. The record loop reports
+One rule: nothing is left out in silence, and much of it does not flood the log: of each task and topic the first has a line when
+it is committed, with what failed; those after it are counted, and have a line a minute later with the last of them. The record loop reports
 each commit.
 """
 
@@ -24,7 +24,7 @@ class LeftOutLines:
     """Of a worker; within its running loop."""
 
     def __init__(self) -> None:
-        self._untold: dict[Place, tuple[int, str]] = {}  # how many since the last line, and what the last of them was
+        self._waiting: dict[Place, tuple[int, str]] = {}  # how many since the last line, and what the last of them was
 
     def committed(self, scope: str, left_out: Sequence[LeftOut]) -> None:
         """A commit of a task is in the log, with what it left out."""
@@ -32,14 +32,14 @@ class LeftOutLines:
             if not one.why:
                 continue
             place = scope, one.topic
-            if place in self._untold:
-                self._untold[place] = self._untold[place][0] + 1, one.why
+            if place in self._waiting:
+                self._waiting[place] = self._waiting[place][0] + 1, one.why
             else:
-                self._untold[place] = 1, one.why
+                self._waiting[place] = 1, one.why
                 self._log(place)
 
     def _log(self, place: Place) -> None:
-        count, why = self._untold.pop(place)
+        count, why = self._waiting.pop(place)
         if not count:
             return  # nothing in the last minute
         last = why if len(why) <= SHOWN else f"{why[:SHOWN]} ... ({len(why) - SHOWN} more)"
@@ -47,5 +47,5 @@ class LeftOutLines:
             log.warning('%s left a record of %s out (on_error="skip"): %s', *place, last)
         else:
             log.warning('%s left %d records of %s out (on_error="skip"), the last: %s', place[0], count, place[1], last)
-        self._untold[place] = 0, ""
+        self._waiting[place] = 0, ""
         asyncio.get_running_loop().call_later(EVERY_S, self._log, place)
