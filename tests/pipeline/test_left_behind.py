@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from orchestrator import App, PipelineError, Record, Sink, Table
+from orchestrator import App, Hopping, PipelineError, Record, Session, Sink, Table, Tumbling
 from orchestrator.testing import Driver
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -100,6 +101,43 @@ async def test_it_gets_an_error_while_a_later_call_waits(shape: str, use: str) -
         assert left.errors == says(use)
         assert driver.table(app.tables["sums"]) == {"k": 6}
         assert driver.items(app.topics["out"]) == [("k", 1), ("k", 2), ("k", 3)]
+
+
+WINDOWS: dict[str, Any] = {
+    "tumbling": Tumbling(seconds=60),
+    "hopping": Hopping(seconds=60, every=timedelta(seconds=30)),
+    "session": Session(gap=timedelta(seconds=60), merge=lambda one, other: one + other),
+}
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+async def test_windows_of_a_call_that_waits_are_its_own(window: str) -> None:
+    """It sets and reads its own, before and behind its wait, and what another has left gets an error."""
+    app = App("x", partitions=1)
+    source, out = app.topic("in", key=str, value=int), app.topic("out", key=str, value=int)
+    sums = app.table("sums", key=str, value=int, default=int, window=WINDOWS[window])
+    left = Left(lambda sums, out: (next(iter(sums)) if window == "hopping" else sums).__setitem__("k", 100))
+
+    def add(sums: Any, key: str, number: int) -> int:
+        for one in sums if window == "hopping" else (sums,):
+            one[key] += number
+        return int(next(iter(sums))[key] if window == "hopping" else sums[key])
+
+    @app.processor(source, sums, out)
+    async def call(record: Record[str, int], sums: Any, out: Sink[str, int]) -> None:
+        add(sums, record.key, record.value)
+        if record.value == 1:
+            left.leave(sums, out)
+        elif record.value == 2:
+            await left.goes_on()
+        await asyncio.sleep(0)
+        out.send(record.key, add(sums, record.key, 10))
+
+    async with Driver(app) as driver:
+        for number in (1, 2, 3):
+            await driver.send(source, "k", number, timestamp_ms=70_000)
+        assert left.errors == says("set")
+        assert driver.items(out) == [("k", 11), ("k", 23), ("k", 36)]
 
 
 @pytest.mark.parametrize("use", ["set", "send"])
