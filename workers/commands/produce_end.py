@@ -1,7 +1,8 @@
 """How a run of `produce` ends at a signal: where it is known how many records are written.
 
-One rule: while a batch is on its way its answer is waited for, so that what is said is true and the next run of the same input writes
-nothing twice; once all is written a signal changes nothing. A second one ends the run at once, and what is not known then is said.
+One rule: while a batch is on its way the run waits for its answer, so that it reports what is written, and the next run of the same
+input writes nothing twice; once all is written a signal changes nothing. A second one ends the run at once, and the line names the records
+of which it is not known whether they are written.
 """
 
 from __future__ import annotations
