@@ -38,9 +38,9 @@ class BareLog:
         self.positions: dict[Partition, int] = {}
 
     async def commit(self, made: Mapping[int, Writes], outputs: Mapping[int, Sequence[NewRecord]]) -> None:
-        """What each task writes, with the positions that it has come to."""
+        """What each task writes, with the positions that it has come to; `outputs` by the partition that they go to."""
         parts = []
-        for number in {position.number for position in self.positions}:
+        for number in {position.number for position in self.positions} | outputs.keys():
             records: dict[Partition, Sequence[NewRecord]] = {}
             if writes := made.get(number):
                 records[Partition(CHANGELOG, number)] = Entries(writes, 1_000)

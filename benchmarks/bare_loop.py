@@ -3,7 +3,9 @@
 One rule: a bare loop makes the same bytes and keeps no promise. The first decodes the same batches to keys and values, folds a
 dict with one `get` of the store per distinct key and commit, encodes, and writes the same changelog batches and the same
 RocksDB store. The second reads the batches from the log as it goes, and commits its changelog and positions to it: what a
-record costs beyond it is its object, its call and its table.
+record costs beyond it is its object, its call and its table. The third besides makes a `Record` of each, and calls the app's own
+function with a dict that asks the store: the least that any worker in Python does. The last two are the second with what a
+form needs: a re-keyed record is written to the log and read again, one that waits gives the event loop a turn.
 """
 
 from __future__ import annotations
@@ -12,22 +14,30 @@ import asyncio
 import subprocess
 import sys
 import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks.bare_log import BareLog, open_bare_log
-from benchmarks.stream_apps import PARTITIONS, TOPIC
+from benchmarks.bare_log import OUTPUT, BareLog, open_bare_log
+from benchmarks.stream_apps import PARTITIONS, TOPIC, count_all, tail_of
+from pipeline.records import Record
+from pipeline.values.partitioner import partition_of
 from state.log import batches
 from state.log.protocol import NewRecord, Partition
 from state.log.sqlite import open_sqlite
+from state.store.buffered import BufferedStore
 from state.store.rocksdb import Budget, RocksDbStore
 
 COMMIT_RECORDS = 30_000  # about what a worker commits in 100 ms
 FETCH_BYTES = 256 << 10
 BARE: Final = "bare"
 WITH_LOG: Final = "bare, with the log"
-LOOPS = (BARE, WITH_LOG)
+WITH_RECORDS: Final = "bare, with records"
+REKEYING: Final = "bare, rekeying"
+WAITING: Final = "bare, waiting"
+LOOPS = (BARE, WITH_LOG, WITH_RECORDS, REKEYING, WAITING)
 Folds = list[dict[bytes, int]]
+_NOTHING: Final[Mapping[int, Sequence[NewRecord]]] = {}
 
 
 def run(loop: str, folder: Path, source: Path) -> float:
@@ -106,15 +116,114 @@ async def with_log(folder: Path, source: Path) -> float:
         return time.process_time() - began
 
 
-async def _commit_in_log(log: BareLog, folds: Folds) -> None:
-    await log.commit({number: _encoded(fold) for number, fold in enumerate(folds)}, {})
+class _Counts(dict[str, int]):
+    """As a table, with no promise."""
+
+    def __init__(self, store: BufferedStore) -> None:
+        super().__init__()
+        self._store = store
+
+    def __missing__(self, key: str) -> int:
+        stored = self._store.get(key.encode())
+        return 0 if stored is None else int.from_bytes(stored, "big")
+
+
+async def with_records(folder: Path, source: Path) -> float:
+    async with open_bare_log(folder, source, [TOPIC], PARTITIONS) as log:
+        tables = [_Counts(store) for store in log.stores]
+        began, waiting = time.process_time(), 0
+        while parts := await log.reader.poll(max_bytes_per_partition=FETCH_BYTES):
+            for part in parts:
+                number = part.partition.number
+                records = [
+                    Record(raw.key.decode(), raw.value, raw.timestamp_ms, raw.headers, TOPIC, number, raw.offset)
+                    for raw in batches.decode(part.data, part.position)
+                    if raw.key is not None
+                ]
+                count_all(records, tables[number])  # type: ignore[arg-type]
+                waiting += len(records)
+                log.positions[part.partition] = part.next_position
+                if waiting >= COMMIT_RECORDS:
+                    await _commit_tables(log, tables)
+                    waiting = 0
+        await _commit_tables(log, tables)
+        return time.process_time() - began
+
+
+async def _commit_tables(log: BareLog, tables: list[_Counts]) -> None:
+    await _commit_in_log(log, [{key.encode(): value for key, value in table.items()} for table in tables])
+    for table in tables:
+        table.clear()
+
+
+async def rekeying(folder: Path, source: Path) -> float:
+    """Each record goes to the partition of its new key, and is counted once it has come from there."""
+    async with open_bare_log(folder, source, [TOPIC, OUTPUT], PARTITIONS) as log:
+        folds: Folds = [{} for _ in log.stores]
+        sent: dict[int, list[NewRecord]] = {}
+        began, waiting = time.process_time(), 0
+        while True:
+            parts = await log.reader.poll(max_bytes_per_partition=FETCH_BYTES)
+            for part in parts:
+                topic, number = part.partition
+                log.positions[part.partition] = part.next_position
+                if topic == OUTPUT:
+                    waiting += _fold(part.data, folds[number], log.stores[number])
+                    continue
+                for raw in batches.decode(part.data, part.position):
+                    assert raw.key is not None
+                    key = tail_of(raw.key.decode()).encode()
+                    sent.setdefault(partition_of(key, PARTITIONS), []).append(
+                        NewRecord(key, raw.value, raw.timestamp_ms)
+                    )
+                    waiting += 1
+            if waiting >= COMMIT_RECORDS or (waiting and not parts):
+                await _commit_in_log(log, folds, sent)
+                sent, waiting = {}, 0
+            elif not parts:
+                return time.process_time() - began
+
+
+async def waits(folder: Path, source: Path) -> float:
+    async with open_bare_log(folder, source, [TOPIC], PARTITIONS) as log:
+        folds: Folds = [{} for _ in log.stores]
+        began, waiting = time.process_time(), 0
+        while parts := await log.reader.poll(max_bytes_per_partition=FETCH_BYTES):
+            for part in parts:
+                number, count = part.partition.number, len(batches.pairs(part.data, part.position))
+                for _ in range(count):
+                    await asyncio.sleep(0)
+                waiting += _fold(part.data, folds[number], log.stores[number])
+                log.positions[part.partition] = part.next_position
+                if waiting >= COMMIT_RECORDS:
+                    await _commit_in_log(log, folds)
+                    waiting = 0
+        await _commit_in_log(log, folds)
+        return time.process_time() - began
+
+
+async def _commit_in_log(log: BareLog, folds: Folds, sent: Mapping[int, Sequence[NewRecord]] = _NOTHING) -> None:
+    await log.commit({number: _encoded(fold) for number, fold in enumerate(folds)}, sent)
     for fold in folds:
         fold.clear()
 
 
 def main() -> None:
     loop, folder, source = sys.argv[1:]
-    print(asyncio.run({BARE: bare, WITH_LOG: with_log}[loop](Path(folder), Path(source))))
+    print(asyncio.run(_seconds(loop, Path(folder), Path(source))))
+
+
+async def _seconds(loop: str, folder: Path, source: Path) -> float:
+    return await _LOOPS[loop](folder, source)
+
+
+_LOOPS: Final[Mapping[str, Callable[[Path, Path], Awaitable[float]]]] = {
+    BARE: bare,
+    WITH_LOG: with_log,
+    WITH_RECORDS: with_records,
+    REKEYING: rekeying,
+    WAITING: waits,
+}
 
 
 if __name__ == "__main__":

@@ -71,9 +71,13 @@ def forward(event: Record[str, bytes], out: Sink[str, bytes]) -> None:
     out.send(event.key, event.value)
 
 
+def tail_of(key: str) -> str:
+    return key[-4:]
+
+
 rekeying = App("rekeying", partitions=PARTITIONS)
 rekeying_events = rekeying.topic(TOPIC, key=str, value=bytes)
-rekeying_by_tail = rekeying_events.rekey("by-tail", key=str, by=lambda event: event.key[-4:])
+rekeying_by_tail = rekeying_events.rekey("by-tail", key=str, by=lambda event: tail_of(event.key))
 rekeying_counts = rekeying.table("counts", key=str, value=int, default=int)
 
 
