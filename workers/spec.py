@@ -29,7 +29,8 @@ class InstanceSpec(InstanceSettings, frozen=True):
     `attempt` distinguishes a retry of the host (a Spark task's attempt) from the first start; `failpoint` see failpoint.py.
     `is_watched`: the fleet that started it, on this machine, reports what happens to the log and to the folders of all its
     instances, in one line; they only note it. `started_with`: how many instances were started together, this one too; 0
-    where others may join that nothing here knows of.
+    where others may join that nothing here knows of. `name_returns`: an instance of this name may come again once the group has
+    sent it away, and has what it left on disk then; False: what it left goes with it.
     """
 
     app: str
@@ -43,6 +44,7 @@ class InstanceSpec(InstanceSettings, frozen=True):
     attempt: int = 0
     is_watched: bool = False
     started_with: int = 0
+    name_returns: bool = True
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):

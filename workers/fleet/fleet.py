@@ -202,7 +202,8 @@ class Fleet:
         while f"i{self._next}" in self._taken:
             self._next += 1
         self._next += 1
-        return {"instance": f"i{self._next - 1}", **places_in_fleet(self._base, self._next - 1)}
+        placed = places_in_fleet(self._base, self._next - 1)
+        return {"instance": f"i{self._next - 1}", "name_returns": False, **placed}
 
     def _ended(self, slot: Slot, watcher: asyncio.Task[None]) -> None:
         """An instance is over. Where it could not be looked after any more (its host is gone), so is the fleet."""

@@ -82,6 +82,7 @@ class Instance:
         self._stop = asyncio.Event()
         self._signals: Counter[str] = Counter()
         self._must_end = False  # its host goes
+        self._sent_away = False  # by the group, asked by nobody here
         self._careful: set[int] = set()
         self._blamed: dict[int, list[Blame]] = {}
         self._incarnations: dict[int, str] = {}  # of the processes that are the workers now
@@ -125,6 +126,7 @@ class Instance:
         self._surroundings.freeze()  # as a worker's: a walk over it takes longer than a task may be away, where this one coordinates
         try:
             codes = await asyncio.gather(*(self._keep(number) for number in range(1, self.spec.workers + 1)))
+            await self._remove_state(max(codes))
             stay = self._surroundings.end_within(LIMIT_S, max(codes))
         except BaseException:
             stay = self._surroundings.end_within(LIMIT_S, 1)
@@ -142,6 +144,19 @@ class Instance:
             stay()
             await self._stop.wait()  # left: for a supervisor that would start again what exits
         return max(codes)
+
+    async def _remove_state(self, code: int) -> None:
+        """What an instance that was sent away has on disk is of no use to another: copies of tasks that others have. Each scale-up
+        has new names, so a fleet that grows and shrinks would leave more of it each time. The journal stays."""
+        if code or not self._sent_away or self._stop.is_set() or self.spec.name_returns:
+            return
+        now_ms = self._surroundings.wall_ms() + 1
+        try:
+            removed = await asyncio.to_thread(self._directory.clean, (), delay_ms=0, now_ms=now_ms)
+        except StateError as error:
+            log.warning("%s has left, and what it had on disk stays: %s", self.spec.instance, error)
+        else:
+            log.info("%s has left; removed from disk: state of %d tasks", self.spec.instance, len(removed))
 
     async def _open_listener(self, log_: GroupLog) -> Services:
         """The one port of this instance: for workers that join (while it is the coordinator), clients and queries."""
@@ -175,6 +190,7 @@ class Instance:
                 if reported:
                     self._stop_all()
                 else:  # the group sent the instance away: a worker that it had not met yet is to go too
+                    self._sent_away = self._sent_away or self._request is None
                     self._say(b"leave")
                 return reported
             blame = self._note(number).read(code)
