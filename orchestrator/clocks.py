@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Final
+
+# The seconds of a clock that is never set. Asked after each record, so it is no function of ours.
+monotonic_s: Final = time.monotonic
 
 
 def monotonic_ms() -> int:
     """Returns the time of the running loop, which no clock on a wall moves. Called on the loop only."""
     return int(asyncio.get_running_loop().time() * 1000)
-
-
-def monotonic_s() -> float:
-    """Returns the seconds of a clock that is never set."""
-    return time.monotonic()
 
 
 def wall_ms() -> int:

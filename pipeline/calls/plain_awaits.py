@@ -60,7 +60,7 @@ class PlainAwaits(PlainCalls):
                         table.stream_ms = timestamp_ms
                 try:
                     decoded = None if key is None else decode_key(key)
-                    read = None if value is None else decode_value(value)
+                    read = value if decode_value is None or value is None else decode_value(value)
                     record: Record[Any, Any] = Record(
                         decoded, read, timestamp_ms, raw.headers, topic, partition, raw.offset
                     )

@@ -17,7 +17,7 @@ from pipeline.calls.steps import Step
 from pipeline.calls.task_sources import Source
 from pipeline.definitions.error_policy import WAIT
 from pipeline.records import RawRecord, Record
-from pipeline.values.codecs import quick_decode
+from pipeline.values.codecs import as_it_came, quick_decode
 
 if TYPE_CHECKING:
     from pipeline.calls.effects import Effects
@@ -33,7 +33,7 @@ class PlainBatch:
         self._on_error = on_error
         self._step = step
         self._decode_key = quick_decode(source.key_codec)
-        self._decode_value = quick_decode(source.value_codec)
+        self._decode_value = None if as_it_came(source.value_codec) else quick_decode(source.value_codec)
         self._partition = partition
         self._needs_keys = any(table.is_by_record_key for table in step.tables)
         self.stream_ms = -1
@@ -58,7 +58,7 @@ class PlainBatch:
             made: list[Record[Any, Any]] = [
                 Record(
                     None if raw.key is None else decode_key(raw.key),
-                    None if raw.value is None else decode_value(raw.value),
+                    raw.value if decode_value is None or raw.value is None else decode_value(raw.value),
                     raw.timestamp_ms,
                     raw.headers,
                     topic,

@@ -14,7 +14,8 @@ from pipeline.calls.failed_calls import FailedCalls
 from pipeline.calls.steps import Step
 from pipeline.calls.task_sources import Source
 from pipeline.records import RawRecord, Record
-from pipeline.values.codecs import SAME_BYTES, Codec, quick_decode
+from pipeline.tables.view import TableView
+from pipeline.values.codecs import SAME_BYTES, Codec, as_it_came, quick_decode
 
 # What a user function may raise as a failure of its call: sys.exit() in a processor is no orderly end.
 FAILURES = (Exception, SystemExit)
@@ -35,10 +36,13 @@ class PlainCalls:
         self._step = step
         self._decode_key = key_codec.decode
         self._decode_value = value_codec.decode
-        self._quick_key, self._quick_value = quick_decode(key_codec), quick_decode(value_codec)
+        self._quick_key = quick_decode(key_codec)
+        self._quick_value = None if as_it_came(value_codec) else quick_decode(value_codec)
         self._partition = partition
         self._on_error = on_error
-        self._keep = step.tables[0].keep_alone if len(step.tables) == 1 and not step.sinks else step.keep
+        alone = step.tables[0] if len(step.tables) == 1 and not step.sinks else None
+        self._keep = step.keep if alone is None else alone.keep_alone
+        self._keep_one = alone.keep_one if type(alone) is TableView else None
         is_fixed = type(key_codec) in SAME_BYTES
         self._same_keys = [t for t in step.tables if is_fixed and type(t.spec.key_codec) is type(key_codec)]
         self._expiring = [table for table in step.tables if table.spec.expire_ms is not None]
@@ -56,7 +60,7 @@ class PlainCalls:
         step, partition = self._step, self._partition
         decode_key, decode_value = self._quick_key, self._quick_value
         function, arguments, send = step.function, step.arguments, step.send_rekeyed
-        keep, sinks, expiring = self._keep, step.sinks, self._expiring
+        keep_one, keep, sinks, expiring = self._keep_one, self._keep, step.sinks, self._expiring
         if step.rekey is not None:
 
             def function(record: Record[Any, Any]) -> None:
@@ -78,7 +82,7 @@ class PlainCalls:
                 try:
                     record: Record[Any, Any] = Record(
                         decoded := None if key is None else decode_key(key),
-                        None if value is None else decode_value(value),
+                        value if decode_value is None or value is None else decode_value(value),
                         timestamp_ms,
                         raw.headers,
                         topic,
@@ -98,7 +102,8 @@ class PlainCalls:
                         result = function(record, *arguments)
                         if result is not None:
                             refuse_awaitable(step.name, result)
-                        keep(stream_ms)
+                        if keep_one is None or not keep_one(stream_ms):
+                            keep(stream_ms)
                     except FAILURES as error:
                         step.forget()
                         if error is step.fault:

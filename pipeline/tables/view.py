@@ -222,7 +222,7 @@ class TableView(Table[K, V]):
     def keep_one(self, timestamp_ms: int) -> bool:
         """Whether the call has only set one key to a value that cannot change in place, as most calls do: then it counts, as
         with `changes` and `apply`."""
-        if len(self._live) != 1 or not self._is_plain:
+        if len(self._live) != 1 or not self._is_plain or self.fault is not None:
             return False
         (k,) = self._live
         data = self._set.get(k)

@@ -100,6 +100,11 @@ def quick_decode(codec: Codec[T]) -> Callable[[bytes], T]:
     return _QUICK_DECODE.get(type(codec), codec.decode)
 
 
+def as_it_came(codec: Codec[Any]) -> bool:
+    """Whether what `codec` decodes are the bytes themselves."""
+    return type(codec) is BytesCodec
+
+
 PACKED_INT = _LONG.pack  # the bytes of an int that fits
 SAME_BYTES = (BytesCodec, StrCodec, IntCodec)  # what one of these has decoded it encodes to the same bytes
 
