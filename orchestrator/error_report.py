@@ -54,7 +54,12 @@ def _hidden() -> str:
 
 def fail(message: str, code: int, frames: str = "") -> int:
     line = " ".join(message.split("\n")).rstrip()
-    print(shape(line, code, frames.rstrip()), file=sys.stderr)
+    try:
+        print(shape(line, code, frames.rstrip()), file=sys.stderr, flush=True)
+    except (
+        OSError
+    ):  # nobody is left who could be told; the code says it still, and the interpreter must not try again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     return code
 
 

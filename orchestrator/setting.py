@@ -132,6 +132,8 @@ class Setting:
 
     def read(self, text: str, where: str) -> Any:
         """The value. Raises WrongUse naming where it was written."""
+        if not text:  # as `--log "$LOG"` has it where the variable is not set: the default may be another place
+            raise WrongUse(f"{where} has an empty text; write a value, or leave it out")
         try:
             text.encode()
         except UnicodeEncodeError:

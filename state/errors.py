@@ -30,6 +30,12 @@ class LogMissing(StateError):
     exit_code = 2
 
 
+class FileTaken(StateError):
+    """A copy is to be written where something is already."""
+
+    exit_code = 2
+
+
 class LogUnusable(StateError):
     """The log cannot be opened or written: not a log, no space, no permission, a newer format."""
 

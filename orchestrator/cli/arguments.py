@@ -56,6 +56,7 @@ class Parser(Describable):
     def __init__(self, command: str, description: str) -> None:
         super().__init__(prog=f"orchestrator {command}", description=description, allow_abbrev=False)
         self._settings: dict[str, tuple[Setting, str | None]] = {}
+        self.given: dict[str, str] = {}  # settings that the command line gave, once it is parsed
 
     def error(self, message: str) -> NoReturn:
         raise WrongUse(f"{self.prog}: {' '.join(message.split())}; see {self.prog} --help")
@@ -97,9 +98,12 @@ class Parser(Describable):
             sources = current()
             for warning in sources.strange():
                 print(f"warning: {warning}", file=sys.stderr)
-            found.flags = tuple(
-                name for name, (setting, _) in self._settings.items() if getattr(found, setting.option) is not None
-            )
+            self.given = {  # as written
+                name: text
+                for name, (setting, _) in self._settings.items()
+                if (text := getattr(found, setting.option)) is not None
+            }
+            found.flags = tuple(self.given)
             for setting, default in self._settings.values():
                 setattr(found, setting.option, _value(setting, getattr(found, setting.option), sources, default))
         return found
@@ -107,10 +111,7 @@ class Parser(Describable):
 
 def _value(setting: Setting, flag: str | None, sources: Sources, default: str | None) -> Any:
     if flag is not None:
-        value = setting.read(flag, f"--{setting.name} {flag}")
-        if not flag:  # as `--log "$LOG"` has it where the variable is not set: the default may be another place
-            raise WrongUse(f"--{setting.name} has an empty text; write a value, or leave the option out")
-        return value
+        return setting.read(flag, f"--{setting.name} {flag}" if flag else f"--{setting.name}")
     given = sources.given(setting)
     if given is not None:
         return setting.read(given.text, given.shown(setting))

@@ -6,7 +6,7 @@ import json
 
 from orchestrator.cli.arguments import Parser
 from orchestrator.cli.commands import LIVE_SETTINGS, place_called
-from orchestrator.cli.settings import PLACE, TABLE, current
+from orchestrator.cli.settings import PLACE, TABLE, Given, current
 
 
 def run(argv: list[str]) -> int:
@@ -20,7 +20,7 @@ def run(argv: list[str]) -> int:
     sources = current()
     rows: list[tuple[str, str, str]] = []
     for setting in TABLE.values():
-        given = sources.given(setting)
+        given = Given(flag, "command line") if (flag := parser.given.get(setting.name)) else sources.given(setting)
         if given is not None:
             setting.read(given.text, given.shown(setting))
         elif setting.hidden:

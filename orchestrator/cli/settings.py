@@ -122,8 +122,9 @@ class Given:
 
     def shown(self, setting: Setting) -> str:
         """How an error about it begins."""
-        named = self.source == setting.variable
-        return f"{self.source}={self.text}" if named else f"{self.source}: {setting.name} = {self.text}"
+        if self.source == setting.variable:
+            return f"{self.source}={self.text}" if self.text else self.source
+        return f"{self.source}: {setting.name}" + (f" = {self.text}" if self.text else "")
 
 
 class Sources:

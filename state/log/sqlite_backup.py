@@ -11,18 +11,18 @@ import sqlite3
 from pathlib import Path
 
 from state import private
-from state.errors import LogMissing, StateError
+from state.errors import FileTaken, LogMissing, StateError
 from state.log.sqlite_file import connect, explain, prepare
 
 BUSY_MS = 10_000
 
 
 def backup(source: Path, target: Path) -> int:
-    """Returns the bytes of the copy. Raises LogMissing, LogUnusable, StateError where the target is there or cannot be made."""
+    """Returns the bytes of the copy. Raises LogMissing, LogUnusable, FileTaken, StateError where it cannot be written."""
     if not source.exists():
         raise LogMissing(f"there is no log {source}: name another one")
-    if target.exists():
-        raise StateError(f"{target} is there already: name another file, a backup never replaces one")
+    if os.path.lexists(target):
+        raise _taken(target)
     unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
     connection = connect(source, create=False, synchronous="NORMAL", busy_timeout_ms=BUSY_MS)
     try:
@@ -35,6 +35,8 @@ def backup(source: Path, target: Path) -> int:
         return target.stat().st_size
     except sqlite3.Error as error:
         raise explain(error, source) from error
+    except FileExistsError:
+        raise _taken(target) from None
     except OSError as error:
         raise StateError(
             f"the backup {target} cannot be written: {error.strerror}; name a folder that takes it"
@@ -42,3 +44,7 @@ def backup(source: Path, target: Path) -> int:
     finally:
         connection.close()
         unfinished.unlink(missing_ok=True)
+
+
+def _taken(target: Path) -> FileTaken:
+    return FileTaken(f"{target} is there already: name another file, a backup never replaces one")

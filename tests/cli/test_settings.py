@@ -64,6 +64,8 @@ def test_config_show_tells_value_and_place(tmp_path: Path) -> None:
     assert rows["log"] == {"name": "log", "value": None, "source": "default", "variable": "ORCHESTRATOR_LOG"}
     lines = [line.split() for line in console.here("config", "show").out.splitlines()]
     assert ["commit-interval", "50ms", "orchestrator.toml"] in lines
+    lines = console.here("config", "show", "--log", "kafka://broker:9092").out.splitlines()
+    assert ["log", "kafka://broker:9092", "command", "line"] in [line.split() for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -122,6 +124,20 @@ def test_a_warning_goes_to_stderr_and_stops_nothing(tmp_path: Path) -> None:
     done = console.here("config", "show", "--json")
     assert done.code == 0 and json.loads(done.out)
     assert done.err.startswith("warning: ORCHESTRATOR_STANDBIES") and done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [("config", "show"), ("status", "bank"), ("produce", "bank:app", "payments")])
+def test_an_empty_text_is_no_value(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """As `ORCHESTRATOR_LOG=$LOG` has it where LOG is not set: a fleet would begin on another log than the one that was meant."""
+    console = Console(tmp_path / "place").bank()
+    console.environment["ORCHESTRATOR_LOG"] = ""
+    done = console.here(*words)
+    assert (done.code, done.out) == (2, "") and "ORCHESTRATOR_LOG has an empty text" in done.err, done
+    console.environment.pop("ORCHESTRATOR_LOG")
+    console.write("orchestrator.toml", 'log = ""\n')
+    done = console.here(*words)
+    assert (done.code, done.out) == (2, "") and "orchestrator.toml: log has an empty text" in done.err, done
+    assert not (console.folder / ".orchestrator").exists()
 
 
 def test_no_deed_is_a_setting() -> None:

@@ -70,7 +70,7 @@ def one_line(err: str) -> bool:
         (["status", "nobody"], "no log of application 'nobody'"),
         (["status", "nobody", "--log", "sqlite:none.db"], "no log at"),
         (["status", "nobody", "--log", "sqlite:"], "no path"),
-        (["reset", "bank", "--log", ""], "--log has an empty text; write a value, or leave the option out"),
+        (["reset", "bank", "--log", ""], "--log has an empty text; write a value, or leave it out"),
         (["run", "bank:app", "--state-dir="], "--state-dir has an empty text"),
         (["run", "bank:app", "--task-weights", ""], "--task-weights has an empty text"),
         (["snapshot", "list", "--snapshots", ""], "--snapshots has an empty text"),
@@ -238,9 +238,13 @@ def test_an_answer_that_cannot_be_written(words: list[str]) -> None:
         ("status nope", "2>&-", 2, ""),  # not what comes of an error that cannot be written
         ("produce bank:app payments", "<&-", 0, "0 records\n"),
         ("config show", ">&-", 0, ""),
+        ("nosuch", "2>/dev/full", 2, ""),
+        ("status nope", "2>/dev/full", 2, ""),
     ],
 )
-def test_a_standard_stream_that_is_closed(tmp_path: Path, words: str, closed: str, code: int, said: str) -> None:
+def test_a_standard_stream_that_is_closed_or_takes_nothing(
+    tmp_path: Path, words: str, closed: str, code: int, said: str
+) -> None:
     Console(tmp_path).bank()
     command = f'exec "$0" -m orchestrator {words} {closed}'
     done = subprocess.run(

@@ -5,8 +5,8 @@ One rule: a block that no check covers fails, so that nothing stands in the page
 
 from __future__ import annotations
 
-import asyncio
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Iterator
@@ -57,12 +57,11 @@ def importable(folder: Path) -> Iterator[None]:
 
 
 def run_tests_of(module: Any) -> int:
-    """Calls the tests of a module, which take no fixtures; returns how many there are."""
+    """Calls the tests of a module, which take no fixtures and need no plugin of pytest; returns how many there are."""
     tests = [test for name, test in vars(module).items() if name.startswith("test_")]
     for test in tests:
-        found = test()
-        if asyncio.iscoroutine(found):
-            asyncio.run(found)
+        assert not inspect.iscoroutinefunction(test), f"{test.__name__}: pytest alone does not run it"
+        test()
     return len(tests)
 
 
@@ -87,7 +86,11 @@ def test_the_programs_of_a_page_run(page: Path, tmp_path: Path) -> None:
 
 
 def test_a_program_that_fails_is_seen(tmp_path: Path) -> None:
-    (tmp_path / "test_wrong.py").write_text("async def test_a():\n    assert 1 == 2\n")
-    with importable(tmp_path), pytest.raises(AssertionError):
-        run_tests_of(importlib.import_module("test_wrong"))
+    for test, why in (
+        ("def test_a():\n    assert 1 == 2\n", None),
+        ("async def test_a(): ...\n", "pytest alone does not run it"),
+    ):
+        (tmp_path / "test_wrong.py").write_text(test)
+        with importable(tmp_path), pytest.raises(AssertionError, match=why):
+            run_tests_of(importlib.import_module("test_wrong"))
     assert "test_wrong" not in sys.modules and str(tmp_path) not in sys.path

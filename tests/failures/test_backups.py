@@ -86,13 +86,16 @@ def test_a_backup_replaces_nothing_and_says_what_it_cannot_copy(console: Console
     console.run(*FAST)
     backup(console)
     assert (console.folder / "copy.db").stat().st_mode & 0o077 == 0
-    for words, why in (
-        (("bank", "copy.db"), "is there already"),
-        (("bank", "nowhere/copy.db"), "cannot be written"),
-        (("nobody", "other.db"), "no log of application 'nobody'"),
-        (("bank", "other.db", "--log", "kafka://127.0.0.1:1"), "is no embedded log"),
-        (("bank", "other.db", "--log", "sqlite:bank.py"), "is not a log"),
+    (console.folder / "link.db").symlink_to("nowhere.db")
+    for words, why, code in (
+        (("bank", "copy.db"), "is there already", 2),
+        (("bank", "link.db"), "is there already", 2),
+        (("bank", "nowhere/copy.db"), "there is no folder nowhere", 2),
+        (("bank", "/proc/copy.db"), "cannot be written", 1),
+        (("nobody", "other.db"), "no log of application 'nobody'", 2),
+        (("bank", "other.db", "--log", "kafka://127.0.0.1:1"), "is no embedded log", 2),
+        (("bank", "other.db", "--log", "sqlite:bank.py"), "is not a log", 1),
     ):
         refused = console.here("log", "backup", *words)
-        assert refused.code in (1, 2) and refused.err.count("\n") == 1 and why in refused.err, refused
+        assert refused.code == code and refused.err.count("\n") == 1 and why in refused.err, refused
     assert not list(console.folder.glob("*other*")) and not list(console.folder.glob(".*part"))

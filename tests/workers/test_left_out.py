@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ async def test_a_worker_tells_what_it_leaves_out(
 
         await until("the end", through)
         await until("a line of each task", lambda: len(lines_of_it()) >= 2)
-    lines = lines_of_it()
+        lines = lines_of_it()
     assert sorted(line[:3] for line in lines) == ["0_0", "0_1"], caplog.messages
     for task, line in zip("01", sorted(lines), strict=True):
         assert f"{calls.__name__} failed at in-{task}@" in line and f"in task 0_{task}: ValueError: " in line
@@ -68,3 +69,20 @@ async def test_the_first_has_a_line_at_once_and_those_after_it_together(
     assert caplog.messages[1:] == [f'0_2 left a record of in out (on_error="skip"): {"x" * SHOWN} ... (5 more)']
     await until("a line of what followed", lambda: len(caplog.messages) >= 3)
     assert caplog.messages[2] == '0_1 left 3 records of in out (on_error="skip"), the last: number 2'
+    lines.end()
+    assert len(caplog.messages) == 3, "all were told"
+
+
+async def test_what_was_counted_since_the_last_line_is_told_at_the_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with running(tmp_path, picky, records=40, keys=8, on_error="skip") as (_, log, _):
+
+        async def through() -> bool:
+            return sum((await committed(log)).values()) >= 80
+
+        await until("the end", through)
+    lines = [line for line in caplog.messages if "out (on_error" in line]
+    counts = [int(found[1]) if (found := re.search(r"left (\d+) records", line)) else 1 for line in lines]
+    assert sum(counts) == 40 and len(counts) == 4, lines  # of each task the first, and at its worker's end the others

@@ -48,6 +48,8 @@ def backed_up(argv: list[str]) -> int:
         raise WrongUse(
             f"{url.partition('?')[0]} is no embedded log: brokers keep copies by replication, and `log copy` moves an app"
         )
+    if not (folder := Path(args.file).parent).is_dir():
+        raise WrongUse(f"{args.file}: there is no folder {folder}; make it first")
     size = backup(source, Path(args.file))
     if args.json:
         show_json({"application": application, "log": str(source), "file": args.file, "bytes": size})

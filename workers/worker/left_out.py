@@ -1,8 +1,8 @@
 """Records that a policy of "skip" left out: lines for an operator.
 
 One rule: nothing is left out in silence, and much of it does not flood the log: of each task and topic the first has a line when
-it is committed, with what failed; those after it are counted, and have a line a minute later with the last of them. The record loop reports
-each commit.
+it is committed, with what failed; those after it are counted, and have a line a minute later with the last of them, or at the worker's end
+in order. The record loop reports each commit.
 """
 
 from __future__ import annotations
@@ -38,8 +38,14 @@ class LeftOutLines:
                 self._waiting[place] = 1, one.why
                 self._log(place)
 
+    def end(self) -> None:
+        """The worker ends in order: what was counted since the last line has its line now."""
+        for place, (count, _) in list(self._waiting.items()):
+            if count:
+                self._log(place)
+
     def _log(self, place: Place) -> None:
-        count, why = self._waiting.pop(place)
+        count, why = self._waiting.pop(place, (0, ""))
         if not count:
             return  # nothing in the last minute
         last = why if len(why) <= SHOWN else f"{why[:SHOWN]} ... ({len(why) - SHOWN} more)"

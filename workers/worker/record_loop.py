@@ -53,7 +53,7 @@ class RecordLoop:
         self._runs: dict[Partition, TaskRun] = {}
         self._paused: set[Partition] = set()
         clock = worker.surroundings.clock
-        self.unreadable, self.rests, self._left_out = Unreadable(clock), Rests(clock), LeftOutLines()
+        self.unreadable, self.rests, self.left_out = Unreadable(clock), Rests(clock), LeftOutLines()
         self._heads, self._caution = Heads(worker.log), worker.caution
         self._idle = Idle(worker.prepared.app.idle_ms, clock, worker.surroundings.wall_ms)
         self._calls: dict[TaskRun, asyncio.Task[None]] = {}
@@ -398,7 +398,7 @@ class RecordLoop:
                 outcome = await commit(worker.log, worker.application, writer, taken, worker.before_commit, how)
                 counted.commit_ended(worker.measures, outcome, worker.surroundings.clock() - began)
                 for done in outcome.done:
-                    self._left_out.committed(done.run.scope, done.changes.left_out)
+                    self.left_out.committed(done.run.scope, done.changes.left_out)
                     worker.committed(done)
                 through |= {done.run.id for done in outcome.done}
                 # A fence of an incarnation that was given up meanwhile says nothing of the one after it.

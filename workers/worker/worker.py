@@ -147,6 +147,7 @@ class Worker:
                 await self.records.stop()
         except TimeoutError:
             log.warning("the last commit did not end within %.0f s; what it leaves out is processed again", DRAIN_S)
+        self.records.left_out.end()
 
     async def _close_all(self) -> None:
         try:
