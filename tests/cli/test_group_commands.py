@@ -138,6 +138,28 @@ def test_a_secret_to_read_reads_and_nothing_more(group: Console) -> None:
     stable(group, 3)
 
 
+def test_the_first_secret_is_made_before_the_first_start(tmp_path: Path) -> None:
+    """As the pages for containers have it. A start without it, elsewhere, leaves no secret that would be found instead of it."""
+    console = Console(tmp_path).bank()
+    try:
+        made = console.here("secret", "bank", "--new", "--out", "group.secret", "--json")
+        assert (made.code, made.json["right"]) == (0, "join") and not (console.folder / ".orchestrator").exists()
+        assert stat.S_IMODE((console.folder / "group.secret").stat().st_mode) == 0o600
+        assert console.here("secret", "bank", "--new", "--out", "group.secret").code == 2, "it replaces none"
+        console.run("--secret-file", "group.secret", wait=False)
+        assert (
+            console.here("wait", "bank", "--instances", "1", "--timeout", "30s", "--secret-file", "group.secret").code
+            == 0
+        )
+        refused = console("run", "bank:app", "--name", "other", "--state-dir", "elsewhere")
+        assert (
+            refused.code == 3 and "there is no secret at" in refused.err and made.json["fingerprint"] in refused.err
+        ), refused
+        assert not list(console.folder.rglob("*-bank.secret"))
+    finally:
+        console.close()
+
+
 def test_everything_is_private(group: Console) -> None:
     """Log, its -wal and -shm, secret, stores, journals: nobody else may read a file or look into a folder."""
     place = group.folder / ".orchestrator"

@@ -31,7 +31,7 @@ from state.log.protocol import GroupLog
 from workers import log_lines, topic_identities
 from workers.commands.cluster import add_cluster, cluster_of, refuse_without_spark
 from workers.commands.show import warn_of_idle
-from workers.connection.credentials import agree, instance_credentials, read_secret
+from workers.connection.credentials import agree, instance_credentials, read_secret, refuse_to_make
 from workers.connection.listening import place_of
 from workers.fleet.client import Client, host_elsewhere
 from workers.fleet.fleet import Fleet
@@ -170,6 +170,7 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
         patient = await open_patiently(opened, limit_s, monotonic_s)
     log = patient.inner
     try:
+        await refuse_to_make(patient, spec)
         credentials = instance_credentials(spec)
         fleet = fleet_for(host, log, spec, credentials)
         fleet.claim()

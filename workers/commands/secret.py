@@ -1,4 +1,4 @@
-"""`orchestrator secret APP`: where the application's secret is, and files with a part of its rights.
+"""`orchestrator secret APP`: where the application's secret is, files with a part of its rights, and the first one, before its start.
 
 One rule: a secret goes from file to file, and never to a terminal, a log or a command line.
 """
@@ -16,8 +16,8 @@ from orchestrator.errors import RefusedBySafety, WrongUse
 from state.log.protocol import GroupLog
 from state.private import publish
 from workers.commands.show import show_json
-from workers.connection.credentials import client_path, read_secret, renew
-from workers.fleet.client import description, log_of
+from workers.connection.credentials import client_path, new_secret, read_secret, renew
+from workers.fleet.client import application_of, description, log_of
 from workers.fleet.presence import is_looked_after
 
 
@@ -28,14 +28,21 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--right", type=checked(Right.of), help="what the file shall allow: read, scale or join")
     parser.add_argument("--out", metavar="FILE", help="write that secret to a new file, private to you")
     parser.add_argument("--renew", action="store_true", help="make a new secret; nothing may run")
+    parser.add_argument(
+        "--new", action="store_true", help="write the first secret of an application that has not started yet to --out"
+    )
     parser.add_argument("--json", action="store_true")
     parser.settings(*PLACE, "secret-file")
     args = parser.parse_args(argv)
-    if (args.right is None) != (args.out is None):
-        raise WrongUse("--right and --out go together: what the file shall allow, and its name")
-    if args.renew and args.right is not None:
-        raise WrongUse("--renew and --right exclude each other; give one")
-    facts = asyncio.run(_secret(args))
+    if sum((args.renew, args.new, args.right is not None)) > 1:
+        raise WrongUse("--renew, --new and --right exclude each other; give one")
+    if (args.right is None and not args.new) != (args.out is None):
+        raise WrongUse("--out goes with --right or --new: the name of the file, and what it shall allow")
+    if args.new:
+        application_of(args.app)
+        facts = _written(Path(args.out), new_secret())
+    else:
+        facts = asyncio.run(_secret(args))
     if args.json:
         show_json(facts)
     else:
@@ -51,13 +58,16 @@ async def _secret(args: Any) -> dict[str, Any]:
         secret = read_secret(path)
     if args.right is None:
         return _facts(path, secret)
-    lowered, out = secret.lowered(args.right), Path(args.out)
+    return _written(Path(args.out), secret.lowered(args.right))
+
+
+def _written(out: Path, secret: Secret) -> dict[str, Any]:
     try:
-        if not publish(out, lowered.text().encode()):
+        if not publish(out, secret.text().encode()):
             raise WrongUse(f"--out {out}: the file is there already; name another one")
     except OSError as error:
         raise WrongUse(f"--out {out} cannot be written: {error.strerror}; name another file") from None
-    return _facts(out, lowered)
+    return _facts(out, secret)
 
 
 async def _renewed(log: GroupLog, application: str, path: Path) -> Secret:

@@ -23,6 +23,7 @@ from workers.spec import InstanceSpec
 
 BYTES_MAX = 1_000
 SECRET = MetadataKind("secret")
+COPY_OR_RENEW = "copy the file of the machine that started it first and name it with --secret-file, or, where it is lost, make a new one with"
 
 
 def secret_path(application: str, log: str, state_dir: str) -> Path:
@@ -31,6 +32,10 @@ def secret_path(application: str, log: str, state_dir: str) -> Path:
     if path is not None:
         return path.with_name(f"{path.name}-{application}.secret")
     return Path(state_dir) / application / "group.secret"
+
+
+def _path(spec: InstanceSpec) -> Path:
+    return Path(spec.secret_file) if spec.secret_file else secret_path(spec.application, spec.log, spec.state_dir)
 
 
 def read_secret(path: Path) -> Secret:
@@ -53,18 +58,34 @@ def read_secret(path: Path) -> Secret:
     return Secret.parse(text, str(path))
 
 
+def new_secret() -> Secret:
+    return Secret(Right.JOIN, secrets.token_bytes(KEY_BYTES))
+
+
 def make_secret(path: Path) -> None:
     """Makes one where there is none. Raises WrongUse where it cannot be written."""
     try:
         make_folder(path.parent)
         if not path.exists():
-            publish(path, Secret(Right.JOIN, secrets.token_bytes(KEY_BYTES)).text().encode())
+            publish(path, new_secret().text().encode())
     except OSError as error:
         raise WrongUse(f"the secret {path} cannot be made: {error.strerror}; name another with --secret-file") from None
 
 
 class NoSecret(WrongUse):
     """No secret where one was looked for."""
+
+
+async def refuse_to_make(log: GroupStore, spec: InstanceSpec) -> None:
+    """Raises RefusedBySafety where a start would make a secret for an application that has one: the file here would be of no use, and
+    in the way of the next look for it."""
+    path = _path(spec)
+    found = None if path.exists() else await log.metadata(spec.application, SECRET, "fingerprint")
+    if found is not None and not spec.secret_file:
+        raise RefusedBySafety(
+            f"there is no secret at {path}, and '{spec.application}' has one already ({found.decode(errors='replace')}); {COPY_OR_RENEW}"
+            f" `orchestrator secret {spec.application} --renew`"
+        )
 
 
 async def agree(log: GroupStore, application: str, secret: Secret) -> None:
@@ -76,9 +97,8 @@ async def agree(log: GroupStore, application: str, secret: Secret) -> None:
         found = await log.metadata(application, SECRET, "fingerprint")
     if found is not None and found != mine:
         raise RefusedBySafety(
-            f"'{application}' has another secret ({found.decode(errors='replace')}) than the one here ({mine.decode()}); copy "
-            "the file of the machine that started it first and name it with --secret-file, or, where it is lost, make a new "
-            f"one with `orchestrator secret {application} --renew`"
+            f"'{application}' has another secret ({found.decode(errors='replace')}) than the one here ({mine.decode()}); "
+            f"{COPY_OR_RENEW} `orchestrator secret {application} --renew`"
         )
 
 
@@ -114,7 +134,7 @@ def credentials_of(application: str, log: str) -> Credentials:
 
 def instance_credentials(spec: InstanceSpec) -> Credentials:
     """What an instance and its workers prove themselves with. Raises WrongUse, RefusedBySafety for a lesser secret."""
-    path = Path(spec.secret_file) if spec.secret_file else secret_path(spec.application, spec.log, spec.state_dir)
+    path = _path(spec)
     if not spec.secret_file:
         make_secret(path)
     secret = read_secret(path)
