@@ -7,6 +7,7 @@ the other end.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 
 from orchestrator.coordinator.connection import Connection, ConnectionEnded
@@ -30,7 +31,12 @@ async def connect(address: str, credentials: Credentials, *, timeout_s: float = 
         raise NotTrusted(f"the certificate of {address} is not one of --tls-ca ({error.verify_message})") from None
     except (TimeoutError, OSError, ValueError) as error:
         _give_up(connection)
-        raise ConnectionEnded(f"no instance answers at {address} ({str(error) or 'timed out'})") from None
+        refused = (
+            os.strerror(error.errno) if isinstance(error, ConnectionError) and error.errno else ""
+        )  # its text has the address again
+        raise ConnectionEnded(
+            f"no instance answers at {address} ({refused.lower() or str(error) or 'timed out'})"
+        ) from None
     except ConnectionEnded as error:
         _give_up(connection)
         if address.startswith(SCHEME) and (credentials.tls is None or not credentials.tls.listens):

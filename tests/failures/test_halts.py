@@ -78,6 +78,9 @@ def test_no_next_owner_tries_the_record_and_resume_skips_it(console: Console, ho
     console.until("a halted task", lambda: bool(halted(console)))
     [task] = halted(console)
     assert task["halted"]["record"].startswith("payments-") and "settle" in task["halted"]["error"]
+    explained = console.here("explain", "bank", task["id"]).out
+    assert f"{task['id']} is halted at {task['halted']['record']}: " in explained, explained
+    assert f"`orchestrator resume bank {task['id']}`" in explained
     tries = (console.folder / "tries").read_text()
     parent = pid_of(console, task["active"])
     for pid in [*map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split()), parent]:

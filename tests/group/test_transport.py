@@ -155,3 +155,5 @@ async def test_an_address_that_is_silent_is_named_with_the_reason() -> None:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(ConnectionEnded, match=f"no instance answers at {address} .timed out."):
             await connect(address, CREDENTIALS, timeout_s=0.05)
+    with pytest.raises(ConnectionEnded, match=f"no instance answers at {address} .connection refused.$"):
+        await connect(address, CREDENTIALS)

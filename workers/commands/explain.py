@@ -10,6 +10,7 @@ from orchestrator.cli.settings import ACCESS, PLACE
 from orchestrator.coordinator.requests import ExplainRequest
 from workers.commands.show import show_json
 from workers.fleet.client import client_of
+from workers.tasks import halts
 
 
 def run(argv: list[str]) -> int:
@@ -29,5 +30,13 @@ def run(argv: list[str]) -> int:
 
 
 async def _explain(args: Any) -> Any:
-    async with client_of(args) as (_, _, client):
-        return await client.ask(ExplainRequest(args.task))
+    async with client_of(args) as (application, log, client):
+        facts = await client.ask(ExplainRequest(args.task))
+        halt = await halts.read(log, application, args.task)
+    if halt is not None and not halt.skip:  # the log's own: whoever owns the task does not process it
+        facts["waiting_for"] = [
+            f"{args.task} is halted at {halt.record}: {halt.error}",
+            f"it goes on with `orchestrator resume {application} {args.task}`, or with --skip behind it",
+            *facts["waiting_for"],
+        ]
+    return facts
