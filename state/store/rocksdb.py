@@ -384,6 +384,8 @@ def peek(path: Path) -> Peek:
         written = db.get(STAMP_KEY)
         stamp = unpack_stamp(written, path) if written is not None else {}
         return Peek(offset, {**stamp, "time_ms": str(time_ms)}, db.property_int_value(_SIZES[0]) or 0)
+    except Exception as error:  # a block is read, and its checksum looked at, only now
+        raise explain(error, path) from error
     finally:
         db.close()
 
