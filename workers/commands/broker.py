@@ -32,6 +32,8 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--kafka", metavar="VERSION", help=f"of a new broker [default {broker.VERSION}]")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
+    if args.action == "stop" and (args.port or args.kafka):
+        raise WrongUse("--port and --kafka are of a new broker; `broker stop` takes --folder alone")
     facts = _stop(args.folder) if args.action == "stop" else _start(args.folder, args.port, args.kafka)
     if args.json:
         show_json(facts)

@@ -60,11 +60,15 @@ def _check(args: Any) -> None:
     if args.undo and args.follow:
         raise WrongUse("--undo and --follow exclude each other; give one")
     if args.undo or args.follow:
-        if amounts or args.plan or args.apply or args.force or args.timeout is not None:
+        others = (args.plan, args.apply, args.force, args.wait, args.current is not None, args.timeout is not None)
+        if amounts or any(others):
             raise WrongUse("--undo and --follow concern a scale-down that runs; leave the other options out")
         return
-    if args.plan and (args.apply or args.wait):
-        raise WrongUse(f"--plan changes nothing, so it excludes --{'apply' if args.apply else 'wait'}; give one")
+    deeds = {"apply": args.apply, "wait": args.wait, "timeout": args.timeout is not None, "force": args.force}
+    if args.plan and any(deeds.values()):
+        raise WrongUse(
+            f"--plan changes nothing, so it excludes --{next(name for name in deeds if deeds[name])}; give one"
+        )
     if amounts and args.apply:
         raise WrongUse(f"--apply does exactly what its plan says, so it excludes --{amounts[0]}; leave one out")
     if not amounts and not args.apply:

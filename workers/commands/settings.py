@@ -59,12 +59,10 @@ def _changes(args: Any) -> str:
         return ""
     if not args.changes:
         raise WrongUse(f"settings {args.verb}: which; there are {', '.join(LIVE)}")
-    lines = [f"{one}=" if args.verb == "unset" else one for one in args.changes]
-    for line in lines:
-        text = line.partition("=")[2]
-        if (args.verb == "unset") != (not text):
-            raise WrongUse(f"settings {args.verb}: {line!r}; write `set NAME=VALUE`, or `unset NAME`")
-    found = "\n".join(lines)
+    for one in args.changes:
+        if "=" in one if args.verb == "unset" else not one.partition("=")[2]:
+            raise WrongUse(f"settings {args.verb}: '{one}'; write `set NAME=VALUE`, or `unset NAME`")
+    found = "\n".join(f"{one}=" if args.verb == "unset" else one for one in args.changes)
     live_changes(found)
     return found
 
