@@ -31,7 +31,7 @@ from pipeline.files.shape import Shape
 from pipeline.loading import load
 from pipeline.spark import kept_work
 from pipeline.spark.bad_rows import BadRecords
-from pipeline.spark.engine import Engine, checked_history
+from pipeline.spark.engine import Engine, checked_history, notes_of
 from pipeline.spark.final_records import Part, final_values, outputs
 from pipeline.spark.inputs import MEMORY_BYTES, NO_SHAPE, Computed, History, Inputs, Say, followed
 from pipeline.spark.moment import sources
@@ -225,7 +225,7 @@ class Run:
     async def _seed(self, computed: Computed) -> None:
         """Everything in one transaction. Raises RefusedBySafety or LeaseLost where the app has begun meanwhile."""
         application = self._prepared.app.id
-        metadata = self._metadata() if self._only else []
+        metadata = [*notes_of(self._inputs), *(self._metadata() if self._only else [])]
         marker = [base.marker(self._now_ms)]
         markers = dict.fromkeys(self._prepared.changelogs(), marker) if self._only else {}
         listed = portions(computed, self._prepared, tables=not self._only)

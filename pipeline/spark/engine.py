@@ -26,8 +26,9 @@ from pipeline.spark.sources import From
 from pipeline.spark.stage import SCOPE, StageJob, TaskFacts
 from pipeline.spark.stage_order import in_order_at_one_time, messages_of, stages
 from pipeline.spark.stage_rows import StageRows
+from state.log.group_store import AppMetadata, GroupStore
 from state.private import make_folder
-from workers.prepare import Prepared
+from workers.prepare import BACKFILLED, Prepared
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,6 +56,25 @@ def checked_history(prepared: Prepared, history: History) -> dict[str, list[str 
         for pattern in patterns:
             found[topic] += [pattern] if isinstance(pattern, From) else files([pattern])
     return found
+
+
+def notes_of(inputs: Inputs) -> list[AppMetadata]:
+    """What a backfill leaves in the log of the history that it reads: who computes it again has to be given it again."""
+    return [
+        AppMetadata(inputs.prepared.app.id, BACKFILLED, topic, b"1") for topic, given in inputs.history.items() if given
+    ]
+
+
+async def refuse_without_history(log: GroupStore, prepared: Prepared, chosen: History) -> None:
+    """Raises WrongUse where a backfill has read more history than is given: right tables would be said to differ."""
+    missing = sorted(
+        set(await log.metadata_of(prepared.app.id, BACKFILLED)) - {topic for topic, given in chosen.items() if given}
+    )
+    if missing:
+        raise WrongUse(
+            f"'{prepared.app.id}' began with a backfill of history of {', '.join(missing)}, which is not in the log; name it again, as "
+            f"{missing[0]}=PATTERN or with --from, and with the options that the backfill had"
+        )
 
 
 class Engine:

@@ -21,7 +21,7 @@ from pipeline.loading import load
 from pipeline.spark.backfill import NOTHING, refuse_outside
 from pipeline.spark.bad_rows import BadRecords
 from pipeline.spark.comparing import Base, Compared, Comparing
-from pipeline.spark.engine import Engine, checked_history
+from pipeline.spark.engine import Engine, checked_history, refuse_without_history
 from pipeline.spark.inputs import MEMORY_BYTES, NO_SHAPE, History, Inputs, Say
 from pipeline.spark.live_stores import Copy, copies
 from pipeline.spark.moment import Moment, moment_of
@@ -119,6 +119,7 @@ async def audit(
         await refuse_repartitioned(log, app.id, "an audit")
         prepared = await prepare(log, app)
         chosen = checked_history(prepared, wanted.history)
+        await refuse_without_history(log, prepared, chosen)
         bases = await _bases(log, prepared, wanted.snapshots)
         moment = await moment_of(log, prepared)
         checks = _before(moment)

@@ -11,6 +11,7 @@ import signal
 import stat
 from argparse import Namespace
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,7 +140,7 @@ def test_a_secret_to_read_reads_and_nothing_more(group: Console) -> None:
 
 
 def test_the_first_secret_is_made_before_the_first_start(tmp_path: Path) -> None:
-    """As the pages for containers have it. A start without it, elsewhere, leaves no secret that would be found instead of it."""
+    """As the pages for containers have it. A start without it leaves no secret that would be found instead of it."""
     console = Console(tmp_path).bank()
     try:
         made = console.here("secret", "bank", "--new", "--out", "group.secret", "--json")

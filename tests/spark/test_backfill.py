@@ -256,6 +256,8 @@ async def test_a_flat_file_by_its_columns(place: Place) -> None:
         '\ufeffwho,id,shop,amount,time,other\r\nann,1,"a ""b"", c\nd",5,2026-01-31T12:00:00Z,x\r\nbob,2,,6,1769860801,y\r\n'
     )
     await place.backfill(history={"orders": [str(path)]}, shape=shape_of("who", None, "time:s"))
+    with pytest.raises(WrongUse, match="a backfill of history of orders, which is not in the log; name it again"):
+        await verify(APP, place.url, say=place.said.append, session=place.spark)
     receipts = sorted((r.key, r.value, r.timestamp_ms) for _, r in await read_all(log, "receipts"))
     assert receipts == [(b"ann", pack(">q", 1), 1_769_860_800_000), (b"bob", pack(">q", 2), 1_769_860_801_000)]
     shops = await read_all(log, sample.shops.changelog)

@@ -17,7 +17,7 @@ from state.log.protocol import GroupLog, Partition, TopicInfo
 from workers.commands.produce_input import UNFINISHED
 from workers.instance.ledger import SETTINGS
 from workers.log.produced import PROGRESS
-from workers.prepare import BEGINNING, BEGUN, COPY, DESCRIPTION, NUMBERING, REPARTITIONED
+from workers.prepare import BACKFILLED, BEGINNING, BEGUN, COPY, DESCRIPTION, NUMBERING, REPARTITIONED
 from workers.tasks import halts
 from workers.topic_identities import SEEN
 
@@ -57,7 +57,7 @@ async def planned(source: GroupLog, target: GroupLog | None, application: str) -
         CopiedTopic(info.name, info.kind, info.partitions, await _distance(source, info))
         for info in sorted(infos.values(), key=lambda info: info.name)
     ]
-    kinds = (*COPIED, BEGUN, BEGINNING, halts.HALTS, SETTINGS, REPARTITIONED)
+    kinds = (*COPIED, BEGUN, BEGINNING, halts.HALTS, SETTINGS, REPARTITIONED, BACKFILLED)
     facts = [await source.metadata_of(application, kind) for kind in kinds]
     return Plan(topics, len(await positions_of(source, application, described)), sum(map(len, facts)))
 

@@ -19,7 +19,7 @@ from workers.commands.log_copy_plan import COPIED, CopiedTopic, Plan, partitions
 from workers.fleet.held_lease import Held
 from workers.instance.ledger import SETTINGS
 from workers.log.copying import append_all, append_missing, has_equal_values, placed
-from workers.prepare import BEGINNING, BEGUN, COPY, DESCRIPTION, REPARTITIONED
+from workers.prepare import BACKFILLED, BEGINNING, BEGUN, COPY, DESCRIPTION, REPARTITIONED
 from workers.tasks import halts
 from workers.topic_identities import SEEN, TOPIC_IDS
 
@@ -127,7 +127,8 @@ async def _layout(source: GroupStore, application: str, before: Mapping[str, Top
 
 
 async def _under_lease(source: GroupStore, target: GroupStore, held: Held, layout: _Layout, places: Places) -> int:
-    """What the group goes by whoever coordinates it: its live settings, as they are now, and the layout of its inputs."""
+    """What the group goes by whoever coordinates it: its live settings, as they are now, the layout of its inputs, and
+    of which of them there is history elsewhere."""
     application = held.lease.application
     settings = await source.metadata(application, SETTINGS, SETTINGS.name)
     if settings != await target.metadata(application, SETTINGS, SETTINGS.name):
@@ -136,7 +137,10 @@ async def _under_lease(source: GroupStore, target: GroupStore, held: Held, layou
         ends = {str(one): places[one][end] for one, end in layout.ends.items()}
         note = json.dumps({"to": layout.to, "ends": ends}).encode()
         await target.put_metadata(application, REPARTITIONED, "inputs", note, lease=held.lease)
-    return (settings is not None) + bool(layout.to)
+    history = await source.metadata_of(application, BACKFILLED)
+    for topic, note in history.items():
+        await target.put_metadata(application, BACKFILLED, topic, note, lease=held.lease)
+    return (settings is not None) + bool(layout.to) + len(history)
 
 
 async def _facts(

@@ -34,11 +34,11 @@ from workers.fleet.client import log_of
 from workers.fleet.held_lease import Held, lease_held, start_refused
 from workers.fleet.presence import hold, is_looked_after
 from workers.instance.ledger import OPERATION
-from workers.prepare import BEGINNING, BEGUN, DESCRIPTION, NUMBERING, RESET, refuse_repartitioned
+from workers.prepare import BACKFILLED, BEGINNING, BEGUN, DESCRIPTION, NUMBERING, RESET, refuse_repartitioned
 from workers.tasks.halts import HALTS
 from workers.topic_identities import SEEN, TAKEN, TOPIC_IDS
 
-UNDER_LEASE = (BASE, HISTORY, OPERATION)
+UNDER_LEASE = (BASE, HISTORY, OPERATION, BACKFILLED)
 FORGOTTEN = (
     HALTS,
     BEGUN,
