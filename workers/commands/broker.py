@@ -16,6 +16,7 @@ from workers.log.logs import FOLDER
 
 
 def run(argv: list[str]) -> int:
+    """Runs `orchestrator broker`; its exit code. Raises WrongUse."""
     from state.log.kafka import broker
 
     parser = Parser("broker", "Start or stop a Kafka broker on this machine, for development.")

@@ -64,10 +64,10 @@ def _check(args: Any) -> None:
         if amounts or any(others):
             raise WrongUse("--undo and --follow concern a scale-down that runs; leave the other options out")
         return
-    deeds = {"apply": args.apply, "wait": args.wait, "timeout": args.timeout is not None, "force": args.force}
-    if args.plan and any(deeds.values()):
+    changing = {"apply": args.apply, "wait": args.wait, "timeout": args.timeout is not None, "force": args.force}
+    if args.plan and any(changing.values()):
         raise WrongUse(
-            f"--plan changes nothing, so it excludes --{next(name for name in deeds if deeds[name])}; give one"
+            f"--plan changes nothing, so it excludes --{next(name for name in changing if changing[name])}; give one"
         )
     if amounts and args.apply:
         raise WrongUse(f"--apply does exactly what its plan says, so it excludes --{amounts[0]}; leave one out")
