@@ -34,7 +34,7 @@ from pipeline.spark.bad_rows import BadRecords
 from pipeline.spark.engine import Engine, checked_history, notes_of
 from pipeline.spark.final_records import Part, final_values, outputs
 from pipeline.spark.inputs import MEMORY_BYTES, NO_SHAPE, Computed, History, Inputs, Say, followed
-from pipeline.spark.moment import sources
+from pipeline.spark.moment import first_begins, sources
 from pipeline.spark.running import in_thread, spark
 from pipeline.spark.session import absolute_log
 from pipeline.spark.spreading import portions, spread
@@ -91,10 +91,10 @@ async def backfill(
         prepared = await prepare(log, app)
         chosen = checked_history(prepared, history)
         await _refuse_used(log, prepared)
-        async with lease_held(log, app.id, "backfill") as held:
+        async with lease_held(log, app.id, "backfill", is_patient=True) as held:
             await _refuse_written(log, prepared)
             until = await log.ends(sources(prepared))  # one moment for the inputs of all subtopologies
-            begins = await _begins(log, prepared, until)
+            begins = await first_begins(log, prepared, until)
             if not chosen:
                 _refuse_empty(app, until, 0)
             inputs = Inputs(
@@ -204,6 +204,7 @@ class Run:
         for partition, at in self._inputs.begins.items():
             if from_the_end(self._prepared, partition):
                 await begin_at(self._log, self._prepared, partition, at)
+        self._held.done()
         self._clock.lap("log")
         entries = sum(computed.sums("entries").values())
         if self._only:
@@ -383,20 +384,6 @@ def _refuse_empty(app: App, until: Mapping[Partition, int], records: int) -> Non
             f"there is nothing to read: the inputs of '{app.id}' are empty in the log and no record of history was given; "
             "name history files as TOPIC=PATTERN"
         )
-
-
-async def _begins(log: Log, prepared: Prepared, until: Mapping[Partition, int]) -> dict[Partition, int]:
-    """Where each input is read from, as the first start of an instance would: a topic that is read from its end has nothing
-    before now but the history that is named. Raises RefusedBySafety where the beginning is gone and the topic wants it."""
-    starts = await log.starts(list(until))
-    for partition, start in sorted(starts.items()):
-        topic = prepared.topology.topics.get(partition.topic)
-        if topic is not None and topic.start == "fail" and start > 0:
-            raise RefusedBySafety(
-                f"no position is committed in {partition}, which begins at {start}; give the topic "
-                'start="beginning" or start="end"'
-            )
-    return {p: until[p] if from_the_end(prepared, p) else starts[p] for p in until}
 
 
 # ---------------------------------------------------------------- after

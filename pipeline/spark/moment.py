@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.clocks import monotonic_s
+from orchestrator.errors import RefusedBySafety
 from pipeline.spark.inputs import external
 from state.log.protocol import GroupLog, Log, Partition
 from workers.prepare import Prepared, beginning, from_the_end
@@ -99,6 +100,23 @@ async def _begins(
             unknown.append(p)
         found[p] = ends[p] if begun is None else begun
     return found, unknown
+
+
+async def first_begins(log: GroupLog, prepared: Prepared, until: Mapping[Partition, int]) -> dict[Partition, int]:
+    """Where an app that has committed nothing reads each input from, as an instance would: a topic that is read from its end has nothing
+    before now but the history that is named, or before the position that an instance has recorded as its beginning. Raises
+    RefusedBySafety where the beginning is gone and the topic wants it."""
+    found = dict(await log.starts(list(until)))
+    for p, start in sorted(found.items()):
+        topic = prepared.topology.topics.get(p.topic)
+        if topic is not None and topic.start == "fail" and start > 0:
+            raise RefusedBySafety(
+                f'no position is committed in {p}, which begins at {start}; give the topic start="beginning" or start="end"'
+            )
+        if from_the_end(prepared, p):
+            begun = await beginning(log, prepared, p)
+            found[p] = until[p] if begun is None or begun < start else begun
+    return found
 
 
 async def _has_records(log: Log, partition: Partition, start: int, end: int) -> bool:

@@ -175,6 +175,21 @@ async def test_a_topic_that_is_read_from_its_end(place: Place) -> None:
     await log.close()
 
 
+async def test_a_backfill_begins_where_an_instance_began(place: Place) -> None:
+    """One that ended before its first commit: what came since then is of the app."""
+    log = await place.log()
+    await write(log, from_end.app, [(from_end.clicks, "k", n, n) for n in range(5)])
+    prepared = await prepare(log, from_end.app)
+    for task in prepared.tasks():
+        await start_positions(log, "from-end", prepared, task.id, prepared.inputs(task.id))
+    await write(log, from_end.app, [(from_end.clicks, "k", n, n) for n in range(3)])
+    facts = await place.backfill(FROM_END)
+    assert facts["records_in"] == 3 and facts["tables"] == {"sums": 1}
+    checks = await verify(FROM_END, place.url, say=place.said.append, session=place.spark)
+    assert [check["check"] for check in checks if not check["ok"]] == []
+    await log.close()
+
+
 async def test_where_an_app_began_is_kept(place: Place) -> None:
     """Also when the process that began ended before its first commit: what came meanwhile is not left out."""
     log = await place.log()

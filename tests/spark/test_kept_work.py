@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from pathlib import Path
@@ -11,13 +12,14 @@ import pytest
 
 from pipeline.spark.engine import Engine
 from pipeline.spark.moment import sources
-from state import snapshot
+from state import manifest, snapshot
 from state.errors import LeaseLost, LogFull, StateError
 from state.log.sqlite import SqliteLog
 from tests.spark import tallies
 from tests.spark.test_audit import TALLIES
 from tests.spark.test_backfill import ROOT, Place, check_restored, write
 from workers.commands.consume import read_all
+from workers.fleet import held_lease
 from workers.prepare import prepare
 
 pytestmark = pytest.mark.spark
@@ -29,11 +31,11 @@ def place(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Place:
     return Place(tmp_path, spark)
 
 
-def refusing(patch: pytest.MonkeyPatch, error: StateError) -> None:
+def refusing(patch: pytest.MonkeyPatch, error: StateError, what: str = "seed_positions") -> None:
     async def refused(log: Any, *given: Any, **more: Any) -> bool:
         raise error
 
-    patch.setattr(SqliteLog, "seed_positions", refused)
+    patch.setattr(SqliteLog, what, refused)
 
 
 def kept(place: Place) -> list[Path]:
@@ -73,6 +75,55 @@ async def test_the_same_command_writes_what_was_computed(place: Place, monkeypat
     assert facts["positions"] == ends and facts["records_in"] == 20 and facts["outputs"] == {"seen": 20}
     assert [path.name for path in place.snapshots.iterdir()] == [facts["snapshot"]]
     await check_restored(place, log, snapshot.verify(place.snapshots, facts["snapshot"]))
+    await log.close()
+
+
+async def test_a_full_log_is_not_taken_for_another_process(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its beats are refused as all that is written; what was computed meanwhile is kept."""
+    monkeypatch.setattr(held_lease, "BEAT_S", 0.01)
+    log = await place.log()
+    await write(log, tallies.app, [(tallies.marks, f"k{n}", 1, n) for n in range(20)])
+    with monkeypatch.context() as patch:
+        refusing(patch, LogFull("no space: free some"), "renew")
+        with pytest.raises(LogFull, match="free some"):
+            await place.backfill(TALLIES)
+    assert len(kept(place)) == 1
+    facts = await place.backfill(TALLIES)
+    assert facts["records_in"] == 20 and await log.positions("tallies", sources(await prepare(log, tallies.app)))
+    await log.close()
+
+
+async def test_nothing_that_befalls_the_lease_ends_what_is_committed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The snapshot is published, and the command ends well: its advice would be to run again what is done."""
+    monkeypatch.setattr(held_lease, "BEAT_S", 0.01)
+    log = await place.log()
+    await write(log, tallies.app, [(tallies.marks, f"k{n}", 1, n) for n in range(20)])
+    published = manifest.publish
+
+    def slowly(root: Path, found: manifest.SnapshotManifest) -> None:
+        asyncio.run(until_lost())
+        published(root, found)
+
+    async def until_lost() -> None:
+        """Until a beat has met it: this is called in a thread."""
+        with monkeypatch.context() as patch:
+            met = asyncio.Event()
+            loop = asyncio.get_running_loop()
+
+            async def lost(log: Any, lease: Any) -> Any:
+                loop.call_soon_threadsafe(met.set)
+                raise LeaseLost("taken")
+
+            patch.setattr(SqliteLog, "renew", lost)
+            async with asyncio.timeout(30):
+                await met.wait()
+
+    monkeypatch.setattr(manifest, "publish", slowly)
+    facts = await place.backfill(TALLIES)
+    assert manifest.load(place.snapshots, facts["snapshot"]).application == "tallies"
+    assert [path.name for path in place.snapshots.iterdir()] == [facts["snapshot"]]
     await log.close()
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from orchestrator.clocks import monotonic_ms, wall_ms
 from orchestrator.coordinator.election import Election, Seen
 from orchestrator.errors import RefusedBySafety
-from state.errors import LeaseLost, StateError
+from state.errors import LeaseLost, LogUnavailable, StateError
 from state.log.group_store import GroupStore, Lease
 from workers.fleet.presence import FLEET, this_process
 from workers.instance.ledger import give_back, is_given_back
@@ -27,15 +27,22 @@ BEAT_S, GIVE_BACK_S = 0.5, 1.0
 class Held:
     """The lease while it is held."""
 
-    def __init__(self, log: GroupStore, lease: Lease) -> None:
+    def __init__(self, log: GroupStore, lease: Lease, *, is_patient: bool = False) -> None:
         self._log = log
         self.lease = lease
+        self._passed_over = (LogUnavailable,) if is_patient else ()
+        self.is_done = False
 
     async def beat(self) -> None:
-        """Renew it for ever. Raises LeaseLost."""
+        """Renew it for ever. Raises LeaseLost, and what the log says where it cannot be used."""
         while True:
             await asyncio.sleep(BEAT_S)
-            await self.check()
+            with contextlib.suppress(*self._passed_over):
+                await self.check()
+
+    def done(self) -> None:
+        """What the lease was held for is in the log, whole: what becomes of it ends nothing any more."""
+        self.is_done = True
 
     async def check(self) -> None:
         """Raises LeaseLost, at once, where another process has it. A new holder deals no task for the time of a join."""
@@ -62,14 +69,19 @@ async def start_refused(log: GroupStore, application: str, root: Path, command: 
 
 
 @asynccontextmanager
-async def lease_held(log: GroupStore, application: str, holder: str) -> AsyncIterator[Held]:
-    """The coordinator's lease, for as long as the block takes; `holder` is the command's name. Raises RefusedBySafety where
-    an instance or another command has it, or takes it meanwhile."""
-    held = Held(log, await _acquired(log, application, holder))
+async def lease_held(
+    log: GroupStore, application: str, holder: str, *, is_patient: bool = False
+) -> AsyncIterator[Held]:
+    """The coordinator's lease, for as long as the block takes; `holder` is the command's name. `is_patient`: all that the block
+    writes asks for the lease itself, so a beat that the log does not take now (full, locked, away) ends nothing. Raises
+    RefusedBySafety where an instance or another command has it, or takes it meanwhile; what else the log says to a beat."""
+    held = Held(log, await _acquired(log, application, holder), is_patient=is_patient)
     beating = asyncio.create_task(held.beat())
     body = asyncio.current_task()
     assert body is not None
-    beating.add_done_callback(lambda task: None if task.cancelled() else body.cancel("the lease is lost"))
+    beating.add_done_callback(
+        lambda task: None if task.cancelled() or held.is_done else body.cancel("the lease is lost")
+    )
     try:
         yield held
     except (asyncio.CancelledError, LeaseLost) as error:
@@ -79,6 +91,8 @@ async def lease_held(log: GroupStore, application: str, holder: str) -> AsyncIte
             if lost is None:
                 raise
             body.uncancel()
+            if not isinstance(lost, LeaseLost):
+                raise lost from None
         raise RefusedBySafety(
             f"an instance of '{application}' took over while {holder} was at work ({lost}); "
             f"stop it and run {holder} again"
