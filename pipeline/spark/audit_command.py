@@ -3,7 +3,6 @@ for any difference, and for whatever could not be compared."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from orchestrator.names import counted
 from orchestrator.setting import whole_number
 from pipeline.loading import load
 from pipeline.spark.commands import bad_given, history_given, say, shape_given, shown, spark_parser
+from pipeline.spark.ending import run_to_its_end
 from state.log.protocol import GroupLog
 from workers.commands.cluster import cluster_of
 from workers.commands.run import state_dir
@@ -65,7 +65,7 @@ def run(argv: list[str]) -> int:
         out,
         bad_given(args, history),
     )
-    facts = asyncio.run(run_audit(args.app, url, wanted, cluster=cluster_of(args), say=say))
+    facts = run_to_its_end(run_audit(args.app, url, wanted, cluster=cluster_of(args), say=say))
     if args.json:
         show_json(facts)
     else:

@@ -3,7 +3,6 @@ the extra `spark` is imported once the arguments are read, so that `--help` work
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from pipeline.app import App
 from pipeline.files.shape import Shape, shape_of
 from pipeline.loading import load
 from pipeline.spark.bad_rows import BadRecords
+from pipeline.spark.ending import run_to_its_end
 from workers.commands.cluster import add_cluster, cluster_of
 from workers.commands.produce import add_shape
 from workers.commands.show import show_json, table
@@ -78,10 +78,10 @@ def backfill(argv: list[str]) -> int:
     shape = shape_given(args, history)
     url = log_url(args, app.id, existing=not history)
     if args.dry_run:
-        plan = asyncio.run(planned(args.app, url, history, shape, cluster_of(args)))
+        plan = run_to_its_end(planned(args.app, url, history, shape, cluster_of(args)))
         show_json(plan) if args.json else print(plan_text(plan))
         return 0
-    facts = asyncio.run(
+    facts = run_to_its_end(
         run_backfill(
             args.app,
             url,
@@ -116,7 +116,7 @@ def verify(argv: list[str]) -> int:
     history = history_given(args, app)
     shape = shape_given(args, history)
     url = log_url(args, app.id, existing=True)
-    checks = asyncio.run(
+    checks = run_to_its_end(
         run_verify(
             args.app,
             url,

@@ -28,6 +28,7 @@ from pipeline.app import App
 from pipeline.definitions.entries import keeps_time
 from pipeline.definitions.topology import Subtopology, Topology
 from pipeline.loading import load
+from pipeline.spark.ending import run_to_its_end
 from pipeline.spark.move_job import MoveJob
 from pipeline.spark.moves import MOVED, SENT, WRITTEN
 from pipeline.spark.relocation import Found, found_moves, shown_due
@@ -99,7 +100,7 @@ def run(argv: list[str]) -> int:
     url = log_url(args, load(args.app).id, existing=True)
     root = Path(state_dir(args, url))
     more = {"is_plan": args.plan, "most_forward_ms": args.forward, "cluster": cluster_of(args)}
-    facts = asyncio.run(repartition(args.app, url, args.to, root, **more))
+    facts = run_to_its_end(repartition(args.app, url, args.to, root, **more))
     if args.json:
         show_json(facts)
     else:

@@ -12,6 +12,7 @@ import re
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -81,6 +82,7 @@ def spark_session(
             raise SparkFailed(
                 f"Spark did not start with --master {cluster.master} ({_reason(log, error)}); its logs are in {folder}"
             ) from error
+    _sums_end_quietly(session.sparkContext)
     _SCRATCH[session] = scratch
     if warming is not None:
         _WARMING[session] = warming
@@ -176,7 +178,7 @@ def stop(session: Any) -> None:
     """Stop Spark and remove its folder, unless an error has named the log in it."""
     if not is_gone(session):
         _without_sums(session.sparkContext)
-        session.stop()
+        _stop(session)
     warming = _WARMING.pop(session, None)
     if warming is not None:
         warming.over()
@@ -187,6 +189,19 @@ def stop(session: Any) -> None:
         scratch.remove()
 
 
+def _stop(session: Any) -> None:
+    """Java may end meanwhile: the signal that ends us may have been sent to it, too."""
+    from py4j.protocol import Py4JError
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # that it could not be stopped in order
+        try:
+            session.stop()
+        except (Py4JError, OSError):
+            if not is_gone(session):
+                raise
+
+
 def _without_sums(context: Any) -> None:
     """Sums that tasks send to the driver (we use none) are received by a thread which looks up once a second: Spark would wait for
     that, where it can end beside whatever comes now."""
@@ -194,6 +209,15 @@ def _without_sums(context: Any) -> None:
     if listening is not None:
         context._accumulatorServer = None
         threading.Thread(target=listening.shutdown, name="end of sums", daemon=True).start()
+
+
+def _sums_end_quietly(context: Any) -> None:
+    """Where Java is gone, its connection for sums ends, and Python's server would print where that was met."""
+    listening = getattr(context, "_accumulatorServer", None)
+    if listening is not None:
+        listening.handle_error = lambda *given: logging.getLogger("orchestrator.spark").debug(
+            "sums: %r", sys.exc_info()[1]
+        )
 
 
 def forget_failure(session: Any) -> None:

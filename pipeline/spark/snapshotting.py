@@ -26,6 +26,7 @@ from orchestrator.clocks import monotonic_s, wall_ms
 from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.names import counted
 from pipeline.spark.attempts import Draft, opened
+from pipeline.spark.ending import run_to_its_end
 from pipeline.spark.log_source import Slice, read
 from pipeline.spark.running import in_thread, spark
 from pipeline.spark.session import absolute_log, failure
@@ -103,7 +104,7 @@ def run(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     application = application_of(args.app)
     url = log_url(args, application, existing=True)
-    facts = asyncio.run(take(application, url, Path(args.snapshots), cluster=cluster_of(args)))
+    facts = run_to_its_end(take(application, url, Path(args.snapshots), cluster=cluster_of(args)))
     if args.json:
         show_json(facts)
     else:

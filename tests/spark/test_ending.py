@@ -1,0 +1,76 @@
+"""A command on Spark that is asked to end says nothing, whoever else was sent the signal: `timeout` and systemd send it to Java, too."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.console import Console
+
+pytestmark = pytest.mark.spark
+ROOT = Path(__file__).resolve().parent.parent.parent
+COMMAND = "from orchestrator.cli.main import entry; entry()"
+# A command whose end meets that Java is gone, with a task of its own that nobody waits for.
+ENDING = """
+import asyncio, signal, sys
+from orchestrator.cli.main import exit_at_once
+from pipeline.spark.ending import run_to_its_end
+
+async def failing():
+    try:
+        await asyncio.Event().wait()
+    finally:
+        raise ConnectionRefusedError("java is gone")
+
+async def command():
+    left = asyncio.create_task(failing())
+    await asyncio.sleep(0)
+    print("begun", flush=True)
+    await failing()
+
+signal.signal(signal.SIGTERM, exit_at_once)
+run_to_its_end(command())
+"""
+
+
+def test_what_fails_while_it_ends_is_not_printed() -> None:
+    """A signal that comes twice at once is one."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", ENDING], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None and child.stdout.readline() == "begun\n"
+    child.send_signal(signal.SIGTERM)
+    child.send_signal(signal.SIGTERM)
+    out, err = child.communicate(timeout=60)
+    assert (child.returncode, out, err) == (143, "", "")
+
+
+def test_a_backfill_that_is_stopped_with_its_java(console: Console) -> None:
+    """While Spark computes; nothing of it is left."""
+    lines = (
+        f'{{"key": "k{n % 99}", "value": {{"account": "k", "amount": {n}}}, "timestamp_ms": {n}}}\n'
+        for n in range(50_000)
+    )
+    console.write("payments.jsonl", "".join(lines))
+    words = ("backfill", "bank:app", "payments=payments.jsonl", "--snapshots", "snapshots")
+    child = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *words],
+        cwd=console.folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    snapshots = console.folder / "snapshots"
+    console.until("tasks are computed", lambda: list(snapshots.glob(".*.work/.attempts-1")))
+    os.killpg(child.pid, signal.SIGTERM)
+    os.kill(child.pid, signal.SIGTERM)
+    out, err = child.communicate(timeout=120)
+    assert (child.returncode, out, err) == (143, "", "")
+    assert not list(snapshots.iterdir())
