@@ -152,6 +152,10 @@ class DirectoryLocked(StateError):
     """Another process holds the lock of a task directory."""
 
 
+class NoSpaceLeft(StateError):
+    """A disk is full; what was written is not whole, and is not used."""
+
+
 class DirectoryUnusable(StateError):
     """The state directory cannot be written: no permission, no space, not a directory."""
 

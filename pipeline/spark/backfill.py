@@ -39,6 +39,7 @@ from pipeline.spark.running import in_thread, spark
 from pipeline.spark.session import absolute_log
 from pipeline.spark.spreading import portions, spread
 from state import manifest
+from state.disk_full import writing_to
 from state.errors import LeaseLost, StateError
 from state.history import begin as begin_history
 from state.log import base
@@ -112,6 +113,10 @@ async def backfill(
         await log.close()
 
 
+class NotPublished(StateError):
+    """All is committed, and the snapshot is not there."""
+
+
 class Clock:
     """Seconds per step."""
 
@@ -174,11 +179,10 @@ class Run:
                 await self._write(computed)
             except StateError as error:
                 if not self._only and not isinstance(error, LeaseLost):
-                    kept_work.keep(scratch, self._inputs, computed, made_of, self._name, self._now_ms)
-                    self._keep = is_left = True
-                    self._say(
-                        f"what was computed is kept in {scratch.path}: the same command goes on from there; or remove it"
+                    is_left = kept_work.keep(
+                        scratch, self._inputs, computed, made_of, self._name, self._now_ms, self._say
                     )
+                    self._keep = self._keep or is_left
                 raise
             await self._finish(computed)
         finally:
@@ -197,7 +201,8 @@ class Run:
         await self._begin_history()
         self._positions = await self._after_own(computed.placed())
         if self._only:
-            await asyncio.to_thread(self._publish, computed)
+            with writing_to(self._root, "nothing is committed; free some space, and run it again"):
+                await asyncio.to_thread(self._publish, computed)
         await self._seed(computed)
 
     async def _finish(self, computed: Computed) -> None:
@@ -213,10 +218,16 @@ class Run:
             )
         else:
             self._say(f"the log has {counted(entries, 'entry')} of tables, and the outputs")
-        _keep_outputs(computed, self._snapshot)
-        if not self._only:
-            await asyncio.to_thread(self._publish, computed)
-            self._keep = True
+        try:
+            _keep_outputs(computed, self._snapshot)
+            if not self._only:
+                await asyncio.to_thread(self._publish, computed)
+        except OSError as error:
+            raise NotPublished(
+                f"the backfill is in the log, whole, but not all of its snapshot is in {self._root} ({error.strerror or error}): do not run "
+                f"it again; free some space, then `orchestrator snapshot {self._prepared.app.id} --snapshots {self._root}` makes another"
+            ) from error
+        self._keep = True
         self._clock.lap("snapshot")
 
     async def _begin_history(self) -> None:

@@ -49,15 +49,22 @@ class Kept(msgspec.Struct, frozen=True):
         return Computed(work, self.tasks, {}, self.bad, self.skewed, reading=self.reading)
 
 
-def keep(scratch: Scratch, inputs: Inputs, computed: Computed, made_of: str, name: str, time_ms: int) -> None:
-    """From now on the folder stays until the same command has written what is in it."""
+def keep(scratch: Scratch, inputs: Inputs, computed: Computed, made_of: str, name: str, time_ms: int, say: Say) -> bool:
+    """From now on the folder stays until the same command has written what is in it. False where its disk has no place for the
+    facts, which may be that of the log."""
     until, begins = sorted(inputs.until.items()), sorted(inputs.begins.items())
     facts = Kept(
         *(inputs.prepared.app.id, inputs.log_id, made_of, name, time_ms, until, begins),
         *(computed.tasks, computed.bad, computed.skewed, computed.seconds, computed.reading),
     )
-    (scratch.path / FILE).write_bytes(msgspec.json.encode(facts))
+    try:
+        (scratch.path / FILE).write_bytes(msgspec.json.encode(facts))
+    except OSError as error:
+        say(f"what was computed is not kept: {scratch.path / FILE} cannot be written ({error.strerror})")
+        return False
     scratch.keep()
+    say(f"what was computed is kept in {scratch.path}: the same command goes on from there; or remove it")
+    return True
 
 
 def find(root: Path, inputs: Inputs, made_of: str, say: Say) -> Kept | None:

@@ -15,6 +15,11 @@ ADVICE = {
     "Java heap space": "Java has not enough memory (Java heap space); give more, as in --conf spark.driver.memory=4g",
     "GC overhead limit exceeded": "Java has not enough memory; give more, as in --conf spark.driver.memory=4g",
 }
+NO_SPACE, ANY_LIBRARY = "No space left on device", ("OSError", "Exception")
+DISK = (
+    "no space is left on a disk that tasks write to: that of the folder which the command writes, or Spark's own (--conf "
+    "spark.local.dir=FOLDER); free some"
+)
 LOST = "a Python worker on an executor ended by itself: it was killed, or had not enough memory"
 
 
@@ -26,12 +31,14 @@ def own_words(text: str) -> str:
             return advice
     for line in reversed(lines):
         if _is_python(line):
-            return line
+            return DISK if NO_SPACE in line and line.partition(": ")[0] in ANY_LIBRARY else line
     if any(word in line for line in lines for word in CRASHED):
         return LOST
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     named = causes[-1:] or [line for line in lines if JAVA_CLASS.match(line)][:1]
     named = named or lines[:1]
+    if named and NO_SPACE in named[0]:
+        return DISK
     return JAVA_CLASS.sub("", named[0]) if named else "without a word"
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from pipeline.app import App
 from pipeline.definitions.topology import Subtopology
 from pipeline.errors import ProcessorFailed
 from pipeline.process import Changes, TaskProcess
-from pipeline.records import RawRecord
+from pipeline.records import OutputRecord, RawRecord
 from pipeline.resources import Resources
 from pipeline.spark.attempts import Draft
 from pipeline.spark.merging import Merging
@@ -37,6 +37,8 @@ from pipeline.spark.skew import Heavy, HeavyKeys
 from pipeline.spark.source import Source
 from pipeline.spark.task_state import TaskState
 from state import manifest
+from state.disk_full import writing_to
+from state.errors import NoSpaceLeft
 from state.log import base
 from state.private import private_process
 from state.snapshot import Origin, write_table
@@ -154,17 +156,39 @@ def compute(job: StageJob, partition: int, attempt: int, rows: Iterator[Rows], s
             continue
         return msgspec.json.decode((final / FACTS).read_bytes(), type=TaskFacts)
     private_process()  # the snapshot is its owner's
-    draft = Draft(Path(job.attempts), task, attempt)
+    try:
+        with _into(job):
+            draft = Draft(Path(job.attempts), task, attempt)
+    except NoSpaceLeft as error:
+        return _failed(task, rows, error)
     try:
         facts = _Running(job, partition, draft, spent).run(rows)
         if facts.failure:
             return facts
-        (draft.path / FACTS).write_bytes(msgspec.json.encode(facts))
+        with _into(job):
+            (draft.path / FACTS).write_bytes(msgspec.json.encode(facts))
         if not draft.settle(final):
             return msgspec.json.decode((final / FACTS).read_bytes(), type=TaskFacts)
         return facts
+    except NoSpaceLeft as error:
+        return _failed(task, rows, error)
     finally:
         draft.remove()
+
+
+def _into(job: StageJob) -> AbstractContextManager[None]:
+    """Around what is written to the work folder. Raises NoSpaceLeft."""
+    other = "--snapshots" if job.snapshot else "TMPDIR"
+    return writing_to(
+        Path(job.work).parent, f"tables and outputs are written there; free some, or name another folder with {other}"
+    )
+
+
+def _failed(task: str, rows: Iterator[Rows], error: ProcessorFailed | NoSpaceLeft) -> TaskFacts:
+    """What another attempt would meet as well: the driver is told at once, and Spark does not try again."""
+    for _ in rows:
+        continue
+    return TaskFacts(task, failure=str(error), frames=getattr(error, "frames", ""))
 
 
 class _Running:
@@ -190,12 +214,10 @@ class _Running:
         gc.set_threshold(OBJECTS, *kept[1:])
         try:
             asyncio.run(self._process(rows))
-            with self._timed("write"):
+            with self._timed("write"), _into(self._job):
                 self._keep()
         except ProcessorFailed as error:
-            for _ in rows:
-                continue
-            return TaskFacts(self._facts.task, failure=str(error), frames=error.frames)
+            return _failed(self._facts.task, rows, error)
         finally:
             gc.set_threshold(*kept)
             self._state.close()
@@ -272,14 +294,18 @@ class _Running:
         facts.dead_lettered += changes.dead_lettered
         for table, at_ms in changes.write_timestamp_ms.items():
             facts.written_ms[table] = max(at_ms, facts.written_ms.get(table, 0))
-        for (topic, partition), outputs in changes.outputs.items():
+        with _into(self._job):
+            self._send(changes.outputs)
+
+    def _send(self, outputs: Mapping[tuple[str, int], list[OutputRecord]]) -> None:
+        for (topic, partition), sent in outputs.items():
             file = self._files.get(topic)
             if file is None:
                 kind = "rekeyed" if self._kinds[topic] == "repartition" else "outputs"
                 file = self._files[topic] = Written(
                     self._draft.folder(kind) / f"{topic}.parquet", topic, self._partition
                 )
-            file.add(partition, outputs)
+            file.add(partition, sent)
 
     def _write_scope(self) -> str:
         """The SST files and their manifest; returns its sum."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.spark.own_words import own_words
+from pipeline.spark.own_words import DISK, own_words
 from pipeline.spark.properties import environment, parsed, properties
 from pipeline.spark.running import no_slot
 from pipeline.spark.session import _reason
@@ -92,7 +92,9 @@ CALL = "py4j.protocol.Py4JJavaError: An error occurred while calling o282.collec
     ("text", "line"),
     [
         (PYTHON, "ValueError: no such thing"),
-        (f"{CALL}: java.io.IOException: x\nCaused by: java.io.IOException: No space left on device", "No space left on device"),
+        (f"{CALL}: java.io.IOException: x\nCaused by: java.io.IOException: No space left on device", DISK),
+        (PYTHON.replace("ValueError: no such thing", "OSError: [Errno 28] No space left on device"), DISK),
+        (PYTHON.replace("ValueError: no such thing", "state.errors.LogFull: No space left on device"), "state.errors.LogFull: No space left on device"),
         (f"{CALL}: org.apache.spark.SparkException: Job 3 cancelled\n\tat org.a", "Job 3 cancelled"),
         (f"{CALL}: java.io.EOFException\n", "a Python worker on an executor ended by itself: it was killed, or had not enough memory"),
         (f"{CALL}Caused by: java.lang.OutOfMemoryError: Java heap space\n", "Java has not enough memory (Java heap space); give more, as in --conf spark.driver.memory=4g"),
