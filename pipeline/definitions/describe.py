@@ -36,6 +36,7 @@ def describe(app: Declarations, topology: Topology) -> dict[str, Any]:
                 "written": found.written,
                 "key_codec": codec_name(by_topic[name].key_codec),
                 "value_codec": codec_name(by_topic[name].value_codec),
+                **({} if (schema := _schema(by_topic[name].value_codec)) is None else {"schema": schema}),
             }
             for name, found in topology.topics.items()
             if name in by_topic

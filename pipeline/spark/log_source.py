@@ -24,6 +24,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from orchestrator.clocks import monotonic_s
 from orchestrator.errors import WrongUse
+from pipeline.errors import CodecError
 from pipeline.spark.rows import packed
 from pipeline.spark.source_options import check_options, option
 from pipeline.spark.typed import Column, column
@@ -132,11 +133,27 @@ async def _types(options: Mapping[str, str]) -> dict[str, Column] | None:
 
 
 def _typed(batch: pa.RecordBatch, types: Mapping[str, Column]) -> pa.RecordBatch:
+    """Raises CodecError for a record that is none of its topic's type."""
     for name, one in types.items():
-        cells = [one.value(data) for data in batch.column(name).to_pylist()]
-        at = batch.schema.get_field_index(name)
-        batch = batch.set_column(at, name, pa.array(cells, one.arrow))
+        data = batch.column(name).to_pylist()
+        try:
+            cells = pa.array(map(one.value, data), one.arrow)
+        except (CodecError, pa.ArrowException, OverflowError):
+            for number, alone in enumerate(data):
+                _check(batch, number, name, one, alone)
+            raise
+        batch = batch.set_column(batch.schema.get_field_index(name), name, cells)
     return batch
+
+
+def _check(batch: pa.RecordBatch, number: int, name: str, type_: Column, data: bytes | None) -> None:
+    try:
+        pa.array([type_.value(data)], type_.arrow)
+    except (CodecError, pa.ArrowException, OverflowError) as error:
+        topic, partition, offset = (batch.column(at)[number].as_py() for at in ("topic", "partition", "offset"))
+        raise CodecError(
+            f"{topic}-{partition}, offset {offset}: the {name} is none of its type ({error}); without the option app, {NAME} shows bytes"
+        ) from None
 
 
 def log_frame(

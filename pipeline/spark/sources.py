@@ -29,6 +29,7 @@ FORMAT = re.compile(r"([a-z][a-z0-9_]*):(.+)", re.IGNORECASE | re.DOTALL)
 URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 BY_SUFFIX = {".parquet": "parquet", ".orc": "orc", ".avro": "avro"}
 TEXT = (".csv", ".json", ".jsonl", ".ndjson")
+GUESSED = ("csv", "json")
 LOG = "log"
 SHOWN = 80
 
@@ -69,9 +70,20 @@ def local_files(
 
 
 def read_as(session: SparkSession, text: str, folder: Path) -> DataFrame | dict[str, str]:
-    """A source as Spark reads it; text files elsewhere as their copies in a folder, with what each is a copy of. Raises
-    WrongUse."""
-    return _copied(session, text, folder) if URL.match(text) and _text_file(text) else _frame(session, text)
+    """A source as Spark reads it; text files elsewhere, and those that its format of text is named for, as their copies in a folder,
+    with what each is a copy of. Raises WrongUse."""
+    if URL.match(text):
+        return _copied(session, text, folder) if _text_file(text) else _frame(session, text)
+    named = None if QUERY.match(text) else FORMAT.fullmatch(text)
+    if named is None or named.group(1).lower() not in GUESSED:
+        return _frame(session, text)
+    kind, path = named.groups()
+    if not _text_file(path):
+        raise BadHistory(
+            f"{text} is no pattern of files: Spark would guess types of all of a folder's {kind} together, and change values by them; "
+            f"name the files, as in {kind}:{path.rstrip('/')}/*.{kind.lower()}"
+        )
+    return _copied(session, path, folder)
 
 
 def _frame(session: SparkSession, text: str) -> DataFrame:

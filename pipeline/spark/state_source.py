@@ -33,7 +33,7 @@ from pipeline.spark.task_state import TaskState
 from pipeline.spark.typed import Column, column
 from pipeline.tables import expiry
 from pipeline.time.stored_form import StoredForm, StoredRow
-from pipeline.values.json_values import from_text
+from pipeline.values.json_values import from_text, shown
 from pipeline.values.partitioner import partition_of
 from state import manifest, snapshot
 from state.errors import SnapshotUnusable, StateError
@@ -318,5 +318,8 @@ def _batch(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
 
 def _cells(found: Facts, part: TaskPart, row: StoredRow) -> dict[str, Any]:
     bounds = {"start_ms": row.start_ms, "end_ms": row.end_ms} if found.form.is_windowed else {}
-    key, value = found.columns[0].value(row.key), found.columns[1].value(row.value)
+    try:
+        key, value = found.columns[0].value(row.key), found.columns[1].value(row.value)
+    except CodecError as error:
+        raise CodecError(f"task {part.task}, key {shown(found.columns[0].codec, row.key)!r}: {error}") from None
     return {"task": part.task, "partition": part.number, "key": key, **bounds, "value": value}

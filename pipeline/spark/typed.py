@@ -1,5 +1,6 @@
 """Keys and values of the app as typed columns of Spark. One rule: the types are those of the app's own definitions, as the log keeps
-them; what has no type there is a binary column, and what has no one type (a union, a dict, a list) is JSON text.
+them; what has no type there is a binary column, and what has no one type (a union, a dict, a list) is JSON text. A value that is none
+of its type is refused, never rounded, cut or made null; a field that is not there has the default that the app would see.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 
+from pipeline.errors import CodecError
 from pipeline.values.json_values import shown
 
 PLAIN = {"str": ("string", pa.string()), "int": ("bigint", pa.int64()), "float": ("double", pa.float64())}
@@ -20,37 +23,59 @@ _OF_SCHEMA = {
     "number": PLAIN["float"],
     "boolean": ("boolean", pa.bool_()),
 }
+_IN_JSON = {"string": (str,), "bigint": (int,), "double": (float,), "boolean": (bool,)}
+
+
+class Field(NamedTuple):
+    """A field of a struct: its type in Spark ("": JSON text), and what the app sees where it is not there."""
+
+    name: str
+    kind: str
+    default: Any = None
 
 
 class Column(NamedTuple):
-    """A column: its type in Spark and in Arrow, the codec of its bytes, and the fields of a struct with their types in Spark
-    ("": JSON text)."""
+    """A column: its type in Spark and in Arrow, the codec of its bytes, and the fields of a struct."""
 
     ddl: str
     arrow: Any
     codec: str
-    fields: tuple[tuple[str, str], ...] = ()
+    fields: tuple[Field, ...] = ()
 
     def value(self, data: bytes | None) -> Any:
-        """What stands in the column for these bytes."""
+        """What stands in the column for these bytes. Raises CodecError."""
         if data is None or self.codec not in (*PLAIN, "json"):
             return data
-        found = shown(self.codec, data)
         if self.codec != "json":
-            return found
+            return shown(self.codec, data)
+        try:
+            found = msgspec.json.decode(data)
+            text = data.decode()
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise CodecError(f"the value is no JSON: {error}") from None
         if not self.fields:
-            return data.decode(errors="replace")
-        if not isinstance(found, dict):
+            return text
+        if found is None:
             return None
-        return {name: _cell(found.get(name), kind) for name, kind in self.fields}
+        if not isinstance(found, dict):
+            raise CodecError(f"the value does not fit the column in Spark: {text[:80]} is no object with fields")
+        return {one.name: _cell(found.get(one.name, one.default), one) for one in self.fields}
 
 
-def _cell(value: Any, kind: str) -> Any:
+def _cell(value: Any, field: Field) -> Any:
     if value is None:
         return None
-    if not kind:
+    if not field.kind:
         return json.dumps(value)
-    return float(value) if kind == PLAIN["float"][0] and type(value) is int else value
+    if field.kind == PLAIN["float"][0] and type(value) is int:
+        return float(value)
+    if field.kind == PLAIN["int"][0] and type(value) is float and value.is_integer():
+        return int(value)
+    if type(value) not in _IN_JSON[field.kind]:  # of which Arrow would make another value: 1 of 1.5, 1.0 of true
+        raise CodecError(
+            f"the value does not fit the column in Spark: {field.name} is {json.dumps(value)[:80]}, no {field.kind}"
+        )
+    return value
 
 
 def column(codec: str, schema: Mapping[str, Any] | None = None) -> Column:
@@ -67,7 +92,7 @@ def column(codec: str, schema: Mapping[str, Any] | None = None) -> Column:
         kind = found or PLAIN["str"]
         ddl.append(f"`{name}`:{kind[0]}")
         arrow.append((name, kind[1]))
-        fields.append((name, found[0] if found else ""))
+        fields.append(Field(name, found[0] if found else "", described.get("default")))
     return Column(f"struct<{','.join(ddl)}>", pa.struct(arrow), codec, tuple(fields))
 
 

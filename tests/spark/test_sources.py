@@ -62,6 +62,8 @@ async def test_every_kind_of_source_gives_the_same_records(tmp_path: Path, spark
         f"file://{tmp_path}/orc/*.orc",
         f"file://{tmp_path}/a.jsonl",
         f"file://{tmp_path}/*.csv",
+        f"csv:{tmp_path}/a.csv",
+        f"json:{tmp_path}/*.jsonl",
         f"log:sqlite:{tmp_path}/other.db/people",
     ]  # fmt: skip
     for number, text in enumerate(sources):
@@ -69,6 +71,18 @@ async def test_every_kind_of_source_gives_the_same_records(tmp_path: Path, spark
         assert [(one.key, one.value, one.timestamp_ms) for one in found] == EXPECTED, text
     assert [one.headers for one in found] == [(("h", b"x"),), (("h", b"x"),), ()], "of a log they come with it"
     assert [one.offset for one in found] == [1_000, 2_000, 3_000], "partitions are merged by time"
+
+
+def test_formats_of_text_are_read_as_they_stand(tmp_path: Path, spark: Any) -> None:
+    """Spark's own readers gave every value the fields of all, whole numbers as others wanted them, and keys of other types."""
+    lines = ['{"x": 12345678901234567890}', '{"x": 1, "y": [1, "2"], "z": null}', '{"x": 1.50}']
+    rows = (f'{{"key": "k{n}", "value": {line}, "timestamp_ms": {n}}}\n' for n, line in enumerate(lines))
+    (tmp_path / "a.json").write_text("".join(rows))
+    reading = Reading("any", codec_for(str, what="key", key=True), codec_for(dict, what="value"), 4)
+    [name], shown = local_files(spark, From(f"json:{tmp_path}/a.json"), tmp_path / "copies", reading, Shape())
+    found = [one for part in parts.parts(name) for one in parts.read(part, reading, Shape())]
+    assert [one.value for one in found] == [line.encode() for line in lines]
+    assert shown[name].endswith(f"{tmp_path}/a.json")
 
 
 def test_columns_of_a_query_by_their_types(tmp_path: Path, spark: Any) -> None:
@@ -91,6 +105,8 @@ def test_columns_of_a_query_by_their_types(tmp_path: Path, spark: Any) -> None:
         ("selec * from x", r"selec \* from x: "),
         ("orc:/nowhere", "orc:/nowhere: .*nowhere"),
         ("nonsense:/nowhere", "nonsense:/nowhere: .*nonsense"),
+        ("json:/nowhere", r"json:/nowhere is no pattern of files: Spark would guess .* as in json:/nowhere/\*\.json$"),
+        ("csv:/nowhere/x.csv", "no file is called /nowhere/x.csv"),
         ("file:///nowhere/x.csv", "no file is called file:///nowhere/x.csv"),
         ("file:///nowhere/x.txt", "files elsewhere are read that end with"),
         ("log:people", "names no topic"),
@@ -100,6 +116,12 @@ def test_what_cannot_be_read_is_one_line(text: str, problem: str, tmp_path: Path
     with pytest.raises(BadHistory, match=problem) as caught:
         read(spark, text, tmp_path / "rows")
     assert "\n" not in str(caught.value) and "Exception" not in str(caught.value)
+
+
+def test_a_file_that_is_no_parquet_is_called_one(tmp_path: Path, spark: Any) -> None:
+    (tmp_path / "t.parquet").write_bytes(b"PAR1nonsense")
+    with pytest.raises(BadHistory, match=r"t\.parquet.*not a Parquet file"):
+        read(spark, f"parquet:{tmp_path}/t.parquet", tmp_path / "rows")
 
 
 def test_a_file_of_this_machine_is_no_table() -> None:

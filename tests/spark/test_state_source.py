@@ -82,7 +82,13 @@ def test_sql_over_a_table_and_a_topic(filled: Filled) -> None:
     [(tasks, biggest)] = filled.spark.sql("select count(distinct task), max(value) from shops").collect()
     assert tasks > 1 and biggest > 0
     orders = filled.spark.read.format("orchestrator.log").options(app="sample", log=filled.url, topics="orders").load()
-    assert dict(orders.dtypes)["key"] == "string" and orders.where("key = 'p1'").count() > 0
+    types = dict(orders.dtypes)
+    assert types["key"] == "string" and types["value"] == "struct<amount:bigint,id:bigint,shop:string>"
+    [(amount, ids)] = orders.where("key = 'p1'").selectExpr("sum(value.amount)", "count(distinct value.id)").collect()
+    values = [value for topic, key, value, _ in records(120, seed=31) if topic is sample.orders and key == "p1"]
+    assert (amount, ids) == (sum(order.amount for order in values), len(values)) and values
+    bare = filled.spark.read.format("orchestrator.log").options(log=filled.url, topics="orders").load()
+    assert dict(bare.dtypes)["value"] == "binary"
 
 
 def test_the_queries_of_the_page(filled: Filled) -> None:
@@ -121,6 +127,56 @@ def test_struct_columns() -> None:
     assert pa.array([value, None], found.arrow).to_pylist() == [value, None]
     assert column("json", {"type": "array"}).value(b"[1]") == "[1]"
     assert column("custom").ddl == "binary" and column("int").value(b"\0" * 7 + b"\5") == 5
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (b'{"id": 1}', {"id": 1, "part": 0.5, "is_new": True, "of": "x", "tags": "[]"}),
+        (b'{"id": 2.0, "part": 1, "is_new": false, "of": null}', {"id": 2, "part": 1.0, "is_new": False, "of": None, "tags": "[]"}),
+        (b'{"id": 1.5}', "id is 1.5, no bigint"),
+        (b'{"id": true}', "id is true, no bigint"),
+        (b'{"part": true}', "part is true, no double"),
+        (b'{"is_new": 1}', "is_new is 1, no boolean"),
+        (b'{"of": 7}', "of is 7, no string"),
+        (b"[1]", r"\[1\] is no object"),
+        (b"{", "is no JSON"),
+        (b'{"of": "\xff"}', "is no JSON"),
+    ],
+)  # fmt: skip
+def test_a_value_is_what_the_app_would_see_or_refused(data: bytes, found: Any) -> None:
+    """Never the 1 that Arrow makes of 1.5, and never null where there is a value, or a default."""
+    fields = {
+        "id": {"type": "integer"},
+        "part": {"type": "number", "default": 0.5},
+        "is_new": {"type": "boolean", "default": True},
+        "of": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": "x"},
+        "tags": {"type": "array", "items": {"type": "string"}, "default": []},
+    }
+    typed = column("json", {"type": "object", "properties": fields})
+    if isinstance(found, str):
+        with pytest.raises(CodecError, match=found):
+            typed.value(data)
+    else:
+        assert pa.array([typed.value(data)], typed.arrow).to_pylist() == [found]
+
+
+def test_a_record_that_is_none_of_its_type_is_named() -> None:
+    from pipeline.spark.log_source import _typed
+
+    cells = {
+        "topic": ["t"] * 3,
+        "partition": [1] * 3,
+        "offset": [7, 8, 9],
+        "value": [b'{"id": 1}', None, b'{"id": "x"}'],
+    }
+    batch = pa.RecordBatch.from_pydict({**cells, "value": pa.array(cells["value"], pa.binary())})
+    types = {"value": column("json", {"type": "object", "properties": {"id": {"type": "integer"}}})}
+    assert _typed(batch.slice(0, 2), types).column("value").to_pylist() == [{"id": 1}, None]
+    with pytest.raises(
+        CodecError, match=r't-1, offset 9: the value is none of its type .*id is "x", no bigint.* shows bytes'
+    ):
+        _typed(batch, types)
 
 
 @pytest.mark.parametrize(
