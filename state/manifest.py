@@ -12,6 +12,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +22,7 @@ from state.errors import SnapshotUnusable
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+REMOVED = ".removed"
 ADVICE = "use another snapshot, or restore from the changelog"
 
 M = TypeVar("M", bound=msgspec.Struct)
@@ -162,6 +164,8 @@ def listing(root: Path) -> tuple[list[SnapshotManifest], dict[str, str]]:
     problems: dict[str, str] = {}
     for path in sorted(root.glob(f"*/{MANIFEST}")):
         snapshot = path.parent.name
+        if snapshot.startswith("."):
+            continue
         try:
             found.append(load(root, snapshot))
         except SnapshotUnusable as error:
@@ -214,14 +218,22 @@ def newest(
 
 
 def prune(root: Path, keep: int, *, protected: Iterable[str] = ()) -> list[str]:
-    """Remove all but the newest `keep` snapshots; never a base, nor one of `protected`. Returns what went."""
+    """Remove all but the newest `keep` snapshots; never a base, nor one of `protected`. Returns what went. Another one may be at work,
+    and what one that was killed has left goes, too."""
     kept = set(protected)
     removed: list[str] = []
     for one in listing(root)[0][: -keep or None]:
-        if not one.base and one.snapshot not in kept:
-            (root / one.snapshot / MANIFEST).unlink()  # from here on it is no snapshot
-            shutil.rmtree(root / one.snapshot)
-            removed.append(one.snapshot)
+        if one.base or one.snapshot in kept:
+            continue
+        try:
+            (root / one.snapshot).rename(root / f".{one.snapshot}{REMOVED}")  # from here on it is no snapshot
+        except FileNotFoundError:  # another one has it
+            continue
+        removed.append(one.snapshot)
+    for left in root.glob(f".*{REMOVED}"):
+        while left.exists():
+            with suppress(FileNotFoundError):  # another one removes it, too
+                shutil.rmtree(left)
     return removed
 
 

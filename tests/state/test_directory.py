@@ -111,6 +111,17 @@ def test_a_damaged_table_is_a_finding_not_a_failure(directory: StateDirectory) -
     assert found["0_4"]["counts"].peek is not None
 
 
+def test_a_rotten_block_is_a_finding_as_well(directory: StateDirectory) -> None:
+    """It is met when it is read, which is after the store was opened."""
+    fill(directory, "0_3", "counts", 42)
+    [file] = directory.table("0_3", "counts").glob("*.sst")
+    data = bytearray(file.read_bytes())
+    data[:64] = bytes(byte ^ 0xFF for byte in data[:64])
+    file.write_bytes(data)
+    found = directory.tables("0_3")["counts"]
+    assert found.peek is None and "cannot be read: wipe it and restore it" in (found.problem or "")
+
+
 def test_wiping_takes_tables_and_leaves_the_lock(directory: StateDirectory) -> None:
     with directory.lock("0_3"):
         fill(directory, "0_3", "counts", 42)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -243,6 +245,42 @@ def test_pruning_keeps_the_newest_the_protected_and_every_base(tmp_path: Path) -
     assert [one.snapshot for one in manifest.listing(root)[0]] == ["s-1", "s-2", "s-3", "s-4"]
     assert manifest.prune(root, 0) == ["s-2", "s-3", "s-4"]
     assert [path.name for path in root.iterdir()] == ["s-1"]
+
+
+def test_of_prunes_at_one_time_each_removes_what_it_can(tmp_path: Path) -> None:
+    """One that came later found a manifest that was gone, and failed."""
+    root = tmp_path / "snapshots"
+    for number in range(24):
+        write(root, f"s-{number:02}", time_ms=number + 1)
+    begin = threading.Barrier(6)
+
+    def pruned(_: int) -> list[str]:
+        begin.wait(60)
+        return manifest.prune(root, 1)
+
+    with ThreadPoolExecutor(6) as pool:
+        removed = [name for found in pool.map(pruned, range(6)) for name in found]
+    assert sorted(removed) == [f"s-{number:02}" for number in range(23)], "each by one of them"
+    assert [path.name for path in root.iterdir()] == ["s-23"]
+
+
+def test_what_a_prune_that_was_killed_has_left_goes_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "snapshots"
+    for number in range(3):
+        write(root, f"s-{number}", time_ms=number + 1)
+
+    def killed(folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", killed)
+        manifest.prune(root, 1)
+    found, problems = manifest.listing(root)
+    assert [one.snapshot for one in found] == ["s-2"] and not problems
+    assert len(list(root.iterdir())) == 3 and manifest.prune(root, 1) == []
+    assert [path.name for path in root.iterdir()] == ["s-2"]
 
 
 def test_the_first_of_two_attempts_at_a_scope_wins(tmp_path: Path) -> None:
