@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -21,6 +22,8 @@ class Seen:
     def __init__(self, log: KafkaLog) -> None:
         self.names: list[str] = []
         self.fetching = asyncio.Event()
+        self.may_go = asyncio.Event()  # what is sent waits for it
+        self.may_go.set()
         self._connections = log._cluster.connections
         self._send = self._connections.coordinated
         self._connections.coordinated = self._noted  # type: ignore[method-assign]
@@ -29,6 +32,7 @@ class Seen:
         self.names.append(type(request).__name__)
         if self.names[-1].startswith("OffsetFetch"):
             self.fetching.set()
+        await self.may_go.wait()
         return await self._send(kind, name, request, *rest)
 
     @property
@@ -89,6 +93,23 @@ async def test_who_gives_up_takes_no_answer_from_another(place: Place) -> None:
     first.cancel()
     assert await second == {IN: 1}
     assert seen.fetches == 1 and first.cancelled()
+
+
+async def test_what_fails_when_nobody_waits_for_it_any_more_is_no_error_of_the_program(place: Place) -> None:
+    log = await begun(place)
+    seen, reported = Seen(log), list[dict[str, Any]]()
+    seen.may_go.clear()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    asked = asyncio.create_task(log.positions(APP, [IN]))
+    await seen.fetching.wait()
+    asked.cancel()  # as a worker ends: its task first, then the log
+    await log.close()
+    before = asyncio.all_tasks() - {asyncio.current_task()}
+    seen.may_go.set()
+    await asyncio.wait(before)
+    del before
+    gc.collect()
+    assert asked.cancelled() and reported == []
 
 
 async def test_other_partitions_and_other_groups_are_asked_for_apart(place: Place) -> None:

@@ -168,6 +168,7 @@ class Offsets:
         wanted = (group, frozenset(partitions))
         if (asking := self._wanted.get(wanted)) is None:
             asking = self._wanted[wanted] = asyncio.create_task(self._ask_kept(*wanted))
+            asking.add_done_callback(_may_fail_unheard)
         return asyncio.shield(asking)
 
     async def _ask_kept(self, group: str, partitions: frozenset[Partition]) -> _Kept:
@@ -257,6 +258,12 @@ class Offsets:
                 raise refused
 
         await self._connections.retried(what, ask)
+
+
+def _may_fail_unheard(asking: asyncio.Task[_Kept]) -> None:
+    """Whoever waits for it is told of its error; where all have given up meanwhile, it concerns nobody."""
+    if not asking.cancelled():
+        asking.exception()
 
 
 def _is_time(text: str) -> bool:
