@@ -2,29 +2,43 @@
 one that a new version of an app reads.
 
 One rule: a name that was mistyped makes no topic on brokers, where the app would wait for records that are written to
-another; what the first start of an app makes there is said. Called before `prepare`, which creates what is missing.
+another; what the first command with an app makes there is said.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Collection
 from difflib import get_close_matches
 
 from orchestrator.errors import WrongUse
 from pipeline.app import App
 from pipeline.errors import PipelineError
 from state.log.protocol import GroupLog
-from workers.prepare import DESCRIPTION, NUMBERING
+from workers.prepare import DESCRIPTION, NUMBERING, Prepared, prepare
 
 CLOSE = 0.85  # a letter more or less, or two that changed places, in names of six letters and more
-_DIGITS = re.compile(r"\d+")
+SLIP_FROM = 5  # letters of names that one slip tells apart: shorter ones differ by a letter on purpose
+_DIGITS, _SEPARATORS = re.compile(r"\d+"), re.compile(r"[._-]+")
 
 
-async def missing_on_brokers(log: GroupLog, app: App, url: str) -> str:
-    """What is to be said of inputs that `prepare` will make, "" where nothing is. `url`: of the log. Raises WrongUse also where the
-    app has been here before: a new version reads what nobody writes."""
+async def prepare_and_say(
+    log: GroupLog, app: App, url: str, say: Callable[[str], object], written: str = ""
+) -> Prepared:
+    """`prepare`, and what `missing_on_brokers` has to be said; raises what both do."""
+    made = await missing_on_brokers(log, app, url, written)
+    prepared = await prepare(log, app)
+    if made:
+        say(made)
+    return prepared
+
+
+async def missing_on_brokers(log: GroupLog, app: App, url: str, written: str = "") -> str:
+    """What is to be said of inputs that `prepare` will make, "" where nothing is. `url`: of the log; `written`: the topic that who
+    asks is about to write. Raises WrongUse also where the app has been here before: a new version reads what nobody writes."""
     missing, is_new = await refuse_mistyped(log, app)
+    missing = [name for name in missing if name != written]
     if not missing or not url.startswith("kafka:"):
         return ""
     if not is_new:
@@ -32,8 +46,9 @@ async def missing_on_brokers(log: GroupLog, app: App, url: str) -> str:
             f"'{app.id}' reads topic {missing[0]}, which is not there, and nobody writes it: correct the name, or create it with "
             "`orchestrator topics create` with this app"
         )
-    them = f"topic {missing[0]} is" if len(missing) == 1 else f"topics {', '.join(missing)} are"
-    return f"{them} made now, as nobody has written to {'it' if len(missing) == 1 else 'them'}; is each name right?"
+    if len(missing) == 1:
+        return f"topic {missing[0]} is made now, as nobody has written to it; is the name right?"
+    return f"topics {', '.join(missing)} are made now, as nobody has written to them; is each name right?"
 
 
 async def refuse_mistyped(log: GroupLog, app: App) -> tuple[list[str], bool]:
@@ -54,15 +69,39 @@ async def refuse_mistyped(log: GroupLog, app: App) -> tuple[list[str], bool]:
     missing = sorted(inputs - (await log.topics(sorted(inputs))).keys())
     others = sorted({*await log.names()} - topology.topics.keys()) if missing else []
     for name in missing:
-        close = [one for one in get_close_matches(name, others, 1, CLOSE) if not _is_another_number(one, name)]
-        if close:
+        if (close := closest(name, others)) is not None:
             raise WrongUse(
-                f"'{app.id}' reads topic {name}, which is not there; did you mean {close[0]}? Where {name} is meant, "
+                f"'{app.id}' reads topic {name}, which is not there; did you mean {close}? Where {name} is meant, "
                 "`orchestrator topics create` with this app creates it"
             )
     return missing, described is None
 
 
+def closest(name: str, others: Collection[str]) -> str | None:
+    """The topic that `name` may be a mistyped name of; None where one is called the same but for a number: that is another."""
+    if any(_is_another_number(one, name) for one in others):
+        return None
+    slips = [one for one in others if _plain(one) == _plain(name) or _is_one_slip(one, name)]
+    return next(iter(slips or get_close_matches(name, others, 1, CLOSE)), None)
+
+
 def _is_another_number(one: str, other: str) -> bool:
     """Names such as orders-1 and orders-2 differ on purpose."""
     return _DIGITS.sub("", one) == _DIGITS.sub("", other)
+
+
+def _plain(name: str) -> str:
+    """Without what is easily taken for something else: large letters, and what stands between words."""
+    return _SEPARATORS.sub("", name.casefold())
+
+
+def _is_one_slip(one: str, other: str) -> bool:
+    """Whether they differ by a letter that is missing, or another one, or by two that changed places."""
+    short, long = sorted((one, other), key=len)
+    if len(short) < SLIP_FROM:
+        return False
+    same = next((at for at, letter in enumerate(short) if letter != long[at]), len(short))
+    short, long = short[same:], long[same:]
+    if len(short) < len(long):
+        return short == long[1:]
+    return short[1:] == long[1:] or (short[:2] == long[1::-1] and short[2:] == long[2:])

@@ -51,8 +51,8 @@ from workers.commands.cluster import LOCAL, Cluster
 from workers.commands.consume import has_records
 from workers.fleet.held_lease import Held, lease_held
 from workers.log.logs import open_log
-from workers.missing_inputs import refuse_mistyped
-from workers.prepare import Prepared, begin_at, from_the_end, prepare, refuse_half_done
+from workers.missing_inputs import prepare_and_say
+from workers.prepare import Prepared, begin_at, from_the_end, refuse_half_done
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,8 +88,7 @@ async def backfill(
     log = await open_log(log_url, create=bool(history))
     try:
         await refuse_half_done(log, app.id)
-        await refuse_mistyped(log, app)
-        prepared = await prepare(log, app)
+        prepared = await prepare_and_say(log, app, log_url, say)
         chosen = checked_history(prepared, history)
         await _refuse_used(log, prepared)
         async with lease_held(log, app.id, "backfill", is_patient=True) as held:

@@ -38,7 +38,8 @@ from workers.commands.cluster import LOCAL, Cluster
 from workers.commands.show import DIFFERENCES
 from workers.fleet.client import Client, description
 from workers.log.logs import open_log
-from workers.prepare import Prepared, prepare, refuse_repartitioned
+from workers.missing_inputs import prepare_and_say
+from workers.prepare import Prepared, refuse_repartitioned
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,7 +118,7 @@ async def audit(
     try:
         described = await description(log, app.id)
         await refuse_repartitioned(log, app.id, "an audit")
-        prepared = await prepare(log, app)
+        prepared = await prepare_and_say(log, app, log_url, say)
         chosen = checked_history(prepared, wanted.history)
         await refuse_without_history(log, prepared, chosen)
         bases = await _bases(log, prepared, wanted.snapshots)

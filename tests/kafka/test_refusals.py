@@ -185,6 +185,30 @@ async def test_an_input_of_a_new_version_is_not_made_by_a_start(bank: Bank) -> N
     assert (await bank.log.topics(["tx.of.all.accounts"])).keys() == {"tx.of.all.accounts"}
 
 
+async def test_an_input_that_a_command_beside_run_would_make(bank: Bank) -> None:
+    """`produce` makes the topic that it writes; it says which others it makes at first, and makes none for a new version."""
+    text = (bank.console.folder / "bank.py").read_text()
+    declared = 'payments = app.topic("payments", key=str, value=Payment)'
+    assert declared in text
+
+    def also_reads(topic: str) -> None:
+        more = f'{declared}\nmore = app.topic("{topic}", key=str, value=Payment)'
+        taken = "\n\n@app.processor(more)\ndef also(one: Record[str, Payment]) -> None:\n    pass\n"
+        bank.console.write("bank.py", text.replace(declared, more) + taken)
+
+    record = json.dumps({"key": "ann", "value": {"account": "ann", "amount": 1}})
+    also_reads("charges")
+    done = bank.console("produce", "bank:app", "payments", stdin=record)
+    said = "topic charges is made now, as nobody has written to it; is the name right?\n"
+    assert done.code == 0 and done.err == said, done
+    also_reads("fees.of.all.accounts")
+    done = bank.console("produce", "bank:app", "payments", stdin=record)
+    assert done.code == 2 and done.err.count("\n") == 1, done
+    assert "reads topic fees.of.all.accounts, which is not there, and nobody writes it" in done.err, done
+    assert await bank.log.topics(["fees.of.all.accounts"]) == {}
+    assert bank.console("produce", "bank:app", "fees.of.all.accounts", stdin=record).code == 0
+
+
 async def test_facts_that_were_deleted(bank: Bank) -> None:
     bank.run(5)
     await bank.log.delete_topic("bank-orchestrator")

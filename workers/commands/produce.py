@@ -14,6 +14,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, cast
@@ -37,8 +38,7 @@ from workers.commands.produce_input import Given, begin_input
 from workers.commands.when_free import when_free
 from workers.log.logs import log_url, open_log
 from workers.log.produced import Begun, begin
-from workers.missing_inputs import refuse_mistyped
-from workers.prepare import prepare
+from workers.missing_inputs import prepare_and_say
 
 BATCH = 1_000
 LOOK_S = 0.5
@@ -117,8 +117,7 @@ async def _produce(
     """Whether the file was known: some of it had been written before."""
     log = await open_log(url, create=True)
     try:
-        await refuse_mistyped(log, app)
-        prepared = await prepare(log, app)
+        prepared = await prepare_and_say(log, app, url, partial(print, file=sys.stderr, flush=True), topic.topic)
         partitions = prepared.topics[topic.topic].partitions
         reading = Reading(topic.topic, topic.key_codec, topic.value_codec, partitions)
         counted = Counted(log, partitions)

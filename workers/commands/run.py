@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,8 @@ from workers.fleet.hosts import Host, ProcessHost
 from workers.fleet.named import NamedInstance
 from workers.log.logs import BUSY_MS, log_path, log_url, no_broker, open_log, show_log
 from workers.log.patient_log import PatientLog, open_patiently
-from workers.missing_inputs import missing_on_brokers
-from workers.prepare import Prepared, prepare
+from workers.missing_inputs import prepare_and_say
+from workers.prepare import Prepared
 from workers.spec import InstanceSpec
 
 INSTANCES_MAX = 1_000
@@ -177,10 +178,7 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
         await agree(patient, app.id, credentials.secret)
         await patient.patiently(fleet.announce)
         await topic_identities.check(patient, app)
-        made = await missing_on_brokers(patient, app, spec.log)
-        prepared = await prepare(patient, app)
-        if made:
-            log_lines.announce(spec.log_format, made)
+        prepared = await prepare_and_say(patient, app, spec.log, partial(log_lines.announce, spec.log_format))
         await topic_identities.keep(patient, prepared)
         _warn_of_lifetime(log)
         unknown = strange(prepared.tasks(), spec.task_weights)

@@ -10,6 +10,7 @@ import asyncio
 import sys
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from orchestrator.error_report import report
@@ -27,8 +28,7 @@ from workers.fleet.fleet import Fleet
 from workers.fleet.hosts import ProcessHost
 from workers.instance.instance import Instance
 from workers.log.logs import configured, default_log, no_broker, open_log, show_log
-from workers.missing_inputs import missing_on_brokers
-from workers.prepare import prepare
+from workers.missing_inputs import prepare_and_say
 from workers.spec import FAILED_APP, LOG_REPLACED, InstanceSpec, WorkerSpec
 from workers.surroundings import REAL, Surroundings
 from workers.worker.worker_main import run_worker
@@ -114,10 +114,7 @@ async def _run(app: App, spec: InstanceSpec) -> int:
         fleet.claim()
         await fleet.check()
         await topic_identities.check(opened, app)
-        made = await missing_on_brokers(opened, app, spec.log)
-        prepared = await prepare(opened, app)
-        if made:
-            print(made, file=sys.stderr, flush=True)
+        prepared = await prepare_and_say(opened, app, spec.log, partial(print, file=sys.stderr, flush=True))
         await topic_identities.keep(opened, prepared)
     finally:
         await opened.close()
