@@ -178,7 +178,7 @@ def test_a_note_of_another_machine(console: Console) -> None:
         (["--name", "a", "--on", "spark"], "one process of this machine"),
         (["--name", "a.b"], "no name of an instance"),
         (["--name", "../x"], "no name of an instance"),
-        (["--name", ""], "no name of an instance"),
+        (["--name", ""], "--name has an empty text"),
     ],
 )
 def test_wrong_names(console: Console, words: list[str], said: str) -> None:
