@@ -17,9 +17,9 @@ $(READY): pyproject.toml constraints.txt Makefile
 demo: $(READY)
 	$(BIN)/orchestrator demo $(DEMO)
 
-# Many tests wait for processes: on two cores three at a time leave little of them idle. A file is one process's, in the order
+# Many tests wait for processes: two at a time take little more than half of the time. A file is one process's, in the order
 # of tests/conftest.py.
-JOBS ?= 3
+JOBS ?= 2
 test: $(READY)
 	$(BIN)/python -m pytest -m "not long and (not kafka or short)" -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=25 --durations-min=5 $(TESTS)
 
