@@ -41,12 +41,6 @@ class MemoryReader:
     def drop(self, partition: Partition) -> None:
         self._positions.pop(partition, None)
 
-    def ahead(self, partition: Partition, position: int) -> None:
-        """Nothing is fetched from memory."""
-
-    def fetched_to(self, partition: Partition, position: int) -> int | None:
-        return None
-
     async def poll(self, *, max_bytes_per_partition: int = 1 << 20, wait_ms: int = 0) -> list[Fetched]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000

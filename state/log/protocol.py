@@ -132,13 +132,6 @@ class Reader(Protocol):
     def drop(self, partition: Partition) -> None:
         """Read it no more; unknown ones are ignored."""
 
-    def ahead(self, partition: Partition, position: int) -> None:
-        """Read it soon: a log that answers late may fetch what lies behind `position`, up to a bound, and keeps it until `add`,
-        which says where reading begins, or `drop`. Nothing of it is handed out before, and nothing that fails is raised."""
-
-    def fetched_to(self, partition: Partition, position: int) -> int | None:
-        """Where what was fetched ahead ends; None where it does not reach from `position` on: nothing was, or other records."""
-
     async def poll(self, *, max_bytes_per_partition: int = 1 << 20, wait_ms: int = 0) -> list[Fetched]:
         """What is there now for the added partitions, in the order they were added; positions move past it.
 

@@ -200,12 +200,6 @@ class SqliteReader:
         self._positions.pop(partition, None)
         self._unread.discard(partition)
 
-    def ahead(self, partition: Partition, position: int) -> None:
-        """A file on this machine answers at once."""
-
-    def fetched_to(self, partition: Partition, position: int) -> int | None:
-        return None
-
     async def poll(self, *, max_bytes_per_partition: int = 1 << 20, wait_ms: int = 0) -> list[Fetched]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000

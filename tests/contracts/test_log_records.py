@@ -209,28 +209,6 @@ async def test_a_position_moved_while_a_poll_is_under_way_counts(log: GroupLog) 
     assert found == [b"b"]
 
 
-@pytest.mark.parametrize("index", [0, 1, 2, 4, 5])
-async def test_a_reader_that_read_ahead_begins_where_it_is_told(log: GroupLog, index: int) -> None:
-    """Before what it has fetched, at its start, within a batch of it, or behind that; nothing is handed out before."""
-    for batch in ("abc", "de"):
-        await log.append({P0: records(*batch)})
-    there = await read_all(log, P0)
-    reader = log.reader()
-    reader.ahead(P0, there[1].offset)
-    assert await reader.poll(wait_ms=200) == []
-    reader.add(P0, there[index].offset if index < len(there) else there[-1].offset + 1)
-    await log.append({P0: records("f")})
-    found: list[bytes | None] = []
-    while found[-1:] != [b"f"]:
-        found += (await arrived(reader, [P0]))[P0]
-    assert found == [b"a", b"b", b"c", b"d", b"e", b"f"][index:]
-    reader.drop(P0)
-    reader.ahead(P0, 0)
-    reader.drop(P0)
-    await log.append({P0: records("g")})
-    assert await reader.poll(wait_ms=200) == [] and reader.fetched_to(P0, 0) is None
-
-
 async def test_two_readers_do_not_disturb_each_other(log: GroupLog) -> None:
     await log.append({P0: records("a")})
     one, two = log.reader(), log.reader()

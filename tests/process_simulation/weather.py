@@ -307,12 +307,6 @@ class ReaderClient:
     def drop(self, partition: Partition) -> None:
         self._reader.drop(partition)
 
-    def ahead(self, partition: Partition, position: int) -> None:
-        self._reader.ahead(partition, position)
-
-    def fetched_to(self, partition: Partition, position: int) -> int | None:
-        return self._reader.fetched_to(partition, position)
-
     async def poll(self, **more: Any) -> list[Fetched]:
         current()
         self._weather.is_there(self._loop.time())

@@ -117,12 +117,6 @@ class PatientReader:
     def drop(self, partition: Partition) -> None:
         self._reader.drop(partition)
 
-    def ahead(self, partition: Partition, position: int) -> None:
-        self._reader.ahead(partition, position)
-
-    def fetched_to(self, partition: Partition, position: int) -> int | None:
-        return self._reader.fetched_to(partition, position)
-
     async def poll(self, *, max_bytes_per_partition: int = 1 << 20, wait_ms: int = 0) -> list[Fetched]:
         async def once() -> list[Fetched]:
             try:

@@ -2,7 +2,7 @@
 
 One rule: it is asked after the grant, so all of it is final, and all at once: nobody runs the task meanwhile. A task whose
 stores are nearly level asks while the last records of its changelogs are read. Where the owner before has said with its release where
-it ended, nothing of that is asked for: it is what that one has committed, nobody has written since, and it was not halted.
+it ended, neither positions nor ends are asked for: they are what it has committed, and nobody has written since.
 """
 
 from __future__ import annotations
@@ -58,34 +58,23 @@ async def ask(
     application: str,
     scope: str,
     inputs: Sequence[Partition],
+    known: Known | None,
     positions: Callable[[], Awaitable[dict[Partition, int]]],
     globals_known: Callable[[], Awaitable[None]],
 ) -> Beginning:
-    """All of it. Returns once the worker's global tables are known, too."""
-    halt, committed, left, _ = await asyncio.gather(
-        halts.read(log, application, scope),
-        positions(),
-        former_owner.ask(log, application, inputs),
-        globals_known(),
+    """What is not `known`. Returns once the worker's global tables are known, too."""
+    if known is None:
+        halt, committed, left, _ = await asyncio.gather(
+            halts.read(log, application, scope),
+            positions(),
+            former_owner.ask(log, application, inputs),
+            globals_known(),
+        )
+        return Beginning(halt, committed, left)
+    halt, ends, _ = await asyncio.gather(
+        halts.read(log, application, scope), former_owner.ends(log, inputs), globals_known()
     )
-    return Beginning(halt, committed, left)
-
-
-async def go_on(
-    log: GroupLog,
-    known: Known,
-    fetched_to: Callable[[Partition, int], int | None],
-    globals_known: Callable[[], Awaitable[None]],
-) -> Beginning:
-    """Where the owner before has ended. It was not halted: who is says no ending. `fetched_to`: how far an input was fetched before
-    the grant, which says whether there is anything to read."""
-    ahead = {one: fetched_to(one, at) for one, at in known.committed.items()}
-    ends: Mapping[Partition, int] = {one: at for one, at in ahead.items() if at is not None}
-    if len(ends) == len(ahead):
-        await globals_known()
-    else:
-        ends, _ = await asyncio.gather(former_owner.ends(log, list(known.committed)), globals_known())
-    return Beginning(None, known.committed, Left(dict.fromkeys(known.committed, known.last_ms), ends))
+    return Beginning(halt, known.committed, Left(dict.fromkeys(inputs, known.last_ms), ends))
 
 
 class Asked:

@@ -43,7 +43,6 @@ class RecordReader(Protocol):
     def add(self, run: TaskRun, partition: Partition, position: int) -> None: ...
     def drop(self, run: TaskRun) -> None: ...
     def release(self, task: TaskId) -> None: ...
-    def fetched_to(self, partition: Partition, position: int) -> int | None: ...
 
 
 class RestoreReader(Protocol):
@@ -106,7 +105,8 @@ class TaskRun:
         self.halt: Halt | None = None
         self.halt_is_written = True  # one that is not in the log yet cannot have been taken back there
         self.failure: ProcessorFailed | None = None  # of its processor, until what was completed before is committed
-        self.first_done, self.last_ms = False, 0
+        self.first_done = False
+        self.last_ms = 0
         self.from_ms = 0  # the last commit of the owner before, as the log has it
         self.awaited = False  # there was input when it began
         self.pause_ms = self.records = self.opened_ms = self.restored_from = 0
@@ -117,6 +117,7 @@ class TaskRun:
         self._lock: TaskLock | None = None
         self._queue: asyncio.Queue[Callable[[], Coroutine[Any, Any, None]] | None] = asyncio.Queue()
         self._runner = asyncio.get_running_loop().create_task(self._run(), name=f"task {task}")
+        self._closed = False
 
     # ---- the queue
 
@@ -167,7 +168,8 @@ class TaskRun:
                 await asyncio.sleep(LOCK_RETRY_S)
         except GivenUp:
             return
-        self.by_changelog, self.restored_from = {one.partition: one for one in self.stores.values()}, self.position()
+        self.by_changelog = {opened.partition: opened for opened in self.stores.values()}
+        self.restored_from = self.position()
         await self._become()
 
     async def _take(self) -> bool:
@@ -242,10 +244,8 @@ class TaskRun:
         return beginning.read_ending(self._ending, self.inputs, self.changelogs)
 
     def _ask(self) -> beginning.Asked:
-        worker, inputs, known = self.worker, self.inputs, self._known()
-        if known is not None:
-            return beginning.Asked(beginning.go_on(worker.log, known, worker.records.fetched_to, worker.globals.known))
-        ask = partial(beginning.ask, worker.log, worker.prepared.app.id, self.scope, inputs)
+        worker, inputs = self.worker, self.inputs
+        ask = partial(beginning.ask, worker.log, worker.prepared.app.id, self.scope, inputs, self._known())
         return beginning.Asked(ask(lambda: worker.start_positions(self, inputs), worker.globals.known))
 
     def _forget_asked(self) -> None:

@@ -40,12 +40,6 @@ class WorkerPort(Port, Protocol):
     def pulse(self) -> Pulse: ...
 
 
-class Reports(Protocol):
-    """What tells the coordinator how the worker is."""
-
-    def send_now(self) -> None: ...
-
-
 class RecordPort(WorkerPort, Protocol):
     """What the record loop needs: whose transactions it writes, and who is to know what became of them."""
 
@@ -79,9 +73,6 @@ class RecordPort(WorkerPort, Protocol):
     def given_up(self, run: TaskRun) -> None:
         """What a task has in memory is not to be committed."""
 
-    @property
-    def session(self) -> Reports: ...
-
     def halted(self, run: TaskRun) -> None:
         """A processor stopped, and what was completed before is committed."""
 
@@ -94,6 +85,9 @@ class RestorePort(WorkerPort, Protocol):
 
     @property
     def giving_way(self) -> GivingWay: ...
+
+    def is_ready(self, task: TaskId) -> bool:
+        """Whether it is a learner that is ready to take over."""
 
     def event(self, event: MemberEvent) -> None: ...
 

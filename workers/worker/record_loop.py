@@ -28,9 +28,8 @@ from workers.worker.heads import Heads
 from workers.worker.idle import Idle
 from workers.worker.left_out import LeftOutLines
 from workers.worker.ports import RecordPort
-from workers.worker.read_ahead import ReadAhead
 from workers.worker.rests import Rests
-from workers.worker.turns import adapted, died, in_turn, is_refused
+from workers.worker.turns import adapted, died, in_turn
 from workers.worker.unreadable import Unreadable
 
 log = logging.getLogger("orchestrator.records")
@@ -48,7 +47,8 @@ class RecordLoop:
     """One reader for all inputs of this worker's active tasks."""
 
     def __init__(self, worker: RecordPort) -> None:
-        self.machine, self._worker = cm.CommitMachine(), worker
+        self.machine = cm.CommitMachine()
+        self._worker = worker
         self._reader: Reader = worker.log.reader()
         self._runs: dict[Partition, TaskRun] = {}
         self._paused: set[Partition] = set()
@@ -56,7 +56,6 @@ class RecordLoop:
         self.unreadable, self.rests, self.left_out = Unreadable(clock), Rests(clock), LeftOutLines()
         self._heads, self._caution = Heads(worker.log), worker.caution
         self._idle = Idle(worker.prepared.app.idle_ms, clock, worker.surroundings.wall_ms)
-        self.ahead = ReadAhead(worker.log, worker.application, self._reader, worker.giving_way, self._runs)
         self._calls: dict[TaskRun, asyncio.Task[None]] = {}
         self._commit: asyncio.Task[None] | None = None
         self._commit_s, self._next_commit = worker.spec.instance.commit_ms / 1000, 0.0
@@ -67,19 +66,15 @@ class RecordLoop:
         self._turn_under_way: Turn | None = None
         self._turns: dict[TaskRun, Turn] = {}  # of async tasks
         self._careful: TaskRun | None = None  # the one whose careful calls began last
-        look_s = LOOKS * worker.spec.instance.settings.heartbeat_ms / 1000
         self._watches: CallWatches[TaskRun] = CallWatches(clock)
+        look_s = LOOKS * worker.spec.instance.settings.heartbeat_ms / 1000
         self._watch = CallWatch(clock, worker.spec.instance.max_call_ms / 1000, worker.overdue, look_s)
 
     def start(self, run: TaskRun) -> None:
         """A task processes from now on; its inputs are added next."""
         self._event(cm.Started(run.id))
 
-    def fetched_to(self, partition: Partition, position: int) -> int | None:
-        return self._reader.fetched_to(partition, position)
-
     def add(self, run: TaskRun, partition: Partition, position: int) -> None:
-        self.ahead.granted(partition)
         self._runs[partition] = run
         self._paused.discard(partition)
         self.unreadable.forget(partition)
@@ -94,7 +89,6 @@ class RecordLoop:
             self._reader.drop(partition)
         if (calls := self._calls.pop(run, None)) is not None:
             calls.cancel()
-        self.ahead.forget(run)
         self.rests.forget(run)
         if run.process is not None:
             self._event(cm.Lost(run.id))
@@ -161,7 +155,6 @@ class RecordLoop:
 
     async def _fetch(self) -> bool:
         """Read what there is for the tasks that have little left; wait where nothing can be processed. Returns whether a record can."""
-        self.ahead.look()
         if self.quiet:
             return await self._read(self._fetch_bytes, QUIET_MS)
         ready = any(self._may_call(run) for run in self.active())
@@ -170,7 +163,7 @@ class RecordLoop:
         for partition, position in self.unreadable.due():
             if partition in self._runs:
                 self._reader.add(partition, position)
-        if self._runs and len(self._paused) == len(self._runs):
+        if len(self._paused) == len(self._runs):
             await asyncio.sleep(0 if ready else IDLE_MS / 1000)
             return True
         return await self._read(min(self._fetch_bytes, most), 0 if ready else IDLE_MS) or ready
@@ -260,11 +253,7 @@ class RecordLoop:
         clock, self._turn_under_way = self._worker.surroundings.clock, turn
         until = (began := clock()) + self._caution.turn_s(run.scope)
         try:
-            done = (
-                1
-                if is_refused(turn, self._caution, self._worker.prepared.app)
-                else process.run(turn.records, clock, until)
-            )
+            done = 1 if self._is_refused(turn) else process.run(turn.records, clock, until)
         except ProcessorFailed as error:
             self._failed(run, process, error)
         except StateError as error:
@@ -297,6 +286,20 @@ class RecordLoop:
             self._caution.begin(blame(turn))
         return turn
 
+    def _is_refused(self, turn: Turn) -> bool:
+        """Whether a careful turn's record is left out, or left to its policy, without a call. Raises ProcessorFailed."""
+        if not turn.is_careful:
+            return False
+        topic, record = turn.records[0]
+        if self._caution.is_left_out(topic, turn.process.partition, record.offset):
+            turn.process.skip(topic, record)
+            return True
+        found = self._caution.blamed(topic, turn.process.partition, record.offset)
+        if found is None:
+            return False
+        found.refuse(self._worker.prepared.app, turn.process, record)
+        return True
+
     def _begin_calls(self, run: TaskRun) -> None:
         if self._caution.is_careful(run.scope):
             if self._calls:
@@ -312,7 +315,7 @@ class RecordLoop:
         turn = self._turns[run] = self._take(run, process)
         began = (now := self._worker.surroundings.clock)()
         try:
-            if is_refused(turn, self._caution, self._worker.prepared.app):
+            if self._is_refused(turn):
                 done = 1
             else:
                 until = began + self._caution.turn_s(run.scope) if process.most_at_once == 1 else math.inf
@@ -367,15 +370,12 @@ class RecordLoop:
             self._calls_ended(run, failed=True)
 
     def _event(self, event: cm.Event) -> None:
-        effects = self.machine.step(event)
-        for task in (released := [effect.task for effect in effects if isinstance(effect, cm.Released)]):
-            self._worker.runs[task].released()
-        if released:
-            self._worker.session.send_now()  # nobody runs them: before anything else
-        for effect in effects:
+        for effect in self.machine.step(event):
             match effect:
                 case cm.BeginCommit(tasks):
                     self._begin_commit(tasks)
+                case cm.Released(task):
+                    self._worker.runs[task].released()
                 case cm.Halted(task):
                     self._worker.halted(self._worker.runs[task])
                 case cm.Stopped():

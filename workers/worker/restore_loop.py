@@ -210,3 +210,5 @@ class RestoreLoop:
             if position >= end:
                 self._worker.level(run)
             self._worker.event(Progress(run.id, position, end))
+            if self._worker.is_ready(run.id):
+                self._worker.giving_way.expect(run.id)

@@ -84,7 +84,6 @@ class Session:
         self._wanted.set()
 
     def send_now(self) -> None:
-        self._wanted.clear()
         if self._uplink is not None:
             self._uplink.publish(self._worker.status())
 

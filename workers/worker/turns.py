@@ -1,4 +1,4 @@
-"""Whose turn it is in the record loop, what of it is no call, and whose calls ended in a way of their own.
+"""Whose turn it is in the record loop, and whose calls ended in a way of their own.
 
 One rule: no task waits for all the calls of another. The record loop asks at the beginning of each round, and every commit interval.
 """
@@ -9,9 +9,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TypeVar
 
-from pipeline.app import App
-from workers.calls.blame import Caution
-from workers.calls.call_watch import TURN_S, Turn
+from workers.calls.call_watch import TURN_S
 
 T = TypeVar("T")
 
@@ -33,18 +31,3 @@ def adapted(records: int, took_s: float, most: int) -> int:
     if took_s > TURN_S:
         return max(1, int(records * TURN_S / took_s))
     return min(most, records * 2) if took_s < TURN_S / 2 else records
-
-
-def is_refused(turn: Turn, caution: Caution, app: App) -> bool:
-    """Whether a careful turn's record is left out, or left to its policy, without a call. Raises ProcessorFailed."""
-    if not turn.is_careful:
-        return False
-    topic, record = turn.records[0]
-    if caution.is_left_out(topic, turn.process.partition, record.offset):
-        turn.process.skip(topic, record)
-        return True
-    found = caution.blamed(topic, turn.process.partition, record.offset)
-    if found is None:
-        return False
-    found.refuse(app, turn.process, record)
-    return True

@@ -258,9 +258,6 @@ class Worker:
                 self.giving_way.over(event.task)
         for effect in self.machine.step(event, monotonic_ms()):
             self._perform(effect)
-        if isinstance(event, mem.Progress) and self.is_ready(event.task) and event.task in self.runs:
-            self.giving_way.expect(event.task)
-            self.records.ahead.expect(self.runs[event.task])
 
     def term_began(self, term: int) -> None:
         """Another coordinator, another entry in the log's history: what is written from now on is stamped with it."""
@@ -361,7 +358,9 @@ class Worker:
         return (holding := self.machine.held.get(task)) is not None and holding.ready
 
     def level(self, run: TaskRun | None) -> None:
-        if run is not None and run.by_changelog and run not in self._restored:  # the first time ends a restore
+        if (
+            run is not None and run.by_changelog and run not in self._restored
+        ):  # the first time since they were opened ends a restore
             self._restored.add(run)
             counted.restored(self.measures, run, (monotonic_ms() - run.opened_ms) / 1000)
 

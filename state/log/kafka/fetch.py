@@ -184,15 +184,3 @@ def cut(run: Run, max_bytes: int) -> tuple[Run, Run | None]:
     if at >= len(data):
         return run, None
     return Run(data[:at], reached, epoch), Run(data[at:], run.next, run.epoch)
-
-
-def begun(run: Run, position: int) -> Run:
-    """Without the batches that end before `position`."""
-    data, at = run.data, 0
-    while at < len(data):
-        base, length = _qi.unpack_from(data, at)
-        _, delta = _hi.unpack_from(data, at + _ATTRIBUTES_AT)
-        if base + delta >= position:
-            break
-        at += 12 + length
-    return run._replace(data=data[at:]) if at else run

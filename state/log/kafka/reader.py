@@ -20,7 +20,7 @@ from state.log.kafka import rights
 from state.log.kafka.client_settings import FETCH_BYTES
 from state.log.kafka.codes import NONE, KafkaRefused, Then, Unreachable
 from state.log.kafka.connections import Connections
-from state.log.kafka.fetch import FetchAnswer, FetchRequest, Given, Run, begun, committed, cut, first_bytes
+from state.log.kafka.fetch import FetchAnswer, FetchRequest, Given, Run, committed, cut, first_bytes
 from state.log.kafka.offsets import Offsets
 from state.log.kafka.rights import on
 from state.log.kafka.topics import Topics
@@ -49,25 +49,11 @@ class _Place:
     readable: int = 0  # the last stable offset, as last known
     needs: int = 0  # bytes: the next batch is larger than what is asked for as a rule
     failed: StateError | None = None
-    is_ahead: bool = False  # nothing is handed out before it is added
 
     @property
     def is_behind(self) -> bool:
         """Whether there is more to get than was given: a poll that may not wait waits for this."""
-        return self.failed is None and not self.is_ahead and (not self.asked or self.position < self.readable)
-
-    def reaches(self, position: int) -> bool:
-        """Whether what was fetched ahead goes on at `position`."""
-        return self.is_ahead and self.failed is None and self.asked and self.position <= position <= self.fetched
-
-    def begin_at(self, position: int) -> None:
-        """What was fetched ahead is handed out from there on."""
-        self.is_ahead, self.position = False, position
-        while self.runs and self.runs[0].next <= position:
-            self.runs.popleft()
-        if self.runs:
-            self.runs[0] = begun(self.runs[0], position)
-        self.buffered = sum(len(run.data) for run in self.runs)
+        return self.failed is None and (not self.asked or self.position < self.readable)
 
 
 class KafkaReader:
@@ -98,34 +84,17 @@ class KafkaReader:
         self._broken: BaseException | None = None
 
     def add(self, partition: Partition, position: int) -> None:
-        place = self._places.get(partition)
-        if place is not None and place.reaches(position):
-            place.begin_at(position)
-            self._changed.set()
-            self._wanted.set()
-            return
         self.drop(partition)
         at, epoch = self._left.pop(partition, (-1, -1))
         known = epoch if at == position else -1  # held back meanwhile
-        self._ask_for(partition, _Place(position, position, known, known))
-
-    def ahead(self, partition: Partition, position: int) -> None:
-        if partition not in self._places:
-            self._ask_for(partition, _Place(position, position, is_ahead=True))
-
-    def fetched_to(self, partition: Partition, position: int) -> int | None:
-        place = self._places.get(partition)
-        return place.fetched if place is not None and place.reaches(position) else None
-
-    def _ask_for(self, partition: Partition, place: _Place) -> None:
-        self._places[partition] = place
+        self._places[partition] = _Place(position, position, known, known)
         if not self._added:
             self._begin(self._ask_for_added())
         self._added.add(partition)
 
     def drop(self, partition: Partition) -> None:
         place = self._places.pop(partition, None)
-        if place is not None and not place.is_ahead:
+        if place is not None:
             self._left[partition] = (place.position, place.epoch)
 
     async def close(self) -> None:
@@ -165,8 +134,6 @@ class KafkaReader:
         """What is buffered, at most about `max_bytes` of each partition. Raises what failed."""
         given: list[Fetched] = []
         for partition, place in self._places.items():
-            if place.is_ahead:
-                continue
             if place.failed is not None and not place.runs:
                 if given:  # first what is there; the next poll says what failed
                     break
