@@ -14,16 +14,16 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.bare_log import OUTPUT, BareLog, open_bare_log
 from benchmarks.stream_apps import PARTITIONS, TOPIC, count_all, tail_of
 from pipeline.records import Record
 from pipeline.values.partitioner import partition_of
 from state.log import batches
-from state.log.protocol import NewRecord, Partition
+from state.log.protocol import Fetched, NewRecord, Partition
 from state.log.sqlite import open_sqlite
 from state.store.buffered import BufferedStore
 from state.store.rocksdb import Budget, RocksDbStore
@@ -103,17 +103,26 @@ async def with_log(folder: Path, source: Path) -> float:
     """The store is the buffered one, as a worker's is."""
     async with open_bare_log(folder, source, [TOPIC], PARTITIONS) as log:
         folds: Folds = [{} for _ in log.stores]
-        began, waiting = time.process_time(), 0
-        while parts := await log.reader.poll(max_bytes_per_partition=FETCH_BYTES):
-            for part in parts:
-                number = part.partition.number
-                waiting += _fold(part.data, folds[number], log.stores[number])
-                log.positions[part.partition] = part.next_position
-                if waiting >= COMMIT_RECORDS:
-                    await _commit_in_log(log, folds)
-                    waiting = 0
-        await _commit_in_log(log, folds)
-        return time.process_time() - began
+
+        async def take(part: Fetched) -> int:
+            number = part.partition.number
+            return _fold(part.data, folds[number], log.stores[number])
+
+        return await _all(log, take, lambda: _commit_in_log(log, folds))
+
+
+async def _all(log: BareLog, take: Callable[[Fetched], Awaitable[int]], commit: Callable[[], Awaitable[None]]) -> float:
+    """Reads to the end and commits now and then; `take` returns how many records a part had. Returns the CPU seconds."""
+    began, waiting = time.process_time(), 0
+    while parts := await log.reader.poll(max_bytes_per_partition=FETCH_BYTES):
+        for part in parts:
+            waiting += await take(part)
+            log.positions[part.partition] = part.next_position
+            if waiting >= COMMIT_RECORDS:
+                await commit()
+                waiting = 0
+    await commit()
+    return time.process_time() - began
 
 
 class _Counts(dict[str, int]):
@@ -131,23 +140,18 @@ class _Counts(dict[str, int]):
 async def with_records(folder: Path, source: Path) -> float:
     async with open_bare_log(folder, source, [TOPIC], PARTITIONS) as log:
         tables = [_Counts(store) for store in log.stores]
-        began, waiting = time.process_time(), 0
-        while parts := await log.reader.poll(max_bytes_per_partition=FETCH_BYTES):
-            for part in parts:
-                number = part.partition.number
-                records = [
-                    Record(raw.key.decode(), raw.value, raw.timestamp_ms, raw.headers, TOPIC, number, raw.offset)
-                    for raw in batches.decode(part.data, part.position)
-                    if raw.key is not None
-                ]
-                count_all(records, tables[number])  # type: ignore[arg-type]
-                waiting += len(records)
-                log.positions[part.partition] = part.next_position
-                if waiting >= COMMIT_RECORDS:
-                    await _commit_tables(log, tables)
-                    waiting = 0
-        await _commit_tables(log, tables)
-        return time.process_time() - began
+
+        async def take(part: Fetched) -> int:
+            number = part.partition.number
+            records = [
+                Record(raw.key.decode(), raw.value, raw.timestamp_ms, raw.headers, TOPIC, number, raw.offset)
+                for raw in batches.decode(part.data, part.position)
+                if raw.key is not None
+            ]
+            count_all(records, tables[number])  # type: ignore[arg-type]
+            return len(records)
+
+        return await _all(log, take, lambda: _commit_tables(log, tables))
 
 
 async def _commit_tables(log: BareLog, tables: list[_Counts]) -> None:
@@ -187,19 +191,15 @@ async def rekeying(folder: Path, source: Path) -> float:
 async def waits(folder: Path, source: Path) -> float:
     async with open_bare_log(folder, source, [TOPIC], PARTITIONS) as log:
         folds: Folds = [{} for _ in log.stores]
-        began, waiting = time.process_time(), 0
-        while parts := await log.reader.poll(max_bytes_per_partition=FETCH_BYTES):
-            for part in parts:
-                number, count = part.partition.number, len(batches.pairs(part.data, part.position))
-                for _ in range(count):
-                    await asyncio.sleep(0)
-                waiting += _fold(part.data, folds[number], log.stores[number])
-                log.positions[part.partition] = part.next_position
-                if waiting >= COMMIT_RECORDS:
-                    await _commit_in_log(log, folds)
-                    waiting = 0
-        await _commit_in_log(log, folds)
-        return time.process_time() - began
+
+        async def take(part: Fetched) -> int:
+            number = part.partition.number
+            count = _fold(part.data, folds[number], log.stores[number])
+            for _ in range(count):
+                await asyncio.sleep(0)
+            return count
+
+        return await _all(log, take, lambda: _commit_in_log(log, folds))
 
 
 async def _commit_in_log(log: BareLog, folds: Folds, sent: Mapping[int, Sequence[NewRecord]] = _NOTHING) -> None:
@@ -210,14 +210,10 @@ async def _commit_in_log(log: BareLog, folds: Folds, sent: Mapping[int, Sequence
 
 def main() -> None:
     loop, folder, source = sys.argv[1:]
-    print(asyncio.run(_seconds(loop, Path(folder), Path(source))))
+    print(asyncio.run(_LOOPS[loop](Path(folder), Path(source))))
 
 
-async def _seconds(loop: str, folder: Path, source: Path) -> float:
-    return await _LOOPS[loop](folder, source)
-
-
-_LOOPS: Final[Mapping[str, Callable[[Path, Path], Awaitable[float]]]] = {
+_LOOPS: Final[Mapping[str, Callable[[Path, Path], Coroutine[Any, Any, float]]]] = {
     BARE: bare,
     WITH_LOG: with_log,
     WITH_RECORDS: with_records,

@@ -56,9 +56,8 @@ def fail(message: str, code: int, frames: str = "") -> int:
     line = " ".join(message.split("\n")).rstrip()
     try:
         print(shape(line, code, frames.rstrip()), file=sys.stderr, flush=True)
-    except (
-        OSError
-    ):  # nobody is left who could be told; the code says it still, and the interpreter must not try again at its end
+    except OSError:
+        # Standard error takes nothing. The code stays, and the interpreter must not flush again at its end, which gives another one.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     return code
 

@@ -1,8 +1,8 @@
 """How a command on Spark ends where it is asked to: what it has begun is undone, and nothing is printed of what Spark says meanwhile.
 
 One rule: the first SIGTERM cancels the command, and what is raised from then on is its end, exit code 143: `timeout`, systemd and
-terminals send the signal to Java as well, which is gone before the command has let go of it. Some send it twice: a second one
-within a second is the first, a later one ends the process at once.
+terminals send the signal to Java as well, which ends while the command still calls it. Some send it twice: a second one within a
+second is the first, a later one ends the process at once.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ def _into(job: StageJob) -> AbstractContextManager[None]:
 
 
 def _failed(task: str, rows: Iterator[Rows], error: ProcessorFailed | NoSpaceLeft) -> TaskFacts:
-    """What another attempt would meet as well: the driver is told at once, and Spark does not try again."""
+    """The facts of a task whose other attempts would fail, too: it ends without an exception, so Spark makes none, and the driver stops."""
     for _ in rows:
         continue
     return TaskFacts(task, failure=str(error), frames=getattr(error, "frames", ""))

@@ -183,9 +183,9 @@ def test_state_that_is_damaged_gone_or_of_another_log(console: Console) -> None:
     for path in rotten:  # a store that can be opened, and not read: what is wrong is a block, and not its index
         path.write_bytes(b"not what was there" + path.read_bytes()[18:])
     assert rotten
-    told = len(console.said("run"))
+    before = len(console.said("run"))
     fleet = console.run(*FAST)
-    assert "it is wiped and restored" in console.said("run")[told:] and "Traceback" not in console.said("run")
+    assert "it is wiped and restored" in console.said("run")[before:] and "Traceback" not in console.said("run")
     assert balances(console) == ["5", "7", "9"]
     stop(console, fleet)
     shutil.rmtree(console.folder / ".orchestrator/state")
@@ -194,8 +194,8 @@ def test_state_that_is_damaged_gone_or_of_another_log(console: Console) -> None:
     stop(console, fleet)
     for path in (console.folder / ".orchestrator").glob("bank.db*"):
         path.unlink()
-    told = len(console.said("run"))
+    before = len(console.said("run"))
     console.run(*FAST)
     console.pay(("ann", 1))
     assert balances(console) == ["1", "", ""], "a new log has a new id: what lies on disk must not be counted in"
-    assert "it is wiped and restored" in console.said("run")[told:]
+    assert "it is wiped and restored" in console.said("run")[before:]

@@ -70,7 +70,7 @@ async def test_the_first_has_a_line_at_once_and_those_after_it_together(
     await until("a line of what followed", lambda: len(caplog.messages) >= 3)
     assert caplog.messages[2] == '0_1 left 3 records of in out (on_error="skip"), the last: number 2'
     lines.end()
-    assert len(caplog.messages) == 3, "all were told"
+    assert len(caplog.messages) == 3, "each has its line"
 
 
 async def test_what_was_counted_since_the_last_line_is_told_at_the_end(

@@ -168,7 +168,7 @@ class Offsets:
         wanted = (group, frozenset(partitions))
         if (asking := self._wanted.get(wanted)) is None:
             asking = self._wanted[wanted] = asyncio.create_task(self._ask_kept(*wanted))
-            asking.add_done_callback(_may_fail_unheard)
+            asking.add_done_callback(_retrieve_error)
         return asyncio.shield(asking)
 
     async def _ask_kept(self, group: str, partitions: frozenset[Partition]) -> _Kept:
@@ -260,8 +260,8 @@ class Offsets:
         await self._connections.retried(what, ask)
 
 
-def _may_fail_unheard(asking: asyncio.Task[_Kept]) -> None:
-    """Whoever waits for it is told of its error; where all have given up meanwhile, it concerns nobody."""
+def _retrieve_error(asking: asyncio.Task[_Kept]) -> None:
+    """Retrieves the error of a question whose askers were all cancelled: asyncio would report it as never retrieved."""
     if not asking.cancelled():
         asking.exception()
 
