@@ -25,9 +25,7 @@ BEGINNING = MetadataKind("beginning")  # by partition of a topic that is read fr
 RESET, COPY = MetadataKind("reset", under_lease=True), MetadataKind("copy", under_lease=True)
 REPARTITION = MetadataKind("repartition", under_lease=True)  # one that began and did not end: to how many partitions
 REPARTITIONED = MetadataKind("repartitioned", under_lease=True)  # where the inputs ended when their layout changed
-BACKFILLED = MetadataKind(
-    "backfilled", under_lease=True
-)  # by input of which a backfill read history that is not in the log
+BACKFILLED = MetadataKind("backfilled", under_lease=True)  # by input of which a backfill read history outside the log
 
 
 @dataclass(frozen=True)

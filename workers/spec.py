@@ -29,8 +29,8 @@ class InstanceSpec(InstanceSettings, frozen=True):
     `attempt` distinguishes a retry of the host (a Spark task's attempt) from the first start; `failpoint` see failpoint.py.
     `is_watched`: the fleet that started it, on this machine, reports what happens to the log and to the folders of all its
     instances, in one line; they only note it. `started_with`: how many instances were started together, this one too; 0
-    where others may join that nothing here knows of. `name_returns`: an instance of this name may come again once the group has
-    sent it away, and has what it left on disk then; False: what it left goes with it.
+    where others may join that nothing here knows of. `name_returns`: the name is the user's, who may start it again
+    once the group has sent it away, with what it left on disk; False: a fleet's number, and what it left goes with it.
     """
 
     app: str

@@ -31,12 +31,9 @@ async def connect(address: str, credentials: Credentials, *, timeout_s: float = 
         raise NotTrusted(f"the certificate of {address} is not one of --tls-ca ({error.verify_message})") from None
     except (TimeoutError, OSError, ValueError) as error:
         _give_up(connection)
-        refused = (
-            os.strerror(error.errno) if isinstance(error, ConnectionError) and error.errno else ""
-        )  # its text has the address again
-        raise ConnectionEnded(
-            f"no instance answers at {address} ({refused.lower() or str(error) or 'timed out'})"
-        ) from None
+        # The text of a connection that was refused has the address again.
+        refused = os.strerror(error.errno).lower() if isinstance(error, ConnectionError) and error.errno else ""
+        raise ConnectionEnded(f"no instance answers at {address} ({refused or str(error) or 'timed out'})") from None
     except ConnectionEnded as error:
         _give_up(connection)
         if address.startswith(SCHEME) and (credentials.tls is None or not credentials.tls.listens):

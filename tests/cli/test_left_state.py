@@ -1,5 +1,5 @@
-"""What an instance has on disk once it is gone: a scale-down of a fleet takes it away, as no other instance gets that name; what comes
-back under its name, after a bounce or with `--name`, finds it."""
+"""What an instance has on disk once it is gone: a scale-down of a fleet takes it away, as a scale-up starts new names; what
+comes back under its name, after a bounce or with `--name`, finds it."""
 
 from __future__ import annotations
 
