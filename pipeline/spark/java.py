@@ -79,4 +79,13 @@ def _shim() -> Path:
         draft.write_text(text)
         draft.chmod(0o755)
         draft.rename(java)
+    _beside(home / "release", JAVA.parent.parent / "release")
     return home
+
+
+def _beside(link: Path, target: Path) -> None:
+    """What tells the version of a Java lies beside it."""
+    if not link.is_symlink() or link.readlink() != target:
+        draft = link.with_name(f".release.{os.getpid()}")
+        draft.symlink_to(target)
+        draft.rename(link)

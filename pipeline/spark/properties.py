@@ -85,10 +85,19 @@ def environment(cluster: Cluster, python_path: str) -> dict[str, str]:
     return found
 
 
+def spark_home() -> Path:
+    """Where Spark is installed."""
+    return Path(os.environ.get("SPARK_HOME") or Path(str(find_spec("pyspark").origin)).parent)  # type: ignore[union-attr]
+
+
+def conf_folder() -> Path:
+    """Where Spark looks for its files of settings; it may not be there."""
+    return Path(os.environ.get("SPARK_CONF_DIR") or spark_home() / "conf")
+
+
 def users_defaults() -> dict[str, str]:
     """What the user's spark-defaults.conf says. Raises WrongUse."""
-    home = os.environ.get("SPARK_HOME") or str(Path(str(find_spec("pyspark").origin)).parent)  # type: ignore[union-attr]
-    path = Path(os.environ.get("SPARK_CONF_DIR") or f"{home}/conf") / DEFAULTS_FILE
+    path = conf_folder() / DEFAULTS_FILE
     if not path.is_file():
         return {}
     try:

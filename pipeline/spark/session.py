@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import OrchestratorError, WrongUse
 from pipeline.spark.java import find_java_home
+from pipeline.spark.kept_classes import options
 from pipeline.spark.own_words import own_words
-from pipeline.spark.properties import LOG4J, environment, properties
+from pipeline.spark.properties import JAVA, LOG4J, environment, properties
 from pipeline.spark.warming import Warming
 from state.errors import StateError
 from state.scratch import Scratch, sweep
@@ -70,6 +71,8 @@ def spark_session(
     folder, log = scratch.path, scratch.path / LOG
     (folder / "log4j2.properties").write_text(LOG4J.format(log=log))
     chosen = {**properties(cluster, folder, python_path), **(settings or {})}
+    if cluster.is_here:
+        chosen[JAVA] = f"{options(home, chosen, may_write=is_for_tasks)} {chosen[JAVA]}".strip()
     os.environ.update(environment(cluster, python_path))
     conf = SparkConf().setAppName(name).setMaster(cluster.master).setAll(list(chosen.items()))
     with _quiet(log):

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from state.log.kafka import broker
+from state.user_cache import user_cache
 from tests.spark.machines import ROOT, python_of_machines
 
 SPARK = Path(str(find_spec("pyspark").origin)).parent  # type: ignore[union-attr]
@@ -57,7 +58,7 @@ def why_not() -> str:
 def jars() -> Path:
     """What Hadoop's servers need and PySpark does not bring: fetched once, of the version of Spark's own Hadoop."""
     version = next((SPARK / "jars").glob("hadoop-client-api-*.jar")).stem.rpartition("-")[2]
-    folder = broker.cache() / f"yarn-{version}"
+    folder = user_cache() / f"yarn-{version}"
     if (folder / "complete").exists():
         return folder
     ivy = next((SPARK / "jars").glob("ivy-*.jar"))
@@ -66,7 +67,7 @@ def jars() -> Path:
         ("org.bouncycastle", "bcpkix-jdk18on", BOUNCY_CASTLE, []),
     ):
         command = [str(broker.java()), "-jar", str(ivy), "-dependency", group, name, wanted, "-confs", "default", *also]
-        command += ["-cache", str(broker.cache() / "ivy"), "-types", "jar", "bundle"]
+        command += ["-cache", str(user_cache() / "ivy"), "-types", "jar", "bundle"]
         command += ["-retrieve", f"{folder}/[artifact]-[revision].[ext]"]
         subprocess.run(command, check=True, capture_output=True, timeout=600)
     (folder / "complete").touch()

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from state.clocks import monotonic_s
 from state.errors import StateError
+from state.user_cache import user_cache
 
 VERSION = "4.3.0"
 PORT = 9092
@@ -68,11 +69,6 @@ class BrokerUnusable(StateError):
     """A broker cannot be started here: no Java, no jars, a port that is taken."""
 
 
-def cache() -> Path:
-    """The user's cache folder of this project."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stream-orchestrator"
-
-
 def java(tool: str = "java") -> str | None:
     """A tool of Java: from JAVA_HOME, from the path; None where there is none."""
     home = os.environ.get("JAVA_HOME")
@@ -82,7 +78,7 @@ def java(tool: str = "java") -> str | None:
 
 def jars(module: str = "kafka_2.13", version: str = VERSION) -> Path:
     """The folder with the jars of a module of Kafka, fetched once. Raises BrokerUnusable."""
-    folder = cache() / f"{module.partition('_')[0]}-{version}"
+    folder = user_cache() / f"{module.partition('_')[0]}-{version}"
     if (folder / "complete").exists():
         return folder
     program, spark = java(), find_spec("pyspark")
@@ -95,7 +91,7 @@ def jars(module: str = "kafka_2.13", version: str = VERSION) -> Path:
         )
     ivy = next((Path(spark.origin).parent / "jars").glob("ivy-*.jar"))
     command = [program, "-jar", str(ivy), "-dependency", "org.apache.kafka", module, version]
-    command += ["-confs", "default", "-cache", str(cache() / "ivy"), "-types", "jar", "bundle"]
+    command += ["-confs", "default", "-cache", str(user_cache() / "ivy"), "-types", "jar", "bundle"]
     command += ["-retrieve", f"{folder}/[artifact]-[revision](-[classifier]).[ext]"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
