@@ -193,7 +193,7 @@ class Run:
 
     async def _compute(self, work: Path) -> Computed:
         engine = Engine(self._session, self._inputs, work, self._snapshot, self._now_ms, base=self._only)
-        computed: Computed = await in_thread(self._session, engine.run, self._say)
+        computed: Computed = await in_thread(self._session, engine.run, self._say, rows=engine.rows)
         return computed
 
     async def _write(self, computed: Computed) -> None:

@@ -19,7 +19,7 @@ from pipeline.spark.bad_rows import BadRecords
 from pipeline.spark.ending import run_to_its_end
 from workers.commands.cluster import add_cluster, cluster_of
 from workers.commands.produce import add_shape
-from workers.commands.show import show_json, table
+from workers.commands.show import CLEAR, show_json, table
 from workers.log.logs import log_url
 
 if TYPE_CHECKING:
@@ -180,8 +180,8 @@ def shape_given(args: Any, history: Mapping[str, Any]) -> Shape:
 
 
 def say(text: str) -> None:
-    """Progress, for people."""
-    print(text, file=sys.stderr, flush=True)
+    """Progress, for people. On a terminal the line that shows how far a job is gives way to it."""
+    print(f"{CLEAR if sys.stderr.isatty() else ''}{text}", file=sys.stderr, flush=True)
 
 
 def history_of(given: list[str]) -> dict[str, list[str]]:

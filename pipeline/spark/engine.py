@@ -20,6 +20,7 @@ from pipeline.definitions.topology import Subtopology
 from pipeline.spark.attempts import opened
 from pipeline.spark.history import files
 from pipeline.spark.inputs import EARLIER, Computed, History, Inputs, Say, external, followed
+from pipeline.spark.row_counts import shown
 from pipeline.spark.skew import line, skewed
 from pipeline.spark.source import Source, ship
 from pipeline.spark.sources import From
@@ -102,6 +103,7 @@ class Engine:
         self._computed = Computed(work)
         self._source: Source | None = None
         self._stages = 0
+        self._attempts: Path | None = None
         self._topics = {topic.topic: topic for topic in inputs.prepared.app.topics.values()}
 
     def run(self, say: Say) -> Computed:
@@ -126,6 +128,10 @@ class Engine:
         if self._snapshot is not None:
             self._gather(self._snapshot)
         return computed
+
+    def rows(self) -> str:
+        """How many rows the stage that runs has come through, in words. From any thread."""
+        return "" if self._attempts is None else shown(self._attempts)
 
     def _gather(self, snapshot: Path) -> None:
         """What tasks have written for the snapshot comes into its folder."""
@@ -169,6 +175,7 @@ class Engine:
         rows = StageRows(self._session, self._inputs, self._computed, self._shipped(), sub)
         self._stages += 1
         with opened(self._computed.work / f".attempts-{self._stages}") as attempts:
+            self._attempts = attempts
             answers = rows.collect(msgspec.json.encode(self._job(sub, attempts)).decode(), attempts)
         facts = [msgspec.json.decode(row["facts"], type=TaskFacts) for row in answers]
         for one in facts:

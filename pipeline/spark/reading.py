@@ -22,6 +22,7 @@ from orchestrator.clocks import monotonic_s
 from pipeline.spark.history import ReadJob, placed
 from pipeline.spark.log_source import Slice
 from pipeline.spark.log_source import read as read_slice
+from pipeline.spark.row_counts import READ, RowCount
 from pipeline.spark.rows import batches_of
 from pipeline.spark.runs import RUN, Origin, Spent, markers, pack, source_number
 from pipeline.spark.source import Source
@@ -94,6 +95,8 @@ def read_items(job_text: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
                 found = _of_log(job, item)
             else:
                 found = _of_sent(item)
+            if job.spent:
+                found = _counted(found, RowCount(Path(job.spent), READ, number))
             yield from _packed(found, job.tasks, topic, number, spent)
             if job.spent:
                 _note(Path(job.spent), number, spent)
@@ -117,6 +120,13 @@ def noted(folder: Path) -> dict[str, float]:
 
 
 Rows = tuple[int, int, pa.RecordBatch, Any]  # phase, upstream, rows of RUN, and numpy's int64: their partitions
+
+
+def _counted(found: Iterator[Rows], count: RowCount) -> Iterator[Rows]:
+    for one in found:
+        count.add(len(one[3]))
+        yield one
+    count.write()
 
 
 def _packed(found: Iterator[Rows], tasks: int, topic: int, item: int, spent: Spent) -> Iterator[pa.RecordBatch]:

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.clocks import monotonic_s
 from pipeline.spark.session import forget_failure, spark_session, stop
 from workers.commands.cluster import Cluster
+from workers.commands.show import CLEAR
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+Rows = Callable[[], str]
 logger = logging.getLogger("orchestrator.spark")
 LOOK_S, CANCEL_S = 1.0, 0.2
 NO_SLOT_S = 15.0  # without a task that runs, before a line says so
@@ -44,8 +46,9 @@ async def spark(
         await asyncio.to_thread(stop, made)
 
 
-async def in_thread(session: SparkSession, function: Any, *args: Any) -> Any:
-    """A blocking call of Spark; a cancelled one cancels its jobs and waits for their end."""
+async def in_thread(session: SparkSession, function: Any, *args: Any, rows: Rows = str) -> Any:
+    """A blocking call of Spark; a cancelled one cancels its jobs and waits for their end. `rows`: how many its stage has come
+    through, in words."""
     context = session.sparkContext
     group = f"stream-orchestrator {token_hex(6)}"
 
@@ -58,7 +61,7 @@ async def in_thread(session: SparkSession, function: Any, *args: Any) -> Any:
                 context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
     running = asyncio.create_task(asyncio.to_thread(called))
-    reporting = asyncio.create_task(_report(context, group))
+    reporting = asyncio.create_task(_report(context, group, rows))
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
@@ -74,7 +77,7 @@ async def in_thread(session: SparkSession, function: Any, *args: Any) -> Any:
         await asyncio.wait([reporting])
 
 
-async def _report(context: Any, group: str) -> None:
+async def _report(context: Any, group: str, rows: Rows) -> None:
     """On a terminal how far the stage is, and when it may be over; anywhere one line where Spark has no slot to give."""
     begun = idle_since = monotonic_s()
     stage, complained, bar = -1, False, sys.stderr.isatty()
@@ -87,14 +90,15 @@ async def _report(context: Any, group: str) -> None:
                 idle_since = now
             elif now - idle_since > NO_SLOT_S and not complained:
                 complained = True
-                print(no_slot(context.master), file=sys.stderr, flush=True)
+                print(f"{CLEAR if bar else ''}{no_slot(context.master)}", file=sys.stderr, flush=True)
             if found is not None and found.stageId != stage:
                 stage, begun = found.stageId, now
             if bar:
-                print(f"\r\x1b[K{_line(found, now - begun)}", end="", file=sys.stderr, flush=True)
+                line = _line(found, now - begun, await asyncio.to_thread(rows))
+                print(f"{CLEAR}{line}", end="", file=sys.stderr, flush=True)
     finally:
         if bar:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            print(CLEAR, end="", file=sys.stderr, flush=True)
 
 
 def _stage(context: Any, group: str) -> Any:
@@ -118,11 +122,11 @@ def no_slot(master: str) -> str:
     )
 
 
-def _line(stage: Any, took_s: float) -> str:
+def _line(stage: Any, took_s: float, rows: str) -> str:
     if stage is None:
         return ""
     done, count = stage.numCompletedTasks, stage.numTasks
-    text = f"{done} of {count} tasks of this stage"
+    text = f"{done} of {count} tasks of this stage" + (f", {rows}" if rows else "")
     if not done:
         return text
     left_s = took_s / done * (count - done)

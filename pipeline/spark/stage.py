@@ -31,6 +31,7 @@ from pipeline.resources import Resources
 from pipeline.spark.attempts import Draft
 from pipeline.spark.merging import Merging
 from pipeline.spark.numbered import Numbered, Sources
+from pipeline.spark.row_counts import PROCESSED, RowCount
 from pipeline.spark.rows import Rows, Written, in_columns, of_records, records, write_pairs
 from pipeline.spark.runs import Run, Spent, unpack
 from pipeline.spark.skew import Heavy, HeavyKeys
@@ -207,6 +208,7 @@ class _Running:
         self._state = TaskState(self._sub.tables, job.memory_bytes)
         self._files: dict[str, Written] = {}
         self._heavy = HeavyKeys()
+        self._rows = RowCount(Path(job.attempts), PROCESSED, partition)
 
     def run(self, rows: Iterator[Rows]) -> TaskFacts:
         begun = monotonic_s()
@@ -258,6 +260,8 @@ class _Running:
                 with self._timed("processors"):
                     self._heavy.add(some.batch.column("key"))
                     await self._call(process, some)
+                self._rows.add(some.batch.num_rows)
+            self._rows.write()
 
     async def _call(self, process: TaskProcess, some: Rows) -> None:
         if process.takes_columns:

@@ -143,7 +143,7 @@ async def audit(
         ):
             with scratch(Path(tempfile.gettempdir()), "stream-orchestrator-audit-") as work:
                 engine = Engine(spark_, inputs, work / "work", None, wall_ms())
-                computed = await in_thread(spark_, engine.run, say)
+                computed = await in_thread(spark_, engine.run, say, rows=engine.rows)
                 comparing = Comparing(spark_, inputs, moment, bases, computed, work, say)
                 compared: list[Compared] = await in_thread(spark_, comparing.run, stores)
                 reading = Reading(described)

@@ -18,7 +18,7 @@ from orchestrator.group.scale_plan import parse_amount
 from orchestrator.names import counted
 from orchestrator.setting import some_time, whole_number
 from state.log.group_store import GroupStore
-from workers.commands.show import show_json
+from workers.commands.show import CLEAR, show_json
 from workers.fleet.client import Client, client_of
 from workers.fleet.presence import fleet_of, named_of
 
@@ -172,7 +172,7 @@ class Progress:
 
     def end(self) -> None:
         if self._bar and self._shown is not None:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            print(CLEAR, end="", file=sys.stderr, flush=True)
 
 
 async def _shut_down(log: GroupStore, application: str, leaving: list[str]) -> None:

@@ -13,6 +13,7 @@ from orchestrator.names import counted
 
 WIDTH = 100  # characters that a line of a table may have
 DIFFERENCES = 20  # of a check, where no limit is given
+CLEAR = "\r\x1b[K"  # of a terminal: the line that the cursor is in
 
 
 def show_json(facts: dict[str, Any]) -> None:
