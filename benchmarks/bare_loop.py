@@ -3,7 +3,8 @@
 One rule: a bare loop makes the same bytes and keeps no promise. The first decodes the same batches to keys and values, folds a
 dict with one `get` of the store per distinct key and commit, encodes, and writes the same changelog batches and the same
 RocksDB store. The second reads the batches from the log as it goes, and commits its changelog and positions to it: what a
-record costs beyond it is its object, its call and its table. The third besides makes a `Record` of each, and calls the app's own
+record costs beyond it is its object, its call and its table. One more has every key at hand: reads of the store, changelogs, commits
+and writes alone, which is what no form can be without. The third besides makes a `Record` of each, and calls the app's own
 function with a dict that asks the store: the least that any worker in Python does. The last two are the second with what a
 form needs: a re-keyed record is written to the log and read again, one that waits gives the event loop a turn.
 """
@@ -32,10 +33,11 @@ COMMIT_RECORDS = 30_000  # about what a worker commits in 100 ms
 FETCH_BYTES = 256 << 10
 BARE: Final = "bare"
 WITH_LOG: Final = "bare, with the log"
+AT_HAND: Final = "bare, keys at hand"
 WITH_RECORDS: Final = "bare, with records"
 REKEYING: Final = "bare, rekeying"
 WAITING: Final = "bare, waiting"
-LOOPS = (BARE, WITH_LOG, WITH_RECORDS, REKEYING, WAITING)
+LOOPS = (BARE, WITH_LOG, AT_HAND, WITH_RECORDS, REKEYING, WAITING)
 Folds = list[dict[bytes, int]]
 _NOTHING: Final[Mapping[int, Sequence[NewRecord]]] = {}
 
@@ -123,6 +125,32 @@ async def _all(log: BareLog, take: Callable[[Fetched], Awaitable[int]], commit: 
                 waiting = 0
     await commit()
     return time.process_time() - began
+
+
+async def at_hand(folder: Path, source: Path) -> float:
+    async with open_bare_log(folder, source, [TOPIC], PARTITIONS) as log:
+        parts: list[tuple[Partition, int, list[bytes]]] = []
+        while found := await log.reader.poll(max_bytes_per_partition=FETCH_BYTES):
+            parts += [
+                (part.partition, part.next_position, [key or b"" for key, _ in batches.pairs(part.data, 0)])
+                for part in found
+            ]
+        writes: list[dict[bytes, bytes | None]] = [{} for _ in log.stores]
+        one = (1).to_bytes(8, "big")
+        began, waiting = time.process_time(), 0
+        for partition, next_position, keys in parts:
+            get, written = log.stores[partition.number].get, writes[partition.number]
+            for key in keys:
+                if key not in written:
+                    get(key)
+                    written[key] = one
+            log.positions[partition] = next_position
+            waiting += len(keys)
+            if waiting >= COMMIT_RECORDS:
+                await log.commit(dict(enumerate(writes)), _NOTHING)
+                writes, waiting = [{} for _ in log.stores], 0
+        await log.commit(dict(enumerate(writes)), _NOTHING)
+        return time.process_time() - began
 
 
 class _Counts(dict[str, int]):
@@ -216,6 +244,7 @@ def main() -> None:
 _LOOPS: Final[Mapping[str, Callable[[Path, Path], Coroutine[Any, Any, float]]]] = {
     BARE: bare,
     WITH_LOG: with_log,
+    AT_HAND: at_hand,
     WITH_RECORDS: with_records,
     REKEYING: rekeying,
     WAITING: waits,

@@ -223,7 +223,7 @@ def text(costs: dict[tuple[str, str], list[Cost]], records: int, rounds: int) ->
             f"{platform.python_version()}; {records:,} records, 16-byte keys, 100-byte values, commits every 100 ms, exactly "
             "once unless it says least; records per CPU-second of the worker's process between its first commit and its last, "
             f"median of {rounds}. The bare loop is without a log; the one with it reads its input there and commits to it, as "
-            "a worker does; the one with records besides makes each record an object and calls the function of `batch` with a "
+            "a worker does; the one with keys at hand has decoded them before, and reads, commits and writes alone; the one with records makes each record an object and calls the function of `batch` with a "
             "dict, and promises nothing. Its own loop: of columns the one with the log, of rekeying and waiting those that write "
             "a record again and give the event loop a turn, of the others the one with records. Memory: the most that the worker's process had resident. Other frameworks: "
             f"{RIVAL_RECORDS:,} records, once, on a broker whose time does not count, Kafka Streams behind {WARM:,} that warm "
