@@ -99,8 +99,9 @@ def test_no_next_owner_tries_the_record_and_resume_skips_it(console: Console, ho
     console.until("the end of the halt", lambda: not halted(console))
     assert (console.folder / "tries").read_text() == tries
     assert console.here("resume", "bank", task["id"]).out == f"nothing to do: {task['id']} is not halted\n"
-    wrong = console.here("resume", "bank", "9_9")
-    assert wrong.code == 2 and "there is no task 9_9" in wrong.err
+    for wrong in ("9_9", "0_99", "0"):
+        done = console.here("resume", "bank", wrong)
+        assert done.code == 2 and f"there is no task {wrong} in 'bank'" in done.err
 
 
 def test_resume_tries_the_record_again(console: Console) -> None:

@@ -54,8 +54,8 @@ async def _resume(args: Any) -> str:
 
 
 async def _not_halted(log: GroupLog, application: str, task: str) -> str:
-    number = task.partition("_")[0]
-    known = [str(sub["number"]) for sub in (await description(log, application))["subtopologies"]]
-    if number not in known:
+    subtopologies = (await description(log, application))["subtopologies"]
+    known = {f"{sub['number']}_{number}" for sub in subtopologies for number in range(sub["partitions"])}
+    if task not in known:
         raise WrongUse(f"there is no task {task} in '{application}'; `orchestrator status {application}` lists them")
     return f"nothing to do: {task} is not halted"
