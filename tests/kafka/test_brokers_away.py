@@ -183,7 +183,7 @@ async def test_a_leader_that_moves_is_followed_whoever_learns_of_it_first(three:
             await connections.ask_any(ElectLeadersRequest_v0([("out", [0])], 10_000))
             return await is_led(preferred) and await is_whole()
 
-        await until("the preferred leader", elected, DEADLINE_S)
+        await until("the preferred leader", elected, 2 * DEADLINE_S)
         await topics.refresh(["out"])
         for number in range(2, 7):  # each after the one before it was read
             written.append(str(number))
