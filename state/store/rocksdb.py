@@ -211,13 +211,7 @@ class RocksDbStore:
 
     def range(self, start: bytes | None, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """Reads the store as it was at the call, whatever is written meanwhile. Raises StateError."""
-        bounds = ReadOptions()
-        bounds.set_iterate_upper_bound(DATA_END if stop is None else DATA + stop)
-        try:
-            items: Any = self._db.items(from_key=DATA + (start or b""), read_opt=bounds)
-        except Exception as error:
-            raise explain(error, self.path) from error
-        found = _Range(items, bounds, self.path)
+        found = _Range(self._db, start or b"", stop, self.path)
         self._ranges.add(found)
         return found
 
@@ -348,26 +342,37 @@ class RocksDbStore:
 
 
 class _Range(Iterator[tuple[bytes, bytes]]):
-    """Pairs of a store without the prefix."""
+    """Pairs of a store without the prefix.
 
-    def __init__(self, items: Iterator[tuple[bytes, bytes]], bounds: ReadOptions, path: Path) -> None:
-        self._items: Iterator[tuple[bytes, bytes]] | None = items
-        self._bounds = bounds  # the iterator points into the bytes of its bound without owning them
+    By RocksDB's own iterator: that of `Rdict.items` ends at a block that cannot be read as if nothing came after it.
+    """
+
+    def __init__(self, db: Any, start: bytes, stop: bytes | None, path: Path) -> None:
+        self._bounds = ReadOptions()  # the iterator points into the bytes of its bound without owning them
+        self._bounds.set_iterate_upper_bound(DATA_END if stop is None else DATA + stop)
         self._path = path
+        try:
+            self._at: Any = db.iter(self._bounds)
+            self._at.seek(DATA + start)
+        except Exception as error:
+            raise explain(error, path) from error
 
     def __next__(self) -> tuple[bytes, bytes]:
-        if self._items is None:
+        at = self._at
+        if at is None:
             raise StateError(f"the store {self._path} was closed while it was being read")
         try:
-            key, value = next(self._items)
-        except StopIteration:
-            raise
+            if at.valid():
+                found = at.key()[1:], at.value()
+                at.next()
+                return found
+            at.status()  # raises where it did not come to the end
         except Exception as error:
             raise explain(error, self._path) from error
-        return key[1:], value
+        raise StopIteration
 
     def drop(self) -> None:
-        self._items = None
+        self._at = None
 
 
 def peek(path: Path) -> Peek:
@@ -396,13 +401,7 @@ def pairs_on_disk(path: Path, start: bytes, stop: bytes | None) -> Iterator[tupl
         db = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only(False))
     except Exception as error:
         raise explain(error, path) from error
-    bounds = ReadOptions()
-    bounds.set_iterate_upper_bound(DATA_END if stop is None else DATA + stop)
     try:
-        items: Any = db.items(from_key=DATA + start, read_opt=bounds)
-        for key, value in items:
-            yield key[len(DATA) :], value
-    except Exception as error:
-        raise explain(error, path) from error
+        yield from _Range(db, start, stop, path)
     finally:
         db.close()
