@@ -15,7 +15,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.clocks import monotonic_s
-from pipeline.spark.session import forget_failure, spark_session, stop
+from pipeline.spark.session import SparkFailed, forget_failure, is_gone, log_of, spark_session, stop
 from workers.commands.cluster import Cluster
 from workers.commands.show import CLEAR
 
@@ -27,13 +27,16 @@ logger = logging.getLogger("orchestrator.spark")
 LOOK_S, CANCEL_S = 1.0, 0.2
 NO_SLOT_S = 15.0  # without a task that runs, before a line says so
 ROUNDED_S = 5
+JAVA_ENDED = (
+    "Spark's Java process has ended: it was killed, or had not enough memory; its log is {log}; run the command again"
+)
 
 
 @asynccontextmanager
 async def spark(
     session: SparkSession | None, name: str, cluster: Cluster, say: Callable[[str], None] | None = None
 ) -> AsyncIterator[SparkSession]:
-    """The session given, or one of our own that is stopped at the end."""
+    """The session given, or one of our own that is stopped at the end. Raises SparkFailed, in plain words where Java has ended."""
     if session is not None:
         yield session
         return
@@ -42,8 +45,20 @@ async def spark(
         if cluster.ui and say is not None:
             say(f"Spark's own page of jobs: {made.sparkContext.uiWebUrl}")
         yield made
+    except Exception as error:  # py4j has several for a Java that is gone, and sockets have theirs
+        if not isinstance(error, SparkFailed) and not _is_call_of_java(error):
+            raise
+        if await asyncio.to_thread(is_gone, made):
+            raise SparkFailed(JAVA_ENDED.format(log=log_of(made))) from error
+        raise
     finally:
         await asyncio.to_thread(stop, made)
+
+
+def _is_call_of_java(error: Exception) -> bool:
+    from py4j.protocol import Py4JError
+
+    return isinstance(error, Py4JError | OSError)
 
 
 async def in_thread(session: SparkSession, function: Any, *args: Any, rows: Rows = str) -> Any:
