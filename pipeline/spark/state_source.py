@@ -2,7 +2,7 @@
 
 Options: `app` (its id, or MODULE:APP), `log` (a log URL), `table`; `of`: "changelog" (the default: the table as the log has it),
 "snapshot" (of the folder `snapshots`, the newest, or the one called `snapshot`) or "stores" (what the running instances have, or
-what lies in the folder `state`). `key` reads one key alone, from the one task that has it, `task` one task (or several, with commas).
+what lies in the folder `state`; the instances want the secret, `secret` or in its usual place). `key` reads one key alone, from the one task that has it, `task` one task (or several, with commas).
 One Spark partition a task. Columns: task, partition, key, start_ms and end_ms of windows, value, typed as the app defines them.
 One rule: predicates come as options. Spark keeps a filter that it pushed into a relation for the next query of the same one,
 whose answer would lack rows; with options each `load()` says what it reads.
@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from orchestrator.cli.settings import TABLE
+from orchestrator.coordinator.handshake import Credentials
 from orchestrator.errors import WrongUse
 from pipeline.errors import CodecError
 from pipeline.spark.inputs import MEMORY_BYTES
@@ -40,14 +42,14 @@ from state.errors import SnapshotUnusable, StateError
 from state.log import base
 from state.log.protocol import GroupLog, Partition
 from state.store.rocksdb import pairs_on_disk, peek
-from workers.connection.credentials import credentials_of
+from workers.connection.credentials import NoSecret, credentials_of
 from workers.fleet.client import Client, application_of, description
 from workers.fleet.presence import is_looked_after
 from workers.log.logs import open_log
 
 NAME = "orchestrator.state"
 KINDS = ("changelog", "snapshot", "stores")
-OPTIONS = ("app", "key", "log", "of", "snapshot", "snapshots", "state", "table", "task")
+OPTIONS = ("app", "key", "log", "of", "secret", "snapshot", "snapshots", "state", "table", "task")
 Pairs = Iterator[tuple[bytes, bytes]]
 
 
@@ -130,7 +132,7 @@ async def _facts(options: Mapping[str, str]) -> Facts:
     kind = options.get("of", "changelog")
     if kind not in KINDS:
         raise WrongUse(f"of '{kind}': write {', '.join(KINDS)}")
-    for name, needed in (("snapshot", "snapshot"), ("state", "stores")):
+    for name, needed in (("snapshot", "snapshot"), ("state", "stores"), ("secret", "stores")):
         if name in options and kind != needed:
             raise WrongUse(f'{NAME}: the option {name} is for .option("of", "{needed}"), and this reads the {kind}')
     application, table = application_of(option(NAME, options, "app")), option(NAME, options, "table")
@@ -227,6 +229,19 @@ def _of_snapshot(log: GroupLog, application: str, options: Mapping[str, str], fo
     return [TaskPart(task, root=str(root), name=chosen.snapshot) for task in tasks]
 
 
+def _credentials(application: str, url: str, options: Mapping[str, str]) -> Credentials:
+    """Raises WrongUse: of a log on Kafka no place is known where the secret lies but the state folder's."""
+    try:
+        return credentials_of(
+            application, url, options.get("state", TABLE["state-dir"].default), options.get("secret", "")
+        )
+    except NoSecret as error:
+        missing = str(error).partition(";")[0]
+        raise WrongUse(
+            f'{missing}; name the file with .option("secret", ...), or the folder of --state-dir with .option("state", ...)'
+        ) from None
+
+
 async def _of_stores(
     log: GroupLog, application: str, options: Mapping[str, str], found: Facts, tasks: list[str]
 ) -> list[TaskPart]:
@@ -235,7 +250,8 @@ async def _of_stores(
     copies: list[Copy] = []
     if await is_looked_after(log, application):
         url = options["log"]
-        client = Client(log, application, lambda: credentials_of(application, url), url)
+        credentials = _credentials(application, url, options)
+        client = Client(log, application, lambda: credentials, url)
         try:
             copies, _, problems = await made_by_group(client, secrets.token_hex(6))
         finally:

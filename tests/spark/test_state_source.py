@@ -352,3 +352,21 @@ def test_the_stores_of_instances_and_of_a_disk(console: Console, spark: Any) -> 
     fleet.terminate()
     assert console.end(fleet) == 0
     assert sorted(reader.option("state", str(console.folder / ".orchestrator/state")).load().collect()) == live
+
+
+@pytest.mark.processes
+def test_the_stores_of_instances_whose_secret_lies_elsewhere(console: Console, spark: Any) -> None:
+    """As it does for every app on Kafka, where no file of the log is there to lie beside."""
+    orchestrator.spark.register(spark)
+    secret = console.folder / "kept" / "bank.secret"
+    secret.parent.mkdir()
+    console("secret", "bank", "--new", "--out", str(secret))
+    console.environment["ORCHESTRATOR_SECRET_FILE"] = str(secret)
+    console.run("--session-timeout", "3s", "--heartbeat", "300ms")
+    console.pay(("a", 3))
+    assert console("query", "bank", "balances", "a").out.strip() == "3"
+    url = f"sqlite:{console.folder / '.orchestrator/bank.db'}"
+    reader = spark.read.format("orchestrator.state").options(app="bank", log=url, table="balances", of="stores")
+    with pytest.raises(Exception, match=r'there is no secret at .*; name the file with .option."secret"'):
+        reader.load().collect()
+    assert [(row["key"], row["value"]) for row in reader.option("secret", str(secret)).load().collect()] == [("a", 3)]

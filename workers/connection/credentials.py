@@ -127,9 +127,9 @@ def client_credentials(application: str, log: str, args: Any) -> Credentials:
     return Credentials(application, secret, make_tls(args.tls_cert, args.tls_key, args.tls_ca))
 
 
-def credentials_of(application: str, log: str) -> Credentials:
-    """Of an embedded log, by a process on its machine. Raises WrongUse."""
-    return Credentials(application, read_secret(secret_path(application, log, "")))
+def credentials_of(application: str, log: str, state_dir: str = "", file: str = "") -> Credentials:
+    """By a process without the options of a command: with the secret of `file`, or of its usual place. Raises WrongUse."""
+    return Credentials(application, read_secret(Path(file) if file else secret_path(application, log, state_dir)))
 
 
 def instance_credentials(spec: InstanceSpec) -> Credentials:
