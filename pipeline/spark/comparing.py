@@ -22,6 +22,7 @@ from pipeline.spark.moment import Moment
 from pipeline.spark.session import failure
 from pipeline.spark.shown_differences import Subject
 from pipeline.spark.snapshot_source import snapshot_frame
+from pipeline.spark.stage_order import of_batches
 from state.log import base
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ class Comparing:
                 found |= differences.last_records(wanted, there, self._folder, name)
                 continue
             ordered = [topic for topic in topics if topic not in external(self._prepared) and self._is_ordered(topic)]
-            untimed = sorted(_of_batches(app))
+            untimed = sorted(of_batches(app))
             found |= differences.records(wanted, there, self._folder, name, untimed=untimed, ordered=ordered)
         return made + [self._topic(topic, found.get(topic, Found()), topic in last) for topic in whole]
 
@@ -174,7 +175,7 @@ class Comparing:
         if is_last:
             return Compared(f"outputs {topic}: {LAST_ALONE}", subject, found, not found.differ, found.kinds)
         more = {"lost": found.kinds.get("lost", 0), "doubled": found.kinds.get("doubled", 0), **found.kinds}
-        notes = (NO_TIMES if topic in _of_batches(self._prepared.app) else "") + (
+        notes = (NO_TIMES if topic in of_batches(self._prepared.app) else "") + (
             READ_TOO if topic in external(self._prepared) else ""
         )
         return Compared(f"outputs {topic}: every record{notes}", subject, found, not found.differ, more)
@@ -234,9 +235,3 @@ def _with_intermediate_results(app: App) -> set[str]:
     """Topics that functions of joins by foreign keys send to."""
     joins = [processor for processor in app.processors.values() if processor.foreign_key is not None]
     return {topic.topic for processor in joins for topic in processor.sinks}
-
-
-def _of_batches(app: App) -> set[str]:
-    """Topics that functions of batches send to: the time of such a record may be that of the last of its batch."""
-    batches = [processor for processor in app.processors.values() if processor.batch]
-    return {topic.topic for processor in batches for topic in processor.sinks}

@@ -19,14 +19,15 @@ from orchestrator.names import counted
 from pipeline.definitions.topology import Subtopology
 from pipeline.spark.attempts import opened
 from pipeline.spark.history import files
-from pipeline.spark.inputs import EARLIER, Computed, History, Inputs, Say, external, followed
+from pipeline.spark.inputs import EARLIER, Computed, History, Inputs, Say, external, followed, whole
 from pipeline.spark.row_counts import shown
 from pipeline.spark.skew import line, skewed
 from pipeline.spark.source import Source, ship
 from pipeline.spark.sources import From
 from pipeline.spark.stage import SCOPE, StageJob, TaskFacts
-from pipeline.spark.stage_order import in_order_at_one_time, messages_of, stages
+from pipeline.spark.stage_order import in_order_at_one_time, messages_of, of_batches, stages
 from pipeline.spark.stage_rows import StageRows
+from pipeline.spark.under_way import take_out
 from state.log.group_store import AppMetadata, GroupStore
 from state.private import make_folder
 from workers.prepare import BACKFILLED, Prepared
@@ -115,6 +116,7 @@ class Engine:
             if f"subtopology {sub.number}" in computed.seconds:
                 self._clear_stage(sub)
             facts = self._stage(sub)
+            self._take_out(sub)
             computed.tasks.update({one.task: one for one in facts})
             seconds = monotonic_s() - begun
             spent = computed.seconds.get(f"subtopology {sub.number}", 0.0)
@@ -132,6 +134,14 @@ class Engine:
     def rows(self) -> str:
         """How many rows the stage that runs has come through, in words. From any thread."""
         return "" if self._attempts is None else shown(self._attempts)
+
+    def _take_out(self, sub: Subtopology) -> None:
+        """What it has sent to re-keys is for the next stage, but for what waits there."""
+        untimed = of_batches(self._prepared.app)
+        for topic, wanted in self._inputs.under_way.items():
+            if topic in sub.sinks:
+                paths = whole(self._computed.work, f"{sub.number}_*/rekeyed/{topic}.parquet")
+                self._computed.strangers += take_out(paths, wanted, is_timed=topic not in untimed)
 
     def _gather(self, snapshot: Path) -> None:
         """What tasks have written for the snapshot comes into its folder."""

@@ -14,6 +14,7 @@ from pipeline.spark.bad_rows import BadRecords
 from pipeline.spark.skew import Skewed
 from pipeline.spark.sources import From
 from pipeline.spark.stage import TaskFacts
+from pipeline.spark.under_way import UnderWay
 from state.log.protocol import Partition
 from workers.prepare import Prepared
 
@@ -28,7 +29,7 @@ EARLIER = "earlier"  # in the work folder: what earlier stages of subtopologies 
 @dataclass(frozen=True)
 class Inputs:
     """What is computed: of which app, from which log from where (`begins`; where nothing is named, from the beginning) up to
-    where, after which files of which shape; with how much memory for the tables of a task. `follow`: what the app writes into
+    where, after which files of which shape, without what is `under_way` in re-keys; with how much memory for the tables of a task. `follow`: what the app writes into
     its own inputs is read on the way, because no log has it yet (a backfill; where the app ran, its log has it)."""
 
     app_ref: str
@@ -42,6 +43,7 @@ class Inputs:
     follow: bool = False
     begins: Mapping[Partition, int] = field(default_factory=dict)
     bad: BadRecords | None = None
+    under_way: UnderWay = field(default_factory=dict)
 
 
 @dataclass
@@ -55,6 +57,7 @@ class Computed:
     skewed: list[Skewed] = field(default_factory=list)
     files: dict[str, Files] = field(default_factory=dict)  # of history, by topic
     reading: dict[str, float] = field(default_factory=dict)  # seconds of all slots until runs were packed
+    strangers: int = 0  # of what is under way, not among what was computed
 
     def total(self, what: str) -> int:
         return sum(getattr(facts, what) for facts in self.tasks.values())

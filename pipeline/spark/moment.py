@@ -1,8 +1,8 @@
 """One moment of the log at which an app's answer can be compared: what was read by then, and what the app had written.
 
 One rule: a comparison is of what was read, so the moment lies between two equal readings of the committed positions, with
-nothing under way in a topic between subtopologies; what is behind it is counted and stated, never passed over. What the app
-wrote is seen to its settled end: a position may be there before the records that were committed with it.
+nothing under way in a topic between subtopologies if that comes to pass; what is behind it, or under way, is counted and stated, never
+passed over. What the app wrote is seen to its settled end: a position may be there before the records that were committed with it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from state.log.protocol import GroupLog, Log, Partition
 from workers.prepare import Prepared, beginning, from_the_end
 
 QUIET_S, STILL_S, LOOK_S = 20.0, 3.0, 0.1
+BUSY_S = 3.0  # after which what is under way is taken out
 
 
 @dataclass(frozen=True)
 class Moment:
     """Inputs are read from `begins` up to `until`; all that the app wrote before lies from `starts` to `ends`. `unread`: offsets
-    behind `until` that were there when the moment was looked for; `under_way`: offsets of re-keys not yet processed; `gone`:
+    behind `until` that were there when the moment was looked for; `under_way`: of re-keys from where to where they are not yet processed; `gone`:
     offsets of inputs that retention removed; `unknown`: inputs of which it is not known where the app began."""
 
     begins: Mapping[Partition, int]
@@ -31,7 +32,7 @@ class Moment:
     starts: Mapping[Partition, int]
     ends: Mapping[Partition, int]
     unread: int
-    under_way: int
+    under_way: Mapping[Partition, tuple[int, int]]
     gone: int
     unknown: tuple[Partition, ...]
 
@@ -58,7 +59,8 @@ async def moment_of(log: GroupLog, prepared: Prepared) -> Moment:
     ]
     own = [p for p in everything if p.topic not in read]
     starts = await log.starts(everything)
-    deadline = still = monotonic_s() + QUIET_S
+    begun = monotonic_s()
+    deadline = still = begun + QUIET_S
     last: Mapping[Partition, int] = {}
     while True:
         before = await log.positions(prepared.app.id, inputs)
@@ -67,9 +69,10 @@ async def moment_of(log: GroupLog, prepared: Prepared) -> Moment:
             at = {p: before.get(p, starts[p]) for p in inputs}
             if at != last:
                 last, still = at, monotonic_s() + STILL_S
-            under_way = sum(max(0, ends[p] - at[p]) for p in inputs if p.topic not in read)
+            under_way = {p: (at[p], ends[p]) for p in inputs if p.topic not in read and ends[p] > at[p]}
             behind = [p for p in wanted if at[p] < wanted[p]]
-            if (not under_way and not behind) or monotonic_s() > min(still, deadline):
+            until_s = min(still, deadline, deadline if behind else begun + BUSY_S)
+            if not (under_way or behind) or monotonic_s() > until_s:
                 break
         await asyncio.sleep(LOOK_S)
     begins, unknown = await _begins(log, prepared, list(wanted), before, starts, wanted)

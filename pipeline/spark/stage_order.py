@@ -34,6 +34,12 @@ def messages_of(app: App) -> dict[str, frozenset[str]]:
     return found
 
 
+def of_batches(app: App) -> set[str]:
+    """Topics that functions of batches send to: the time of such a record may be that of the last of its batch."""
+    batches = [processor for processor in app.processors.values() if processor.batch]
+    return {topic.topic for processor in batches for topic in processor.sinks}
+
+
 def in_order_at_one_time(app: App, sub: Subtopology) -> list[str]:
     """The sources of a subtopology in the order of their records of one time: the messages of joins come after what they may
     answer."""

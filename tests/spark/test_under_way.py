@@ -1,0 +1,143 @@
+"""An audit of an app that is busy: what waits behind a re-key is not missed in its tables, and nothing else is overlooked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.spark import verifying
+from pipeline.spark.rows import ROWS, Row, table_of
+from pipeline.spark.under_way import take_out
+from pipeline.spark.verifying import Wanted, audit, verify
+from pipeline.values.partitioner import partition_of
+from state.log.group_store import OwnerRecord
+from state.log.protocol import GroupLog, NewRecord, Partition, TaskCommit
+from tests.spark import waiting
+from tests.spark.test_backfill import Place, place, write  # noqa: F401 - a fixture
+from workers.prepare import prepare
+
+APP, REKEY, CHANGELOG = "tests.spark.waiting:app", "waiting-by-page-repartition", "waiting-pages-changelog"
+PAGES = ("p0", "p1", "p2")
+
+
+@pytest.fixture(autouse=True)
+def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).resolve().parent.parent.parent)
+
+
+def page(number: int) -> str:
+    return PAGES[number % 3]
+
+
+async def busy(place: Place, *, altered: bool = False) -> GroupLog:  # noqa: F811
+    """40 clicks are history; of 20 more all are re-keyed, and those of p0 counted."""
+    log = await place.log()
+    await write(log, waiting.app, [(waiting.clicks, f"u{n}", page(n), 10 * n) for n in range(40)])
+    await place.backfill(APP)
+    later = [(waiting.clicks, f"u{n}", page(n), 10 * n) for n in range(40, 60)]
+    await write(log, waiting.app, later)
+    lease = await log.acquire("waiting", "w", "", await log.lease("waiting"))
+    assert lease is not None
+    scopes = [str(task.id) for task in (await prepare(log, waiting.app)).tasks()]
+    await log.record_owners(lease, [OwnerRecord(scope, 1, "i1", "w", lease.term) for scope in scopes])
+    await log.open_writer("waiting", "w")
+    sent: dict[Partition, list[NewRecord]] = {}
+    for number in sorted(range(40, 60), key=lambda number: page(number) != "p0"):
+        key = page(number).encode()
+        headers = (("trace", b"t%d" % (10 * number % 5)),) if 10 * number % 2 else ()
+        value = b"another" if altered and number == 59 else key
+        sent.setdefault(Partition(REKEY, partition_of(key, 2)), []).append(NewRecord(key, value, 10 * number, headers))
+    clicks = [Partition("clicks", number) for number in range(2)]
+    ends = await log.ends(clicks)
+    counted = sum(page(number) == "p0" for number in range(60))
+    where = partition_of(b"p0", 2)
+    done = sum(page(number) == "p0" for number in range(40, 60))
+    await log.commit(
+        "waiting",
+        "w",
+        [
+            TaskCommit("0_0", 1, sent, {clicks[0]: ends[clicks[0]]}),
+            TaskCommit("0_1", 1, {}, {clicks[1]: ends[clicks[1]]}),
+            TaskCommit(
+                f"1_{where}",
+                1,
+                {Partition(CHANGELOG, where): [NewRecord(b"p0", counted.to_bytes(8, "big"), 580)]},
+                {Partition(REKEY, where): done},
+            ),
+        ],
+    )
+    return log
+
+
+@pytest.mark.spark
+async def test_what_waits_behind_a_rekey_is_not_missed(place: Place) -> None:  # noqa: F811
+    log = await busy(place)
+    facts = await audit(APP, place.url, Wanted(), say=place.said.append, session=place.spark)
+    assert [check for check in facts["checks"] if not check["ok"]] == []
+    assert [check["found"] for check in facts["checks"] if check["check"] == verifying.UNDER_WAY] == [14]
+    assert facts["unread"] == 14
+    checks = await verify(APP, place.url, say=place.said.append, session=place.spark)
+    assert [(c["check"], c["found"]) for c in checks if not c["ok"]] == [("inputs are processed to their ends", 14)]
+    await log.close()
+
+
+@pytest.mark.spark
+async def test_what_waits_and_is_wrong_is_found(place: Place) -> None:  # noqa: F811
+    log = await busy(place, altered=True)
+    facts = await audit(APP, place.url, Wanted(), say=place.said.append, session=place.spark)
+    wrong = {check["check"]: check for check in facts["checks"] if not check["ok"]}
+    assert set(wrong) == {verifying.UNDER_WAY, "table pages: every key"}
+    assert (wrong[verifying.UNDER_WAY]["expected"], wrong[verifying.UNDER_WAY]["found"]) == (14, 13)
+    await log.close()
+
+
+@pytest.mark.spark
+async def test_more_than_memory_holds_is_not_taken_out(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setattr(verifying, "MOST", 13)
+    log = await busy(place)
+    facts = await audit(APP, place.url, Wanted(), say=place.said.append, session=place.spark)
+    assert [(c["check"], c["found"]) for c in facts["checks"] if not c["ok"]] == [
+        ("re-keyed records are all processed", 14)
+    ]
+    await log.close()
+
+
+def sent_file(path: Path, rows: list[tuple[int, bytes, int]]) -> Path:
+    """Partition, key and time of each."""
+    with pq.ParquetWriter(path, ROWS) as into:
+        for pid in sorted({pid for pid, _, _ in rows}):
+            listed = [
+                Row(pid, at, "t", 0, number, at, key, b"v", None)
+                for number, (one, key, at) in enumerate(rows)
+                if one == pid
+            ]
+            into.write_table(table_of(listed))
+    return path
+
+
+def listed(path: Path) -> list[tuple[int, bytes, int, int]]:
+    found: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    return [(row["pid"], row["key"], row["timestamp_ms"], row["seq"]) for row in found]
+
+
+def test_of_records_that_are_alike_the_last_ones_go(tmp_path: Path) -> None:
+    one = sent_file(tmp_path / "one.parquet", [(0, b"a", 5), (0, b"b", 5), (0, b"a", 5), (1, b"a", 5), (0, b"a", 6)])
+    other = sent_file(tmp_path / "other.parquet", [(0, b"a", 5), (1, b"c", 7)])
+    wanted = Counter({(0, b"a", b"v", None, 5): 2, (1, b"c", b"v", None, 7): 1, (1, b"d", b"v", None, 7): 3})
+    assert take_out([one, other], wanted, is_timed=True) == 3, "those of d are not there"
+    assert listed(one) == [(0, b"a", 5, 0), (0, b"b", 5, 1), (0, b"a", 6, 4), (1, b"a", 5, 3)]
+    assert listed(other) == []
+    groups = pq.ParquetFile(one).metadata
+    assert [groups.row_group(n).column(0).statistics.min for n in range(groups.num_row_groups)] == [0, 1]
+
+
+def test_times_are_looked_at_where_they_are_known(tmp_path: Path) -> None:
+    one = sent_file(tmp_path / "one.parquet", [(0, b"a", 5), (0, b"a", 6)])
+    assert take_out([one], Counter({(0, b"a", b"v", None, 0): 1}), is_timed=False) == 0
+    assert listed(one) == [(0, b"a", 5, 0)]
+    assert pq.ParquetFile(one).schema_arrow.equals(pa.schema(ROWS))
