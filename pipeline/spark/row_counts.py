@@ -7,6 +7,7 @@ written, nothing else changes. In the flow: `reading` and `stage` count, `engine
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 
@@ -39,6 +40,8 @@ class RowCount:
             draft.replace(self._path)
         except OSError as error:  # the stage is over, or the disk is full, which whoever writes rows meets and says
             logger.debug("%s: %s", self._path, error)
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
 
 
 def shown(folder: Path) -> str:
