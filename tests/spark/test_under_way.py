@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.app import App
 from pipeline.spark import verifying
 from pipeline.spark.rows import ROWS, Row, table_of
 from pipeline.spark.under_way import take_out
@@ -17,7 +18,7 @@ from pipeline.spark.verifying import Wanted, audit, verify
 from pipeline.values.partitioner import partition_of
 from state.log.group_store import OwnerRecord
 from state.log.protocol import GroupLog, NewRecord, Partition, TaskCommit
-from tests.spark import waiting
+from tests.spark import numbered_pages, waiting
 from tests.spark.test_backfill import Place, place, write  # noqa: F401 - a fixture
 from workers.prepare import prepare
 
@@ -41,11 +42,7 @@ async def busy(place: Place, *, altered: bool = False) -> GroupLog:  # noqa: F81
     await place.backfill(APP)
     later = [(waiting.clicks, f"u{n}", page(n), 10 * n) for n in range(40, 60)]
     await write(log, waiting.app, later)
-    lease = await log.acquire("waiting", "w", "", await log.lease("waiting"))
-    assert lease is not None
-    scopes = [str(task.id) for task in (await prepare(log, waiting.app)).tasks()]
-    await log.record_owners(lease, [OwnerRecord(scope, 1, "i1", "w", lease.term) for scope in scopes])
-    await log.open_writer("waiting", "w")
+    await may_write(log, waiting.app)
     sent: dict[Partition, list[NewRecord]] = {}
     for number in sorted(range(40, 60), key=lambda number: page(number) != "p0"):
         key = page(number).encode()
@@ -72,6 +69,50 @@ async def busy(place: Place, *, altered: bool = False) -> GroupLog:  # noqa: F81
         ],
     )
     return log
+
+
+async def may_write(log: GroupLog, app: App) -> None:
+    """The writer w, for every task."""
+    lease = await log.acquire(app.id, "w", "", await log.lease(app.id))
+    assert lease is not None
+    scopes = [str(task.id) for task in (await prepare(log, app)).tasks()]
+    await log.record_owners(lease, [OwnerRecord(scope, 1, "i1", "w", lease.term) for scope in scopes])
+    await log.open_writer(app.id, "w")
+
+
+@pytest.mark.parametrize("second", [2, 3])
+@pytest.mark.spark
+async def test_numbers_that_came_in_another_order_than_by_time(place: Place, second: int) -> None:  # noqa: F811
+    """Two tasks send on a click each, and the later one comes first. A number that is wrong is found all the same."""
+    log, page = await place.log(), b"p0"
+    one, other = (next(f"u{n}" for n in range(99) if partition_of(b"u%d" % n, 2) == part) for part in (0, 1))
+    await write(
+        log, numbered_pages.app, [(numbered_pages.clicks, one, "p0", 10), (numbered_pages.clicks, other, "p0", 20)]
+    )
+    await may_write(log, numbered_pages.app)
+    where = partition_of(page, 2)
+    rekeyed, pages = (Partition(f"numbered-{name}", where) for name in ("by-page-repartition", "pages-changelog"))
+    numbers = [NewRecord(page, number.to_bytes(8, "big"), at_ms) for number, at_ms in ((1, 20), (second, 10))]
+    parts = [
+        TaskCommit(
+            "0_0", 1, {rekeyed: [NewRecord(page, page, 20), NewRecord(page, page, 10)]}, {Partition("clicks", 0): 1}
+        ),
+        TaskCommit("0_1", 1, {}, {Partition("clicks", 1): 1}),
+        TaskCommit(
+            f"1_{where}",
+            1,
+            {pages: [NewRecord(page, (2).to_bytes(8, "big"), 20)], Partition("numbers", where): numbers},
+            {rekeyed: 2},
+        ),
+    ]
+    await log.commit("numbered", "w", parts)
+    facts = await audit(
+        "tests.spark.numbered_pages:app", place.url, Wanted(), say=place.said.append, session=place.spark
+    )
+    [found] = [check for check in facts["checks"] if check["check"].startswith("outputs numbers")]
+    assert found["ok"] == (second == 2) == found["check"].endswith("times are not compared)"), facts
+    assert [check for check in facts["checks"] if not check["ok"]] == ([] if second == 2 else [found])
+    await log.close()
 
 
 @pytest.mark.spark
