@@ -29,8 +29,9 @@ EARLIER = "earlier"  # in the work folder: what earlier stages of subtopologies 
 @dataclass(frozen=True)
 class Inputs:
     """What is computed: of which app, from which log from where (`begins`; where nothing is named, from the beginning) up to
-    where, after which files of which shape, without what is `under_way` in re-keys; with how much memory for the tables of a task. `follow`: what the app writes into
-    its own inputs is read on the way, because no log has it yet (a backfill; where the app ran, its log has it)."""
+    where, after which files of which shape, without what is `under_way` in re-keys; with how much memory for the tables of a task.
+    `follow`: what the app writes into its own inputs is read on the way, because no log has it yet (a backfill; where the app
+    ran, its log has it)."""
 
     app_ref: str
     prepared: Prepared

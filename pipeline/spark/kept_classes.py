@@ -37,7 +37,7 @@ _locks: list[int] = []  # held until the process ends: one at a time has an arch
 
 
 class Version(NamedTuple):
-    """What an archive is of, and how its Java is told."""
+    """The name of an archive, by the version of Java and of Spark, and the options of that Java which read and write it."""
 
     name: str
     read: str

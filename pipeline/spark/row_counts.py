@@ -45,7 +45,7 @@ class RowCount:
 
 
 def shown(folder: Path) -> str:
-    """What is told of a stage whose folder this is; nothing as long as there are no rows."""
+    """The count of the stage with this folder, in words; empty as long as there are no rows."""
     found: dict[str, dict[str, int]] = {}
     for path in folder.glob(f"*{ROWS}"):
         kind, number, _ = path.name.split(".", 2)

@@ -1,4 +1,4 @@
-"""A block on disk that does not match its checksum: who reads over it is told, and never given a part as the whole."""
+"""A block on disk that does not match its checksum: a read of it raises, and never returns a part as the whole."""
 
 from __future__ import annotations
 

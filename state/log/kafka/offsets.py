@@ -261,7 +261,7 @@ class Offsets:
 
 
 def _retrieve_error(asking: asyncio.Task[_Kept]) -> None:
-    """Retrieves the error of a question whose askers were all cancelled: asyncio would report it as never retrieved."""
+    """Retrieves the error of a question that no call awaits any more: asyncio would report it as never retrieved."""
     if not asking.cancelled():
         asking.exception()
 
