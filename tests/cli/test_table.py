@@ -74,6 +74,10 @@ def test_scan_and_dump_of_a_group_and_of_what_it_left(console: Console, monkeypa
     assert len(pairs(again)) == 3 and not list(console.folder.glob(".*part"))
     elsewhere = console.here("table", "dump", "bank", "balances", "--state-dir", "none")
     assert elsewhere.code == 3 and "has no state in" in elsewhere.err and elsewhere.out == ""
+    for manifest in console.folder.rglob("balances/MANIFEST-*"):
+        manifest.write_bytes(b"\xff" * 100)
+    damaged = console.here("table", "dump", "bank", "balances")
+    assert damaged.code == 3 and "cannot be read" in damaged.err and "no state" not in damaged.err, damaged
 
 
 def test_keys_that_are_numbers_values_that_are_objects_and_what_a_table_keeps_for_itself(console: Console) -> None:

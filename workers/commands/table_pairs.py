@@ -73,13 +73,17 @@ async def of_disk(log: Log, state: Path, facts: dict[str, Any], wanted: Wanted, 
     places: list[tuple[StateDirectory, str, Path]] = []
     for task, partition in zip(wanted.tasks, partitions, strict=True):
         best: tuple[int, StateDirectory, Path] | None = None
+        damaged: str | None = None
         for name in sorted((p.name for p in state.glob("*/") if (p / task / wanted.table).is_dir()), key=natural):
             directory = StateDirectory(state.parent, state.name, name)
             found = directory.tables(task)[wanted.table]
+            damaged = found.problem or damaged
             if found.peek is None or found.peek.stamp.get("log_id") != log.log_id:
                 continue
             if best is None or found.peek.offset > best[0]:
                 best = found.peek.offset, directory, found.path
+        if best is None and damaged is not None:
+            raise RefusedBySafety(f"nothing runs, and {damaged}; a start of the app with `orchestrator run` does")
         if best is None and ends[partition] > starts[partition]:
             raise RefusedBySafety(
                 f"nothing runs, and {task} has no state in {state}; start the app with `orchestrator run`, or name its "
