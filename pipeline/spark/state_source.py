@@ -2,7 +2,8 @@
 
 Options: `app` (its id, or MODULE:APP), `log` (a log URL), `table`; `of`: "changelog" (the default: the table as the log has it),
 "snapshot" (of the folder `snapshots`, the newest, or the one called `snapshot`) or "stores" (what the running instances have, or
-what lies in the folder `state`; the instances want the secret, `secret` or in its usual place). `key` reads one key alone, from the one task that has it, `task` one task (or several, with commas).
+what lies in the folder `state`; the instances want the secret, `secret` or in its usual place, and `tls-cert`, `tls-key`, `tls-ca`
+as commands do). `key` reads one key alone, from the one task that has it, `task` one task (or several, with commas).
 One Spark partition a task. Columns: task, partition, key, start_ms and end_ms of windows, value, typed as the app defines them.
 One rule: predicates come as options. Spark keeps a filter that it pushed into a relation for the next query of the same one,
 whose answer would lack rows; with options each `load()` says what it reads.
@@ -24,6 +25,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from orchestrator.cli.settings import TABLE
 from orchestrator.coordinator.handshake import Credentials
+from orchestrator.coordinator.tls import make_tls
 from orchestrator.errors import WrongUse
 from pipeline.errors import CodecError
 from pipeline.spark.inputs import MEMORY_BYTES
@@ -49,7 +51,8 @@ from workers.log.logs import open_log
 
 NAME = "orchestrator.state"
 KINDS = ("changelog", "snapshot", "stores")
-OPTIONS = ("app", "key", "log", "of", "secret", "snapshot", "snapshots", "state", "table", "task")
+TLS = ("tls-cert", "tls-key", "tls-ca")
+OPTIONS = ("app", "key", "log", "of", "secret", "snapshot", "snapshots", "state", "table", "task", *TLS)
 Pairs = Iterator[tuple[bytes, bytes]]
 
 
@@ -132,7 +135,7 @@ async def _facts(options: Mapping[str, str]) -> Facts:
     kind = options.get("of", "changelog")
     if kind not in KINDS:
         raise WrongUse(f"of '{kind}': write {', '.join(KINDS)}")
-    for name, needed in (("snapshot", "snapshot"), ("state", "stores"), ("secret", "stores")):
+    for name, needed in (("snapshot", "snapshot"), *((name, "stores") for name in ("state", "secret", *TLS))):
         if name in options and kind != needed:
             raise WrongUse(f'{NAME}: the option {name} is for .option("of", "{needed}"), and this reads the {kind}')
     application, table = application_of(option(NAME, options, "app")), option(NAME, options, "table")
@@ -231,9 +234,10 @@ def _of_snapshot(log: GroupLog, application: str, options: Mapping[str, str], fo
 
 def _credentials(application: str, url: str, options: Mapping[str, str]) -> Credentials:
     """Raises WrongUse: of a log on Kafka no place is known where the secret lies but the state folder's."""
+    tls = make_tls(*(options.get(name, "") for name in TLS))
     try:
         return credentials_of(
-            application, url, options.get("state", TABLE["state-dir"].default), options.get("secret", "")
+            application, url, options.get("state", TABLE["state-dir"].default), options.get("secret", ""), tls
         )
     except NoSecret as error:
         missing = str(error).partition(";")[0]

@@ -27,6 +27,7 @@ from pipeline.spark.snapshotting import take
 from pipeline.spark.typed import column
 from pipeline.values.partitioner import partition_of
 from state.log.sqlite import open_sqlite
+from tests.attacks.test_tls import certificate
 from tests.cli.console import Console
 from tests.spark import sample, tallies
 from tests.spark.test_backfill import APP, ROOT, Place, records, write
@@ -355,18 +356,28 @@ def test_the_stores_of_instances_and_of_a_disk(console: Console, spark: Any) -> 
 
 
 @pytest.mark.processes
-def test_the_stores_of_instances_whose_secret_lies_elsewhere(console: Console, spark: Any) -> None:
+def test_the_stores_of_instances_with_certificates_whose_secret_lies_elsewhere(console: Console, spark: Any) -> None:
     """As it does for every app on Kafka, where no file of the log is there to lie beside."""
     orchestrator.spark.register(spark)
+    mine, key = certificate(console.folder, "fleet")
+    tls = ("--tls-cert", mine, "--tls-key", key, "--tls-ca", mine)
     secret = console.folder / "kept" / "bank.secret"
     secret.parent.mkdir()
     console("secret", "bank", "--new", "--out", str(secret))
     console.environment["ORCHESTRATOR_SECRET_FILE"] = str(secret)
-    console.run("--session-timeout", "3s", "--heartbeat", "300ms")
+    for name, value in zip(("CERT", "KEY", "CA"), tls[1::2], strict=True):
+        console.environment[f"ORCHESTRATOR_TLS_{name}"] = value
+    console.run(
+        "--session-timeout", "3s", "--heartbeat", "300ms", "--listen", "127.1:0"
+    )  # which is not taken for this machine
     console.pay(("a", 3))
     assert console("query", "bank", "balances", "a").out.strip() == "3"
     url = f"sqlite:{console.folder / '.orchestrator/bank.db'}"
     reader = spark.read.format("orchestrator.state").options(app="bank", log=url, table="balances", of="stores")
     with pytest.raises(Exception, match=r'there is no secret at .*; name the file with .option."secret"'):
         reader.load().collect()
-    assert [(row["key"], row["value"]) for row in reader.option("secret", str(secret)).load().collect()] == [("a", 3)]
+    reader = reader.option("secret", str(secret))
+    with pytest.raises(Exception, match=r"wants TLS|certificate|TLS"):
+        reader.load().collect()
+    reader = reader.options(**{flag.removeprefix("--"): value for flag, value in zip(tls[::2], tls[1::2], strict=True)})
+    assert [(row["key"], row["value"]) for row in reader.load().collect()] == [("a", 3)]

@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.coordinator.handshake import Credentials
 from orchestrator.coordinator.secret import KEY_BYTES, Right, Secret, refusal
-from orchestrator.coordinator.tls import make_tls
+from orchestrator.coordinator.tls import Tls, make_tls
 from orchestrator.errors import RefusedBySafety, WrongUse
 from state.log.group_store import GroupStore, MetadataKind
 from state.private import is_private, make_folder, publish
@@ -127,9 +127,11 @@ def client_credentials(application: str, log: str, args: Any) -> Credentials:
     return Credentials(application, secret, make_tls(args.tls_cert, args.tls_key, args.tls_ca))
 
 
-def credentials_of(application: str, log: str, state_dir: str = "", file: str = "") -> Credentials:
+def credentials_of(
+    application: str, log: str, state_dir: str = "", file: str = "", tls: Tls | None = None
+) -> Credentials:
     """By a process without the options of a command: with the secret of `file`, or of its usual place. Raises WrongUse."""
-    return Credentials(application, read_secret(Path(file) if file else secret_path(application, log, state_dir)))
+    return Credentials(application, read_secret(Path(file) if file else secret_path(application, log, state_dir)), tls)
 
 
 def instance_credentials(spec: InstanceSpec) -> Credentials:
