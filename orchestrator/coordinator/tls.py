@@ -20,6 +20,10 @@ log = logging.getLogger("orchestrator.listener")
 SCHEME = "tls://"
 
 
+class TlsUnusable(WrongUse):
+    """A file of --tls-cert, --tls-key or --tls-ca is none, or they do not belong together: also for the moment in which they are renewed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Contexts:
     """Those of connections that begin now. `binding`: the digest of the own certificate, which clients see."""
@@ -103,7 +107,7 @@ def _contexts(certificate: str, key: str, authority: str) -> Contexts:
             try:
                 context.load_verify_locations(authority)
             except (OSError, ssl.SSLError) as error:
-                raise WrongUse(f"--tls-ca {authority} cannot be read ({error}); name a PEM file") from None
+                raise TlsUnusable(f"--tls-ca {authority} cannot be read ({error}); name a PEM file") from None
             context.verify_mode = ssl.CERT_REQUIRED
     return Contexts(client, server, _binding(certificate) if certificate else b"")
 
@@ -112,7 +116,7 @@ def _load(context: ssl.SSLContext, certificate: str, key: str) -> None:
     try:
         context.load_cert_chain(certificate, key, password=lambda: "")
     except (OSError, ssl.SSLError) as error:
-        raise WrongUse(
+        raise TlsUnusable(
             f"--tls-cert {certificate} with --tls-key {key} cannot be used ({error}); name PEM files that belong together"
         ) from None
 
@@ -123,7 +127,7 @@ def _binding(certificate: str) -> bytes:
         first = text[text.index("-----BEGIN CERTIFICATE") :].partition("-----END CERTIFICATE-----")[0]
         return digest(ssl.PEM_cert_to_DER_cert(f"{first}-----END CERTIFICATE-----\n"))
     except (OSError, ValueError) as error:  # it was whole when it was loaded: somebody writes it
-        raise WrongUse(f"--tls-cert {certificate} cannot be read ({error}); name a PEM file") from None
+        raise TlsUnusable(f"--tls-cert {certificate} cannot be read ({error}); name a PEM file") from None
 
 
 def check_tls(host: str, tls: Tls | None) -> Tls | None:

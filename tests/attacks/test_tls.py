@@ -18,6 +18,8 @@ from orchestrator.coordinator.tls import make_tls
 from orchestrator.coordinator.transport import connect
 from orchestrator.errors import WrongUse
 from tests.group.coordinators import CREDENTIALS
+from workers.connection.credentials import in_renewal
+from workers.spec import InstanceSpec
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl")
 HOST = "127.1"  # this machine, in a form that is not taken for it: as the address of a network card
@@ -132,6 +134,25 @@ async def test_certificates_are_renewed_without_a_restart(tmp_path: Path, caplog
         for link in (first, between, after):
             await link.close()
     await echo.listener.close()
+
+
+async def test_a_process_that_starts_between_a_new_certificate_and_its_key_waits_for_it(tmp_path: Path) -> None:
+    """What is wrong otherwise is reported at once, and a pair that never fits in the end."""
+    own, key = certificate(tmp_path, "own")
+    new, new_key = certificate(tmp_path, "new")
+    Path(new).replace(own)
+    spec = InstanceSpec("bank:app", "bank", "i1", "memory:", "state")
+    tries = []
+
+    def make(_: InstanceSpec) -> Credentials:
+        tries.append(1)
+        if len(tries) == 2:
+            Path(new_key).replace(key)
+        return replace(CREDENTIALS, tls=make_tls(own, key, ""))
+
+    assert (await in_renewal(make, spec)).tls is not None and len(tries) == 2
+    with pytest.raises(WrongUse, match="go together"):
+        await in_renewal(lambda _: replace(CREDENTIALS, tls=make_tls(own, "", "")), spec)
 
 
 async def test_an_open_address_without_tls_is_neither_listened_on_nor_connected_to() -> None:

@@ -256,6 +256,25 @@ def test_tls_between_machines(console: Console) -> None:
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl")
 @pytest.mark.long
+def test_a_worker_that_is_killed_between_a_new_certificate_and_its_key(console: Console) -> None:
+    """The one that takes its place waits for the key: the fleet ended with it."""
+    (path, key), new = (certificate(console.folder, name) for name in ("fleet", "new"))
+    words = ("--listen", "127.1:0", "--tls-cert", path, "--tls-key", key)
+    run = console.start("run", "bank:app", *SOON, *words, name="run")
+    done = console.here("wait", "bank", "--timeout", "25s")
+    assert done.code == 0, (done, console.said("run"))
+    [row] = console.here("status", "bank", "--json").json["instances"]
+    Path(new[0]).replace(path)
+    os.kill(row["pid"], signal.SIGKILL)
+    console.until("the wait", lambda: "certificates are waited for" in console.said("run"))
+    assert run.poll() is None
+    Path(new[1]).replace(key)
+    console.pay(("ann", 3))
+    console.until("the payment", lambda: console.here("query", "bank", "balances", "ann").out.strip() == "3")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl")
+@pytest.mark.long
 def test_an_address_that_others_are_given(console: Console) -> None:
     """They listen on all addresses of their machine, and members, commands and queries use the one that is advertised."""
     path, key = certificate(console.folder, "fleet")

@@ -8,20 +8,25 @@ fingerprint is in the log, so that one who starts them with another secret is re
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from orchestrator.coordinator.handshake import Credentials
 from orchestrator.coordinator.secret import KEY_BYTES, Right, Secret, refusal
-from orchestrator.coordinator.tls import Tls, make_tls
+from orchestrator.coordinator.tls import Tls, TlsUnusable, make_tls
 from orchestrator.errors import RefusedBySafety, WrongUse
 from state.log.group_store import GroupStore, MetadataKind
 from state.private import is_private, make_folder, publish
 from workers.log.logs import log_path
 from workers.spec import InstanceSpec
 
+log = logging.getLogger("orchestrator.credentials")
 BYTES_MAX = 1_000
+RENEWED_WITHIN_S, RENEWED_LOOK_S = 60.0, 0.2
 SECRET = MetadataKind("secret")
 COPY_OR_RENEW = "copy the file of the machine that started it first and name it with --secret-file, or, where it is lost, make a new one with"
 
@@ -143,3 +148,20 @@ def instance_credentials(spec: InstanceSpec) -> Credentials:
     if secret.right < Right.JOIN:
         raise RefusedBySafety(f"{path}: {refusal(secret.right, Right.JOIN)}")
     return Credentials(spec.application, secret, make_tls(spec.tls_cert, spec.tls_key, spec.tls_ca))
+
+
+async def in_renewal(make: Callable[[InstanceSpec], Credentials], spec: InstanceSpec) -> Credentials:
+    """As `make`, for a process that starts while its fleet runs. A certificate and a key that do not belong together are being renewed, one after
+    the other: that is waited for, for a minute. Raises as `make`."""
+    loop = asyncio.get_running_loop()
+    end, is_known = loop.time() + RENEWED_WITHIN_S, False
+    while True:
+        try:
+            return make(spec)
+        except TlsUnusable as error:
+            if loop.time() >= end:
+                raise
+            if not is_known:
+                log.warning("certificates are waited for, which may be renewed just now: %s", error)
+            is_known = True
+        await asyncio.sleep(RENEWED_LOOK_S)

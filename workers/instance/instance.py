@@ -24,7 +24,7 @@ from state.log.protocol import GroupLog
 from state.private import private_process
 from workers import log_lines
 from workers.calls.blame import Blame, CallNote, note_path
-from workers.connection.credentials import agree
+from workers.connection.credentials import agree, in_renewal
 from workers.connection.listening import place_of
 from workers.end_watch import LIMIT_S
 from workers.instance import metrics_page
@@ -160,7 +160,7 @@ class Instance:
 
     async def _open_listener(self, log_: GroupLog) -> Services:
         """The one port of this instance: for workers that join (while it is the coordinator), clients and queries."""
-        credentials = self._surroundings.credentials(self.spec)
+        credentials = await in_renewal(self._surroundings.credentials, self.spec)
         await agree(log_, self.spec.application, credentials.secret)
         services = Services(credentials)
         self._stores = InstanceStores(self.spec.instance, self._incarnations.get)

@@ -19,6 +19,7 @@ from pipeline.resources import Resources
 from state.errors import LogReplaced, StateError
 from state.private import private_process
 from workers import log_lines
+from workers.connection.credentials import in_renewal
 from workers.log.patient_log import open_patiently
 from workers.prepare import prepare
 from workers.spec import BOUNCED, FAILED_APP, LOG_REPLACED, REPORTED, WorkerSpec, decode_worker, first_line
@@ -66,6 +67,7 @@ async def _run(spec: WorkerSpec, surroundings: Surroundings) -> int:
     log = await open_patiently(lambda: surroundings.open_log(spec.instance), limit_s, surroundings.clock)
     try:
         prepared = await prepare(log, app)
+        await in_renewal(surroundings.credentials, spec.instance)
         async with Resources(app) as resources:
             worker = Worker(spec, log, prepared, resources, surroundings)
             listening = asyncio.create_task(_listen(worker))
