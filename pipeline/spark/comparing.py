@@ -53,6 +53,12 @@ class Compared:
     more: dict[str, Any] = field(default_factory=dict)
 
 
+def not_whole(topic: str, gone: int) -> Compared:
+    """Of outputs that cannot be compared, as retention has removed some."""
+    text = f"outputs {topic} are whole in the log: {gone} are gone"
+    return Compared(text, Subject(False, topic), Found(0, gone), False)
+
+
 class Comparing:
     """All comparisons of an audit. Blocks: call it from a thread."""
 
@@ -147,13 +153,7 @@ class Comparing:
         sinks = {name for sub in self._prepared.topology.subtopologies for name in sub.sinks}
         outputs = sorted(name for name in sinks if self._prepared.topics[name].kind != "repartition")
         gone = {topic: sum(start for p, start in starts.items() if p.topic == topic) for topic in outputs}
-        made = [
-            Compared(
-                f"outputs {topic} are whole in the log: {lost} are gone", Subject(False, topic), Found(0, lost), False
-            )
-            for topic, lost in gone.items()
-            if lost
-        ]
+        made = [not_whole(topic, lost) for topic, lost in gone.items() if lost]
         whole = [topic for topic in outputs if not gone[topic]]
         last = [topic for topic in whole if topic in _with_intermediate_results(app)]
         each = [topic for topic in whole if topic not in last]

@@ -8,7 +8,7 @@ passed over. What the app wrote is seen to its settled end: a position may be th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.clocks import monotonic_s
@@ -81,6 +81,15 @@ async def moment_of(log: GroupLog, prepared: Prepared) -> Moment:
     unread = sum(wanted[p] - until[p] for p in behind)
     gone = sum(max(0, starts[p] - begins[p]) for p in wanted)
     return Moment(begins, until, starts, ends, unread, under_way, gone, tuple(unknown))
+
+
+async def removed_since(log: Log, moment: Moment, topics: Collection[str]) -> dict[str, int]:
+    """How many offsets of topics retention has removed since the moment was looked for."""
+    now = await log.starts([p for p in moment.starts if p.topic in topics])
+    found = dict.fromkeys(topics, 0)
+    for p, start in now.items():
+        found[p.topic] += max(0, start - moment.starts[p])
+    return found
 
 
 async def _begins(

@@ -21,11 +21,11 @@ from pipeline.files.shape import Shape
 from pipeline.loading import load
 from pipeline.spark.backfill import NOTHING, refuse_outside
 from pipeline.spark.bad_rows import BadRecords
-from pipeline.spark.comparing import Base, Compared, Comparing
+from pipeline.spark.comparing import Base, Compared, Comparing, not_whole
 from pipeline.spark.engine import Engine, checked_history, refuse_without_history
 from pipeline.spark.inputs import MEMORY_BYTES, NO_SHAPE, History, Inputs, Say
 from pipeline.spark.live_stores import Copy, copies
-from pipeline.spark.moment import Moment, moment_of
+from pipeline.spark.moment import Moment, moment_of, removed_since
 from pipeline.spark.running import in_thread, spark
 from pipeline.spark.session import absolute_log
 from pipeline.spark.shown_differences import Reading, first, write
@@ -155,7 +155,7 @@ async def audit(
                 if under_way:
                     checks.append(_check(UNDER_WAY, waiting, waiting - computed.strangers))
                 comparing = Comparing(spark_, inputs, moment, bases, computed, work, say)
-                compared: list[Compared] = await in_thread(spark_, comparing.run, stores)
+                compared = await _whole_alone(log, moment, await in_thread(spark_, comparing.run, stores))
                 reading = Reading(described)
                 checks += await asyncio.to_thread(_checks, spark_, compared, reading, wanted)
                 if wanted.out is not None:
@@ -183,6 +183,17 @@ def _before(moment: Moment, app: App) -> list[Check]:
         names = ", ".join(map(str, moment.unknown))
         checks.append(_check(f"where the app began in {names} is known: an earlier version did not record it", 0, 1))
     return checks
+
+
+async def _whole_alone(log: GroupLog, moment: Moment, compared: Sequence[Compared]) -> list[Compared]:
+    """What retention has removed of outputs while they were computed and compared is not lost."""
+    of_topics = {one.subject.name for one in compared if not (one.ok or one.subject.is_table)}
+    gone = await removed_since(log, moment, of_topics)
+    found = []
+    for one in compared:
+        lost = 0 if one.ok or one.subject.is_table else gone[one.subject.name]
+        found.append(not_whole(one.subject.name, lost) if lost else one)
+    return found
 
 
 def _checks(session: SparkSession, compared: Sequence[Compared], reading: Reading, wanted: Wanted) -> list[Check]:

@@ -122,6 +122,25 @@ async def test_a_damaged_store_a_doubled_output_and_a_missing_tombstone(place: P
     await log.close()
 
 
+async def test_outputs_that_retention_removes_while_they_are_computed_are_not_lost(place: Place) -> None:
+    log = await filled(place)
+    ends = await log.ends([Partition("seen", number) for number in range(2)])
+
+    def say(line: str) -> None:
+        if line.startswith("subtopology"):
+            asyncio.run(removed())
+
+    async def removed() -> None:
+        other = await place.log()
+        await other.trim(ends)
+        await other.close()
+
+    facts = await audit(TALLIES, place.url, Wanted(), say=say, session=place.spark)
+    wrong = [check["check"] for check in facts["checks"] if not check["ok"]]
+    assert wrong == [f"outputs seen are whole in the log: {sum(ends.values())} are gone"]
+    await log.close()
+
+
 async def test_headers_times_and_order_of_what_was_sent(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log gets what a broken commit would have left: first a header and a time, then all in another order."""
     original = Outputs.of

@@ -8,6 +8,7 @@ import random
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,9 +71,10 @@ def on_yarn(cluster: Yarn, home: Path, *words: str) -> subprocess.CompletedProce
 async def test_a_backfill_and_its_audit_in_containers(cluster: Yarn, log: str, tmp_path: Path) -> None:
     choice = random.Random(16)
     paid = [(f"account-{choice.randrange(200)}", choice.randrange(-50, 60)) for _ in range(5_000)]
+    now = time.time_ns() // 1_000_000  # brokers remove what is older than a week, also while this runs
     rows = [
-        {"key": who, "value": {"account": who, "amount": amount}, "timestamp_ms": at}
-        for at, (who, amount) in enumerate(paid, 1)
+        {"key": who, "value": {"account": who, "amount": amount}, "timestamp_ms": now + at}
+        for at, (who, amount) in enumerate(paid, -len(paid))
     ]
     (tmp_path / "history.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     (tmp_path / "bank.py").write_text((ROOT / "examples/bank.py").read_text())
