@@ -17,6 +17,7 @@ from aiokafka.protocol.types import Array, Int16, Int32, Schema, String
 
 from state.errors import LogUnavailable, OutcomeUnknown
 from state.log.batches import decode
+from state.log.group_store import AppMetadata, MetadataKind
 from state.log.kafka import appender, broker, producer
 from state.log.kafka.access import Access
 from state.log.kafka.broker import Broker
@@ -26,6 +27,7 @@ from state.log.kafka.connections import Connections
 from state.log.kafka.log import KafkaLog, open_kafka
 from state.log.kafka.reader import KafkaReader
 from state.log.kafka.requests import metadata
+from state.log.kafka.topics import Topics
 from state.log.protocol import Partition, TopicSpec
 from tests import brokers
 from tests.contracts.logs import records, until, values
@@ -108,6 +110,32 @@ async def test_a_producer_asks_as_long_as_it_says(tmp_path: Path, monkeypatch: p
             await log.append({PARTITIONS[0]: records("2")})
         with pytest.raises(LogUnavailable, match="metadata was not answered for 2 s"):
             await log.append({PARTITIONS[0]: records("2")})
+
+
+@pytest.mark.kafka
+async def test_facts_are_followed_again_when_brokers_are_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer that keeps its progress waits longer than one look at the facts does: it ended with brokers that were back."""
+    monkeypatch.setattr(Topics.by_leader, "__defaults__", (0.5,))
+    progress = AppMetadata("app", MetadataKind("produce"), "file", b"1")
+    async with own_broker(tmp_path) as (made, log):
+        await log.append({PARTITIONS[0]: records("1")}, metadata=progress)
+        await asyncio.to_thread(made.stop, kill=True)
+        next_ = log.append({PARTITIONS[0]: records("2")}, metadata=progress._replace(value=b"2"), seen=b"1")
+        appending = asyncio.create_task(next_)
+
+        async def is_away() -> bool:
+            try:
+                await log.lease("app")
+            except LogUnavailable as error:
+                return "cannot be followed" in str(error)
+            return False
+
+        await until("no answer", is_away)
+        assert not appending.done()
+        await asyncio.to_thread(made.launch)
+        await asyncio.wait_for(appending, DEADLINE_S)
+        assert await log.metadata("app", progress.kind, "file") == b"2"
+        assert await values(log, PARTITIONS[0]) == ["1", "2"]
 
 
 class ElectLeadersResponse_v0(Response):  # type: ignore[misc]

@@ -93,18 +93,28 @@ class Appender:
         topic: FactsTopic,
     ) -> dict[Partition, int]:
         """Records and the producer's progress in one transaction. Its id is the progress's own: who initialises it has
-        fenced a twin, and reads what that one got written. Raises MetadataChanged, OutcomeUnknown."""
+        fenced a twin, and reads what that one got written; until it is fenced itself it needs no other look. (A broker that was killed
+        behind its answer may leave that transaction open in a partition: the end of the next one ends it there.) Raises
+        MetadataChanged, OutcomeUnknown."""
         application, kind, key, value = metadata
         fact, where = facts.metadata_record(kind, key, value), topic.partition(EVERYBODYS)
         built = await build(self._cluster.topics, {**records, where: [fact]}, ANSWER_WITHIN_S)
         name = (application, kind.name, key)
         until = _now() + ANSWER_WITHIN_S
         while True:
-            if name not in self._keyed:
+            is_new = name not in self._keyed
+            if is_new:
                 self._keyed[name] = await self._ready(f"{application}.produce.{kind.name}.{key}")
             producer = self._keyed[name]
             async with producer.turn:
-                await topic.read_settled(EVERYBODYS)
+                if self._keyed.get(name) is not producer:  # another call was before, and gave it up
+                    continue
+                if is_new:
+                    try:
+                        await topic.read_settled(EVERYBODYS)
+                    except BaseException:
+                        self._keyed.pop(name, None)
+                        raise
                 if topic.view.metadata(kind, key) != seen:
                     raise MetadataChanged(checks.metadata_changed(metadata))
                 try:

@@ -24,6 +24,7 @@ from state.log.protocol import NewRecord, Partition, TopicSpec
 
 WRITER_TIMEOUT_S = 10.0  # of transactions that hold facts: longer than a broker's hiccup, short as others wait for them
 _TAIL_WAIT_MS = 1_000
+_AWAY_S = 0.1  # behind all the time that a poll itself waits for brokers
 _SETTINGS = {"segment.ms": "600000"}
 
 
@@ -39,7 +40,8 @@ class FactsTopic:
         self._positions = dict.fromkeys(range(PARTITIONS), 0)
         self._reader = cluster.reader()
         self._moved = asyncio.Condition()
-        self._failed: Exception | None = None
+        self._failed: StateError | None = None  # for good: the topic has to be opened anew
+        self._away: LogUnavailable | None = None  # until brokers answer again
         self._tail: asyncio.Task[None] | None = None
         self._mutex = cluster.producer(f"{application}.notes", WRITER_TIMEOUT_S, "facts")
 
@@ -87,31 +89,35 @@ class FactsTopic:
     # ------------------------------------------------------------------ reading
 
     async def _follow(self) -> None:
-        """Apply whatever is written, until closed; what fails is raised by the next read."""
-        try:
-            while True:
-                for fetched in await self._reader.poll(wait_ms=_TAIL_WAIT_MS):
-                    number = fetched.partition.number
-                    for record in decode(fetched.data, fetched.position):
-                        self.view.apply(number, record.offset, record.key, record.value)
-                    self._positions[number] = fetched.next_position
-                async with self._moved:
-                    self._moved.notify_all()
-        except StateError as error:
-            self._failed = error
+        """Apply whatever is written, until closed; what fails is raised by the next read. Brokers that are away are waited for."""
+        while self._failed is None:
+            try:
+                await self._apply_next()
+                self._away = None
+            except LogUnavailable as error:
+                self._away = error
+                await asyncio.sleep(_AWAY_S)
+            except StateError as error:
+                self._failed = error
             async with self._moved:
                 self._moved.notify_all()
+
+    async def _apply_next(self) -> None:
+        for fetched in await self._reader.poll(wait_ms=_TAIL_WAIT_MS):
+            number = fetched.partition.number
+            for record in decode(fetched.data, fetched.position):
+                self.view.apply(number, record.offset, record.key, record.value)
+            self._positions[number] = fetched.next_position
 
     @property
     def has_failed(self) -> bool:
         return self._failed is not None
 
     def check(self) -> None:
-        """Raises where the tail ended: what this process believes gets older and older."""
-        if self._failed is not None:
-            raise LogUnavailable(
-                f"the facts of {self.application} cannot be followed: {self._failed}"
-            ) from self._failed
+        """Raises where the tail ended, or gets no answer: what this process believes gets older and older."""
+        error = self._failed or self._away
+        if error is not None:
+            raise LogUnavailable(f"the facts of {self.application} cannot be followed: {error}") from error
 
     async def read(self, number: int) -> None:
         """Up to what readers of committed data get now."""
@@ -135,12 +141,13 @@ class FactsTopic:
         within_s = self._cluster.settle_within_s if within_s is None else within_s
         try:
             async with asyncio.timeout(within_s), self._moved:
-                while self._positions[number] < end:
-                    self.check()
+                while self._positions[number] < end and self._failed is None:
                     await self._moved.wait()
         except TimeoutError:
+            self.check()
             raise LogBusy(checks.held_open(self.partition(number), within_s)) from None
-        self.check()
+        if self._failed is not None:
+            self.check()
 
     # ------------------------------------------------------------------ writing
 
