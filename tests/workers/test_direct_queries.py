@@ -21,13 +21,13 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.model import MemberStatus, Owner, Settings, Task, TaskId
 from orchestrator.simulator.ledger import KeptLedger
 from state.log.memory import MemoryLog
-from state.log.protocol import Partition
+from state.log.protocol import NewRecord, Partition, TopicSpec
 from state.store.memory import MemoryStore
 from tests.attacks.place import credentials, join_request
 from workers.commands.query_place import ask_where_it_is
 from workers.fleet.client import Client
 from workers.instance.instance_stores import InstanceStores
-from workers.worker.offered_stores import look_up
+from workers.worker.offered_stores import answered, look_up
 
 TASK = TaskId(0, 0)
 
@@ -118,7 +118,33 @@ def test_a_task_whose_state_is_not_measured_yet_does_not_say_that_a_key_is_absen
     run: Any = SimpleNamespace(stores={"t": opened}, process=None, ends={}, catching_up=False, position=lambda: 0)
     worker: Any = SimpleNamespace(runs={TASK: run}, spec=SimpleNamespace(instance=SimpleNamespace(instance="i1")))
     lookup = messages.Lookup(1, "0_0", "t", b"ann")
-    assert "try again" in look_up(worker, lookup).error
+    assert "try again" in look_up(worker, lookup, {}).error
     run.ends = {Partition("t-changelog", 0): 5}
-    found = look_up(worker, lookup)
+    found = look_up(worker, lookup, run.ends)
     assert (found.error, found.value, found.restore_lag) == ("", None, 5)
+
+
+async def test_what_the_log_has_is_in_the_answer_or_in_its_lag() -> None:
+    """The owner commits a position before its store has what belongs to it; a copy learns later still that there is more."""
+    store, changelog = MemoryStore(stamp={}), Partition("t-changelog", 0)
+    run: Any = SimpleNamespace(stores={"t": SimpleNamespace(store=store)}, process=object(), ends={}, catching_up=False)
+    log = MemoryLog()
+    await log.create_topic(TopicSpec("t-changelog", 1, "changelog"))
+    instance = SimpleNamespace(instance=SimpleNamespace(instance="i1"))
+    worker: Any = SimpleNamespace(runs={TASK: run}, spec=instance, log=log)
+    lookup, committed = messages.Lookup(1, "0_0", "t", b"ann"), asyncio.Event()
+
+    async def commit() -> None:
+        await committed.wait()
+        store.write({b"ann": b"5"}, 1)
+
+    commits = SimpleNamespace(commit=asyncio.create_task(commit()))
+    asking = asyncio.create_task(answered(worker, commits, lookup))
+    await asyncio.sleep(0)
+    committed.set()
+    assert (await asking) == messages.Found(1, b"5", "active", 0)
+
+    run.process, run.ends, run.position = None, {changelog: 1}, lambda: store.offset
+    await log.append({changelog: [NewRecord(b"ann", b"5", 1), NewRecord(b"ann", b"6", 2)]})
+    more = (await log.ends([changelog]))[changelog] - store.offset
+    assert more and (await answered(worker, commits, lookup)) == messages.Found(1, b"5", "standby", more)

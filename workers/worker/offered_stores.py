@@ -1,7 +1,8 @@
 """A worker's stores, offered to its instance: keys are looked up for the clients that query the instance; and what it measures,
 where the instance serves metrics or sends them.
 
-One rule: only the instance that started the worker looks into its stores; what a client may read is checked at the
+One rule: what was in the log when a question came is in the answer, or in its lag: a commit that is under way is waited for, and a copy asks
+how far its changelog is by now. Only the instance that started the worker looks into its stores; what a client may read is checked at the
 instance's listener (instance_stores.py), and nowhere else.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from orchestrator.coordinator import messages
@@ -18,17 +20,20 @@ from orchestrator.coordinator.transport import connect
 from orchestrator.errors import OrchestratorError, ProtocolError
 from orchestrator.model import TaskId
 from state.errors import StateError
+from state.log.protocol import Partition
 from state.store.protocol import Store, TakesCopies
 from workers.metrics.otlp import is_collected
-from workers.worker.ports import StoresPort
+from workers.worker.ports import Commits, StoresPort
 
 log = logging.getLogger("orchestrator.stores")
+Ends = Mapping[Partition, int]
 RETRY_S, REPORT_S = 0.5, 1.0
+SURE_S = 2.0  # so long a log is waited for that does not answer; then what the store has is the answer
 PAGE_PAIRS, PAGE_BYTES = 1_000, 1 << 20
 KEPT_MS = 3_600_000  # copies of a tool that did not end in order
 
 
-async def run(worker: StoresPort) -> None:
+async def run(worker: StoresPort, commits: Commits) -> None:
     """Until cancelled. Without the instance's listener there are no queries, and the worker goes on."""
     if not worker.spec.address:
         await asyncio.Event().wait()
@@ -36,7 +41,7 @@ async def run(worker: StoresPort) -> None:
         try:
             connection = await connect(worker.spec.address, worker.surroundings.credentials(worker.spec.instance))
             try:
-                await _offer(worker, connection)
+                await _offer(worker, commits, connection)
             finally:
                 await connection.close()
         except ConnectionEnded as error:
@@ -46,26 +51,60 @@ async def run(worker: StoresPort) -> None:
         await asyncio.sleep(RETRY_S)
 
 
-async def _offer(worker: StoresPort, connection: Connection) -> None:
+async def _offer(worker: StoresPort, commits: Commits, connection: Connection) -> None:
     spec = worker.spec
     connection.send(messages.Attach(messages.VERSION, spec.number, spec.incarnation, worker.member))
     is_read = spec.instance.metrics_port or is_collected(worker.surroundings.environment)
     reporting = asyncio.create_task(_report(worker, connection)) if is_read else None
+    under_way = set() if reporting is None else {reporting}
     try:
         while True:
-            lookup = await connection.receive_down()
-            if isinstance(lookup, messages.Scan):
-                connection.send(scan(worker, lookup))
+            wanted = await connection.receive_down()
+            if isinstance(wanted, messages.CopyStores):
+                connection.send(await copied(worker, wanted))
                 continue
-            if isinstance(lookup, messages.CopyStores):
-                connection.send(await copied(worker, lookup))
-                continue
-            if not isinstance(lookup, messages.Lookup):
-                raise ProtocolError(f"{type(lookup).__name__} is no message of an instance to its worker")
-            connection.send(look_up(worker, lookup))
+            if not isinstance(wanted, messages.Lookup | messages.Scan):
+                raise ProtocolError(f"{type(wanted).__name__} is no message of an instance to its worker")
+            answering = asyncio.create_task(_answer(worker, commits, connection, wanted))
+            under_way.add(answering)
+            answering.add_done_callback(under_way.discard)
     finally:
-        if reporting is not None:
-            reporting.cancel()
+        for task in under_way:
+            task.cancel()
+
+
+async def _answer(
+    worker: StoresPort, commits: Commits, connection: Connection, wanted: messages.Lookup | messages.Scan
+) -> None:
+    try:
+        connection.send(await answered(worker, commits, wanted))
+    except ConnectionEnded as error:  # the task that receives raises it, too
+        log.debug("stores: %s", error)
+    except Exception as error:  # noqa: BLE001 - a store that cannot be read, as anywhere else, ends the worker
+        worker.crashed(error)
+
+
+async def answered(
+    worker: StoresPort, commits: Commits, wanted: messages.Lookup | messages.Scan
+) -> messages.Found | messages.Scanned:
+    """See the module's rule."""
+    ends = await _ends(worker, commits, wanted)
+    return scan(worker, wanted, ends) if isinstance(wanted, messages.Scan) else look_up(worker, wanted, ends)
+
+
+async def _ends(worker: StoresPort, commits: Commits, wanted: messages.Lookup | messages.Scan) -> Ends:
+    """Of the changelogs of a task that is only copied here, as the log has them by now, or as they were seen last. Of one that is processed
+    here the store is ahead of them: none; what is being committed is in it then."""
+    run = worker.runs.get(TaskId.parse(wanted.task))
+    if run is None:
+        return {}
+    with contextlib.suppress(TimeoutError, StateError):
+        async with asyncio.timeout(SURE_S):
+            if run.process is not None and commits.commit is not None:
+                await asyncio.wait([commits.commit])
+            elif run.process is None and run.ends:
+                return await worker.log.ends(list(run.ends), settled=True)
+    return run.ends
 
 
 async def _report(worker: StoresPort, connection: Connection) -> None:
@@ -76,18 +115,18 @@ async def _report(worker: StoresPort, connection: Connection) -> None:
         await asyncio.sleep(REPORT_S)
 
 
-def look_up(worker: StoresPort, lookup: messages.Lookup) -> messages.Found:
+def look_up(worker: StoresPort, lookup: messages.Lookup, ends: Ends) -> messages.Found:
     """The value of a key, or why there is none to be had."""
-    found = _store(worker, lookup)
+    found = _store(worker, lookup, ends)
     if isinstance(found, str):
         return messages.Found(lookup.id, None, "", 0, found)
     store, role, lag = found
     return messages.Found(lookup.id, store.get(lookup.key), role, lag)
 
 
-def scan(worker: StoresPort, wanted: messages.Scan) -> messages.Scanned:
+def scan(worker: StoresPort, wanted: messages.Scan, ends: Ends) -> messages.Scanned:
     """A page of pairs, or why there is none to be had. It is small, because the loop of the worker waits for it."""
-    found = _store(worker, wanted)
+    found = _store(worker, wanted, ends)
     if isinstance(found, str):
         return messages.Scanned(wanted.id, [], False, "", 0, found)
     store, role, lag = found
@@ -123,8 +162,8 @@ async def copied(worker: StoresPort, wanted: messages.CopyStores) -> messages.Co
     return messages.Copied(wanted.id, stores, problems)
 
 
-def _store(worker: StoresPort, wanted: messages.Lookup | messages.Scan) -> tuple[Store, str, int] | str:
-    """The store, the role in which it is held, and how far it is behind; a sentence where nothing can be read."""
+def _store(worker: StoresPort, wanted: messages.Lookup | messages.Scan, ends: Ends) -> tuple[Store, str, int] | str:
+    """The store, the role in which it is held, and how far it is behind these ends; a sentence where nothing can be read."""
     run = worker.runs.get(TaskId.parse(wanted.task))
     opened = run.stores.get(wanted.table) if run is not None else None
     if run is None or opened is None:
@@ -133,5 +172,5 @@ def _store(worker: StoresPort, wanted: messages.Lookup | messages.Scan) -> tuple
         run.process is None and not run.ends
     ):  # how much is missing is not known yet: a key that is not there may be on its way
         return f"{wanted.task} has just been opened; try again"
-    lag = max(0, sum(run.ends.values()) - run.position()) if run.process is None else 0
+    lag = max(0, sum((ends or run.ends).values()) - run.position()) if run.process is None else 0
     return opened.store, "active" if run.process is not None or run.catching_up else "standby", lag

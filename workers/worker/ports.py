@@ -177,6 +177,12 @@ class HaltPort(WorkerPort, Protocol):
         """Held by who writes a halt."""
 
 
+class Commits(Protocol):
+    """What makes the commits of a worker: the one that is under way, up to where the stores have what it wrote."""
+
+    commit: asyncio.Task[None] | None
+
+
 class StoresPort(WorkerPort, Protocol):
     """What those need who look keys up in the stores."""
 

@@ -57,7 +57,7 @@ class RecordLoop:
         self._heads, self._caution = Heads(worker.log), worker.caution
         self._idle = Idle(worker.prepared.app.idle_ms, clock, worker.surroundings.wall_ms)
         self._calls: dict[TaskRun, asyncio.Task[None]] = {}
-        self._commit: asyncio.Task[None] | None = None
+        self.commit: asyncio.Task[None] | None = None  # that is under way
         self._commit_s, self._next_commit = worker.spec.instance.commit_ms / 1000, 0.0
         times = COLUMNS if any(one.columns for one in worker.prepared.app.processors.values()) else 1
         self._fetch_bytes, self._buffer_bytes = FETCH_BYTES * times, BUFFER_BYTES * times
@@ -113,13 +113,13 @@ class RecordLoop:
             for run in in_turn(self.active(), self._careful):
                 await self._process(run)
                 self._look_at_the_time()
-            if self._commit is not None:
-                await asyncio.wait([self._commit])
+            if self.commit is not None:
+                await asyncio.wait([self.commit])
             await asyncio.sleep(0)
 
     def _is_quiet(self) -> bool:
         """Whether only a record, or a task that comes or goes, gives work."""
-        if self._calls or self._commit is not None or self._paused or self.unreadable.notices() or self.rests.notices():
+        if self._calls or self.commit is not None or self._paused or self.unreadable.notices() or self.rests.notices():
             return False
         return not any(
             len(run.merger) or run.has_moved(with_gaps=self.machine.trusts_gaps(run.id)) for run in self.active()
@@ -245,8 +245,8 @@ class RecordLoop:
         if process.needs_async:
             self._begin_calls(run)
             return
-        if self._commit is not None:
-            await asyncio.wait([self._commit])
+        if self.commit is not None:
+            await asyncio.wait([self.commit])
             if run.process is not process or not self.machine.processes(run.id):
                 return
         turn = self._take(run, process)
@@ -387,7 +387,7 @@ class RecordLoop:
         taken = [one for run in runs if (one := collect(run, now_ms, with_gaps=trusts(run.id))) is not None]
         through = frozenset(tasks) - {one.run.id for one in taken}  # nothing of theirs is to be written
         self._worker.giving_way.commit_began()
-        self._commit = asyncio.get_running_loop().create_task(self._commit_all(taken, through), name="commit")
+        self.commit = asyncio.get_running_loop().create_task(self._commit_all(taken, through), name="commit")
 
     async def _commit_all(self, taken: list[Taken], through: frozenset[TaskId]) -> None:
         """One commit, from what was taken to its outcome; never cancelled."""
@@ -407,7 +407,7 @@ class RecordLoop:
             worker.crashed(error)
             for one in taken:  # not known to be in the log: not to be committed again
                 worker.given_up(one.run)
-        self._commit = None
+        self.commit = None
         worker.giving_way.commit_ended()
         self._event(cm.CommitEnded(through))
 

@@ -118,7 +118,7 @@ class Worker:
                 ("growth", growth.run(self)),
                 ("halts", halt_watch.run(self)),
                 ("records", self.records.run()),
-                ("stores", offered_stores.run(self)),
+                ("stores", offered_stores.run(self, self.records)),
             )
         ]
         stop = asyncio.create_task(self.stopping.wait(), name="stop")
