@@ -8,10 +8,12 @@ does leads nowhere: Spark kills it, and not at once. In the flow: `opened` in th
 from __future__ import annotations
 
 import shutil
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from orchestrator.errors import OrchestratorError
 from state import manifest
 from state.private import FOLDER
 
@@ -28,12 +30,24 @@ def opened(folder: Path) -> Iterator[Path]:
         shutil.rmtree(late, ignore_errors=True)
 
 
+class NotShared(OrchestratorError):
+    """An executor does not find the folder in which the driver works."""
+
+
 class Draft:
-    """What one attempt writes of a task. Raises FileNotFoundError where its stage is over."""
+    """What one attempt writes of a task. Raises FileNotFoundError where its stage is over, NotShared."""
 
     def __init__(self, attempts: Path, task: str, attempt: int) -> None:
         self.path = attempts / f"{task}.{attempt}"
-        self.path.mkdir(mode=FOLDER)
+        try:
+            self.path.mkdir(mode=FOLDER)
+        except FileNotFoundError:
+            if attempts.parent.exists():
+                raise
+            raise NotShared(
+                f"executors write what they compute to {attempts.parent}, which is not there on {socket.gethostname()}; choose a "
+                "folder that the driver and all machines share, with --snapshots, or for verify and audit in the variable TMPDIR"
+            ) from None
 
     def folder(self, name: str) -> Path:
         """A folder in it."""

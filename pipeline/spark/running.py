@@ -15,6 +15,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.clocks import monotonic_s
+from pipeline.spark.pods import waiting
 from pipeline.spark.session import SparkFailed, forget_failure, is_gone, log_of, spark_session, stop
 from workers.commands.cluster import Cluster
 from workers.commands.show import CLEAR
@@ -105,7 +106,8 @@ async def _report(context: Any, group: str, rows: Rows) -> None:
                 idle_since = now
             elif now - idle_since > NO_SLOT_S and not complained:
                 complained = True
-                print(f"{CLEAR if bar else ''}{no_slot(context.master)}", file=sys.stderr, flush=True)
+                line = no_slot(context.master, await asyncio.to_thread(waiting, context))
+                print(f"{CLEAR if bar else ''}{line}", file=sys.stderr, flush=True)
             if found is not None and found.stageId != stage:
                 stage, begun = found.stageId, now
             if bar:
@@ -130,11 +132,13 @@ def _stage(context: Any, group: str) -> Any:
     return None
 
 
-def no_slot(master: str) -> str:
-    return (
-        f"warning: Spark has run no task for {NO_SLOT_S:g} s: {master} has no free slot for this application (cores, or memory for "
-        "an executor; see --conf spark.executor.memory, spark.cores.max); it waits for one, Ctrl-C ends it"
+def no_slot(master: str, pods: str = "") -> str:
+    """That no task runs. `pods`: what Kubernetes reports of those of executors."""
+    why = pods or (
+        f"{master} has no free slot for this application (cores, or memory for an executor; see --conf spark.executor.memory, "
+        "spark.cores.max)"
     )
+    return f"warning: Spark has run no task for {NO_SLOT_S:g} s: {why}; it waits for one, Ctrl-C ends it"
 
 
 def _line(stage: Any, took_s: float, rows: str) -> str:

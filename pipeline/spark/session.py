@@ -24,6 +24,7 @@ from orchestrator.errors import OrchestratorError, WrongUse
 from pipeline.spark.java import find_java_home
 from pipeline.spark.kept_classes import options
 from pipeline.spark.own_words import own_words
+from pipeline.spark.pods import is_kubernetes, refusal, refuse_without_image
 from pipeline.spark.properties import JAVA, LOG4J, environment, properties
 from pipeline.spark.warming import Warming
 from state.errors import StateError
@@ -60,6 +61,7 @@ def spark_session(
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise WrongUse(f"Spark is not installed ({error.name}); pip install 'stream-orchestrator[spark]'") from None
+    refuse_without_image(cluster)
     home = find_java_home()
     if home is not None:
         os.environ["JAVA_HOME"] = str(home)
@@ -83,7 +85,7 @@ def spark_session(
         except Exception as error:
             scratch.keep()
             raise SparkFailed(
-                f"Spark did not start with --master {cluster.master} ({_reason(log, error)}); its logs are in {folder}"
+                f"Spark did not start with --master {cluster.master} ({_reason(log, error, cluster.master)}); its logs are in {folder}"
             ) from error
     _sums_end_quietly(session.sparkContext)
     _SCRATCH[session] = scratch
@@ -99,13 +101,16 @@ def _is_not_py4j(record: logging.LogRecord) -> bool:
     return Path(record.pathname).parent.name != "py4j"
 
 
-def _reason(log: Path, error: Exception) -> str:
-    """Why Spark did not start: the last line that Java wrote before it ended, or why a cluster was given up, or what was
-    raised here."""
+def _reason(log: Path, error: Exception, master: str) -> str:
+    """Why Spark did not start: what Kubernetes refused, or the last line that Java wrote before it ended, or why a cluster was
+    given up, or what was raised here."""
     lines = _start_log(log).read_text(errors="replace").splitlines()
+    kept = log.read_text(errors="replace").splitlines() if log.exists() else []
+    refused = refusal([*str(error).splitlines(), *lines, *kept], master) if is_kubernetes(master) else ""
+    if refused:
+        return refused
     reasons = [line.rpartition("Exception: ")[2] for line in lines if "Exception: " in line]
-    if not reasons and log.exists():
-        kept = log.read_text(errors="replace").splitlines()
+    if not reasons:
         reasons = [line.partition(GIVEN_UP)[2] for line in kept if GIVEN_UP in line]
     return reasons[-1].strip() if reasons else own_words(str(error))
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.spark.attempts import opened
+from pipeline.spark.attempts import Draft, NotShared, opened
 from pipeline.spark.backfill import backfill
 from pipeline.spark.row_counts import ROWS
 from pipeline.spark.rows import Outputs, Rows, read_pairs
@@ -235,3 +235,14 @@ async def test_a_worker_killed_while_it_writes(tmp_path: Path, spark: Any, monke
     finally:
         await log.close()
     assert [path.name for path in (tmp_path / "snapshots").iterdir()] == [facts["snapshot"]]
+
+
+def test_a_folder_that_an_executor_does_not_have_is_named(tmp_path: Path) -> None:
+    """A stage that is over has its work folder still: that an attempt came too late is not this error."""
+    with pytest.raises(
+        NotShared, match=f"write what they compute to {tmp_path / 'work'}, which is not there on .*TMPDIR"
+    ):
+        Draft(tmp_path / "work" / "attempts", "0_0", 0)
+    (tmp_path / "work").mkdir()
+    with pytest.raises(FileNotFoundError):
+        Draft(tmp_path / "work" / "attempts", "0_0", 0)

@@ -115,10 +115,10 @@ def test_why_spark_did_not_start(tmp_path: Path) -> None:
     log = tmp_path / "spark.log"
     (tmp_path / "spark.start.log").write_text("WARNING: Using incubator modules\n")
     error = Exception("An error occurred while calling None.JavaSparkContext.\n: java.lang.NullPointerException: x")
-    assert _reason(log, error) == "x"
+    assert _reason(log, error, "yarn") == "x"
     log.write_text(
         "04:00 ERROR Backend: Application has been killed. Reason: All masters are unresponsive! Giving up.\n"
     )
-    assert _reason(log, error) == "All masters are unresponsive! Giving up."
+    assert _reason(log, error, "yarn") == "All masters are unresponsive! Giving up."
     (tmp_path / "spark.start.log").write_text("Exception in thread: SparkException: HADOOP_CONF_DIR must be set\n")
-    assert _reason(log, error) == "HADOOP_CONF_DIR must be set"
+    assert _reason(log, error, "yarn") == "HADOOP_CONF_DIR must be set"

@@ -1,0 +1,115 @@
+"""Executors on Kubernetes, as the driver sees them: why the API server refuses, and what the pods of executors wait for.
+
+One rule: a line for people, from what the server and the pods themselves report; Spark waits for pods without end and without
+a word. In the flow: `pipeline.spark.session` (a start that fails), `pipeline.spark.running` and `hosting` (no task runs).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from orchestrator.errors import WrongUse
+from pipeline.spark.properties import users_defaults
+from workers.commands.cluster import Cluster
+
+MASTER = "k8s://"
+IMAGES = ("spark.kubernetes.container.image", "spark.kubernetes.executor.container.image")
+EXECUTORS = "spark-app-selector"  # the label that Spark gives to pods, with the id of its application
+SHOWN = 3
+REFUSED = re.compile(r"Failure executing: \w+ at: (\S+?)/api\S*?\. Message: (.*?)\.? Received status: .*?\bcode=(\d+)")
+UNREACHED = re.compile(
+    r"(Connection refused|UnknownHostException|NoRouteToHostException|Network is unreachable|[Cc]onnect(?:ion)? timed out)"
+)
+STRANGE = re.compile(r"PKIX path building failed|unable to find valid certification path|SSLHandshakeException")
+NO_NAMESPACE = re.compile(r"namespaces? \\?\"[^\"]*\" not found")
+
+
+def is_kubernetes(master: str) -> bool:
+    """Whether executors are pods."""
+    return master.startswith(MASTER)
+
+
+def refuse_without_image(cluster: Cluster) -> None:
+    """Raises WrongUse: without one Spark would ask for pods for ever, and make none."""
+    known = {**users_defaults(), **cluster.conf}
+    if is_kubernetes(cluster.master) and not any(known.get(name) for name in IMAGES):
+        raise WrongUse(
+            f"--master {cluster.master}: name the image of the executors with --conf {IMAGES[0]}=IMAGE, one with Spark, Java and "
+            "Python of this minor version"
+        )
+
+
+def refusal(lines: Iterable[str], master: str) -> str:
+    """Why the API server did not do what Spark wanted, from the lines of its log; "" where they do not name it."""
+    url = master.removeprefix(MASTER)
+    for line in lines:
+        if found := REFUSED.search(line):
+            return _refused(found[1], found[2], int(found[3]))
+        if STRANGE.search(line):
+            return (
+                f"the certificate of the API server {url} comes from an authority that is not known here; name that in the "
+                "kubeconfig, or with --conf spark.kubernetes.authenticate.caCertFile=FILE"
+            )
+        if found := UNREACHED.search(line):
+            return f"no API server of Kubernetes answers at {url} ({found[1]}); check the address behind {MASTER}"
+    return ""
+
+
+def _refused(url: str, message: str, code: int) -> str:
+    if code == 401:
+        return (
+            f"the API server {url} does not know this user (401); name a kubeconfig in KUBECONFIG, or a token with "
+            "--conf spark.kubernetes.authenticate.oauthTokenFile=FILE"
+        )
+    if code == 403:
+        return f"the API server {url} refuses (403: {message}); give this account a Role that allows it"
+    if code == 404 and NO_NAMESPACE.search(message):
+        return (
+            f"{message} on the API server {url}; make it, or name another with --conf spark.kubernetes.namespace=NAME"
+        )
+    return f"the API server {url} refuses ({code}: {message})"
+
+
+def waiting(context: Any) -> str:
+    """What the pods of a context's executors wait for, the first few; "" where that cannot be seen, and on other clusters.
+    Asks the API server."""
+    from py4j.protocol import Py4JError
+
+    if not is_kubernetes(context.master):
+        return ""
+    try:
+        client = context._jsc.sc().schedulerBackend().kubernetesClient()
+        found = client.pods().withLabel(EXECUTORS, context.applicationId).list()
+        text = context._jvm.io.fabric8.kubernetes.client.utils.Serialization.asJson(found)
+    except (Py4JError, OSError):
+        return ""
+    return described(json.loads(text).get("items", []))
+
+
+def described(pods: list[Mapping[str, Any]]) -> str:
+    """Pods, as the API has them, in words."""
+    if not pods:
+        return "there is no pod of an executor"
+    shown = [f"pod {pod['metadata']['name']}: {_why(pod)}" for pod in pods[:SHOWN]]
+    more = f", and {len(pods) - SHOWN} more" if len(pods) > SHOWN else ""
+    return "; ".join(shown) + more
+
+
+def _why(pod: Mapping[str, Any]) -> str:
+    status = pod.get("status", {})
+    for container in status.get("containerStatuses", []):
+        state = container.get("state", {})
+        for kind in ("waiting", "terminated"):
+            if found := state.get(kind):
+                words = [found.get("reason", kind), found.get("message", "")]
+                ended = f"exit code {found['exitCode']}" if kind == "terminated" else ""
+                return ", ".join(" ".join(word.split()) for word in (*words, ended) if word)
+    for condition in status.get("conditions", []):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return f"no node takes it ({condition.get('message') or condition.get('reason')})"
+    if status.get("phase") == "Running":
+        return "it runs, and does not reach the driver or has only begun; see --conf spark.driver.host and kubectl logs"
+    return str(status.get("phase", "it has no state yet"))
