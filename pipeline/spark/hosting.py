@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import re
 import signal
 import sys
@@ -20,12 +21,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from orchestrator.clocks import monotonic_s
 from orchestrator.errors import WrongUse
 from pipeline.spark.decommissions import Decommissions
 from pipeline.spark.hosted_task import SIGNALS, Task, host
 from pipeline.spark.leash import Process
 from pipeline.spark.leash_server import LeashServer
+from pipeline.spark.pods import waiting
 from pipeline.spark.properties import users_defaults
+from pipeline.spark.running import NO_SLOT_S, no_slot, stage_of
 from pipeline.spark.session import SparkFailed, absolute_log, failure, is_gone, log_of, spark_session, stop
 from pipeline.spark.source import Source, ship
 from workers.commands import run as run_command
@@ -66,6 +70,26 @@ class SparkHandle:
         self._killing: asyncio.Task[None] | None = None
         self._alone = False  # Spark is gone
         self._going: Process | None = None  # whose executor Spark takes away
+        self._idle_since = monotonic_s()  # not there since then; infinity once that was reported
+
+    @property
+    def instance(self) -> str:
+        """Its name."""
+        return self._task.spec.instance
+
+    @property
+    def group(self) -> str:
+        """That of its Spark job."""
+        return self._task.group
+
+    def has_no_slot(self, now: float) -> bool:
+        """Whether no process of it has been there for so long that it is to be looked at; True once each time."""
+        if self.is_over or self.remote.is_there:
+            self._idle_since = now
+        if now - self._idle_since <= NO_SLOT_S:
+            return False
+        self._idle_since = math.inf
+        return True
 
     def host_goes(self, others: bool) -> None:
         """Spark takes its executor away: it hands over, or where there are no others to take its tasks it stops in order.
@@ -214,7 +238,7 @@ class SparkHost:
                 self._address = await leashes.open(*self._place)
                 self._leashes = leashes
                 if not re.match(r"local($|\[)", str(self._session.sparkContext.master)):  # where there is no executor
-                    self._looking = asyncio.create_task(self._look_for_decommissions())
+                    self._looking = asyncio.create_task(self._look())
         group = f"instance {spec.instance} {spec.attempt} {token_hex(4)}"
         task = Task(spec, self._address, group, self._is_open)
         handle = SparkHandle(self._session, self._source, self._leashes, task)
@@ -222,19 +246,32 @@ class SparkHost:
         self._handles = [*(one for one in self._handles if not one.is_over), handle]
         return handle
 
-    async def _look_for_decommissions(self) -> None:
+    async def _look(self) -> None:
         """For as long as there is Spark."""
         decommissions = Decommissions(self._session)
         while not is_gone(self._session):
             await asyncio.sleep(DECOMMISSION_S)
-            there = {one.remote.hosted: one for one in self._handles if one.stays and one.remote.hosted is not None}
-            try:
-                found = await asyncio.to_thread(decommissions.among, there)
-            except Exception as error:  # noqa: BLE001 - whatever py4j raises where Java is ending
-                log.info("Spark does not say which executors it takes away: %s", error)
-                continue
-            for process in found:
-                there[process].host_goes(others=len(found) < len(there))
+            await self._look_for_slots()
+            await self._look_for_decommissions(decommissions)
+
+    async def _look_for_decommissions(self, decommissions: Decommissions) -> None:
+        there = {one.remote.hosted: one for one in self._handles if one.stays and one.remote.hosted is not None}
+        try:
+            found = await asyncio.to_thread(decommissions.among, there)
+        except Exception as error:  # noqa: BLE001 - whatever py4j raises where Java is ending
+            log.info("Spark does not say which executors it takes away: %s", error)
+            return
+        for process in found:
+            there[process].host_goes(others=len(found) < len(there))
+
+    async def _look_for_slots(self) -> None:
+        """Spark waits for one without end and without a word. A task that runs has one, however long its Python takes."""
+        now, context = monotonic_s(), self._session.sparkContext
+        for one in [one for one in self._handles if one.has_no_slot(now)]:
+            stage = await asyncio.to_thread(stage_of, context, one.group)
+            if stage is None or not stage.numActiveTasks:
+                pods = await asyncio.to_thread(waiting, context)
+                log.warning("%s", no_slot(str(context.master), pods, f"{one.instance} has not begun"))
 
     async def close(self) -> None:
         """After the last instance."""

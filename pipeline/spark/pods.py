@@ -18,7 +18,7 @@ from workers.commands.cluster import Cluster
 MASTER = "k8s://"
 IMAGES = ("spark.kubernetes.container.image", "spark.kubernetes.executor.container.image")
 EXECUTORS = "spark-app-selector"  # the label that Spark gives to pods, with the id of its application
-SHOWN = 3
+RUNS = "runs, and has not come to the driver; see --conf spark.driver.host, and kubectl logs"
 REFUSED = re.compile(r"Failure executing: \w+ at: (\S+?)/api\S*?\. Message: (.*?)\.? Received status: .*?\bcode=(\d+)")
 UNREACHED = re.compile(
     r"(Connection refused|UnknownHostException|NoRouteToHostException|Network is unreachable|[Cc]onnect(?:ion)? timed out)"
@@ -74,28 +74,35 @@ def _refused(url: str, message: str, code: int) -> str:
 
 
 def waiting(context: Any) -> str:
-    """What the pods of a context's executors wait for, the first few; "" where that cannot be seen, and on other clusters.
-    Asks the API server."""
+    """What the pods of a context's executors wait for; "" where that cannot be seen, and on other clusters. Asks the API
+    server."""
     from py4j.protocol import Py4JError
 
     if not is_kubernetes(context.master):
         return ""
     try:
-        client = context._jsc.sc().schedulerBackend().kubernetesClient()
-        found = client.pods().withLabel(EXECUTORS, context.applicationId).list()
+        scala = context._jsc.sc()
+        found = scala.schedulerBackend().kubernetesClient().pods().withLabel(EXECUTORS, context.applicationId).list()
         text = context._jvm.io.fabric8.kubernetes.client.utils.Serialization.asJson(found)
+        registered = scala.getExecutorMemoryStatus().size() - 1  # the driver is in it
     except (Py4JError, OSError):
         return ""
-    return described(json.loads(text).get("items", []))
+    return described(json.loads(text).get("items", []), registered)
 
 
-def described(pods: list[Mapping[str, Any]]) -> str:
-    """Pods, as the API has them, in words."""
-    if not pods:
-        return "there is no pod of an executor"
-    shown = [f"pod {pod['metadata']['name']}: {_why(pod)}" for pod in pods[:SHOWN]]
-    more = f", and {len(pods) - SHOWN} more" if len(pods) > SHOWN else ""
-    return "; ".join(shown) + more
+def described(pods: list[Mapping[str, Any]], registered: int = 0) -> str:
+    """Pods, as the API has them, in words. "" where as many run as executors have come to the driver, and no other waits."""
+    why: dict[str, list[str]] = {}
+    running = 0
+    for pod in pods:
+        running += pod.get("status", {}).get("phase") == "Running"
+        why.setdefault(_why(pod), []).append(pod["metadata"]["name"])
+    if running <= registered:
+        why.pop(RUNS, None)
+        if not why and running:
+            return ""
+    parts = [f"{names[0]}{f' and {len(names) - 1} more' if names[1:] else ''}: {words}" for words, names in why.items()]
+    return f"pods of executors wait: {'; '.join(parts)}" if parts else "there is no pod of an executor"
 
 
 def _why(pod: Mapping[str, Any]) -> str:
@@ -111,5 +118,5 @@ def _why(pod: Mapping[str, Any]) -> str:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return f"no node takes it ({condition.get('message') or condition.get('reason')})"
     if status.get("phase") == "Running":
-        return "it runs, and does not reach the driver or has only begun; see --conf spark.driver.host and kubectl logs"
+        return RUNS
     return str(status.get("phase", "it has no state yet"))

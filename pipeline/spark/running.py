@@ -100,14 +100,14 @@ async def _report(context: Any, group: str, rows: Rows) -> None:
     try:
         while True:
             await asyncio.sleep(LOOK_S)
-            found = await asyncio.to_thread(_stage, context, group)
+            found = await asyncio.to_thread(stage_of, context, group)
             now = monotonic_s()
             if found is None or found.numActiveTasks or found.numCompletedTasks == found.numTasks:
                 idle_since = now
             elif now - idle_since > NO_SLOT_S and not complained:
                 complained = True
                 line = no_slot(context.master, await asyncio.to_thread(waiting, context))
-                print(f"{CLEAR if bar else ''}{line}", file=sys.stderr, flush=True)
+                print(f"{CLEAR if bar else ''}warning: {line}", file=sys.stderr, flush=True)
             if found is not None and found.stageId != stage:
                 stage, begun = found.stageId, now
             if bar:
@@ -118,7 +118,7 @@ async def _report(context: Any, group: str, rows: Rows) -> None:
             print(CLEAR, end="", file=sys.stderr, flush=True)
 
 
-def _stage(context: Any, group: str) -> Any:
+def stage_of(context: Any, group: str) -> Any:
     """What Spark says of the stage that runs for a group of jobs. A job also lists stages whose rows an earlier one has left: these
     never run, and never end."""
     tracker = context.statusTracker()
@@ -132,13 +132,13 @@ def _stage(context: Any, group: str) -> Any:
     return None
 
 
-def no_slot(master: str, pods: str = "") -> str:
-    """That no task runs. `pods`: what Kubernetes reports of those of executors."""
+def no_slot(master: str, pods: str = "", what: str = "Spark has run no task") -> str:
+    """That nothing runs. `pods`: what Kubernetes reports of those of executors."""
     why = pods or (
         f"{master} has no free slot for this application (cores, or memory for an executor; see --conf spark.executor.memory, "
         "spark.cores.max)"
     )
-    return f"warning: Spark has run no task for {NO_SLOT_S:g} s: {why}; it waits for one, Ctrl-C ends it"
+    return f"{what} for {NO_SLOT_S:g} s: {why}; it waits for one, Ctrl-C ends it"
 
 
 def _line(stage: Any, took_s: float, rows: str) -> str:

@@ -148,8 +148,10 @@ def failure(session: Any, error: BaseException) -> Exception:
     if OURS.fullmatch(name):
         module, _, kind = name.rpartition(".")
         found = getattr(import_module(module), kind)
-        if issubclass(found, OrchestratorError | StateError) and "__init__" not in vars(found):
-            return found(message)  # type: ignore[no-any-return]
+        if issubclass(found, OrchestratorError | StateError):
+            if "__init__" not in vars(found):
+                return found(message)  # type: ignore[no-any-return]
+            text = message
     log = log_of(session)
     return SparkFailed(f"a Spark job failed: {text}" + (f"; its log is {log}" if log.exists() else ""))
 

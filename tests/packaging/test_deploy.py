@@ -130,6 +130,8 @@ def test_kubernetes_schemas_take_the_manifests(tmp_path: Path) -> None:
     manifests_ = DEPLOY / "kubernetes/bank.yaml"
     done = tool("kubernetes-validate", "--strict", manifests_)
     assert done.returncode == 0 and (done.stdout + done.stderr).count("passed") == 3, done
+    done = tool("kubernetes-validate", "--strict", DEPLOY / "kubernetes/spark.yaml")
+    assert done.returncode == 0 and (done.stdout + done.stderr).count("passed") == 3, done
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text(manifests_.read_text().replace("terminationGracePeriodSeconds", "terminationGraceSeconds"))
     assert tool("kubernetes-validate", "--strict", wrong).returncode != 0

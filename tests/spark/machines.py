@@ -79,12 +79,12 @@ class Machines:
     def set_up(self) -> None:
         a, b = self.names
         for name in self.names:
-            _ip("netns", "add", name)
-            _ip("-n", name, "link", "set", "lo", "up")
-        _ip("-n", a, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", b)
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
+        ip("-n", a, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", b)
         for name, address in zip(self.names, (FIRST, SECOND), strict=True):
-            _ip("-n", name, "address", "add", f"{address}/24", "dev", "eth0")
-            _ip("-n", name, "link", "set", "eth0", "up")
+            ip("-n", name, "address", "add", f"{address}/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "eth0", "up")
         spark = Path(str(find_spec("pyspark").origin)).parent  # type: ignore[union-attr]
         environment = {"SPARK_HOME": str(spark), "SPARK_LOCAL_IP": FIRST}
         master = [str(spark / "bin/spark-class"), "org.apache.spark.deploy.master.Master", "--host", FIRST]
@@ -124,12 +124,11 @@ class Machines:
 
     def pids(self, number: int) -> list[int]:
         """All processes of a machine."""
-        found = subprocess.run(["ip", "netns", "pids", self.names[number]], capture_output=True, text=True, check=True)
-        return [int(word) for word in found.stdout.split()]
+        return processes(self.names[number])
 
     def running(self, number: int, word: str) -> list[int]:
         """Those whose command line has a word."""
-        return [pid for pid in self.pids(number) if word in _command(pid)]
+        return [pid for pid in self.pids(number) if word in command(pid)]
 
     def inside(self, number: int, path: Path) -> Path:
         """A path as the worker's machine has it."""
@@ -144,18 +143,25 @@ class Machines:
         for process in self._started:
             process.wait()
         for name in self.names:
-            _ip("netns", "del", name)
+            ip("netns", "del", name)
 
 
-def _command(pid: int) -> str:
+def command(pid: int) -> str:
+    """The command line of a process; "" where there is none."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
 
 
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
+def ip(*words: str) -> str:
+    """What `ip` answers."""
+    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
+
+
+def processes(namespace: str) -> list[int]:
+    """All processes of a network namespace."""
+    return [int(word) for word in ip("netns", "pids", namespace).split()]
 
 
 @contextlib.contextmanager

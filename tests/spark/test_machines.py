@@ -7,103 +7,44 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.coordinator.secret import KEY_BYTES, Right, Secret
-from pipeline.spark.packing import needed, pack
-from state.log.kafka import broker
-from state.private import publish
-from tests.attacks.test_tls import certificate
-from tests.spark.machines import FIRST, ROOT, Machines, machines, until, why_not
+from tests.spark.machines import FIRST, Machines, machines, until, why_not
+from tests.spark.place import Place, parent
 from workers.journal import read_journals
 
 pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.processes]
 REASON = why_not()
-BROKER = """
-import sys
-from pathlib import Path
-from state.log.kafka.broker import Broker
-Broker(Path(sys.argv[1]), int(sys.argv[2])).launch()
-"""
 
 
-class Place:
-    """The cluster, a broker on its first machine, and what every machine has at one path."""
+class TwoMachines(Place):
+    """The cluster, a broker on its first machine, and a fleet."""
 
     def __init__(self, found: Machines) -> None:
+        shared = found.home / "shared"
+        shared.mkdir()
+        super().__init__(found.home, shared, found.names[0], FIRST)
         self.machines = found
-        self.home = found.home
-        self.shared = found.home / "shared"
-        self.shared.mkdir()
-        self.secret = self.shared / "bank.secret"
-        publish(self.secret, Secret(Right.JOIN, os.urandom(KEY_BYTES)).text().encode())
-        self.certificate, self.key = certificate(self.shared, "fleet")
-        pack(self.shared / "env.tar.gz", needed())
-        (self.home / "bank.py").write_text((ROOT / "examples/bank.py").read_text())
-        self.log = self._broker()
-
-    def _broker(self) -> str:
-        folder, port = self.home / "broker", broker.free_port()
-        open_ = f"PLAINTEXT://0.0.0.0:{port},CONTROLLER://127.0.0.1:{port + 1}"
-        settings = {"listeners": open_, "advertised.listeners": f"PLAINTEXT://{FIRST}:{port}"}
-        broker.prepare(folder, port, settings=settings)
-        done = self._inside("-c", BROKER, str(folder), str(port))
-        assert done.returncode == 0, done
-        return f"kafka://{FIRST}:{port}"
-
-    def _inside(self, *words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        command = ["ip", "netns", "exec", self.machines.names[0], sys.executable, *words]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        return subprocess.run(
-            command, cwd=self.home, env=environment, input=stdin, capture_output=True, timeout=120, check=False
-        )
-
-    def ask(self, *words: str, stdin: bytes = b"", fails: bool = False) -> Any:
-        """The answer of a command on the first machine."""
-        done = self._inside("-m", "orchestrator.cli.main", *words, "--log", self.log, "--json", stdin=stdin)
-        if fails:
-            return None if done.returncode else json.loads(done.stdout)
-        assert done.returncode == 0, done
-        return json.loads(done.stdout.splitlines()[-1])
-
-    def group(self, *words: str, fails: bool = False) -> Any:
-        return self.ask(*words, "--secret-file", str(self.secret), fails=fails)
 
     def run(self, *conf: str) -> subprocess.Popen[bytes]:
         """The fleet of two, once both are members."""
         properties = {
-            "spark.archives": f"{self.shared / 'env.tar.gz'}#environment",
-            "spark.pyspark.python": "./environment/bin/python",
-            "spark.driver.host": FIRST,
-            "spark.executor.cores": "1",
             "spark.executor.memory": "512m",
             "spark.cores.max": "2",
             "spark.locality.wait": "0",
             "spark.deploy.spreadOut": "true",
             **dict(word.split("=", 1) for word in conf),
         }
-        words = ["run", "bank:app", "--on", "spark", "--master", self.machines.master, "--instances", "2"]
-        words += ["--log", self.log, "--state-dir", str(self.home / "state"), "--secret-file", str(self.secret)]
-        words += ["--tls-cert", self.certificate, "--tls-key", self.key, "--session-timeout", "5s"]
-        for name, value in properties.items():
-            words += ["--conf", f"{name}={value}"]
-        command = ["env", f"--chdir={self.home}", f"PYTHONPATH={ROOT}", sys.executable, "-m", "orchestrator.cli.main"]
-        fleet = self.machines.start(0, *command, *words)
+        fleet = self.machines.start(0, *self.fleet(self.machines.master, properties, self.home / "state"))
         self.until("two instances", lambda: len(self.hosts()) == 2, fleet)
         return fleet
 
     def until(self, what: str, is_so: Any, fleet: subprocess.Popen[bytes]) -> None:
         until(what, is_so, fleet, self.machines)
-
-    def hosts(self) -> dict[str, str]:
-        """Of the members, by instance."""
-        status = self.group("status", "bank", fails=True)
-        return {row["id"]: row["host"] for row in status["instances"]} if status is not None else {}
 
     def instances(self) -> list[int]:
         """The processes of workers, one an instance, as this kernel counts them, on both machines."""
@@ -112,7 +53,7 @@ class Place:
     def parent(self, host: str) -> int:
         """The process of an instance on a machine."""
         [worker] = self.machines.running(int(host[1]) - 1, "workers.worker.worker_main")
-        return int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
+        return parent(worker)
 
     def journal(self, host: str, instance: str) -> list[dict[str, Any]]:
         folder = self.machines.inside(int(host[1]) - 1, self.home / "state" / "bank" / instance)
@@ -124,26 +65,16 @@ class Place:
         rows = [row for folder in folders for row in read_journals(folder)]
         return [row["why"] for row in rows if row["what"] == "handed over"]
 
-    def pay(self, count: int) -> None:
-        lines = [
-            json.dumps({"key": f"a{n % 50}", "value": {"account": f"a{n % 50}", "amount": 1}}) for n in range(count)
-        ]
-        self.ask("produce", "bank:app", "payments", stdin="\n".join(lines).encode())
-
-    def balance(self, key: str) -> int | None:
-        found = self.group("query", "bank", "balances", key, fails=True)
-        return found["value"] if found is not None else None
-
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place(tmp_path: Path) -> Iterator[TwoMachines]:
     if REASON:
         pytest.skip(REASON)
     with machines(tmp_path) as found:
-        yield Place(found)
+        yield TwoMachines(found)
 
 
-def test_a_life_on_two_machines(place: Place) -> None:
+def test_a_life_on_two_machines(place: TwoMachines) -> None:
     fleet = place.run()
     hosts = place.hosts()
     assert sorted(hosts.values()) == ["m1", "m2"], "an instance on each machine"
@@ -185,7 +116,7 @@ def test_a_life_on_two_machines(place: Place) -> None:
         assert place.journal(host, name)[-1]["what"] == "instance ended", "in order"
 
 
-def test_killed_stopped_and_left_alone(place: Place) -> None:
+def test_killed_stopped_and_left_alone(place: TwoMachines) -> None:
     """One that stands still, and two signals: it is killed in a machine whose numbers of processes mean nothing to the driver."""
     fleet = place.run()
     still = place.parent("m2")

@@ -76,20 +76,29 @@ def test_what_pods_wait_for_is_in_the_line() -> None:
         "reason": "Unschedulable",
         "message": "1 Insufficient cpu.",
     }
-    assert described([pod("a", phase="Pending", containerStatuses=[pulling])]) == (
-        'pod a: ImagePullBackOff, Back-off pulling image "x"'
-    )
-    assert described([pod("a", phase="Failed", containerStatuses=[ended])]) == "pod a: OOMKilled, exit code 137"
-    assert (
-        described([pod("a", phase="Pending", conditions=[unscheduled])])
-        == "pod a: no node takes it (1 Insufficient cpu.)"
-    )
-    assert "spark.driver.host" in described([pod("a", phase="Running")])
-    assert described([pod("a", phase="Pending")] * 5) == "; ".join(["pod a: Pending"] * 3) + ", and 2 more"
-    assert described([pod("a")]) == "pod a: it has no state yet"
+    known = {
+        'ImagePullBackOff, Back-off pulling image "x"': {"phase": "Pending", "containerStatuses": [pulling]},
+        "OOMKilled, exit code 137": {"phase": "Failed", "containerStatuses": [ended]},
+        "no node takes it (1 Insufficient cpu.)": {"phase": "Pending", "conditions": [unscheduled]},
+        "Pending": {"phase": "Pending"},
+        "it has no state yet": {},
+    }
+    for words, status in known.items():
+        assert described([pod("a", **status)]) == f"pods of executors wait: a: {words}"
+    three = [pod(name, phase="Pending") for name in "abc"]
+    assert described(three) == "pods of executors wait: a and 2 more: Pending"
     assert described([]) == "there is no pod of an executor"
-    line = no_slot(MASTER, described([pod("a", phase="Pending")]))
-    assert line == "warning: Spark has run no task for 15 s: pod a: Pending; it waits for one, Ctrl-C ends it"
+    line = no_slot(MASTER, described(three[:1]))
+    assert line == (
+        "Spark has run no task for 15 s: pods of executors wait: a: Pending; it waits for one, Ctrl-C ends it"
+    )
+
+
+def test_pods_that_run_are_named_as_long_as_their_executors_are_not_there() -> None:
+    running, pending = pod("a", phase="Running"), pod("b", phase="Pending")
+    assert "a: runs, and has not come to the driver; see --conf spark.driver.host" in described([running])
+    assert described([running], registered=1) == ""
+    assert described([running, pending], registered=1) == "pods of executors wait: b: Pending"
 
 
 def test_an_image_has_to_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

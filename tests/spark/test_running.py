@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.spark.running import _stage
+from pipeline.spark.running import stage_of
 
 pytestmark = pytest.mark.spark
 GROUP, TASKS, DEADLINE_S = "reported", 3, 60.0
@@ -58,12 +58,12 @@ def test_the_stage_that_runs_is_reported_beside_one_that_was_left_out(spark: Any
             assert running.is_alive() and time.monotonic() < deadline, (
                 f"the stage that runs is not reported, but {seen}"
             )
-            seen = _stage(context, GROUP) or seen
+            seen = stage_of(context, GROUP) or seen
         assert seen.numCompletedTasks == 0
     finally:
         gate.touch()
         running.join(DEADLINE_S)
-    assert not running.is_alive() and _stage(context, GROUP) is None
+    assert not running.is_alive() and stage_of(context, GROUP) is None
 
 
 def test_java_that_was_killed_is_named_as_that() -> None:

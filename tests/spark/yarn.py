@@ -13,14 +13,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 from state.log.kafka import broker
-from state.user_cache import user_cache
+from tests.spark.jars import SPARK, fetched, version_beside
 from tests.spark.machines import ROOT, python_of_machines
 
-SPARK = Path(str(find_spec("pyspark").origin)).parent  # type: ignore[union-attr]
 BOUNCY_CASTLE = "1.82"  # Hadoop's proxy makes certificates with it
 DEADLINE_S = 120.0
 REGISTERED = "registered with capability"
@@ -56,22 +54,13 @@ def why_not() -> str:
 
 
 def jars() -> Path:
-    """What Hadoop's servers need and PySpark does not bring: fetched once, of the version of Spark's own Hadoop."""
-    version = next((SPARK / "jars").glob("hadoop-client-api-*.jar")).stem.rpartition("-")[2]
-    folder = user_cache() / f"yarn-{version}"
-    if (folder / "complete").exists():
-        return folder
-    ivy = next((SPARK / "jars").glob("ivy-*.jar"))
-    for group, name, wanted, also in (
+    """What Hadoop's servers need and PySpark does not bring, of the version of Spark's own Hadoop."""
+    version = version_beside("hadoop-client-api")
+    return fetched(
+        f"yarn-{version}",
         ("org.apache.hadoop", "hadoop-client-minicluster", version, ["-notransitive"]),
         ("org.bouncycastle", "bcpkix-jdk18on", BOUNCY_CASTLE, []),
-    ):
-        command = [str(broker.java()), "-jar", str(ivy), "-dependency", group, name, wanted, "-confs", "default", *also]
-        command += ["-cache", str(user_cache() / "ivy"), "-types", "jar", "bundle"]
-        command += ["-retrieve", f"{folder}/[artifact]-[revision].[ext]"]
-        subprocess.run(command, check=True, capture_output=True, timeout=600)
-    (folder / "complete").touch()
-    return folder
+    )
 
 
 class Yarn:
