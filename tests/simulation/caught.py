@@ -33,7 +33,7 @@ CAUGHT_BY: dict[str, int] = {
     "stale_target": 216,
     "run_given_up_epochs": 0,
     "forget_to_ask": 0,
-    "ignore_versions": 59,
+    "ignore_versions": 15,
     "keep_gone_tasks": 89,
     "ignore_who_tells_last": 42,
     "trust_the_clock": 0,
