@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import compileall
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.cli.console import Console
+from tests.units import SHARED, scheduler, unit_of
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,22 +31,35 @@ PACKAGES = ("orchestrator", "workers", "state", "pipeline", "examples", "tests")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Compile our modules once. Where PYTHONDONTWRITEBYTECODE is set, as images of containers do, each of the thousands of
-    processes that tests start would compile them anew: half of what its start takes."""
+    processes that tests start would compile them anew: half of what its start takes. What pytest makes of the tests' own
+    modules is kept, too: otherwise each process of a run makes it anew, two thirds of what its collection takes."""
     if not hasattr(config, "workerinput"):  # in the process that starts the others, before it does
         for package in PACKAGES:
             compileall.compile_dir(ROOT / package, quiet=2)
+    sys.dont_write_bytecode = False
+
+
+def pytest_collection_finish() -> None:
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
 
 
 WAITS = ("spark", "processes", "kafka")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files whose tests start processes come first, and simulations: what is left for the end is short, so that no process
-    of the run waits for another's long file. `--no-loadscope-reorder` keeps this order."""
+    """What shares something that is dear to start comes first, as it is one process's; then files whose tests start
+    processes, and simulations: what is left for the end is short, so that no process of the run waits for another's long
+    file. `--no-loadscope-reorder` keeps this order."""
     long = {
         item.path for item in items if any(map(item.get_closest_marker, WAITS)) or "simulation" in item.path.parent.name
     }
-    items.sort(key=lambda item: item.path not in long)
+    items.sort(key=lambda item: (unit_of(item.nodeid) not in SHARED, item.path not in long))
+
+
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadfile`: a file is one process's, or all files that share something."""
+    return scheduler(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture
