@@ -15,10 +15,11 @@ from tests.simulation.find import breaks
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.world import World
 
-LIVES, CHUNK = 150, 25
+LIVES, CHUNK, SHORT = 150, 25, 100  # the others are `make test-long`'s: they are the same ones in every run
+FIRSTS = [pytest.param(first, marks=pytest.mark.long if first >= SHORT else ()) for first in range(0, LIVES, CHUNK)]
 
 
-@pytest.mark.parametrize("first", range(0, LIVES, CHUNK))
+@pytest.mark.parametrize("first", FIRSTS)
 def test_lives(first: int) -> None:
     """Safety all the time; once the faults stop, convergence."""
     for seed in range(first, first + CHUNK):
