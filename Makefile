@@ -17,9 +17,9 @@ $(READY): pyproject.toml constraints.txt Makefile
 demo: $(READY)
 	$(BIN)/orchestrator demo $(DEMO)
 
-# Many tests wait for processes: two at a time take little more than half of the time. A file is one process's, in the order
-# of tests/conftest.py.
-JOBS ?= 2
+# Those that wait for processes leave a core to others, those on Spark and the simulations take one: three at a time keep two
+# cores busy. A file is one process's, or all that share a session or a broker (tests/units.py), in the order of tests/conftest.py.
+JOBS ?= 3
 test: $(READY)
 	$(BIN)/python -m pytest -m "not long and (not kafka or short)" -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=25 --durations-min=5 $(TESTS)
 
