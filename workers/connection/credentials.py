@@ -24,7 +24,7 @@ from state.private import is_private, make_folder, publish
 from workers.log.logs import log_path
 from workers.spec import InstanceSpec
 
-log = logging.getLogger("orchestrator.credentials")
+log = logging.getLogger("orchestrator.listener")
 BYTES_MAX = 1_000
 RENEWED_WITHIN_S, RENEWED_LOOK_S = 60.0, 0.2
 SECRET = MetadataKind("secret")
