@@ -43,6 +43,16 @@ class Tls:
         self._contexts = _contexts(*self._files)
 
     @property
+    def certificate(self) -> str:
+        """Its file."""
+        return self._files[0]
+
+    @property
+    def authority(self) -> str:
+        """Its file; "" where any certificate does."""
+        return self._files[2]
+
+    @property
     def listens(self) -> bool:
         """Whether there is a certificate to listen with."""
         return self._contexts.server is not None
@@ -140,6 +150,27 @@ def check_tls(host: str, tls: Tls | None) -> Tls | None:
             "127.0.0.1"
         )
     return tls
+
+
+def check_signed(tls: Tls) -> None:
+    """Both ends of a connection to itself, in memory. Raises TlsUnusable where --tls-ca has not signed the own certificate: no peer that
+    goes by that authority would take this process, its own workers among them."""
+    contexts, certificate, authority = tls.now(), tls.certificate, tls.authority
+    if contexts.server is None or not authority:
+        return
+    ends = [ssl.MemoryBIO() for _ in range(2)]
+    waiting = [contexts.client.wrap_bio(ends[0], ends[1]), contexts.server.wrap_bio(ends[1], ends[0], server_side=True)]
+    while waiting:
+        for side in list(waiting):
+            try:
+                side.do_handshake()
+                waiting.remove(side)
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLError as error:
+                raise TlsUnusable(
+                    f"--tls-cert {certificate} is not taken by --tls-ca {authority} ({error}); name the authority that has signed it"
+                ) from None
 
 
 def client_context(address: str, tls: Tls | None) -> tuple[str, int, ssl.SSLContext | None]:

@@ -14,7 +14,7 @@ import pytest
 from orchestrator.coordinator.connection import ConnectionEnded
 from orchestrator.coordinator.handshake import Credentials, NotTrusted
 from orchestrator.coordinator.listener import Listener, Peer
-from orchestrator.coordinator.tls import make_tls
+from orchestrator.coordinator.tls import check_signed, make_tls
 from orchestrator.coordinator.transport import connect
 from orchestrator.errors import WrongUse
 from tests.group.coordinators import CREDENTIALS
@@ -134,6 +134,19 @@ async def test_certificates_are_renewed_without_a_restart(tmp_path: Path, caplog
         for link in (first, between, after):
             await link.close()
     await echo.listener.close()
+
+
+def test_a_certificate_that_its_own_authority_has_not_signed(tmp_path: Path) -> None:
+    """`run` refuses it: it listened, and no one of its fleet, its own workers among them, ever came to it."""
+    (own, key), (other, _) = certificate(tmp_path, "own"), certificate(tmp_path, "other")
+    for authority in ("", own):
+        tls = make_tls(own, key, authority)
+        assert tls is not None
+        check_signed(tls)
+    tls = make_tls(own, key, other)
+    assert tls is not None
+    with pytest.raises(WrongUse, match=r"own.pem is not taken by --tls-ca .*other.pem"):
+        check_signed(tls)
 
 
 async def test_a_process_that_starts_between_a_new_certificate_and_its_key_waits_for_it(tmp_path: Path) -> None:

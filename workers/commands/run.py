@@ -17,7 +17,7 @@ from orchestrator.cli.settings import PLACE, TABLE, refuse_idle
 from orchestrator.clocks import monotonic_s
 from orchestrator.coordinator.handshake import Credentials
 from orchestrator.coordinator.secret import Right
-from orchestrator.coordinator.tls import check_tls, is_loopback, make_tls
+from orchestrator.coordinator.tls import check_signed, check_tls, is_loopback, make_tls
 from orchestrator.durations import show_duration
 from orchestrator.errors import WrongUse
 from orchestrator.instance_settings import INSTANCE, instance_values
@@ -114,7 +114,8 @@ def check_access(args: Any) -> None:
     WrongUse, RefusedBySafety."""
     place_of(args.advertise, "--advertise")
     host, _ = place_of(args.listen, advertised=args.advertise)
-    check_tls(host, make_tls(args.tls_cert, args.tls_key, args.tls_ca))
+    if (tls := check_tls(host, make_tls(args.tls_cert, args.tls_key, args.tls_ca))) is not None:
+        check_signed(tls)
     if args.secret_file:
         read_secret(Path(args.secret_file)).key_of(Right.JOIN)
 

@@ -37,17 +37,21 @@ async def run(worker: StoresPort, commits: Commits) -> None:
     """Until cancelled. Without the instance's listener there are no queries, and the worker goes on."""
     if not worker.spec.address:
         await asyncio.Event().wait()
+    reported = ""
     while True:
         try:
             connection = await connect(worker.spec.address, worker.surroundings.credentials(worker.spec.instance))
             try:
+                reported = ""
                 await _offer(worker, commits, connection)
             finally:
                 await connection.close()
         except ConnectionEnded as error:
             log.debug("stores: %s", error)
         except OrchestratorError as error:
-            log.warning("the stores of this worker cannot be queried: %s", error)
+            if str(error) != reported:
+                log.warning("the stores of this worker cannot be queried: %s", error)
+            reported = str(error)
         await asyncio.sleep(RETRY_S)
 
 
