@@ -7,6 +7,7 @@ nothing but that, the table and the standard library.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -98,10 +99,18 @@ def printable(word: str) -> str:
 def entry() -> None:
     """The console script."""
     _open_what_is_closed()
+    take_signals()
+    sys.exit(main(sys.argv[1:]))
+
+
+def take_signals() -> None:
+    """Those of a process of our own. As its very last step the interpreter gives signals back to the system, and one that comes
+    then would end it with another code than the one it ends with: from the last callback on they are ignored."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        atexit.register(signal.signal, number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, exit_at_once)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupted)
-    sys.exit(main(sys.argv[1:]))
 
 
 def _open_what_is_closed() -> None:

@@ -163,7 +163,7 @@ async def test_an_audit_sees_what_is_under_way(place: Place, late: Late) -> None
         assert await log.positions("receipts", [Partition("payments", 0)]) == {Partition("payments", 0): 1}
         found = asyncio.create_task(moment_of(log, prepared))
         await still_waits(found)
-    assert (await found).under_way > 0
+    assert (await found).under_way
 
 
 async def test_a_repartition_sees_what_is_not_processed(place: Place, late: Late) -> None:

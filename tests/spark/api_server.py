@@ -1,5 +1,5 @@
 """An API server of Kubernetes on this machine: the real one with its etcd where both are on the PATH, else the one that Spark's
-client is tested with (fabric8's, from Maven Central), which stores and watches objects and asks no one for rights.
+client is tested with (fabric8's, from Maven Central), which stores and watches objects and checks no rights.
 
 One rule: what is seen of it is HTTP, as any client sees it. All of it lives in the network of the thread that starts it. For tests.
 """

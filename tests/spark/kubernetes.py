@@ -82,7 +82,7 @@ class Kubernetes:
         return self._thread.submit(function, *args).result()
 
     def api(self, *words: Any) -> Any:
-        """A request of the one who may do everything."""
+        """A request with every right."""
         return self.here(self.server.admin, *words)
 
     def _prepare(self) -> None:
@@ -104,7 +104,7 @@ class Kubernetes:
         while not self._ending.wait(LOOK_S):
             try:
                 self.node.look()
-            except Exception as error:  # noqa: BLE001 - shown by `said`
+            except Exception as error:  # noqa: BLE001 - shown by `logs`
                 self.failure = error
 
     # ---- beside it
@@ -131,7 +131,7 @@ class Kubernetes:
         """Those that were started and are not gone."""
         return dict(self.node.pods)
 
-    def said(self) -> str:
+    def logs(self) -> str:
         """The ends of all logs, pods' too."""
         logs = [f"{pod.name}: {pod.log()[-3_000:]}" for pod in self.node.all]
         return "\n".join([f"node: {self.failure!r}", *logs, self.server.log()])

@@ -176,12 +176,16 @@ def machines(home: Path) -> Iterator[Machines]:
 
 
 def until(
-    what: str, is_so: object, process: subprocess.Popen[bytes] | None = None, found: Machines | None = None
+    what: str,
+    is_so: object,
+    process: subprocess.Popen[bytes] | None = None,
+    found: Machines | None = None,
+    within_s: float = DEADLINE_S,
 ) -> None:
     """Waits for a condition, with a deadline."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + within_s
     while not is_so():  # type: ignore[operator]
         said = found.log_of(process) if found is not None and process is not None else ""
         assert process is None or process.poll() is None, f"{what}: it has ended; {said}"
-        assert time.monotonic() < deadline, f"{what}: not after {DEADLINE_S:.0f} s; {said}"
+        assert time.monotonic() < deadline, f"{what}: not after {within_s:.0f} s; {said}"
         time.sleep(0.1)

@@ -24,8 +24,8 @@ def paid(count: int) -> Paid:
 def driven(rows: Paid) -> dict[str, int]:
     """The balances by the Driver."""
     with Driver(bank.app) as here:
-        for who, amount in rows:
-            here.send(bank.payments, who, bank.Payment(who, amount))
+        for account, amount in rows:
+            here.send(bank.payments, account, bank.Payment(account, amount))
         return dict(here.table(bank.balances))
 
 
@@ -49,6 +49,6 @@ def lines(rows: Paid) -> str:
     """As a file of history has them: of today, as a broker removes outputs that are older than its topics keep them."""
     begun = wall_ms() - len(rows)
     return "".join(
-        f"{json.dumps({'key': who, 'value': {'account': who, 'amount': amount}, 'timestamp_ms': begun + at})}\n"
-        for at, (who, amount) in enumerate(rows, 1)
+        f"{json.dumps({'key': account, 'value': {'account': account, 'amount': amount}, 'timestamp_ms': begun + at})}\n"
+        for at, (account, amount) in enumerate(rows, 1)
     )

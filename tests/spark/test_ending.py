@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 COMMAND = "from orchestrator.cli.main import entry; entry()"
 # A command whose end meets that Java is gone, with a task of its own that nobody waits for.
 ENDING = """
-import asyncio, signal, sys
-from orchestrator.cli.main import exit_at_once
+import asyncio
+from orchestrator.cli.main import take_signals
 from pipeline.spark.ending import run_to_its_end
 
 async def failing():
@@ -33,19 +33,19 @@ async def command():
     print("begun", flush=True)
     await failing()
 
-signal.signal(signal.SIGTERM, exit_at_once)
+take_signals()
 run_to_its_end(command())
 """
 
 
 def test_what_fails_while_it_ends_is_not_printed() -> None:
-    """A signal that comes twice at once is one."""
+    """A signal that comes twice at once is one, and so are those that come until its very end."""
     child = subprocess.Popen(
         [sys.executable, "-c", ENDING], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert child.stdout is not None and child.stdout.readline() == "begun\n"
-    child.send_signal(signal.SIGTERM)
-    child.send_signal(signal.SIGTERM)
+    while child.poll() is None:
+        child.send_signal(signal.SIGTERM)
     out, err = child.communicate(timeout=60)
     assert (child.returncode, out, err) == (143, "", "")
 

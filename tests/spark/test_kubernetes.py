@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.spark import machines
 from tests.spark.api_server import Api, is_real
 from tests.spark.kubernetes import NAMESPACE, Kubernetes, kubernetes, why_not
-from tests.spark.machines import until
 from tests.spark.node import GATEWAY, Pod
 from tests.spark.paid import balances, driven, lines, paid
 from tests.spark.place import Place, parent
@@ -22,6 +23,7 @@ pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.processes]
 REASON = why_not()
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 DEADLINE_S = 400
+until = partial(machines.until, within_s=300.0)  # a job in pods starts two Javas and fetches what an executor needs
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ class Pods(Place):
     def done(self, job: subprocess.Popen[str], code: int = 0) -> str:
         """What a job has printed."""
         out, errors = job.communicate(timeout=DEADLINE_S)
-        assert job.returncode == code, f"{out}\n{errors}\n{self.cluster.said()}"
+        assert job.returncode == code, f"{out}\n{errors}\n{self.cluster.logs()}"
         return out if code == 0 else errors
 
     def balances(self) -> dict[str, int]:
@@ -108,8 +110,9 @@ class Fleet:
             self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
 
     def until(self, what: str, is_so: Callable[[], object]) -> None:
-        until(f"{what} {self.log.read_text()[-2_000:]}", is_so)
-        assert self.process.poll() is None, self.log.read_text()
+        """Waits for what this fleet is to do."""
+        until(f"{what} of {self.log}", lambda: is_so() or self.process.poll() is not None)
+        assert self.process.poll() is None, f"{what}: {self.log.read_text()}"
 
     def pay_and_see(self, wanted: int) -> None:
         """500 more payments, ten an account."""
@@ -123,7 +126,7 @@ class Fleet:
 
     def stop(self) -> None:
         self.process.terminate()
-        assert self.process.wait(90) == 0, self.log.read_text()
+        assert self.process.wait(200) == 0, self.log.read_text()
 
 
 @pytest.fixture
@@ -214,7 +217,7 @@ def test_pods_that_do_not_come_are_explained(place: Pods, conf: dict[str, str], 
             break
     job.send_signal(signal.SIGINT)
     job.communicate(timeout=DEADLINE_S)
-    assert words in seen.splitlines()[-1], f"{seen}\n{place.cluster.said()}"
+    assert words in seen.splitlines()[-1], f"{seen}\n{place.cluster.logs()}"
 
 
 @pytest.mark.skipif(not is_real(), reason="rights are checked by the real API server alone")
@@ -229,7 +232,7 @@ def test_an_api_server_that_refuses(place: Pods) -> None:
         return errors.splitlines()[-1]
 
     assert f"the API server {url} does not know this user (401)" in refused(
-        Api(url, "nobody", cluster.client.certificate)
+        Api(url, "unknown", cluster.client.certificate)
     )
     weak = cluster.here(cluster.server.token, NAMESPACE, "default")
     assert f"the API server {url} refuses (403: configmaps is forbidden" in refused(weak)
