@@ -12,13 +12,19 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import AsyncGeneratorType, FrameType
 
 LIMIT_S = 12.0  # stores are closed within 10 s; an instance that was asked to stop kills its workers after 15 s, without a word
 FRAMES = 4
 BETWEEN = ("anext_awaitable", "async_generator_asend", "async_generator_athrow")
+
+
+def failure_of(tasks: Iterable[asyncio.Task[None]]) -> BaseException | None:
+    """The first error with which one of these tasks has ended."""
+    errors = (task.exception() for task in tasks if task.done() and not task.cancelled())
+    return next((error for error in errors if error is not None), None)
 
 
 def end_within(limit_s: float, code: int) -> Callable[[], None]:

@@ -11,6 +11,8 @@ import msgspec
 
 from orchestrator.instance_settings import InstanceSettings
 from orchestrator.model import Settings
+from pipeline.errors import ProcessorFailed
+from state.errors import LogReplaced
 from workers.calls.blame import Blame
 
 FAILED_APP = 70  # the user's code failed: another instance would fail on the same record
@@ -61,6 +63,18 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 def how_ended(code: int) -> str:
     """Why an instance is started again, from what its handle returned (below 0)."""
     return "ended because its host goes" if code == HOST_GOES else f"was killed by signal {-code}"
+
+
+def end_of_worker(error: BaseException | None, report: int = 0) -> int:
+    """The exit code of a worker process that ended with `error`: a crash, unless it is one of those that a user is shown in a line."""
+    if error is None:
+        return REPORTED + report
+    if isinstance(error, ProcessorFailed):
+        return REPORTED + FAILED_APP
+    if isinstance(error, LogReplaced):
+        return REPORTED + LOG_REPLACED
+    code = getattr(error, "exit_code", None)
+    return 1 if code is None else REPORTED + int(code)
 
 
 def first_line(descriptor: int = 0) -> str:

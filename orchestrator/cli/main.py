@@ -121,7 +121,7 @@ def _open_what_is_closed() -> None:
             try:
                 os.fstat(number)
             except OSError:
-                os.open(os.devnull, os.O_RDWR)
+                os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # processes that it starts have none either
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - as long as the process
 
 

@@ -267,6 +267,18 @@ def test_a_standard_stream_that_is_closed_or_takes_nothing(
     assert (done.returncode, done.stdout, done.stderr) == (code, said, "")
 
 
+def test_a_fleet_without_standard_streams_has_workers(tmp_path: Path) -> None:
+    """As some daemons are started: what the command opens for them, the processes that it starts have as well."""
+    console = Console(tmp_path).bank()
+    words = "'-m', 'orchestrator', 'run', 'bank:app'"
+    closing = f"import os, sys; os.closerange(0, 3); os.execl(sys.executable, sys.executable, {words})"
+    try:
+        console.script("-c", closing, name="run")
+        assert console.here("wait", "bank", "--instances", "1", "--timeout", "20s").code == 0
+    finally:
+        console.close()
+
+
 def test_a_log_that_is_something_else(tmp_path: Path) -> None:
     console = Console(tmp_path / "place")
     console.write("text.db", "hello" * 200)

@@ -97,3 +97,15 @@ def test_an_async_call_that_ends_itself_in_an_odd_way_is_left_to_its_policy(cons
     console.until("all others", lambda: len(values(console, "receipts")) >= 39)
     console.until("the dead letter", lambda: len(values(console, "dead")) >= 1)
     assert values(console, "receipts") == [n for n in range(40) if n != 17] and values(console, "dead") == [17]
+
+
+def test_a_crash_beside_a_thread_that_lasts_is_a_crash(console: Console) -> None:
+    """Its process is ended from within, a while later, and with the code that it was to end with."""
+    end = "threading.Thread(target=time.sleep, args=(600,)).start(); raise BaseException('odd')"
+    app = APP.format(policy='"dead"', end=end).replace("import os", "import os\nimport threading")
+    console.write("bank.py", app)
+    fleet = console.run(*FAST, instances=1)
+    produce(console)
+    console.until("the dead letter", lambda: values(console, "dead") == [17])
+    console.until("all others", lambda: values(console, "receipts") == [n for n in range(40) if n != 17])
+    assert fleet.poll() is None

@@ -23,13 +23,13 @@ from state.log.protocol import GroupLog, Guarantee, MayWrite, Partition
 from workers.calls.blame import Caution, note_path
 from workers.calls.call_watch import Turn, blame, is_of_one_record
 from workers.connection.uplink import Watch
-from workers.end_watch import LIMIT_S
+from workers.end_watch import LIMIT_S, failure_of
 from workers.log.patient_log import PatientLog
 from workers.log_lines import TASK
 from workers.metrics.families import ERRORS, OF_WORKER
 from workers.metrics.measures import Measures, Samples
 from workers.prepare import Prepared
-from workers.spec import OVERDUE, REPORTED, WorkerSpec
+from workers.spec import OVERDUE, REPORTED, WorkerSpec, end_of_worker
 from workers.surroundings import REAL, Surroundings
 from workers.tasks import halts, inputs
 from workers.tasks.commit import Taken
@@ -95,6 +95,7 @@ class Worker:
         self.restores = RestoreLoop(self)
         self.records = RecordLoop(self)
         self.failure: BaseException | None = None
+        self.report = 0  # where nothing fails
         self.stopping = asyncio.Event()
         self._term = 0
         self.halting = asyncio.Lock()  # writes of halts: one that is over is not taken for the next one
@@ -103,7 +104,7 @@ class Worker:
     # ---- life
 
     async def run(self) -> int:
-        """Until asked to leave (0), stopped (0), or a part of it fails (raises)."""
+        """Until asked to leave or stopped (`report`), or a part of it fails (raises)."""
         await self.scan_disk()
         loops = [
             asyncio.create_task(loop, name=name)
@@ -125,19 +126,17 @@ class Worker:
         await asyncio.wait([*loops, stop], return_when=asyncio.FIRST_COMPLETED)
         self.stopping.set()
         await self._stop_records()
-        self.surroundings.end_within(LIMIT_S, REPORTED if self.failure is None else REPORTED + 1)
+        self.failure = self.failure or failure_of(loops)
+        self.surroundings.end_within(LIMIT_S, end_of_worker(self.failure, self.report))
         for loop in loops:
             loop.cancel()
-        results = await asyncio.gather(*loops, return_exceptions=True)
+        await asyncio.gather(*loops, return_exceptions=True)
         stop.cancel()
-        if self.failure is None:
-            self.failure = next(
-                (r for r in results if isinstance(r, BaseException) and not isinstance(r, asyncio.CancelledError)), None
-            )
+        self.failure = self.failure or failure_of(loops)
         await self._close_all()
         if self.failure is not None:
             raise self.failure
-        return 0
+        return self.report
 
     async def _stop_records(self) -> None:
         """End the calls and commit what is whole. Nothing is lost where there is no time for it: what no commit has, the

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from orchestrator.error_report import report
 from orchestrator.errors import OrchestratorError
-from pipeline.errors import PipelineError, ProcessorFailed
+from pipeline.errors import PipelineError
 from pipeline.resources import Resources
 from state.errors import LogReplaced, StateError
 from state.private import private_process
@@ -22,7 +22,7 @@ from workers import log_lines
 from workers.connection.credentials import in_renewal
 from workers.log.patient_log import open_patiently
 from workers.prepare import prepare
-from workers.spec import BOUNCED, FAILED_APP, LOG_REPLACED, REPORTED, WorkerSpec, decode_worker, first_line
+from workers.spec import BOUNCED, REPORTED, WorkerSpec, decode_worker, end_of_worker, first_line
 from workers.surroundings import OF_A_PROCESS, REAL, Surroundings
 from workers.worker.worker import Worker
 
@@ -50,15 +50,10 @@ async def run_worker(spec: WorkerSpec, surroundings: Surroundings = REAL) -> int
     """Runs a worker to its end; returns what its process ends with, with the reason on standard error."""
     try:
         return REPORTED + await _run(spec, surroundings)
-    except ProcessorFailed as error:
-        report(error)
-        return REPORTED + FAILED_APP
-    except LogReplaced as error:
-        if not spec.instance.is_watched:
-            report(error)
-        return REPORTED + LOG_REPLACED
     except (OrchestratorError, StateError, PipelineError) as error:
-        return REPORTED + report(error)
+        if not (isinstance(error, LogReplaced) and spec.instance.is_watched):
+            report(error)
+        return end_of_worker(error)
 
 
 async def _run(spec: WorkerSpec, surroundings: Surroundings) -> int:
@@ -75,7 +70,7 @@ async def _run(spec: WorkerSpec, surroundings: Surroundings) -> int:
             surroundings.on_sigterm(signals.first, signals.again)
             surroundings.freeze()  # modules and the app: a walk over them takes longer than a task that begins here may be away
             try:
-                return signals.shown(await worker.run())
+                return await worker.run()
             finally:
                 listening.cancel()
     finally:
@@ -88,21 +83,16 @@ class Signals:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._is_signalled = False
 
     def first(self) -> None:
-        self._is_signalled = True
         if self._worker.spec.instance.on_stop == "leave":
             self._worker.leave()
         else:
+            self._worker.report = BOUNCED
             self._worker.stop()
 
     def again(self) -> None:
         self._worker.surroundings.exit(REPORTED + BOUNCED)
-
-    def shown(self, code: int) -> int:
-        """What a worker that ended with `code` reports."""
-        return BOUNCED if self._is_signalled and code == 0 and self._worker.spec.instance.on_stop == "bounce" else code
 
 
 async def _listen(worker: Worker) -> None:
