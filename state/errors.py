@@ -157,7 +157,7 @@ class NoSpaceLeft(StateError):
 
 
 class DirectoryUnusable(StateError):
-    """The state directory cannot be written: no permission, no space, not a directory."""
+    """The state directory cannot be used: no permission, no space, not a directory, too many open files."""
 
 
 class BaseMissing(StateError):

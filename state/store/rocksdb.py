@@ -121,6 +121,11 @@ def explain(error: Exception, path: Path) -> Exception:
         return StateError(f"the store {path} was closed: open it again")
     if "no such file or directory" in low and not is_there(path):
         return deleted(path)
+    if "too many open files" in low:
+        return DirectoryUnusable(
+            f"the store {path} cannot be opened: its process has too many files open; raise the limit (`ulimit -n`, "
+            f"LimitNOFILE= of systemd), or give it fewer tasks ({text})"
+        )
     if "lock" in low and ("lock hold by" in low or "/lock:" in low):
         return DirectoryLocked(f"the store {path} is open elsewhere, in this process or another: close it there first")
     if "no space left" in low:

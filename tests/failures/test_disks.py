@@ -111,6 +111,21 @@ def lines_but_the_first(console: Console) -> list[str]:
     return console.said("run").splitlines()[1:]
 
 
+def test_more_stores_than_the_soft_limit_of_open_files_allows(console: Console) -> None:
+    """The processes of a fleet take what they are allowed; a shell and systemd give 1,024 of it."""
+    console.bank()
+    limited = (
+        "import os, resource, sys; hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]; "
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard)); "
+        "os.execl(sys.executable, sys.executable, '-m', 'orchestrator', 'run', 'bank:app')"
+    )
+    console.script("-c", limited, name="run")
+    assert console.here("wait", "bank", "--instances", "1", "--timeout", "30s").code == 0, console.said("run")
+    console.pay(("ann", -5))
+    assert console.here("query", "bank", "balances", "ann").out == "-5\n"
+    assert "WARNING" not in console.said("run") and "ERROR" not in console.said("run")
+
+
 @pytest.mark.parametrize("with_state", [False, True], ids=["the log", "the log and the state"])
 def test_a_log_that_is_deleted_under_a_running_fleet(console: Console, with_state: bool) -> None:
     """One line for all of its processes, and then what it says: the fleet stops."""
