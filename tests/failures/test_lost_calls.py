@@ -14,6 +14,7 @@ pytestmark = pytest.mark.processes
 FAST = ("--session-timeout", "3s", "--heartbeat", "300ms", "--disconnect-grace", "300ms")
 APP = """
 import os
+import re
 import sys
 import time
 
@@ -36,6 +37,7 @@ def settle(payment: Record[str, int], balances: Table[str, int], receipts: Sink[
 ENDS = {
     "exit 0": ("os._exit(0)", "ended its worker process (exit code 0)"),
     "abort": ("os.abort()", "ended its worker process (signal 6)"),
+    "no thread runs": ("re.match('(a+)+$', 'a' * 40 + 'b')", "ended its worker process (exit code 1)"),
     "endless": ("while True: pass", "lasted longer than --max-call of 1 s"),
 }
 

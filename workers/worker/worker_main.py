@@ -25,6 +25,7 @@ from workers.log.patient_log import open_patiently
 from workers.prepare import prepare
 from workers.spec import BOUNCED, REPORTED, WorkerSpec, decode_worker, end_of_worker, first_line
 from workers.surroundings import OF_A_PROCESS, REAL, Surroundings
+from workers.worker import stand_still
 from workers.worker.worker import Worker
 
 SWITCH_S = (
@@ -42,6 +43,7 @@ def main() -> int:
     take_limit()
     spec = decode_worker(line)
     log_lines.set_up(spec.instance.log_level, spec.instance.log_format, spec.instance.instance, spec.number)
+    stand_still.watch(spec.instance)
     try:
         return asyncio.run(run_worker(spec, OF_A_PROCESS))
     except KeyboardInterrupt:
