@@ -19,6 +19,7 @@ MASTER = "k8s://"
 IMAGES = ("spark.kubernetes.container.image", "spark.kubernetes.executor.container.image")
 EXECUTORS = "spark-app-selector"  # the label that Spark gives to pods, with the id of its application
 RUNS = "runs, and has not come to the driver; see --conf spark.driver.host, and kubectl logs"
+FAILED = "exit code 1; if it could not reach the driver, see --conf spark.driver.host; kubectl logs has its reason"
 REFUSED = re.compile(r"Failure executing: \w+ at: (\S+?)/api\S*?\. Message: (.*?)\.? Received status: .*?\bcode=(\d+)")
 UNREACHED = re.compile(
     r"(Connection refused|UnknownHostException|NoRouteToHostException|Network is unreachable|[Cc]onnect(?:ion)? timed out)"
@@ -112,7 +113,8 @@ def _why(pod: Mapping[str, Any]) -> str:
         for kind in ("waiting", "terminated"):
             if found := state.get(kind):
                 words = [found.get("reason", kind), found.get("message", "")]
-                ended = f"exit code {found['exitCode']}" if kind == "terminated" else ""
+                code = found.get("exitCode", "")
+                ended = "" if kind == "waiting" else FAILED if code == 1 else f"exit code {code}"
                 return ", ".join(" ".join(word.split()) for word in (*words, ended) if word)
     for condition in status.get("conditions", []):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":

@@ -188,7 +188,10 @@ def test_instances_in_pods(place: Pods, fleets: list[Fleet]) -> None:
     # A driver that is killed leaves pods that end by themselves.
     held = list(place.cluster.pods().values())
     fleet.process.kill()
-    until("the pods have ended", lambda: all(pod.reported for pod in held))
+    until(
+        "the pods have ended or are gone",
+        lambda: all(pod.reported or pod.name not in place.cluster.pods() for pod in held),
+    )
     assert {pod["status"]["phase"] for pod in place.cluster.api("GET", PODS)["items"]} <= {"Succeeded", "Failed"}
 
 

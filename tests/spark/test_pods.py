@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import WrongUse
-from pipeline.spark.pods import described, refusal, refuse_without_image
+from pipeline.spark.pods import FAILED, described, refusal, refuse_without_image
 from pipeline.spark.running import no_slot
 from pipeline.spark.session import _reason
 from workers.commands.cluster import Cluster
@@ -70,6 +70,7 @@ def pod(name: str, **status: Any) -> dict[str, Any]:
 def test_what_pods_wait_for_is_in_the_line() -> None:
     pulling = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling\nimage "x"'}}}
     ended = {"state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}
+    failed = {"state": {"terminated": {"reason": "Error", "exitCode": 1}}}
     unscheduled = {
         "type": "PodScheduled",
         "status": "False",
@@ -79,6 +80,7 @@ def test_what_pods_wait_for_is_in_the_line() -> None:
     known = {
         'ImagePullBackOff, Back-off pulling image "x"': {"phase": "Pending", "containerStatuses": [pulling]},
         "OOMKilled, exit code 137": {"phase": "Failed", "containerStatuses": [ended]},
+        f"Error, {FAILED}": {"phase": "Failed", "containerStatuses": [failed]},
         "no node takes it (1 Insufficient cpu.)": {"phase": "Pending", "conditions": [unscheduled]},
         "Pending": {"phase": "Pending"},
         "it has no state yet": {},
