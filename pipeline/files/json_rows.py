@@ -1,15 +1,17 @@
 """A line of flat JSON, whose columns are its fields, to a record.
 
-One rule: what the value takes of a line is never made a float on the way: the topic's type reads the very digits, and a value of any
-fields keeps them. In the flow: `text` has the line -> here -> `columns` for key, time and headers.
+One rule: what the key and the value take of a line is never made a float on the way: the topic's type reads the very digits, and a
+value of any fields keeps them. In the flow: `text` has the line -> here -> `columns` for key, time and headers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
+from pipeline.errors import CodecError
 from pipeline.files.columns import REFUSED, Columns, Field, fields_of
 from pipeline.files.json_lines import NULL, NULL_CELL, json_value
 from pipeline.files.shape import BadRow, FileRecord, Reading, Shape
@@ -35,7 +37,7 @@ class JsonColumns(Columns):
             cells = {name: msgspec.json.decode(row.get(name, NULL_CELL)) for name in self._plain}
             return FileRecord(
                 line,
-                self._read_key(cells),
+                self._raw_key(row, cells),
                 self._raw_value(row),
                 self._read_time(cells),
                 self._read_headers(cells),
@@ -44,6 +46,16 @@ class JsonColumns(Columns):
             )
         except REFUSED as error:
             raise BadRow(f"line {line}", str(error)) from None
+
+    def _raw_key(self, row: Raws, cells: Mapping[str, Any]) -> bytes | None:
+        raw = bytes(row.get(self._key, NULL_CELL)) if self._key else NULL
+        codec = self._reading.key
+        if raw != NULL and isinstance(codec, JsonCodec):
+            try:
+                return codec.encode(codec.decode(raw))
+            except CodecError:  # a text that is what the type says in another way, as in any cell of text
+                pass
+        return self._read_key(cells)
 
     def _raw_value(self, row: Raws) -> bytes | None:
         codec = self._reading.value

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from struct import pack
 from typing import Any
@@ -112,6 +113,23 @@ def test_csv_as_it_is_written(tmp_path: Path, rows: list[tuple[str, str, int]], 
     assert [(one.key, one.value, one.timestamp_ms) for one in read(path, reading(str))] == [
         (key.encode(), value.encode(), at) for key, value, at in rows
     ]
+
+
+@pytest.mark.parametrize(
+    ("type_", "written", "key"),
+    [
+        (Decimal, "12345678901234567.89", b'"12345678901234567.89"'),
+        (str | int, '"123"', b'"123"'),
+        (date, '"2026-01-31"', b'"2026-01-31"'),
+        (tuple[int, str], '[1, "a"]', b'[1,"a"]'),
+        (tuple[int, str], '"[1, \\"a\\"]"', b'[1,"a"]'),
+    ],
+)
+def test_keys_of_flat_json_lines_are_read_by_their_type(tmp_path: Path, type_: Any, written: str, key: bytes) -> None:
+    """A decimal went through a float, and a text of digits became a number."""
+    (tmp_path / "a.jsonl").write_text(f'{{"who": {written}, "n": 1}}\n')
+    found = read(tmp_path / "a.jsonl", reading(dict, key=type_), shape_of("who", None, None))
+    assert [one.key for one in found] == [key]
 
 
 @pytest.mark.parametrize("between", [";", "\t"])
