@@ -191,6 +191,7 @@ class Field:
     def __init__(self, type_: Any, *, required: bool) -> None:
         self.required = required
         self.takes_null = _takes(None, type_)
+        self.is_number = any(_takes(one, type_) for one in (1, 0.5, True)) and not _takes("1", type_)
         self.empty = "" if _takes("", type_) and not self.takes_null else None
 
 

@@ -20,6 +20,9 @@ FIXED = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 JAVA, PYTHON = "spark.driver.extraJavaOptions", "spark.pyspark.python"
+EXECUTORS_JAVA = "spark.executor.extraJavaOptions"
+# ORC has times without a zone, which Spark reads in that of each Java, whatever spark.sql.session.timeZone says.
+ZONE = "-Duser.timezone=UTC"
 DAEMON = "spark.python.daemon.module"
 # On one machine jobs are short: the second compiler and parallel collectors cost more than they give (session 12 s -> 6 s
 # on two busy cores).
@@ -46,6 +49,8 @@ def properties(cluster: Cluster, folder: Path, python_path: str) -> dict[str, st
     chosen[JAVA] = (
         f"{ours} {theirs[JAVA]}" if JAVA in theirs else ours
     )  # of two that say the same, Java takes the later
+    for name in (JAVA, EXECUTORS_JAVA):  # last, because answers depend on it
+        chosen[name] = f"{chosen.get(name, '')} {ZONE}".strip()
     return chosen
 
 

@@ -18,6 +18,7 @@ from orchestrator.errors import WrongUse
 from pipeline.files.columns import Columns
 from pipeline.files.shape import BadFile, Reading, Shape
 from pipeline.files.text import COMPRESSED
+from pipeline.spark.folder_columns import as_they_stand
 from pipeline.spark.history import BadHistory
 from pipeline.spark.own_words import own_words
 
@@ -56,7 +57,7 @@ def local_files(
     """The rows of a source in files of this folder; how they are called in errors, by file. Raises BadHistory."""
     text = source.text.strip()
     try:
-        frame = read_as(session, text, folder)
+        frame = _read(session, text, folder, reading, shape)
         if isinstance(frame, dict):
             return list(frame), frame
         Columns(reading, shape, frame.columns, text=False, file=source.shown)
@@ -67,6 +68,13 @@ def local_files(
         raise BadHistory(f"{source.shown}: {own_words(str(error))}") from error
     found = sorted(str(path) for path in folder.glob("*.parquet"))
     return found, dict.fromkeys(found, source.shown)
+
+
+def _read(session: SparkSession, text: str, folder: Path, reading: Reading, shape: Shape) -> DataFrame | dict[str, str]:
+    is_path = not QUERY.match(text) and (URL.match(text) or FORMAT.fullmatch(text) or is_for_spark(text))
+    if not is_path or _text_file(text) or text.lower().startswith((f"{LOG}:", *(f"{kind}:" for kind in GUESSED))):
+        return read_as(session, text, folder)
+    return as_they_stand(session, lambda: _frame(session, text), reading, shape)
 
 
 def read_as(session: SparkSession, text: str, folder: Path) -> DataFrame | dict[str, str]:

@@ -37,7 +37,8 @@ def test_the_users_defaults_win_over_ours_and_conf_over_them(defaults: Path) -> 
     assert chosen["spark.driver.memory"] == "3g" and chosen["spark.ui.enabled"] == "true"
     assert chosen["spark.executor.cores"] == "3"
     assert chosen["spark.sql.session.timeZone"] == "UTC", "answers depend on it"
-    assert chosen["spark.driver.extraJavaOptions"].endswith("log4j2.properties -Dkey=a b")
+    assert chosen["spark.driver.extraJavaOptions"].endswith("log4j2.properties -Dkey=a b -Duser.timezone=UTC")
+    assert chosen["spark.executor.extraJavaOptions"] == "-Duser.timezone=UTC", "times of ORC without a zone"
 
 
 def test_only_a_master_here_is_bound_to_the_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

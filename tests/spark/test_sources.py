@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +16,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import orc
 
 from orchestrator.errors import WrongUse
 from pipeline.files import parts
@@ -31,6 +37,23 @@ pytestmark = pytest.mark.spark
 TEXTS = Reading("names", codec_for(str, what="key", key=True), codec_for(str, what="value"), 4)
 ROWS = [("ann", "Ann", 1_000), ("bob", "Bob", 2_000), ("cem", "Cem", 3_000)]
 EXPECTED = [(key.encode(), value.encode(), at) for key, value, at in ROWS]
+
+ZONED = """
+import sys
+from pathlib import Path
+from pipeline.files import parts
+from pipeline.files.shape import Shape
+from pipeline.spark.session import spark_session, stop
+from pipeline.spark.sources import From, local_files
+from tests.spark.test_sources import TEXTS
+from workers.commands.cluster import Cluster
+
+folder = Path(sys.argv[1])
+session = spark_session("zone", Cluster("local[1]"))
+[name], _ = local_files(session, From(f"orc:{folder}/a.orc"), folder / "rows", TEXTS, Shape())
+print([one.timestamp_ms for part in parts.parts(name) for one in parts.read(part, TEXTS, Shape())][0])
+stop(session)
+"""
 
 
 def read(session: Any, text: str, folder: Path, shape: Shape = Shape()) -> list[FileRecord]:  # noqa: B008 - it is frozen
@@ -95,6 +118,49 @@ def test_columns_of_a_query_by_their_types(tmp_path: Path, spark: Any) -> None:
         FileRecord(found[0].line, b"ann", b"x", 1_769_860_800_000, (("h", b"v"),), None, 3),
         FileRecord(found[1].line, b"bob", b"y", 1_769_860_800_123),
     ]
+
+
+class Dated(msgspec.Struct):
+    code: str
+    year: int
+    day: date
+    share: Decimal
+
+
+def test_columns_in_names_of_folders_are_text_unless_a_number_is_wanted(tmp_path: Path, spark: Any) -> None:
+    """Spark made 7 of 007, which a value of any fields took, and a key of text did not."""
+    below = tmp_path / "rows" / "code=007" / "year=2026" / "day=2026-01-31" / "share=1.10"
+    below.mkdir(parents=True)
+    pq.write_table(pa.table({"who": ["ann"], "at": [1_000]}), below / "a.parquet")
+
+    def values(name: str, key: str, value: Any) -> list[tuple[bytes | None, bytes | None]]:
+        reading = Reading("dated", codec_for(str, what="key", key=True), codec_for(value, what="value"), 4)
+        shape = shape_of(key, None, "at")
+        [file], _ = local_files(spark, From(f"parquet:{tmp_path}/rows"), tmp_path / name, reading, shape)
+        return [(one.key, one.value) for part in parts.parts(file) for one in parts.read(part, reading, shape)]
+
+    [(_, found)] = values("any", "who", dict[str, Any])
+    assert msgspec.json.decode(found or b"") == {"code": "007", "year": "2026", "day": "2026-01-31", "share": "1.10"}
+    expected = b'{"code":"007","year":2026,"day":"2026-01-31","share":"1.10"}'
+    assert values("typed", "who", Dated) == [(b"ann", expected)]
+    assert [key for key, _ in values("key", "code", dict[str, Any])] == [b"007"]
+
+
+def test_times_of_orc_without_a_zone_are_utc(tmp_path: Path) -> None:
+    """Spark took them for times of the zone in which each Java ran."""
+    orc.write_table(
+        pa.table({"key": ["ann"], "value": ["x"], "timestamp_ms": pa.array([1_769_860_800_000], pa.timestamp("ms"))}),
+        tmp_path / "a.orc",
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", ZONED, str(tmp_path)],
+        env={**os.environ, "TZ": "America/Lima", "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert found.stdout == "1769860800000\n", found.stderr
 
 
 @pytest.mark.parametrize(
