@@ -18,6 +18,7 @@ from orchestrator.errors import WrongUse
 from pipeline.files.columns import Columns
 from pipeline.files.shape import BadFile, Reading, Shape
 from pipeline.files.text import COMPRESSED
+from pipeline.spark.file_order import one_split_a_task, order_of_parts
 from pipeline.spark.folder_columns import as_they_stand
 from pipeline.spark.history import BadHistory
 from pipeline.spark.own_words import own_words
@@ -61,20 +62,34 @@ def local_files(
         if isinstance(frame, dict):
             return list(frame), frame
         Columns(reading, shape, frame.columns, text=False, file=source.shown)
-        frame.write.parquet(str(folder))
+        with one_split_a_task(session):
+            order = order_of_parts(frame) if _is_path(text) else []
+            frame.write.parquet(str(folder))
     except (BadFile, WrongUse) as error:
         raise BadHistory(str(error)) from None
     except Exception as error:
         raise BadHistory(f"{source.shown}: {own_words(str(error))}") from error
-    found = sorted(str(path) for path in folder.glob("*.parquet"))
+    places = {number: place for place, number in enumerate(order)}
+    found = sorted(map(str, folder.glob("*.parquet")), key=lambda path: (places.get(_task_of(path), 0), path))
     return found, dict.fromkeys(found, source.shown)
 
 
+def _task_of(path: str) -> int:
+    """The number of the task that has written a part."""
+    return int(Path(path).name.split("-")[1])
+
+
 def _read(session: SparkSession, text: str, folder: Path, reading: Reading, shape: Shape) -> DataFrame | dict[str, str]:
-    is_path = not QUERY.match(text) and (URL.match(text) or FORMAT.fullmatch(text) or is_for_spark(text))
-    if not is_path or _text_file(text) or text.lower().startswith((f"{LOG}:", *(f"{kind}:" for kind in GUESSED))):
-        return read_as(session, text, folder)
-    return as_they_stand(session, lambda: _frame(session, text), reading, shape)
+    if _is_path(text):
+        return as_they_stand(session, lambda: _frame(session, text), reading, shape)
+    return read_as(session, text, folder)
+
+
+def _is_path(text: str) -> bool:
+    """Whether it names files that Spark reads by a format of theirs."""
+    is_named = not QUERY.match(text) and (URL.match(text) or FORMAT.fullmatch(text) or is_for_spark(text))
+    is_ours = _text_file(text) or text.lower().startswith((f"{LOG}:", *(f"{kind}:" for kind in GUESSED)))
+    return bool(is_named) and not is_ours
 
 
 def read_as(session: SparkSession, text: str, folder: Path) -> DataFrame | dict[str, str]:

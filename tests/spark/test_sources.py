@@ -146,6 +146,21 @@ def test_columns_in_names_of_folders_are_text_unless_a_number_is_wanted(tmp_path
     assert [key for key, _ in values("key", "code", dict[str, Any])] == [b"007"]
 
 
+def test_rows_of_one_time_come_in_the_order_of_their_files(tmp_path: Path, spark: Any) -> None:
+    """Spark reads the largest file first, and packs small ones together."""
+    (tmp_path / "rows").mkdir()
+    for name, many in (("a", 1), ("b", 4_000), ("c", 2), ("d", 900)):
+        rows = [(f"{name}{number}", name, 1_000) for number in range(many)]
+        table = pa.table(dict(zip(("key", "value", "timestamp_ms"), map(list, zip(*rows, strict=True)), strict=True)))
+        orc.write_table(table, tmp_path / "rows" / f"{name}.orc")
+    names, _ = local_files(spark, From(f"orc:{tmp_path}/rows"), tmp_path / "parts", TEXTS, Shape())
+    found = [one for name in names for part in parts.parts(name) for one in parts.read(part, TEXTS, Shape())]
+    expected = [
+        f"{name}{number}" for name, many in (("a", 1), ("b", 4_000), ("c", 2), ("d", 900)) for number in range(many)
+    ]
+    assert [(one.key or b"").decode() for one in found] == expected
+
+
 def test_times_of_orc_without_a_zone_are_utc(tmp_path: Path) -> None:
     """Spark took them for times of the zone in which each Java ran."""
     orc.write_table(
