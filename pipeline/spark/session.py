@@ -70,6 +70,7 @@ def spark_session(
     temporary = Path(tempfile.gettempdir())
     sweep(temporary, f"{PREFIX}*")
     scratch = Scratch(temporary / f"{PREFIX}{token_hex(6)}")
+    atexit.register(scratch.remove)  # of a command that is asked to end before it has a session
     folder, log = scratch.path, scratch.path / LOG
     (folder / "log4j2.properties").write_text(LOG4J.format(log=log))
     chosen = {**properties(cluster, folder, python_path), **(settings or {})}
@@ -83,7 +84,7 @@ def spark_session(
             warming = Warming(context) if is_for_tasks and cluster.is_here else None
             session = SparkSession.builder.config(conf=conf).getOrCreate()
         except Exception as error:
-            scratch.keep()
+            _keep(scratch)
             raise SparkFailed(
                 f"Spark did not start with --master {cluster.master} ({_reason(log, error, cluster.master)}); its logs are in {folder}"
             ) from error
@@ -194,9 +195,14 @@ def stop(session: Any) -> None:
         warming.over()
     scratch = _SCRATCH.pop(session, None)
     if scratch is not None and session in _NAMED:
-        scratch.keep()
+        _keep(scratch)
     elif scratch is not None:
         scratch.remove()
+
+
+def _keep(scratch: Scratch) -> None:
+    atexit.unregister(scratch.remove)
+    scratch.keep()
 
 
 def _stop(session: Any) -> None:

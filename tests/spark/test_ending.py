@@ -74,3 +74,24 @@ def test_a_backfill_that_is_stopped_with_its_java(console: Console) -> None:
     out, err = child.communicate(timeout=120)
     assert (child.returncode, out, err) == (143, "", "")
     assert not list(snapshots.iterdir())
+
+
+def test_a_backfill_that_is_stopped_while_spark_starts(console: Console) -> None:
+    """Its folder goes with it."""
+    console.write("payments.jsonl", '{"key": "k", "value": {"account": "k", "amount": 1}, "timestamp_ms": 1}\n')
+    words = ("backfill", "bank:app", "payments=payments.jsonl", "--snapshots", "snapshots")
+    temporary = console.folder / "temporary"
+    temporary.mkdir()
+    child = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *words],
+        cwd=console.folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    console.until("Spark starts", lambda: list(temporary.glob("stream-orchestrator-spark-*/spark.start.log")))
+    child.send_signal(signal.SIGTERM)
+    out, err = child.communicate(timeout=120)
+    assert (child.returncode, out, err) == (143, "", "")
+    assert not list(temporary.glob("stream-orchestrator-spark-*"))
