@@ -9,11 +9,8 @@ while it writes, so a thread would not free the event loop. Many stores share on
 from __future__ import annotations
 
 import weakref
-from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import compress, repeat
-from operator import is_, is_not
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -28,7 +25,6 @@ from rocksdict import (
     Options,
     Rdict,
     ReadOptions,
-    WriteBatch,
     WriteBufferManager,
     WriteOptions,
 )
@@ -36,19 +32,18 @@ from rocksdict import (
 from state import private
 from state.clocks import wall_ms
 from state.errors import DirectoryLocked, DirectoryUnusable, StateError, StoreDamaged, StoreDeleted
+from state.store.batches import changed, stamped
+from state.store.full_disk import is_stall, no_space, refuse_full
 from state.store.layout import (
     DATA,
     DATA_END,
     OFFSET_KEY,
     STAMP_KEY,
-    pack_offset,
-    pack_stamp,
     unpack_offset,
     unpack_stamp,
 )
 from state.store.protocol import Range
 
-RANGE_KEYS = 64  # deleted at once rather than one by one: what lies in ranges that are gone costs a look at each read
 WRITE_BYTES = 8 << 20  # that are not flushed yet, of one store
 # What filters these keys, as a share of the bytes that they may take: 160 KiB, which is full after 130,000
 # keys, and 40 KiB where so many stores are open that these would add up. A full one makes the look-up of a new key 1.5 times as dear.
@@ -129,7 +124,7 @@ def explain(error: Exception, path: Path) -> Exception:
     if "lock" in low and ("lock hold by" in low or "/lock:" in low):
         return DirectoryLocked(f"the store {path} is open elsewhere, in this process or another: close it there first")
     if "no space left" in low:
-        return DirectoryUnusable(f"the store {path} has no space left: free some space on its disk ({text})")
+        return no_space(path, text)
     if "permission denied" in low or "read-only file system" in low or "not a directory" in low:
         return DirectoryUnusable(f"the store {path} may not be written: check its folder ({text})")
     return StoreDamaged(f"the store {path} cannot be read: wipe it and restore it from its changelog ({text})")
@@ -161,6 +156,8 @@ class RocksDbStore:
         self._ranges: weakref.WeakSet[_Range] = weakref.WeakSet()
         self._without_wal = cast(Any, WriteOptions())
         self._without_wal.disable_wal = True  # a property, whatever the binding's stubs say
+        self._at_once = cast(Any, WriteOptions())
+        self._at_once.disable_wal = self._at_once.no_slowdown = True
         self._filter_bytes = int(filter_share(cache) * WRITE_BYTES)
         try:
             private.make_folder(path)
@@ -185,9 +182,7 @@ class RocksDbStore:
         if self._offset:
             raise StoreDamaged(f"the store {self.path} does not say where it comes from: wipe it and restore it")
         self._stamp = {key: value for key, value in stamp.items() if key != "time_ms"}
-        batch = WriteBatch(raw_mode=True)
-        batch.put(STAMP_KEY, pack_stamp(stamp))
-        self._apply(batch)
+        self._apply(partial(stamped, stamp))
 
     # ------------------------------------------------------------------ reading
 
@@ -261,31 +256,18 @@ class RocksDbStore:
         stamp: Mapping[str, str] | None,
         gone: Sequence[Range],
     ) -> None:
-        """One batch; the stamp where it has changed."""
-        batch = WriteBatch(raw_mode=True)
-        put, delete = batch.put, batch.delete
-        put(OFFSET_KEY, pack_offset(offset, time_ms))
-        if stamp is not None:
-            put(STAMP_KEY, pack_stamp(stamp))
-        # No line of Python for a key.
-        keys = sorted(changes)
-        values = list(map(changes.__getitem__, keys))
-        if None in values:
-            deleted = list(compress(keys, map(is_, values, repeat(None))))
-            for start, stop in gone:  # before all else: what was set there since stays
-                first, last = bisect_left(deleted, start), bisect_left(deleted, stop)
-                if last - first >= RANGE_KEYS:
-                    batch.delete_range(DATA + start, DATA + stop)
-                    del deleted[first:last]
-            deque(map(delete, map(DATA.__add__, deleted)), maxlen=0)
-            kept = list(map(is_not, values, repeat(None)))
-            keys, values = list(compress(keys, kept)), list(compress(values, kept))
-        deque(map(put, map(DATA.__add__, keys), values), maxlen=0)
-        self._apply(batch)
+        self._apply(partial(changed, changes, offset, time_ms, stamp, gone))
 
-    def _apply(self, batch: Any) -> None:
+    def _apply(self, batch: Callable[[], Any]) -> None:
+        """What `batch` makes, which is taken by the call that writes it."""
         try:
-            self._db.write(batch, self._without_wal)
+            try:
+                self._db.write(batch(), self._at_once)
+            except Exception as error:
+                if not is_stall(error):
+                    raise
+                refuse_full(self.path, 2 * WRITE_BYTES)
+                self._db.write(batch(), self._without_wal)
         except Exception as error:
             raise explain(error, self.path) from error
 

@@ -1,7 +1,7 @@
 """The end of a worker process in which no thread of Python runs any more.
 
 One rule: it is for what nothing written in Python can see, a call that never gives the interpreter back: a regular expression that
-backtracks for hours, an extension, a store that waits for its disk. A thread shows once a second that it runs; where it has not for the limit, a
+backtracks for hours, an extension. A thread shows once a second that it runs; where it has not for the limit, a
 thread of C writes down where all stand, and ends the process. That is a crash: blame.py finds the record. Used by worker_main.py.
 """
 
