@@ -12,7 +12,7 @@ from contextlib import suppress
 ENOUGH = 1 << 20  # what goes through all numbers, as some programs do that an app may start, takes long for more
 
 
-def take_limit() -> None:
+def raise_limit() -> None:
     """Raises the soft limit of this process, and of those that it starts, to the hard one. A system that refuses keeps its own."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)

@@ -99,11 +99,11 @@ def printable(word: str) -> str:
 def entry() -> None:
     """The console script."""
     _open_what_is_closed()
-    take_signals()
+    handle_signals()
     sys.exit(main(sys.argv[1:]))
 
 
-def take_signals() -> None:
+def handle_signals() -> None:
     """Those of a process of our own. As its very last step the interpreter gives signals back to the system, and one that comes
     then would end it with another code than the one it ends with: from the last callback on they are ignored."""
     for number in (signal.SIGTERM, signal.SIGINT):

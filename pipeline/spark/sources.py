@@ -62,8 +62,12 @@ def local_files(
         if isinstance(frame, dict):
             return list(frame), frame
         Columns(reading, shape, frame.columns, text=False, file=source.shown)
-        with one_split_a_task(session):
-            order = order_of_parts(frame) if _is_path(text) else []
+        order: list[int] = []
+        if _is_path(text):
+            with one_split_a_task(session):
+                order = order_of_parts(frame)
+                frame.write.parquet(str(folder))
+        else:
             frame.write.parquet(str(folder))
     except (BadFile, WrongUse) as error:
         raise BadHistory(str(error)) from None

@@ -21,6 +21,7 @@ RANGE_KEYS = 64  # deleted at once rather than one by one: what lies in ranges t
 
 
 def stamped(stamp: Mapping[str, str]) -> Any:
+    """Returns the batch of a new store: where it comes from."""
     batch = WriteBatch(raw_mode=True)
     batch.put(STAMP_KEY, pack_stamp(stamp))
     return batch
@@ -33,7 +34,7 @@ def changed(
     stamp: Mapping[str, str] | None,
     gone: Sequence[Range],
 ) -> Any:
-    """One batch; the stamp where it has changed."""
+    """Returns the batch of changed keys (None: deleted), ranges that are gone, the position, and the stamp where it has changed."""
     batch = WriteBatch(raw_mode=True)
     put, delete = batch.put, batch.delete
     put(OFFSET_KEY, pack_offset(offset, time_ms))

@@ -7,34 +7,20 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.console import Console
+from tests.small_disk import small
 
 pytestmark = pytest.mark.processes
+__all__ = ["small"]
 FAST = ("--session-timeout", "3s", "--heartbeat", "300ms")
 
 
 def one_line(err: str) -> bool:
     return err.startswith("error: ") and err.count("\n") == 1 and "Traceback" not in err and "defect" not in err
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 16 MB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    try:
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)], capture_output=True)
-    except OSError:
-        pytest.skip("this system has no mount")
-    if mounted.returncode != 0:
-        pytest.skip("mounting a small disk is not allowed here")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def pay_much(console: Console, *words: str, amount: int = 80_000) -> tuple[int, str]:

@@ -18,7 +18,7 @@ COMMAND = "from orchestrator.cli.main import entry; entry()"
 # A command whose end meets that Java is gone, with a task of its own that nobody waits for.
 ENDING = """
 import asyncio
-from orchestrator.cli.main import take_signals
+from orchestrator.cli.main import handle_signals
 from pipeline.spark.ending import run_to_its_end
 
 async def failing():
@@ -33,7 +33,7 @@ async def command():
     print("begun", flush=True)
     await failing()
 
-take_signals()
+handle_signals()
 run_to_its_end(command())
 """
 

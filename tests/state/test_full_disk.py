@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from rocksdict import WriteBatch
 from state.errors import DirectoryUnusable
 from state.store.full_disk import refuse_full
 from state.store.rocksdb import WRITE_BYTES, RocksDbStore
+from tests.small_disk import small
 from tests.units import ROOT
 
 # Four threads write to stores of their own until each was refused twice. A timer of C ends what no thread of Python leaves.
@@ -51,19 +51,7 @@ os._exit(0)
 """
 
 
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 8 MB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    try:
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)], capture_output=True)
-    except OSError:
-        pytest.skip("this system has no mount")
-    if mounted.returncode != 0:
-        pytest.skip("mounting a small disk is not allowed here")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+__all__ = ["small"]
 
 
 @pytest.mark.processes

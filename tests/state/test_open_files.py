@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from state.errors import DirectoryUnusable
-from state.open_files import take_limit
+from state.open_files import raise_limit
 from state.store.rocksdb import RocksDbStore
 
 
@@ -42,5 +42,5 @@ def test_a_store_beyond_the_limit_is_not_damaged(tmp_path: Path, spare: int) -> 
 def test_a_process_takes_the_limit_that_it_may() -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with soft_limit(512):
-        take_limit()
+        raise_limit()
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(hard, 1 << 20), hard)

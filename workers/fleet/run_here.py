@@ -23,7 +23,7 @@ from pipeline.loading import runnable
 from state.errors import StateError
 from state.log.memory import MemoryLog
 from state.log.protocol import GroupLog
-from state.open_files import take_limit
+from state.open_files import raise_limit
 from workers import topic_identities
 from workers.fleet.fleet import Fleet
 from workers.fleet.hosts import ProcessHost
@@ -90,7 +90,7 @@ def run_app(app: App, *, log: str = "", state_dir: str = "") -> None:
             max_call_ms=PATIENCE_MS,
             started_with=1,
         )
-        take_limit()
+        raise_limit()
         code = asyncio.run(_run(app, spec))
     except (OrchestratorError, StateError, PipelineError) as error:
         code = report(error)

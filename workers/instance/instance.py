@@ -21,7 +21,7 @@ from orchestrator.errors import OrchestratorError
 from pipeline.errors import PipelineError
 from state.errors import LogReplaced, LogTimedOut, StateError
 from state.log.protocol import GroupLog
-from state.open_files import take_limit
+from state.open_files import raise_limit
 from state.private import private_process
 from workers import log_lines
 from workers.calls.blame import Blame, CallNote, note_path
@@ -311,7 +311,7 @@ def main() -> int:
     """`python -m workers.instance.instance`: the spec is the first line of standard input. The pipe is a leash: when it ends,
     the process that started the instance is gone, and the instance stops in order."""
     private_process()
-    take_limit()
+    raise_limit()
     spec = decode_instance(first_line())
     log_lines.set_up(spec.log_level, spec.log_format, spec.instance)
     return run_instance(spec, leash=0, surroundings=OF_A_PROCESS)

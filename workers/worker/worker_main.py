@@ -17,7 +17,7 @@ from orchestrator.errors import OrchestratorError
 from pipeline.errors import PipelineError
 from pipeline.resources import Resources
 from state.errors import LogReplaced, StateError
-from state.open_files import take_limit
+from state.open_files import raise_limit
 from state.private import private_process
 from workers import log_lines
 from workers.connection.credentials import in_renewal
@@ -40,7 +40,7 @@ def main() -> int:
     sys.setswitchinterval(SWITCH_S)
     faulthandler.enable()  # a crash in native code (RocksDB, an extension of the app) says where on standard error
     private_process()
-    take_limit()
+    raise_limit()
     spec = decode_worker(line)
     log_lines.set_up(spec.instance.log_level, spec.instance.log_format, spec.instance.instance, spec.number)
     stand_still.watch(spec.instance)
