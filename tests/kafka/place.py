@@ -12,16 +12,18 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from state.errors import Fenced, LeaseLost
 from state.log.group_store import Lease, OwnerRecord
+from state.log.kafka.building import build
 from state.log.kafka.cluster import KafkaOptions
 from state.log.kafka.log import KafkaLog, open_kafka
-from state.log.protocol import FOR_EVER, MayWrite, Partition, TaskCommit, TopicSpec, always
+from state.log.kafka.producer import Producer
+from state.log.protocol import FOR_EVER, MayWrite, NewRecord, Partition, TaskCommit, TopicSpec, always
 from tests import brokers
 from tests.contracts.logs import records, until
 
@@ -107,6 +109,23 @@ def owner(number: int, lease: Lease, scope: str = "0_0", transactional_id: str =
 def count(number: int) -> TaskCommit:
     """One record to each topic, and the position: they agree at every moment, or a commit was torn."""
     return TaskCommit("0_0", 1, {OUT: records(str(number)), CHANGES: records(str(number))}, {IN: number})
+
+
+async def leave_open(
+    log: KafkaLog, producer: Producer, written: Mapping[Partition, Sequence[NewRecord]], position: int | None = None
+) -> None:
+    """Records, and a position, of a transaction that is over for its coordinator; the broker must not check whether a partition was
+    added to one."""
+    await log.ends(written, settled=True)
+    await producer._write(await build(log._cluster.topics, written), transactional=True)
+    assert await is_open(log, *written)
+    if position is not None:
+        await producer._add_positions(APP, {IN: position}, {})
+
+
+async def is_open(log: KafkaLog, *partitions: Partition) -> bool:
+    ends, written = await log.ends(partitions), await log.written(partitions)
+    return all(ends[one] < written[one] for one in partitions)
 
 
 # ------------------------------------------------------------------ programs of children

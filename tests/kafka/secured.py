@@ -112,6 +112,7 @@ def _settings(port: int, ports: dict[str, int], folder: Path) -> dict[str, str]:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS;User:alice;User:CN=client",
         "transaction.max.timeout.ms": "600000",  # less than Kafka's default
+        "transaction.partition.verification.enable": "false",  # so that a transaction can be left open
     }
     users = " ".join(f'user_{user}="{_jaas(password)}"' for user, password in PASSWORDS.items())
     for name in ("sasl_plaintext", "sasl_ssl"):

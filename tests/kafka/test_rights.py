@@ -22,8 +22,9 @@ from state.log.kafka.log import KafkaLog, open_kafka
 from state.log.kafka.rights import Right
 from state.log.protocol import Partition, TaskCommit, TopicSpec
 from tests.cli.console import Console
-from tests.contracts.logs import read_all, records, until
+from tests.contracts.logs import read_all, records, until, values
 from tests.kafka import secured
+from tests.kafka.place import leave_open, owner
 
 pytestmark = pytest.mark.kafka
 RESOURCES = {"topic": 2, "group": 3, "cluster": 4, "transactional-id": 5}
@@ -132,8 +133,6 @@ async def live(log: KafkaLog) -> None:
         await log.topics([name])
     lease = await log.acquire("bank", "me", "a:1", await log.lease("bank"))
     assert lease is not None
-    from tests.kafka.place import owner
-
     await log.record_owners(lease, [owner(1, lease)])
     await log.open_writer("bank", "w")
     inputs = [Partition("payments", 0)]
@@ -165,6 +164,30 @@ async def test_a_seed_wants_no_right_more_but_to_see_a_limit_that_is_lower_than_
         assert await log.positions("bank", [position]) == {position: 1}
     finally:
         await log.close()
+
+
+async def test_what_a_writer_left_open_in_an_output_is_ended_though_outputs_may_only_be_written(
+    acls: Acls, tmp_path: Path
+) -> None:
+    """Whose transaction it is may be seen by those who read there."""
+    prefix = f"a{uuid.uuid4().hex[:8]}-"
+    await prepared(prefix, acls.secured.broker.port)
+    await acls.allow(listed(prefix, tmp_path))
+    where = [("localhost", acls.secured.ports["SASL_PLAINTEXT"])]
+    log = await open_kafka(KafkaOptions(where, prefix, config=str(acls.config(tmp_path))))
+    out = Partition("alerts", 0)
+    try:
+        await live(log)
+        await leave_open(log, log._writers._opened["bank", "w"], {out: records("left")})
+        lease = await log.acquire("bank", "other", "a:2", await log.lease("bank"))
+        assert lease is not None
+        await log.fence(lease, ["w"])
+        assert (await log.ends([out], settled=True))[out] > 1
+    finally:
+        await log.close()
+    seen = await open_kafka(KafkaOptions([("127.0.0.1", acls.secured.broker.port)], prefix))
+    assert await values(seen, out) == ["a", "left"]
+    await seen.close()
 
 
 async def test_each_missing_right_is_named(acls: Acls, tmp_path: Path) -> None:

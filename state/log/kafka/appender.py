@@ -93,9 +93,8 @@ class Appender:
         topic: FactsTopic,
     ) -> dict[Partition, int]:
         """Records and the producer's progress in one transaction. Its id is the progress's own: who initialises it has
-        fenced a twin, and reads what that one got written; until it is fenced itself it needs no other look. (A broker that was killed
-        behind its answer may leave that transaction open in a partition: the end of the next one ends it there.) Raises
-        MetadataChanged, OutcomeUnknown."""
+        fenced a twin, and reads what that one got written; until it is fenced itself it needs no other look. Raises MetadataChanged,
+        OutcomeUnknown."""
         application, kind, key, value = metadata
         fact, where = facts.metadata_record(kind, key, value), topic.partition(EVERYBODYS)
         built = await build(self._cluster.topics, {**records, where: [fact]}, ANSWER_WITHIN_S)

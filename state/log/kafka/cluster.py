@@ -10,6 +10,7 @@ from weakref import WeakSet
 from state.log.kafka.access import Access
 from state.log.kafka.client_settings import CODECS, ClientSettings
 from state.log.kafka.connections import Connections
+from state.log.kafka.left_open import ANYWHERE, Written
 from state.log.kafka.offsets import Offsets
 from state.log.kafka.producer import Producer
 from state.log.kafka.properties import BadClientConfig
@@ -44,6 +45,15 @@ class Cluster:
     settle_within_s: float
     settings: ClientSettings = field(default_factory=ClientSettings)
     _readers: WeakSet[KafkaReader] = field(default_factory=WeakSet)
+    _producers: WeakSet[Producer] = field(default_factory=WeakSet)
+
+    def __post_init__(self) -> None:
+        self.connections.when_made_anew = self._doubt
+
+    def _doubt(self) -> None:
+        """A broker may have started again: what it left open is ended (left_open.py)."""
+        for producer in list(self._producers):
+            producer.doubt()
 
     def reader(self) -> KafkaReader:
         sizes = self.settings.fetch_bytes, self.settings.partition_bytes
@@ -58,10 +68,14 @@ class Cluster:
         purpose: str = "txn",
         *,
         answer_within_s: float | None = None,
+        writes: Written = ANYWHERE,
     ) -> Producer:
         """Not initialised yet."""
         answer_s = timeout_s if answer_within_s is None else answer_within_s
-        return Producer(self.connections, self.topics, self.offsets, transactional_id, timeout_s, purpose, answer_s)
+        parts = self.connections, self.topics, self.offsets
+        made = Producer(*parts, transactional_id, timeout_s, purpose, answer_s, writes)
+        self._producers.add(made)
+        return made
 
     async def close(self) -> None:
         for reader in list(self._readers):

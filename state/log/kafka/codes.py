@@ -32,6 +32,7 @@ class Then(Enum):
 NONE = 0
 OFFSET_OUT_OF_RANGE = 1
 UNKNOWN_TOPIC = 3
+NOT_ALLOWED_TOPIC = 29
 TOPIC_EXISTS = 36
 OUT_OF_ORDER_SEQUENCE = 45
 INVALID_TXN_STATE = 48
@@ -42,6 +43,7 @@ UNKNOWN_GROUP = 69
 UNKNOWN_LEADER_EPOCH = 75
 GROUP_SUBSCRIBED = 86
 UNSTABLE_OFFSET = 88
+NO_SUCH_ID = 105
 
 _TABLE: dict[int, tuple[str, Then]] = {
     # The coordinator's own exception where a transaction ends while another initialises its id (4.3.0); it says more
@@ -103,6 +105,7 @@ _TABLE: dict[int, tuple[str, Then]] = {
     90: ("PRODUCER_FENCED", Then.FENCED),
     100: ("UNKNOWN_TOPIC_ID", Then.LEADER),
     103: ("INCONSISTENT_TOPIC_ID", Then.LEADER),
+    105: ("TRANSACTIONAL_ID_NOT_FOUND", Then.FAIL),
     120: ("TRANSACTION_ABORTABLE", Then.FAIL),
 }
 _LOOK = "the broker's log may say more"

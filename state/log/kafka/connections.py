@@ -69,6 +69,7 @@ class Connections:
         self._opening: dict[tuple[int, str], asyncio.Lock] = {}
         self._had: set[tuple[int, str]] = set()
         self.made_anew = 0  # connections that had ended
+        self.when_made_anew: Callable[[], None] | None = None
         self._shunned: dict[int, float] = {}  # until when, by the loop's clock
         self._lookout = Lookout(self._known_to_others)
         self._coordinators: dict[tuple[int, str], int] = {}
@@ -167,6 +168,8 @@ class Connections:
                     self._open[key] = found = await self._connect(*address)
                     self._had.add(key)
                     self.made_anew += was_open
+                    if was_open and self.when_made_anew is not None:
+                        self.when_made_anew()
                 except AccessRefused as error:
                     if address not in self._let_in:
                         raise

@@ -19,6 +19,7 @@ from state.log.kafka import facts
 from state.log.kafka.building import build
 from state.log.kafka.cluster import Cluster
 from state.log.kafka.facts import EVERYBODYS, PARTITIONS, View
+from state.log.kafka.left_open import Written
 from state.log.kafka.producer import Producer, ProducerFenced
 from state.log.protocol import NewRecord, Partition, TopicSpec
 
@@ -43,7 +44,8 @@ class FactsTopic:
         self._failed: StateError | None = None  # for good: the topic has to be opened anew
         self._away: LogUnavailable | None = None  # until brokers answer again
         self._tail: asyncio.Task[None] | None = None
-        self._mutex = cluster.producer(f"{application}.notes", WRITER_TIMEOUT_S, "facts")
+        writes = Written([self.partition(EVERYBODYS)], None)
+        self._mutex = cluster.producer(f"{application}.notes", WRITER_TIMEOUT_S, "facts", writes=writes)
 
     @staticmethod
     async def opened(cluster: Cluster, application: str, *, create: bool) -> FactsTopic | None:

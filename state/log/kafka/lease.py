@@ -24,6 +24,7 @@ from state.log.kafka.building import build
 from state.log.kafka.cluster import Cluster
 from state.log.kafka.facts import UNDER_LEASE
 from state.log.kafka.facts_topic import WRITER_TIMEOUT_S, FactsTopic
+from state.log.kafka.left_open import Written
 from state.log.kafka.producer import Producer, ProducerFenced
 from state.log.protocol import NewRecord
 
@@ -50,10 +51,11 @@ class Leases:
         application = topic.application
         own_id = f"{application}.coordinator.{holder}.{uuid.uuid4().hex[:12]}"
         await self._step(1)
-        mine = self._producer(own_id)
+        facts_only = Written([topic.partition(UNDER_LEASE)], None)
+        mine = self._producer(own_id, facts_only)
         await mine.initialise()
         await self._step(2)
-        election = self._producer(f"{application}.election")
+        election = self._producer(f"{application}.election", facts_only)
         await election.initialise()
         await self._step(3)
         await topic.read(UNDER_LEASE)
@@ -61,7 +63,7 @@ class Leases:
             return None
         await self._step(4)
         if seen is not None and seen.transactional_id:
-            await self._producer(seen.transactional_id).initialise()
+            await self._producer(seen.transactional_id, facts_only).initialise()
         await self._end_seed(topic)
         await self._step(5)
         await topic.read_settled(UNDER_LEASE)
@@ -87,10 +89,10 @@ class Leases:
         await topic.read(UNDER_LEASE)
         seed = topic.open_seed()
         if seed is not None:
-            await self._producer(seed.transactional_id).initialise()
+            await self._producer(seed.transactional_id, Written(None, topic.application)).initialise()
 
-    def _producer(self, transactional_id: str) -> Producer:
-        return self._cluster.producer(transactional_id, WRITER_TIMEOUT_S, "lease")
+    def _producer(self, transactional_id: str, writes: Written) -> Producer:
+        return self._cluster.producer(transactional_id, WRITER_TIMEOUT_S, "lease", writes=writes)
 
     async def _step(self, number: int) -> None:
         if self.before_step is not None:

@@ -206,6 +206,25 @@ class Offsets:
 
         return await self._connections.retried(f"positions of {group}", ask, within_s=self._settle_within_s)
 
+    async def are_unsettled(self, group: str, partitions: Collection[Partition]) -> bool:
+        """Whether a transaction decides about a position of these. Raises KafkaRefused, LogUnavailable."""
+        inside = self._topics.names.inside(group)
+        by_topic = self._topics.names.by_topic(dict.fromkeys(sorted(partitions)))
+        request: Any = [(topic, [number for number, _ in numbers], {}) for topic, numbers in by_topic.items()]
+
+        async def ask() -> bool:
+            answer = await self._connections.coordinated(
+                GROUP, inside, OffsetFetchRequest_v7(inside, request, True, {}), "quick"
+            )
+            error = KafkaRefused(f"positions of {group}", answer.error, None, on(rights.GROUP, rights.DESCRIBE, inside))
+            self._connections.forget_if_moved(GROUP, inside, error)
+            if answer.error not in (NONE, UNKNOWN_TOPIC, UNSTABLE_OFFSET):
+                raise error
+            codes = [answer.error, *(code for _, numbers, _ in answer.topics for *_, code, _ in numbers)]
+            return UNSTABLE_OFFSET in codes
+
+        return await self._connections.retried(f"positions of {group}", ask) if partitions else False
+
     async def forget(self, group: str, partitions: Collection[Partition]) -> None:
         """Remove what the group has committed of these partitions; a group that never committed has none."""
         if not partitions:

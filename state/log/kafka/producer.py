@@ -8,8 +8,7 @@ within `transact`; `initialise` is what takes the id away from every process tha
 from __future__ import annotations
 
 import asyncio
-import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from aiokafka.protocol.produce import ProduceRequest_v7
@@ -19,7 +18,6 @@ from aiokafka.protocol.transaction import (
     EndTxnRequest_v0,
     InitProducerIdRequest_v0,
 )
-from aiokafka.record.util import calc_crc32c
 
 from state.errors import (
     InvalidRecord,
@@ -34,9 +32,11 @@ from state.log.batches import Batch
 from state.log.kafka import rights
 from state.log.kafka.codes import INVALID_TXN_STATE, NONE, NOT_ATTEMPTED, KafkaRefused, Then, check, name_of
 from state.log.kafka.connections import GROUP, TRANSACTION, Connections
+from state.log.kafka.left_open import ANYWHERE, Behind, Written
 from state.log.kafka.offsets import Offsets
 from state.log.kafka.requests import TxnOffsetCommitRequest_v3
 from state.log.kafka.rights import on
+from state.log.kafka.sealing import seal
 from state.log.kafka.topics import Topics
 from state.log.protocol import MayWrite, Partition, always
 
@@ -45,16 +45,12 @@ Built = Mapping[Partition, Sequence[Batch]]
 _ALL_REPLICAS = -1
 _PRODUCE_TIMEOUT_MS = 10_000
 _PLAIN_WITHIN_S = 60.0  # outside of a transaction the end of this one is not waited for
-_CRC_AT, _ATTRIBUTES_AT, _PRODUCER_AT, _TRANSACTIONAL = 17, 21, 43, 0x10
 _UNFIT: dict[Then, type[UnfitRecord]] = {
     Then.INVALID: InvalidRecord,
     Then.TIME: InvalidTime,
     Then.TOO_LARGE: RecordTooLarge,
 }
 _SEQUENCES = 1 << 31  # a sequence begins anew behind the largest one
-_attributes = struct.Struct(">h")
-_producer = struct.Struct(">qhi")
-_crc = struct.Struct(">I")
 
 
 class Identity(NamedTuple):
@@ -72,20 +68,10 @@ class NotEnded(OutcomeUnknown):
     """A transaction was to be aborted, and the broker did not answer: it did not take place, and its id cannot go on."""
 
 
-def seal(data: bytes, producer: int, epoch: int, sequence: int, *, transactional: bool) -> bytes:
-    """The batch as this producer's, at this place in its sequence."""
-    sealed = bytearray(data)
-    if transactional:
-        (attributes,) = _attributes.unpack_from(sealed, _ATTRIBUTES_AT)
-        _attributes.pack_into(sealed, _ATTRIBUTES_AT, attributes | _TRANSACTIONAL)
-    _producer.pack_into(sealed, _PRODUCER_AT, producer, epoch, sequence)
-    _crc.pack_into(sealed, _CRC_AT, calc_crc32c(bytes(memoryview(sealed)[_ATTRIBUTES_AT:])))
-    return bytes(sealed)
-
-
 class Producer:
     """See the module text. `transactional_id` None: idempotent only. `timeout_s`: the age at which brokers abort a transaction;
-    `answer_s`: how long a request of one is tried again. Its calls are made one after the other."""
+    `answer_s`: how long a request of one is tried again. `writes`: where transactions by this id may write. Its calls
+    are made one after the other, by `turn`."""
 
     def __init__(
         self,
@@ -96,6 +82,7 @@ class Producer:
         timeout_s: float,
         purpose: str,
         answer_s: float,
+        writes: Written = ANYWHERE,
     ) -> None:
         self._connections = connections
         self._topics = topics
@@ -105,6 +92,7 @@ class Producer:
         self._timeout_s = timeout_s
         self._answer_s = answer_s
         self._purpose = purpose
+        self._behind = Behind(connections, topics, offsets, writes, purpose, self._end_again)
         self._producer, self._epoch = -1, -1
         self._sequences: dict[Partition, int] = {}
         self._interrupted = False
@@ -114,16 +102,36 @@ class Producer:
         self.turn = asyncio.Lock()
 
     async def initialise(self) -> None:
-        """From now on no other process that had this id can write by it; a transaction of theirs is over when this returns."""
+        """From now on no other process that had this id can write by it; a transaction of theirs is over when this returns, also
+        where a broker left it open."""
         request = InitProducerIdRequest_v0(self._id, int(self._timeout_s * 1000))
         what = f"initialising {self._name}"
+        was_committed: bool | None = None
         if self._id is None:
             answer = await self._connections.retried(what, lambda: self._first_id(what, request))
         else:
-            answer = await self._coordinated(what, TRANSACTION, self._id, request, lambda got: [("", got.error_code)])
+            inside = self._id
+
+            async def before() -> None:  # each try: a transaction that is open now is ended by the first one
+                nonlocal was_committed
+                was_committed = await self._behind.was_committed(inside)
+
+            answer = await self._coordinated(
+                what, TRANSACTION, inside, request, lambda got: [("", got.error_code)], before=before
+            )
         self._producer, self._epoch = answer.producer_id, answer.producer_epoch
         self._sequences.clear()
         self._interrupted = self.is_torn = False
+        await self._behind.initialised(self._producer, was_committed)
+
+    async def _end_again(self, partitions: Collection[Partition], group: str | None, *, committed: bool) -> None:
+        """An end of no records, which also ends what this id had open there before."""
+        await self._open({partition: [] for partition in partitions}, group)
+        await self._end(committed=committed)
+
+    def doubt(self) -> None:
+        """A broker was connected to anew: it may have started again."""
+        self._behind.doubt(self.turn)
 
     async def _first_id(self, what: str, request: Any) -> Any:
         answer = await self._connections.ask_any(request)
@@ -199,13 +207,20 @@ class Producer:
                 raise ProducerFenced(str(error)) from error
             raise
         self._interrupted = False
+        self._behind.committed(Written({*behind, *positions}, group if positions else None))
         return behind
 
     async def _begin(self, built: Built, group: str | None) -> None:
         """Where the coordinator does not answer, or the transaction before is not over, none has to be ended: what was added holds
         no records, and ends with the next one. Raises LogUnavailable then."""
         try:
+            await self._behind.ready()
             await self._open(built, group)
+            while (
+                self._behind.is_in_doubt
+            ):  # it was opened through a broker that started again: the one before ends first, or with it
+                await self._behind.ready()
+                await self._open(built, group)
         except LogUnavailable:
             self._interrupted = False
             raise
@@ -299,12 +314,24 @@ class Producer:
     async def _transactional(self, what: str, request: Any, codes: Codes, group: str = "") -> Any:
         return await self._coordinated(f"{what} of {self._name}", TRANSACTION, str(self._id), request, codes, group)
 
-    async def _coordinated(self, what: str, kind: int, key: str, request: Any, codes: Codes, group: str = "") -> Any:
-        """The answer of a coordinator once every code in it is none; `codes` gives them with the topics that they are of."""
+    async def _coordinated(
+        self,
+        what: str,
+        kind: int,
+        key: str,
+        request: Any,
+        codes: Codes,
+        group: str = "",
+        before: Callable[[], Awaitable[None]] | None = None,
+    ) -> Any:
+        """The answer of a coordinator once every code in it is none; `codes` gives them with the topics that they are of. `before`:
+        awaited before each try."""
         # A topic is added to be written; offsets are of topics that are read.
         operation = rights.READ if kind == GROUP else rights.WRITE
 
         async def ask() -> Any:
+            if before is not None:
+                await before()
             answer = await self._connections.coordinated(kind, key, request, self._purpose)
             for topic, code in sorted(codes(answer), key=lambda one: one[1] == NOT_ATTEMPTED):
                 if code != NONE:

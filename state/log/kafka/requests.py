@@ -255,6 +255,88 @@ class TxnOffsetCommitRequest_v3(RequestStruct):  # type: ignore[misc]
     )
 
 
+class DescribeTransactionsResponse_v0(Response):  # type: ignore[misc]
+    API_KEY = 65
+    API_VERSION = 0
+    SCHEMA: ClassVar[Any] = Schema(
+        ("throttle", Int32),
+        (
+            "states",
+            _many(
+                ("error", Int16),
+                ("transactional_id", _TEXT),
+                ("state", _TEXT),
+                ("timeout_ms", Int32),
+                ("start_ms", Int64),
+                ("producer_id", Int64),
+                ("producer_epoch", Int16),
+                ("topics", _many(("topic", _TEXT), ("partitions", CompactArray(Int32)), _TAGS)),
+                _TAGS,
+            ),
+        ),
+        _TAGS,
+    )
+
+
+class DescribeTransactionsRequest_v0(RequestStruct):  # type: ignore[misc]
+    """In what state the latest transactions of ids are, for their coordinator (KIP-664)."""
+
+    API_KEY = 65
+    API_VERSION = 0
+    FLEXIBLE_VERSION = True
+    RESPONSE_TYPE = DescribeTransactionsResponse_v0
+    SCHEMA: ClassVar[Any] = Schema(("transactional_ids", CompactArray(_TEXT)), _TAGS)
+
+
+class DescribeProducersResponse_v0(Response):  # type: ignore[misc]
+    API_KEY = 61
+    API_VERSION = 0
+    SCHEMA: ClassVar[Any] = Schema(
+        ("throttle", Int32),
+        (
+            "topics",
+            _many(
+                ("topic", _TEXT),
+                (
+                    "partitions",
+                    _many(
+                        ("partition", Int32),
+                        ("error", Int16),
+                        ("message", _TEXT),
+                        (
+                            "producers",
+                            _many(
+                                ("producer_id", Int64),
+                                ("producer_epoch", Int32),
+                                ("last_sequence", Int32),
+                                ("last_ms", Int64),
+                                ("coordinator_epoch", Int32),
+                                ("open_since", Int64),
+                                _TAGS,
+                            ),
+                        ),
+                        _TAGS,
+                    ),
+                ),
+                _TAGS,
+            ),
+        ),
+        _TAGS,
+    )
+
+
+class DescribeProducersRequest_v0(RequestStruct):  # type: ignore[misc]
+    """Who writes to partitions, and from which offset on it has a transaction open there, for their leaders (KIP-664)."""
+
+    API_KEY = 61
+    API_VERSION = 0
+    FLEXIBLE_VERSION = True
+    RESPONSE_TYPE = DescribeProducersResponse_v0
+    SCHEMA: ClassVar[Any] = Schema(
+        ("topics", _many(("topic", _TEXT), ("partitions", CompactArray(Int32)), _TAGS)), _TAGS
+    )
+
+
 class OffsetForLeaderEpochResponse_v3(Response):  # type: ignore[misc]
     API_KEY = 23
     API_VERSION = 3

@@ -25,6 +25,7 @@ from state.log.kafka.codes import INVALID_TRANSACTION_TIMEOUT, KafkaRefused
 from state.log.kafka.facts import UNDER_LEASE, Seed
 from state.log.kafka.facts_topic import FactsTopic
 from state.log.kafka.lease import Leases
+from state.log.kafka.left_open import Written
 from state.log.kafka.producer import Built, Producer, ProducerFenced
 from state.log.kafka.spreading import Ticket
 from state.log.protocol import NewRecord, Partition, Parts, Spread
@@ -110,8 +111,8 @@ class Seeds:
         seed = Seed(f"{lease.application}.seed.{uuid.uuid4().hex[:12]}")
         left = topic.open_seed()  # by this holder, whose call was not answered: its transaction may be open
         if left is not None:
-            await self._producer(left, limit_s).initialise()
-        producer = self._producer(seed, limit_s)
+            await self._producer(lease.application, left, limit_s).initialise()
+        producer = self._producer(lease.application, seed, limit_s)
         try:
             await producer.initialise()
         except KafkaRefused as error:
@@ -124,8 +125,11 @@ class Seeds:
         await self._leases.write(topic, lease, lambda: [facts.seed_record(seed)])
         return producer, seed
 
-    def _producer(self, seed: Seed, limit_s: float) -> Producer:
-        return self._cluster.producer(seed.transactional_id, limit_s, "seed", answer_within_s=ANSWER_WITHIN_S)
+    def _producer(self, application: str, seed: Seed, limit_s: float) -> Producer:
+        writes = Written(None, application)
+        return self._cluster.producer(
+            seed.transactional_id, limit_s, "seed", answer_within_s=ANSWER_WITHIN_S, writes=writes
+        )
 
     async def _spread(self, spread: Spread, producer: Producer, seed: Seed, until: float) -> None:
         """Other processes write. Where that fails the transaction is ended by a new epoch, so that those of them which go on are

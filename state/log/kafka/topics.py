@@ -1,8 +1,7 @@
 """Topics on Kafka: create, grow, delete, find; who leads a partition, and what a topic takes.
 
 One rule: the names that callers use and those on the cluster differ by a prefix, and only this module adds it or takes it
-away (`Names`). What a topic is for is read from its settings: compacted ones are changelogs; those with the settings of
-Kafka Streams' repartition topics are repartition topics; all others are plain.
+away (`Names`). What a topic is for is read from its settings (topic_settings.py).
 """
 
 from __future__ import annotations
@@ -21,19 +20,13 @@ from state.log.kafka.codes import NONE, TOPIC_EXISTS, UNKNOWN_TOPIC, KafkaRefuse
 from state.log.kafka.connections import ANSWER_WITHIN_S, Connections
 from state.log.kafka.requests import CreateTopicsRequest_v4, IncrementalAlterConfigsRequest_v1, metadata
 from state.log.kafka.rights import on
-from state.log.protocol import DELETE_RETENTION_MS, FOR_EVER, Partition, Retention, TopicInfo, TopicSpec
+from state.log.kafka.topic_settings import SETTINGS, as_settings, kind_of, retention_of
+from state.log.protocol import FOR_EVER, Partition, Retention, TopicInfo, TopicSpec
 
 BATCH_HEADER_BYTES = 61
 _TIMEOUT_MS, _SHOWN_WITHIN_S = 10_000, 30.0
 NO_TIME = "-"  # beside a position of ours that was committed without a time
 _TOPIC_RESOURCE, _SET = 2, 0
-# What is written to our own topics has the time of a record that was taken. From 4.0 on brokers refuse one that is an hour ahead.
-_ANY_TIME = {f"message.timestamp.{side}.max.ms": str((1 << 63) - 1) for side in ("before", "after")}
-_SETTINGS: dict[str, dict[str, str]] = {
-    "plain": {},
-    "changelog": {"cleanup.policy": "compact", "delete.retention.ms": str(DELETE_RETENTION_MS), **_ANY_TIME},
-    "repartition": {"cleanup.policy": "delete", "retention.ms": "-1", "segment.bytes": "52428800", **_ANY_TIME},
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +159,11 @@ class Topics:
         inside = (topic[1] for topic in answer.topics)
         return sorted(self.names.outside(name) for name in inside if name.startswith(self.names.prefix))
 
+    async def known(self) -> list[Partition]:
+        """All partitions of the topics that this process has asked about, as they are now."""
+        layouts = await self.refresh(list(self._layouts))
+        return [Partition(name, number) for name, one in sorted(layouts.items()) for number in range(len(one.leaders))]
+
     async def require(self, partitions: Collection[Partition], within_s: float = ANSWER_WITHIN_S) -> None:
         """Raises UnknownTopic for a partition that is not there."""
         strange = {one.topic for one in partitions if self.known_leader(one) is None or self._is_old(one.topic)}
@@ -257,7 +255,7 @@ class Topics:
             kept = {entry[0]: entry[1] for entry in entries}
             layout = layouts[self.names.outside(name)]
             self._purposes[layout.topic_id] = Purpose(
-                _kind_of(kept), int(kept["max.message.bytes"]), int(kept["delete.retention.ms"]), _retention_of(kept)
+                kind_of(kept), int(kept["max.message.bytes"]), int(kept["delete.retention.ms"]), retention_of(kept)
             )
 
     # ------------------------------------------------------------------ changes
@@ -267,8 +265,8 @@ class Topics:
         checks.topic_spec(spec)
         found = (await self.infos([spec.name])).get(spec.name)
         if found is None:
-            kept = _as_settings(spec.retention) if spec.retention != FOR_EVER else {}  # else as the brokers have it
-            chosen = {**_SETTINGS[spec.kind], **self._settings, **kept, **(settings or {})}
+            kept = as_settings(spec.retention) if spec.retention != FOR_EVER else {}  # else as the brokers have it
+            chosen = {**SETTINGS[spec.kind], **self._settings, **kept, **(settings or {})}
             inside = self.names.inside(spec.name)
             topic: Any = (inside, spec.partitions, self._replication, [], list(chosen.items()))
             request = CreateTopicsRequest_v4([topic], _TIMEOUT_MS, False)
@@ -291,7 +289,7 @@ class Topics:
     async def set_retention(self, name: str, retention: Retention) -> TopicInfo:
         """Raises UnknownTopic, StateError."""
         found = checks.plain((await self.infos([name])).get(name), name)
-        changes: Any = [(key, _SET, value, {}) for key, value in _as_settings(retention).items()]
+        changes: Any = [(key, _SET, value, {}) for key, value in as_settings(retention).items()]
         resources: Any = [(_TOPIC_RESOURCE, self.names.inside(name), changes, {})]
         request = IncrementalAlterConfigsRequest_v1(resources, False, {})
         await self._change(
@@ -398,23 +396,3 @@ class Topics:
 
 def _is_done(code: int) -> bool:
     return code == NONE or then(code) is Then.DONE
-
-
-def _retention_of(settings: Mapping[str, str | None]) -> Retention:
-    """Of a plain topic; other kinds have none of their own."""
-    if _kind_of(settings) != "plain":
-        return FOR_EVER
-    ms, size = (int(settings[name] or -1) for name in ("retention.ms", "retention.bytes"))
-    return Retention(None if ms < 0 else ms, None if size < 0 else size)
-
-
-def _as_settings(retention: Retention) -> dict[str, str]:
-    ms, size, _ = retention
-    return {"retention.ms": str(-1 if ms is None else ms), "retention.bytes": str(-1 if size is None else size)}
-
-
-def _kind_of(settings: Mapping[str, str | None]) -> str:
-    if "compact" in (settings["cleanup.policy"] or ""):
-        return "changelog"
-    wanted = {name: value for name, value in _SETTINGS["repartition"].items() if name not in _ANY_TIME}
-    return "repartition" if {name: settings[name] for name in wanted} == wanted else "plain"

@@ -21,6 +21,7 @@ from state.log.kafka.codes import KafkaRefused, Then, check
 from state.log.kafka.connections import GROUP, TooLate
 from state.log.kafka.facts import UNDER_LEASE
 from state.log.kafka.facts_topic import FactsTopic
+from state.log.kafka.left_open import Written
 from state.log.kafka.producer import Built, Producer, ProducerFenced
 from state.log.kafka.rights import on
 from state.log.protocol import MayWrite, Partition, TaskCommit
@@ -48,7 +49,8 @@ class Writers:
         self._lost: set[tuple[str, str]] = set()
 
     def producer(self, application: str, transactional_id: str) -> Producer:
-        return self._cluster.producer(writer_id(application, transactional_id), self._timeout_s)
+        writes = Written(None, application)
+        return self._cluster.producer(writer_id(application, transactional_id), self._timeout_s, writes=writes)
 
     async def open(self, application: str, transactional_id: str, topic: FactsTopic | None) -> None:
         checks.transactional_id(transactional_id)

@@ -1,0 +1,185 @@
+"""What a transaction that is over for its coordinator left open in a partition, and how that is ended.
+
+One rule: it is ended as its coordinator says that it ended, by its own id; where the coordinator does not say how, it stays.
+Kafka (4.3.0) leaves it so: a broker that starts again tells partitions how the transactions of before ended, and takes one whose
+leader it does not know yet for deleted. What was committed there would be hidden for ever, and aborted with the next
+transaction that is. A partition takes any later end by the same producer for the end of what it has open.
+Place: `producer.py` asks before it initialises an id, and where it was connected anew behind a commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from state.errors import StateError
+from state.log.kafka import rights
+from state.log.kafka.codes import NO_SUCH_ID, NONE, NOT_ALLOWED_TOPIC, KafkaRefused
+from state.log.kafka.connections import TRANSACTION, Connections
+from state.log.kafka.offsets import Offsets
+from state.log.kafka.requests import DescribeProducersRequest_v0, DescribeTransactionsRequest_v0
+from state.log.kafka.rights import on
+from state.log.kafka.topics import Topics
+from state.log.protocol import Partition
+
+# What a coordinator calls the state of an id's latest transaction, and whether that is committed. "Ongoing" is decided by the
+# initialising itself, which asks again then; "Empty" says nothing: the id was initialised behind the end.
+_COMMITTED: Mapping[str, bool] = {
+    "PrepareCommit": True,
+    "CompleteCommit": True,
+    "PrepareAbort": False,
+    "PrepareEpochFence": False,
+    "CompleteAbort": False,
+}
+
+
+_LOOK_S = 1.0  # how long an id that was initialised waits for the look; then it goes on beside what follows
+
+
+class Written(NamedTuple):
+    """Where a transaction may have written: records (None: wherever this process knows a partition), and positions of a group."""
+
+    partitions: Collection[Partition] | None
+    group: str | None
+
+
+ANYWHERE = Written(None, None)
+
+
+class EndAgain(Protocol):
+    """A transaction of no records by the same producer, in these partitions and the group."""
+
+    async def __call__(
+        self, partitions: Collection[Partition], group: str | None, *, committed: bool
+    ) -> None: ...  # pragma: no cover
+
+
+class Behind:
+    """What lies behind one producer: transactions by its id before it was initialised, and its own latest one. See the module text."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        topics: Topics,
+        offsets: Offsets,
+        writes: Written,
+        purpose: str,
+        end_again: EndAgain,
+    ) -> None:
+        self._connections = connections
+        self._topics = topics
+        self._offsets = offsets
+        self._writes = writes
+        self._purpose = purpose
+        self._end_again = end_again
+        self._producer_id = -1
+        self._ending: asyncio.Task[None] | None = None  # what was left open before it was initialised
+        self._looking: asyncio.Task[None] | None = None
+        self._latest: Written | None = None
+        self.is_in_doubt = False
+        """A broker was connected to anew behind the latest transaction: it may have left that one open."""
+
+    # ------------------------------------------------------------------ before it was initialised
+
+    async def was_committed(self, inside: str) -> bool | None:
+        """How the latest transaction of this id (by the cluster's name) ended; None: it has not, there was none, or nothing tells.
+        One try: raises KafkaRefused, Unreachable."""
+        request = DescribeTransactionsRequest_v0([inside], {})
+        answer = await self._connections.coordinated(TRANSACTION, inside, request, self._purpose)
+        code, _, state, *_ = answer.states[0]
+        if code == NO_SUCH_ID:
+            return None
+        if code != NONE:
+            refused = KafkaRefused(
+                f"how {inside} ended", code, None, on(rights.TRANSACTIONAL_ID, rights.DESCRIBE, inside)
+            )
+            self._connections.forget_if_moved(TRANSACTION, inside, refused)
+            raise refused
+        return _COMMITTED.get(state)
+
+    async def initialised(self, producer_id: int, was_committed: bool | None) -> None:
+        """The id is this producer's now: what it had open is ended. Partitions without a leader are waited for beside what follows."""
+        self._producer_id, self._latest, self.is_in_doubt = producer_id, None, False
+        if was_committed is not None:
+            self._ending = asyncio.create_task(self._end_before(was_committed))
+            await asyncio.wait({self._ending}, timeout=_LOOK_S)
+
+    async def _end_before(self, was_committed: bool) -> None:
+        with contextlib.suppress(
+            StateError
+        ):  # who waits for a partition says that it is open; or the id is another's by now
+            await self._end(self._writes, committed=was_committed)
+
+    # ------------------------------------------------------------------ its own
+
+    def committed(self, written: Written) -> None:
+        """Its latest transaction: the commit was answered."""
+        self._latest = written
+
+    def doubt(self, turn: asyncio.Lock) -> None:
+        """A broker was connected to anew. It is looked soon, in a turn of the producer's own: no transaction may follow."""
+        if self._latest is not None:
+            self.is_in_doubt = True
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.create_task(self._look(turn))
+
+    async def _look(self, turn: asyncio.Lock) -> None:
+        async with turn:
+            with contextlib.suppress(StateError):  # it stays in doubt: the next transaction looks, and says so
+                await self._resolve()
+
+    async def ready(self) -> None:
+        """Nothing is left open, as far as is known. Raises KafkaRefused, LogUnavailable, OutcomeUnknown."""
+        if self._ending is not None:
+            await asyncio.wait({self._ending})
+        await self._resolve()
+
+    async def _resolve(self) -> None:
+        if not self.is_in_doubt or self._latest is None:
+            return
+        self.is_in_doubt = False
+        try:
+            await self._end(self._latest, committed=True)
+        except BaseException:
+            self.is_in_doubt = True
+            raise
+
+    # ------------------------------------------------------------------ both
+
+    async def _end(self, written: Written, *, committed: bool) -> None:
+        partitions = await self._topics.known() if written.partitions is None else written.partitions
+        left, group = await self._left_in(partitions), written.group
+        if group is not None and not await self._offsets.are_unsettled(group, partitions):
+            group = None
+        if left or group is not None:
+            await self._end_again(left, group, committed=committed)
+
+    async def _left_in(self, among: Collection[Partition]) -> list[Partition]:
+        """Those in which this producer has a transaction open; also those that are open where it may not be seen whose. Raises
+        KafkaRefused, LogUnavailable."""
+        watermarks = await self._offsets.watermarks(among, self._purpose)
+        ends = await self._offsets.ends(among, self._purpose)
+        doubtful = [one for one in among if ends[one] < watermarks[one]]
+        if not doubtful:
+            return []
+
+        async def ask(node: int, listed: list[Partition]) -> dict[Partition, tuple[int, bool]]:
+            by_topic = self._topics.names.by_topic(dict.fromkeys(listed))
+            wanted: Any = [(topic, [number for number, _ in numbers], {}) for topic, numbers in by_topic.items()]
+            answer = await self._connections.send(node, DescribeProducersRequest_v0(wanted, {}), self._purpose)
+            return {
+                Partition(self._topics.names.outside(topic), number): _is_open(code, producers, self._producer_id)
+                for topic, numbers, _ in answer.topics
+                for number, code, _, producers, _ in numbers
+            }
+
+        found = await self._topics.led("producers", doubtful, ask, rights.READ)
+        return [one for one in doubtful if found[one]]
+
+
+def _is_open(code: int, producers: Any, producer_id: int) -> tuple[int, bool]:
+    if code == NOT_ALLOWED_TOPIC:  # an output, which is only written: an end more does nothing where nothing is open
+        return NONE, True
+    return code, any(one == producer_id and start >= 0 for one, _, _, _, _, start, _ in producers)
