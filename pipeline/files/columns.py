@@ -97,9 +97,8 @@ class Columns:
 
     def _read_time(self, row: Row) -> int | None:
         cell = row[self._time] if self._time else None
-        if cell is None or (self._text and cell == ""):
-            return None
-        return cells.time_of_cell(cell, self._unit)
+        is_there = cell is not None and not (self._text and cell == "")
+        return self._reading.timed(cells.time_of_cell(cell, self._unit) if is_there else None)
 
     def _read_headers(self, row: Row) -> Headers:
         cell = row[self._headers] if self._headers else None

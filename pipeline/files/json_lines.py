@@ -47,6 +47,7 @@ def read_line(reading: Reading, number: int, line: bytes) -> FileRecord:
         at_ms = found.timestamp_ms
         if at_ms is not None and not 0 <= at_ms <= TIME_MAX_MS:
             raise NotThis("timestamp_ms is not a whole number of milliseconds since 1970")
+        reading.timed(at_ms)
         headers = found.headers
         offset = found.offset if type(found.offset) is int else None
         return FileRecord(

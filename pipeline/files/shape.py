@@ -58,12 +58,21 @@ OnBad = Callable[[BadRow, Any], None]
 
 
 class Reading(NamedTuple):
-    """The types that rows are read as, and how many partitions the topic has."""
+    """The types that rows are read as, how many partitions the topic has, and whether a row without a time is no record."""
 
     topic: str
     key: Codec[Any]
     value: Codec[Any]
     partitions: int = 1
+    is_history: bool = False
+
+    def timed(self, at_ms: int | None) -> int | None:
+        """The time of a row. Raises NotThis where there is none and history needs one."""
+        if at_ms is None and self.is_history:
+            raise NotThis(
+                f"no timestamp_ms; history of '{self.topic}' needs the time of every record (--timestamp names another column)"
+            )
+        return at_ms
 
 
 class Shape(msgspec.Struct, frozen=True):

@@ -207,6 +207,8 @@ def csv_columns(lines: Iterable[bytes], reading: Reading, shape: Shape, name: st
     delimiter = next((one for one in DELIMITERS if one.encode() in between), DELIMITERS[0])
     try:
         first = next(_rows(chain([head], rest), 1, delimiter), None)
+        if first is not None and first.no_utf8:
+            raise BadRow(f"line {first.no_utf8}", NOT_UTF8)
     except BadRow as error:
         raise BadFile(f"{name}, {error}") from None
     if first is None:
@@ -237,6 +239,8 @@ def csv_records(
     ends, as pandas, Excel and DuckDB write them. Raises BadRow naming the line in which the row begins."""
     for row in _rows(lines, before + 1, columns.delimiter):
         try:
+            if row.no_utf8:
+                raise BadRow(f"line {row.no_utf8}", NOT_UTF8)
             record = columns.record(row.first, row.cells)
         except BadRow as error:
             if bad is None:
@@ -247,32 +251,37 @@ def csv_records(
 
 
 class _Row(NamedTuple):
-    """Cells, and the lines that they stand in."""
+    """Cells, and the lines that they stand in; `no_utf8`: the first of these that is none, 0 for none."""
 
     first: int
     last: int
     cells: list[str]
+    no_utf8: int = 0
 
 
 def _rows(lines: Iterable[bytes], first: int, delimiter: str) -> Iterator[_Row]:
     csv.field_size_limit(CELL_MAX)
     begun = first
-    reader = csv.reader(_decoded(lines, first), delimiter=delimiter, strict=True)
+    no_utf8: list[int] = []
+    reader = csv.reader(_decoded(lines, first, no_utf8), delimiter=delimiter, strict=True)
     try:
         for cells in reader:
             if cells:
-                yield _Row(begun, first + reader.line_num - 1, cells)
+                yield _Row(begun, first + reader.line_num - 1, cells, no_utf8[0] if no_utf8 else 0)
+            no_utf8.clear()
             begun = first + reader.line_num
     except csv.Error as error:
         raise BadRow(f"line {begun}", f"no CSV as RFC 4180 has it: {error}") from None
 
 
-def _decoded(lines: Iterable[bytes], first: int) -> Iterator[str]:
+def _decoded(lines: Iterable[bytes], first: int, no_utf8: list[int]) -> Iterator[str]:
     for number, line in enumerate(lines, first):
         try:
-            yield line.decode()
+            text = line.decode()
         except UnicodeDecodeError:
-            raise BadRow(f"line {number}", NOT_UTF8) from None
+            no_utf8.append(number)
+            text = line.decode(errors="replace")
+        yield text
 
 
 def _without_bom(lines: Iterator[bytes]) -> Iterator[bytes]:

@@ -62,6 +62,7 @@ def gather(work: Path, topic: str, bad: BadRecords) -> int:
     found = sorted(gathered.glob(f"*{SUFFIX}"))
     count, first = 0, None
     target = Path(bad.folder) / f"{topic}{SUFFIX}"
+    target.unlink(missing_ok=True)  # of a run before: its rows may be corrected by now
     if found:
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("wb") as all_of_them:

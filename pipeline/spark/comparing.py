@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 READ_TOO = " (the app reads it too: records of others count as doubled)"
-LAST_ALONE = "the last record of every key (a join by foreign key sends intermediate results)"
+LAST_ALONE = "the last result of every key (a join by foreign key sends intermediate results)"
 ANOTHER_ORDER = " (behind a re-key, taken in another order than by time: times are not compared)"
 NO_TIMES = " (a batch processor sends it: times are not compared)"
 

@@ -211,24 +211,24 @@ def _out_of_order(wanted: DataFrame, there: DataFrame) -> DataFrame:
 
 
 def last_records(expected: DataFrame, found: DataFrame, folder: Path, name: str) -> dict[str, Found]:
-    """The last record of each key alone: what came before it are intermediate results, which depend on when messages came."""
+    """The last result of each key alone: what came before it are intermediate ones, which depend on when messages came. So does
+    whether there was one at all of a key that has none in the end: none is no other answer than one that was taken back."""
     from pyspark.sql import functions as F
 
     by = ("subject", "key")
     one = expected.groupBy(*by).agg(F.max(F.struct(*PLACE, "value")).alias("last"))
-    one = one.select(*by, F.col("last.value").alias("expected"), F.lit(1).alias("computed"))
+    one = one.select(*by, F.col("last.value").alias("expected"))
     other = found.groupBy(*by).agg(F.max(F.struct("offset", "value")).alias("last"))
-    other = other.select(*by, F.col("last.value").alias("found"), F.lit(1).alias("there"))
+    other = other.select(*by, F.col("last.value").alias("found"))
     both = one.join(other, _same(one, other, by), "full").select(
-        *(F.coalesce(one[column], other[column]).alias(column) for column in by),
-        *("expected", "found", "computed", "there"),
+        *(F.coalesce(one[column], other[column]).alias(column) for column in by), "expected", "found"
     )
-    same = F.col("expected").eqNullSafe(F.col("found")) & F.col("computed").eqNullSafe(F.col("there"))
-    counts = both.groupBy("subject").agg(F.count("computed"), F.count("there"), F.count_if(~same)).collect()
+    same = F.col("expected").eqNullSafe(F.col("found"))
+    counts = both.groupBy("subject").agg(F.count("expected"), F.count("found"), F.count_if(~same)).collect()
     made = {row[0]: Found(int(row[1]), int(row[2])) for row in counts}
     if not any(row[3] for row in counts):
         return made
-    kind = F.when(F.col("there").isNull(), "missing").when(F.col("computed").isNull(), "extra").otherwise("differs")
+    kind = F.when(F.col("found").isNull(), "missing").when(F.col("expected").isNull(), "extra").otherwise("differs")
     nowhere = [F.lit(None).cast("int").alias("partition"), F.lit(0).alias("copy")]
     rows = both.where(~same).select(kind.alias("kind"), *by, *nowhere, "expected", "found", *_untimed())
     path, kinds = kept(rows, folder, name)

@@ -93,7 +93,7 @@ def history_job(
     shown: Mapping[str, str] = NOTHING,
 ) -> ReadJob:
     """Cuts the files into parts. `bad`, `shown`: see ReadJob. Raises BadHistory."""
-    reading = Reading(topic.topic, topic.key_codec, topic.value_codec, partitions)
+    reading = Reading(topic.topic, topic.key_codec, topic.value_codec, partitions, is_history=True)
     try:
         for name in names:
             reader.check(name, reading, shape)
@@ -141,7 +141,7 @@ def read_parts(job_text: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
 def placed(job: ReadJob, app: App, number: int) -> Iterator[pa.RecordBatch]:
     """The rows of a part of a file with their partitions, as PLACED has them. Raises BadHistory."""
     topic = next(topic for topic in app.topics.values() if topic.topic == job.topic)
-    reading = Reading(topic.topic, topic.key_codec, topic.value_codec, job.partitions)
+    reading = Reading(topic.topic, topic.key_codec, topic.value_codec, job.partitions, is_history=True)
     part = job.parts[number]
     file = job.files.index(part.file)
     with _bad_of(job, number) as on_bad:
@@ -150,10 +150,11 @@ def placed(job: ReadJob, app: App, number: int) -> Iterator[pa.RecordBatch]:
                 if isinstance(found, Cells):
                     yield _placed_cells(job, file, part, before, found)
                     continue
-                for some in _batches(_timed(found, job, part, on_bad)):
+                for some in _batches(found):
                     yield _placed(job, file, part, some)
         except (BadRow, BadFile) as error:
-            advice = ", or set such rows aside with --bad-records DIR" if isinstance(error, BadRow) else ""
+            is_left = isinstance(error, BadRow) and on_bad is None
+            advice = ", or set such rows aside with --bad-records DIR" if is_left else ""
             raise BadHistory(f"{job.called(str(error), part.file)}; correct the file{advice}") from None
 
 
@@ -173,19 +174,6 @@ def _bad_of(job: ReadJob, number: int) -> AbstractContextManager[OnBad | None]:
     attempt = 0 if context is None else context.taskAttemptId()
     file = job.parts[number].file
     return set_aside(Path(job.bad), number, attempt, job.called(file, file)) if job.bad else nullcontext()
-
-
-def _timed(found: Iterable[FileRecord], job: ReadJob, part: Part, on_bad: OnBad | None) -> Iterator[FileRecord]:
-    """History needs the time of every record."""
-    for record in found:
-        if record.timestamp_ms is not None:
-            yield record
-            continue
-        why = f"no timestamp_ms; history of '{job.topic}' needs the time of every record (--timestamp names another column)"
-        where = f"record {record.line}"
-        if on_bad is None:
-            raise BadRow(f"{part.file}, {where}", why)
-        on_bad(BadRow(where, why), record)
 
 
 def _batches(found: Iterable[FileRecord]) -> Iterator[list[FileRecord]]:

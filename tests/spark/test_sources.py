@@ -239,7 +239,9 @@ def mixed(folder: Path) -> list[str]:
         json.dumps({"key": "d", "value": order, "timestamp_ms": 3}),
     ]
     (folder / "a.jsonl").write_text("\n".join(lines))
-    (folder / "b.csv").write_text('key,value,timestamp_ms\ne,"{""id"":2,""shop"":null,""amount"":1}",4\nf,1\n')
+    csv = 'key,value,timestamp_ms,note\ne,"{""id"":2,""shop"":null,""amount"":1}",4,\nf,1\n'
+    no_time = 'f,"{""id"":2,""shop"":null,""amount"":1}",,"of\ntwo lines"\n'
+    (folder / "b.csv").write_bytes(f"{csv}{no_time}".encode() + b"\xff,1,2,\n")
     value = msgspec.json.encode(order)
     rows = [{"key": "g", "value": value, "timestamp_ms": 5}, {"key": "h", "value": b"{}", "timestamp_ms": 6}]
     pq.write_table(pa.Table.from_pylist(rows), folder / "c.parquet")
@@ -255,18 +257,33 @@ async def test_bad_rows_are_set_aside_and_counted(place: Place) -> None:  # noqa
     ):
         await place.backfill(history={"orders": files})
     with pytest.raises(
-        TooManyBad, match=r"5 rows of history of 'orders' are no record, more than --max-bad 4; all .*a.jsonl, line 2"
+        TooManyBad, match=r"7 rows of history of 'orders' are no record, more than --max-bad 6; all .*a.jsonl, line 2"
     ):
-        await place.backfill(history={"orders": files}, bad=BadRecords(str(aside), 4))
+        await place.backfill(history={"orders": files}, bad=BadRecords(str(aside), 6))
     assert place.nothing_left() and not await committed(log)
-    facts = await place.backfill(history={"orders": files}, bad=BadRecords(str(aside), 5))
-    assert facts["bad_rows"] == 5
+    facts = await place.backfill(history={"orders": files}, bad=BadRecords(str(aside), 7))
+    assert facts["bad_rows"] == 7
     assert {r.key for _, r in await read_all(log, "receipts")} == {b"a", b"d", b"e", b"g"}
     rows = [json.loads(line) for line in (aside / "orders.jsonl").read_text().splitlines()]
     assert [(Path(row["file"]).name, row["where"]) for row in rows] == [
-        ("a.jsonl", "line 2"), ("a.jsonl", "line 3"), ("a.jsonl", "record 4"), ("b.csv", "line 3"), ("c.parquet", "row 2"),
+        ("a.jsonl", "line 2"), ("a.jsonl", "line 3"), ("a.jsonl", "line 4"), ("b.csv", "line 3"), ("b.csv", "line 4"),
+        ("b.csv", "line 6"), ("c.parquet", "row 2"),
     ]  # fmt: skip
     assert rows[0]["row"] == "{nonsense" and rows[3]["row"] == ["f", "1"] and "no timestamp_ms" in rows[2]["why"]
+    assert json.loads(rows[2]["row"])["key"] == "c" and rows[4]["row"][2:] == ["", "of\ntwo lines"], "as they stand"
+    assert rows[5]["row"] == ["\ufffd", "1", "2", ""] and rows[5]["why"].startswith("not UTF-8")
+    await log.close()
+
+
+async def test_rows_of_a_run_before_are_not_those_of_this_one(place: Place) -> None:  # noqa: F811
+    """The file of rows that were corrected since told of them still."""
+    aside = place.folder / "aside"
+    aside.mkdir()
+    (aside / "names.jsonl").write_text('{"file": "a.csv", "where": "line 2", "why": "no", "row": []}\n')
+    (place.folder / "a.csv").write_text("key,value,timestamp_ms\nann,Ann,5\n")
+    log = await place.log()
+    facts = await place.backfill(history={"names": [str(place.folder / "a.csv")]}, bad=BadRecords(str(aside), 0))
+    assert facts["bad_rows"] == 0 and not list(aside.iterdir())
     await log.close()
 
 

@@ -11,6 +11,7 @@ import pytest
 from orchestrator.errors import WrongUse
 from orchestrator.testing import Driver
 from pipeline.definitions.topology import Subtopology
+from pipeline.spark.differences import last_records
 from pipeline.spark.stage_order import stages
 from pipeline.spark.verifying import verify
 from pipeline.tables.dict_store import DictStore
@@ -93,6 +94,25 @@ async def test_the_results_over_history_are_those_of_the_driver(
     await log.close()
     checks = await verify("tests.time.market:app", place.url, say=lambda text: None, session=spark)
     assert all(check["ok"] for check in checks), checks
+
+
+@pytest.mark.spark
+def test_no_result_is_no_other_answer_than_one_that_was_taken_back(tmp_path: Path, spark: Any) -> None:
+    """A row that is gone before its answer came has had no result live, and one that was taken back where the answer was faster."""
+
+    def rows(*given: tuple[str, str | None]) -> Any:
+        columns = "subject string, order_ms bigint, topic string, upstream int, seq bigint, offset bigint, key binary, value binary"
+        made = [
+            ("enriched", 0, "orders", 0, at, at, key.encode(), None if value is None else value.encode())
+            for at, (key, value) in enumerate(given)
+        ]
+        return spark.createDataFrame(made, columns)
+
+    wanted = rows(("o1", "tea"), ("o1", None), ("o2", "cup"), ("o3", "pot"), ("o3", None), ("o4", "jug"))
+    there = rows(("o2", "can"), ("o2", "cup"), ("o3", "pot"), ("o5", None), ("o6", "mug"))
+    found = last_records(wanted, there, tmp_path, "last")["enriched"]
+    assert (found.expected, found.found) == (2, 3), "keys that have a result"
+    assert found.kinds == {"missing": 1, "extra": 2}, "o4 is missing; o3 was not taken back, and o6 never was"
 
 
 async def write_all(log: Any, changes: list[Change]) -> None:
