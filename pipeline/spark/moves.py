@@ -8,7 +8,6 @@ several times as long. In the flow: `relocation` finds the rows -> here -> `repa
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pipeline.spark.session import failure
@@ -34,22 +33,6 @@ def cut_for(session: SparkSession, entries: int) -> dict[str, str]:
         "spark.sql.shuffle.partitions": str(max(slots, -(-entries // CUT))),
         "spark.sql.adaptive.coalescePartitions.enabled": "false",
     }
-
-
-@contextmanager
-def set_to(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Settings of a session for the time of a `with` block."""
-    before = {key: session.conf.get(key, None) for key in wanted}
-    for key, value in wanted.items():
-        session.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key, kept in before.items():
-            if kept is None:
-                session.conf.unset(key)
-            else:
-                session.conf.set(key, kept)
 
 
 class Moves:

@@ -18,6 +18,7 @@ from orchestrator.errors import WrongUse
 from pipeline.app import App
 from pipeline.files.shape import shape_of
 from pipeline.spark.backfill import backfill as run_backfill
+from pipeline.spark.frame_files import write
 from pipeline.spark.history import BadHistory
 from pipeline.spark.session import failure
 from state.scratch import scratch
@@ -113,9 +114,11 @@ def _run(running: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
 
 
 def kept(frame: DataFrame, folder: Path) -> Path:
-    """The rows in Parquet files, written by the executors; returns the pattern that names them. Raises SparkFailed."""
+    """The rows in Parquet files, written by the executors; returns the pattern that names them. Raises SparkFailed, WrongUse."""
     try:
-        frame.write.parquet(str(folder))
+        write(frame, folder)
+    except WrongUse:
+        raise
     except Exception as error:
         raise failure(frame.sparkSession, error) from error
     return folder / "*.parquet"

@@ -21,8 +21,9 @@ from pipeline.app import App
 from pipeline.definitions.entries import is_time
 from pipeline.loading import load
 from pipeline.spark.move_job import MoveJob
-from pipeline.spark.moves import DUE, MOVED, PACKED, SENT, STRAY, WRITTEN, Moves, columns_of, cut_for, set_to
+from pipeline.spark.moves import DUE, MOVED, PACKED, SENT, STRAY, WRITTEN, Moves, columns_of, cut_for
 from pipeline.spark.session import failure
+from pipeline.spark.set_to import set_to
 from pipeline.spark.source import ship
 from pipeline.spark.task_times import Task, TaskTimes
 from pipeline.tables.expiry import STREAM_TIME_KEY

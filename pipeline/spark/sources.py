@@ -20,6 +20,7 @@ from pipeline.files.shape import BadFile, Reading, Shape
 from pipeline.files.text import COMPRESSED
 from pipeline.spark.file_order import one_split_a_task, order_of_parts
 from pipeline.spark.folder_columns import as_they_stand
+from pipeline.spark.frame_files import write
 from pipeline.spark.history import BadHistory
 from pipeline.spark.own_words import own_words
 
@@ -66,9 +67,9 @@ def local_files(
         if _is_path(text):
             with one_split_a_task(session):
                 order = order_of_parts(frame)
-                frame.write.parquet(str(folder))
+                write(frame, folder)
         else:
-            frame.write.parquet(str(folder))
+            write(frame, folder)
     except (BadFile, WrongUse) as error:
         raise BadHistory(str(error)) from None
     except Exception as error:

@@ -24,6 +24,7 @@ from pipeline.files.shape import FileRecord, Reading, Shape, shape_of
 from pipeline.spark.bad_rows import BadRecords, TooManyBad
 from pipeline.spark.history import BadHistory
 from pipeline.spark.planning import cores
+from pipeline.spark.set_to import set_to
 from pipeline.spark.sources import From, given, is_for_spark, local_files
 from pipeline.values.codecs import codec_for
 from state.log.protocol import NewRecord, Partition, TopicSpec
@@ -118,6 +119,36 @@ def test_columns_of_a_query_by_their_types(tmp_path: Path, spark: Any) -> None:
         FileRecord(found[0].line, b"ann", b"x", 1_769_860_800_000, (("h", b"v"),), None, 3),
         FileRecord(found[1].line, b"bob", b"y", 1_769_860_800_123),
     ]
+
+
+def test_values_are_those_of_spark_however_its_session_writes_parquet(tmp_path: Path, spark: Any) -> None:
+    """An instant lost its zone (INT96, Spark's own way), or its microseconds; days of long ago were others; an interval was a number."""
+    reading = Reading("any", codec_for(str, what="key", key=True), codec_for(dict[str, Any], what="value"), 4)
+    at = "2026-01-31 12:00:00.123456"
+    query = (
+        f"select 'ann' as who, 5L as at, timestamp'{at}Z' as instant, timestamp_ntz'{at}' as local, date'1500-01-01' as day, "
+        f"array(timestamp'{at}Z') as list, parse_json('{{\"b\": [1, null]}}') as variant, interval '1' day as interval, "
+        "time'12:30:00' as time"
+    )
+    expected = {
+        "instant": "2026-01-31T12:00:00.123456Z", "local": "2026-01-31T12:00:00.123456", "day": "1500-01-01",
+        "list": ["2026-01-31T12:00:00.123456Z"], "variant": '{"b":[1,null]}', "interval": "INTERVAL '1' DAY",
+        "time": "12:30:00",
+    }  # fmt: skip
+    ways = {"outputTimestampType": "TIMESTAMP_MILLIS", "datetimeRebaseModeInWrite": "LEGACY"}
+    theirs = {f"spark.sql.parquet.{name}": value for name, value in ways.items()}
+    for number, settings in enumerate(({}, theirs)):
+        with set_to(spark, settings):
+            names, _ = local_files(spark, From(query), tmp_path / str(number), reading, shape_of("who", None, "at"))
+            assert all(spark.conf.get(name) == value for name, value in settings.items()), "still the session's"
+        shape = shape_of("who", None, "at")
+        [found] = [one for name in names for part in parts.parts(name) for one in parts.read(part, reading, shape)]
+        assert msgspec.json.decode(found.value or b"") == expected
+    inside = "select 'ann' as who, 5L as at, array(parse_json('1')) as v"
+    with pytest.raises(
+        BadHistory, match=r"'v' has a value of the type variant in it, .* select its text, as with to_json"
+    ):
+        local_files(spark, From(inside), tmp_path / "inside", reading, shape_of("who", None, "at"))
 
 
 class Dated(msgspec.Struct):
