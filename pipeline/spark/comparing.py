@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.app import App
 from pipeline.definitions.topology import Subtopology
 from pipeline.spark import differences
-from pipeline.spark.differences import Found, computed_tables, last_values, sent
+from pipeline.spark.differences import Changelogs, Found, computed_tables, last_values, last_words, sent
 from pipeline.spark.inputs import Computed, Inputs, Say, external
 from pipeline.spark.live_stores import Copy, store_frame
 from pipeline.spark.log_source import NOTHING, log_frame
@@ -108,12 +108,17 @@ class Comparing:
         alone = F.lit(0).alias("copy")
         ends = {str(p): end for p, end in self._moment.ends.items()}
         live = last_values(self._changelogs(ends), "subject", "partition")
+        changelogs = Changelogs(
+            "found",
+            lambda: self._records_of_changelogs(None, ends).withColumn("copy", alone),
+            lambda: last_words(self._changelogs(ends), "subject", "partition", name="there").withColumn("copy", alone),
+        )
         found = differences.tables(
             computed_tables(self._session, paths),
             live.select("subject", "partition", alone, "key", "found"),
             self._folder,
             "tables",
-            lambda: self._records_of_changelogs(None, ends).select("subject", "partition", alone, "key"),
+            changelogs,
         )
         return [
             Compared(f"table {table}: every key", Subject(True, table), one, not one.differ, one.kinds)
@@ -239,15 +244,18 @@ class Comparing:
             one = chosen[number]
             subject = Subject(True, one.table)
             made.append(Compared(f"store of {one.table}, {one}: {problem}", subject, Found(1, 0), False))
-        changes = self._changelogs(None).join(copies, ["subject", "partition"])
-        expected = last_values(changes.where("offset < until"), "subject", "partition", "copy")
+        by = ("subject", "partition", "copy")
 
-        def tail() -> DataFrame:
+        def before() -> DataFrame:
+            return self._changelogs(None).join(copies, ["subject", "partition"]).where("offset < until")
+
+        def after() -> DataFrame:
             later = self._records_of_changelogs(None).join(copies, ["subject", "partition"])
-            return later.where("offset >= until").select("subject", "partition", "copy", "key")
+            return later.where("offset >= until")
 
-        expected = expected.withColumnRenamed("found", "expected")
-        found = differences.tables(expected, stored, self._folder, "stores", tail)
+        changelogs = Changelogs("expected", after, lambda: last_words(before(), *by, name="there"))
+        expected = last_values(before(), *by, name="expected")
+        found = differences.tables(expected, stored, self._folder, "stores", changelogs)
         for table in tables:
             places = {number: str(one) for number, one in enumerate(chosen) if one.table == table}
             if places:

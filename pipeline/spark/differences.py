@@ -55,12 +55,27 @@ def kept(rows: DataFrame, folder: Path, name: str) -> tuple[str, dict[str, dict[
 # ---------------------------------------------------------------- tables
 
 
-def last_values(changes: DataFrame, *by: str) -> DataFrame:
+@dataclass(frozen=True)
+class Changelogs:
+    """The side of a comparison of tables that changelogs have, in the column `side`, and what they say later, when all else was
+    read: `after`, the keys that were written after the moment; `again`, the same values as before, with deletions as null, in `there`."""
+
+    side: str
+    after: Callable[[], DataFrame]
+    again: Callable[[], DataFrame]
+
+
+def last_values(changes: DataFrame, *by: str, name: str = "found") -> DataFrame:
     """The last value of each key of a changelog (columns `by`, key, value, offset), deletions left out."""
+    return last_words(changes, *by, name=name).where(f"{name} is not null")
+
+
+def last_words(changes: DataFrame, *by: str, name: str) -> DataFrame:
+    """The same with deletions, whose value is null."""
     from pyspark.sql import functions as F
 
     last = changes.groupBy(*by, "key").agg(F.max(F.struct("offset", "value")).alias("last"))
-    return last.select(*by, "key", F.col("last.value").alias("found")).where("found is not null")
+    return last.select(*by, "key", F.col("last.value").alias(name))
 
 
 def computed_tables(session: SparkSession, paths: Sequence[str]) -> DataFrame:
@@ -75,11 +90,11 @@ def computed_tables(session: SparkSession, paths: Sequence[str]) -> DataFrame:
     return read.select(name.alias("subject"), number.alias("partition"), copy, "key", F.col("value").alias("expected"))
 
 
-def tables(
-    expected: DataFrame, found: DataFrame, folder: Path, name: str, tail: Callable[[], DataFrame]
-) -> dict[str, Found]:
-    """Every key of every subject, byte by byte. Both have PLACE_OF_KEY and their value. `tail`: keys that were written after the
-    moment, read after all else: compaction may have removed what they had then."""
+def tables(expected: DataFrame, found: DataFrame, folder: Path, name: str, changelogs: Changelogs) -> dict[str, Found]:
+    """Every key of every subject, byte by byte. Both have PLACE_OF_KEY and their value.
+
+    Of a key that was written after the moment, compaction may have removed what it had then: it is left out, unless that stands in
+    the changelog still. For compaction removes the earlier records of a key first: what was removed behind it took it along."""
     from pyspark.sql import functions as F
 
     by = list(PLACE_OF_KEY)
@@ -94,7 +109,9 @@ def tables(
     rows = both.where(differs).select(kind.alias("kind"), *by, "expected", "found", *_untimed())
     path, _ = kept(rows, folder, name)
     whole = rows.sparkSession.read.schema(DIFFERENCE).parquet(path)
-    path, kinds = kept(whole.join(tail().select(*by).distinct(), by, "left_anti"), folder, f"{name}-at-rest")
+    still = whole.join(changelogs.again(), by).where(F.col("there").eqNullSafe(F.col(changelogs.side))).select(*by)
+    unsure = changelogs.after().select(*by).distinct().join(still, by, "left_anti")
+    path, kinds = kept(whole.join(unsure, by, "left_anti"), folder, f"{name}-sure")
     for subject, differ in differing.items():
         of_kinds = kinds.get(subject, {})
         left_out = differ - sum(of_kinds.values())

@@ -16,6 +16,7 @@ from orchestrator.coordinator.requests import StatusRequest
 from orchestrator.model import TaskId
 from pipeline.records import OutputRecord
 from pipeline.spark import audit_command
+from pipeline.spark.differences import Changelogs, tables
 from pipeline.spark.rows import Outputs
 from pipeline.spark.shown_differences import line
 from pipeline.spark.verifying import Stores, Wanted, audit, verify
@@ -139,6 +140,48 @@ async def test_outputs_that_retention_removes_while_they_are_computed_are_not_lo
     wrong = [check["check"] for check in facts["checks"] if not check["ok"]]
     assert wrong == [f"outputs seen are whole in the log: {sum(ends.values())} are gone"]
     await log.close()
+
+
+async def test_a_key_that_is_written_meanwhile_is_compared(place: Place) -> None:
+    """It was left out, and the table was said to be right: of a busy app, which writes all of its keys again and again, nothing was found."""
+    log = await filled(place)
+    where, total = next((p, r) for p, r in await read_all(log, tallies.sums.changelog) if r.value is not None)
+    amount = int.from_bytes(total.value or b"", "big", signed=True)
+
+    def later(value: int) -> NewRecord:
+        return NewRecord(total.key, value.to_bytes(8, "big"), 1)
+
+    await log.append({where: [later(999)]})
+
+    def say(line: str) -> None:
+        if line.startswith("subtopology"):
+            asyncio.run(written())
+
+    async def written() -> None:
+        other = await place.log()
+        await other.append({where: [later(7)]})
+        await other.close()
+
+    facts = await audit(TALLIES, place.url, Wanted(), say=say, session=place.spark)
+    [wrong] = [check for check in facts["checks"] if not check["ok"]]
+    [found] = wrong["differences"]
+    assert (found["expected"], found["found"], wrong.get("left_out")) == (amount, 999, None)
+    await log.close()
+
+
+def test_what_compaction_may_have_removed_is_left_out(tmp_path: Path, spark: Any) -> None:
+    def rows(values: dict[str, str | None], name: str) -> Any:
+        data = [("sums", 0, 0, key.encode(), value.encode() if value else None) for key, value in values.items()]
+        return spark.createDataFrame(data, f"subject string, partition int, copy int, key binary, {name} binary")
+
+    expected = rows(dict.fromkeys(["right", "wrong", "hot", "gone", "deleted", "moved"], "1"), "expected")
+    found = rows({"right": "1", "wrong": "2", "hot": "2", "moved": "2"}, "found")
+    after = rows(dict.fromkeys(["right", "hot", "gone", "deleted", "moved"]), "value")
+    again = rows({"right": "1", "wrong": "2", "hot": "2", "deleted": None, "moved": "3"}, "there")
+    changelogs = Changelogs("found", lambda: after, lambda: again)
+    one = tables(expected, found, tmp_path, "keys", changelogs)["sums"]
+    assert one.kinds == {"differs": 2, "missing": 1}, "wrong and hot, and deleted, whose tombstone is there"
+    assert one.left_out == 2, "gone and moved: what they had is not there any more"
 
 
 async def test_headers_times_and_order_of_what_was_sent(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
