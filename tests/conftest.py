@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.cli.console import Console
-from tests.units import SHARED, scheduler, unit_of
+from tests.units import SESSION, SHARED, scheduler, unit_of
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,10 +46,18 @@ def pytest_collection_finish() -> None:
 WAITS = ("spark", "processes", "kafka")
 
 
+def _is_alone(item: pytest.Item) -> bool:
+    """Whether it would start a session that others have: half a minute of a core, and nothing else would tell."""
+    return "spark" in getattr(item, "fixturenames", ()) and unit_of(item.nodeid) != SESSION
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What shares something that is dear to start comes first, as it is one process's; then files whose tests start
     processes, and simulations: what is left for the end is short, so that no process of the run waits for another's long
     file. `--no-loadscope-reorder` keeps this order."""
+    alone = [item.nodeid for item in items if _is_alone(item)]
+    if alone:
+        raise pytest.UsageError(f"they ask for what others share, and tests/units.py does not see that: {alone[:3]}")
     long = {
         item.path for item in items if any(map(item.get_closest_marker, WAITS)) or "simulation" in item.path.parent.name
     }

@@ -19,7 +19,7 @@ from pipeline.values.partitioner import partition_of
 from state.log.group_store import OwnerRecord
 from state.log.protocol import GroupLog, NewRecord, Partition, TaskCommit
 from tests.spark import numbered_pages, waiting
-from tests.spark.test_backfill import Place, place, write  # noqa: F401 - a fixture
+from tests.spark.test_backfill import Place, write
 from workers.prepare import prepare
 
 APP, REKEY, CHANGELOG = "tests.spark.waiting:app", "waiting-by-page-repartition", "waiting-pages-changelog"
@@ -31,11 +31,16 @@ def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).resolve().parent.parent.parent)
 
 
+@pytest.fixture
+def place(tmp_path: Path, spark: Any) -> Place:
+    return Place(tmp_path, spark)
+
+
 def page(number: int) -> str:
     return PAGES[number % 3]
 
 
-async def busy(place: Place, *, altered: bool = False) -> GroupLog:  # noqa: F811
+async def busy(place: Place, *, altered: bool = False) -> GroupLog:
     """40 clicks are history; of 20 more all are re-keyed, and those of p0 counted."""
     log = await place.log()
     await write(log, waiting.app, [(waiting.clicks, f"u{n}", page(n), 10 * n) for n in range(40)])
@@ -82,7 +87,7 @@ async def may_write(log: GroupLog, app: App) -> None:
 
 @pytest.mark.parametrize("second", [2, 3])
 @pytest.mark.spark
-async def test_numbers_that_came_in_another_order_than_by_time(place: Place, second: int) -> None:  # noqa: F811
+async def test_numbers_that_came_in_another_order_than_by_time(place: Place, second: int) -> None:
     """Two tasks send on a click each, and the later one comes first. A number that is wrong is found all the same."""
     log, page = await place.log(), b"p0"
     one, other = (next(f"u{n}" for n in range(99) if partition_of(b"u%d" % n, 2) == part) for part in (0, 1))
@@ -116,7 +121,7 @@ async def test_numbers_that_came_in_another_order_than_by_time(place: Place, sec
 
 
 @pytest.mark.spark
-async def test_what_waits_behind_a_rekey_is_not_missed(place: Place) -> None:  # noqa: F811
+async def test_what_waits_behind_a_rekey_is_not_missed(place: Place) -> None:
     log = await busy(place)
     facts = await audit(APP, place.url, Wanted(), say=place.said.append, session=place.spark)
     assert [check for check in facts["checks"] if not check["ok"]] == []
@@ -128,7 +133,7 @@ async def test_what_waits_behind_a_rekey_is_not_missed(place: Place) -> None:  #
 
 
 @pytest.mark.spark
-async def test_what_waits_and_is_wrong_is_found(place: Place) -> None:  # noqa: F811
+async def test_what_waits_and_is_wrong_is_found(place: Place) -> None:
     log = await busy(place, altered=True)
     facts = await audit(APP, place.url, Wanted(), say=place.said.append, session=place.spark)
     wrong = {check["check"]: check for check in facts["checks"] if not check["ok"]}
@@ -138,7 +143,7 @@ async def test_what_waits_and_is_wrong_is_found(place: Place) -> None:  # noqa: 
 
 
 @pytest.mark.spark
-async def test_more_than_memory_holds_is_not_taken_out(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+async def test_more_than_memory_holds_is_not_taken_out(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifying, "MOST", 13)
     log = await busy(place)
     facts = await audit(APP, place.url, Wanted(), say=place.said.append, session=place.spark)
