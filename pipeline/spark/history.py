@@ -28,6 +28,7 @@ from pipeline.files.parts import Part
 from pipeline.files.shape import BadFile, BadRow, FileRecord, OnBad, Reading, Shape
 from pipeline.spark import parquet_rows
 from pipeline.spark.bad_rows import set_aside
+from pipeline.spark.file_groups import groups, sizes
 from pipeline.spark.parquet_rows import Cells
 from pipeline.spark.rows import packed
 from pipeline.spark.source import Source
@@ -108,10 +109,9 @@ def history_rows(session: SparkSession, job: ReadJob) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    count = len(job.parts)
-    placed = session.range(0, count, 1, max(1, count)).mapInArrow(
-        partial(read_parts, msgspec.json.encode(job).decode()), _PLACED
-    )
+    made = groups(sizes(job.parts), session.sparkContext.defaultParallelism)
+    read = partial(read_parts, msgspec.json.encode(job).decode(), made)
+    placed = session.range(0, len(made), 1, max(1, len(made))).mapInArrow(read, _PLACED)
     source = Window.partitionBy("pid").orderBy(
         F.col("at").asc_nulls_last(), F.when(F.col("at").isNull(), F.col("timestamp_ms")), "file", "start", "line"
     )
@@ -129,13 +129,16 @@ def history_rows(session: SparkSession, job: ReadJob) -> DataFrame:
     )
 
 
-def read_parts(job_text: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """On an executor: numbers of parts in, placed records out. Raises BadHistory."""
+def read_parts(
+    job_text: str, made: Sequence[Sequence[int]], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """On an executor: numbers of groups in, placed records of their parts out. Raises BadHistory."""
     job = msgspec.json.decode(job_text, type=ReadJob)
     app = job.source.load()
     for batch in batches:
-        for number in batch.column(0).to_pylist():
-            yield from placed(job, app, number)
+        for group in batch.column(0).to_pylist():
+            for number in made[group]:
+                yield from placed(job, app, number)
 
 
 def placed(job: ReadJob, app: App, number: int) -> Iterator[pa.RecordBatch]:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from orchestrator.clocks import monotonic_s
+from pipeline.app import App
 from pipeline.spark.history import ReadJob, placed
 from pipeline.spark.log_source import Slice
 from pipeline.spark.log_source import read as read_slice
@@ -62,8 +63,8 @@ Item = FileItem | LogItem | SentItem
 
 
 class ReadingJob(msgspec.Struct, frozen=True):
-    """`topics`: in the order that they have at one time. `is_alone`: there is one source only. `spent`: the folder where executors
-    note how long they took."""
+    """`topics`: in the order that they have at one time. `is_alone`: there is one source only. `groups`: the numbers of the items that
+    a task reads. `spent`: the folder where executors note how long they took."""
 
     source: Source
     log_url: str
@@ -72,34 +73,38 @@ class ReadingJob(msgspec.Struct, frozen=True):
     is_alone: bool
     files: dict[str, ReadJob]
     items: list[Item]
+    groups: list[list[int]]
     spent: str = ""
 
 
 def read_items(job_text: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """On an executor: numbers of items in, runs out, with a marker for each task beside the first item (or without any). Each item
-    gives the same runs whenever it is read."""
+    """On an executor: numbers of groups of items in, runs out, with a marker for each task beside the first group (or without any).
+    Each item gives the same runs whenever it is read, and by whichever task."""
     job = msgspec.json.decode(job_text, type=ReadingJob)
     app = job.source.load()
     spent = Spent()
     for batch in batches:
-        for number in batch.column(0).to_pylist():
-            if number == 0:
+        for group in batch.column(0).to_pylist():
+            if group == 0:
                 yield markers(job.tasks)
-            if number == len(job.items):
-                continue
-            item = job.items[number]
-            topic = job.topics.index(item.topic)
-            if isinstance(item, FileItem):
-                found = _of_files(placed(job.files[item.topic], app, item.number), job.is_alone)
-            elif isinstance(item, LogItem):
-                found = _of_log(job, item)
-            else:
-                found = _of_sent(item)
-            if job.spent:
-                found = _counted(found, RowCount(Path(job.spent), READ, number))
-            yield from _packed(found, job.tasks, topic, number, spent)
-            if job.spent:
-                _note(Path(job.spent), number, spent)
+            yield from _runs_of(job, app, job.groups[group] if job.groups else [], spent)
+
+
+def _runs_of(job: ReadingJob, app: App, numbers: Iterable[int], spent: Spent) -> Iterator[pa.RecordBatch]:
+    for number in numbers:
+        item = job.items[number]
+        topic = job.topics.index(item.topic)
+        if isinstance(item, FileItem):
+            found = _of_files(placed(job.files[item.topic], app, item.number), job.is_alone)
+        elif isinstance(item, LogItem):
+            found = _of_log(job, item)
+        else:
+            found = _of_sent(item)
+        if job.spent:
+            found = _counted(found, RowCount(Path(job.spent), READ, number))
+        yield from _packed(found, job.tasks, topic, number, spent)
+        if job.spent:
+            _note(Path(job.spent), number, spent)
 
 
 def _note(folder: Path, item: int, spent: Spent) -> None:

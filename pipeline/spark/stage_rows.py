@@ -21,6 +21,7 @@ from pipeline.files import parquet
 from pipeline.files.parts import kind_of
 from pipeline.files.shape import Reading
 from pipeline.spark.bad_rows import gather
+from pipeline.spark.file_groups import groups, sizes
 from pipeline.spark.history import ReadJob, history_job, history_rows
 from pipeline.spark.inputs import EARLIER, Computed, Files, Inputs, followed, whole
 from pipeline.spark.log_source import log_frame, slices
@@ -104,7 +105,7 @@ class StageRows:
         from pyspark.sql import functions as F
 
         reading = msgspec.structs.replace(self._reading(), spent=str(attempts))
-        numbers = max(1, len(reading.items))
+        numbers = max(1, len(reading.groups))
         read = partial(read_items, msgspec.json.encode(reading).decode())
         runs = self._session.range(0, numbers, 1, numbers).mapInArrow(read, _columns(PACKED))
         placed = runs.repartitionById(self._sub.partitions, "pid").sortWithinPartitions(*map(F.col, ORDER))
@@ -125,14 +126,24 @@ class StageRows:
 
     def _reading(self) -> ReadingJob:
         items: list[Item] = []
+        made: list[list[int]] = []
         files: dict[str, ReadJob] = {}
+
+        def add(found: Sequence[Item], grouped: Sequence[Sequence[int]] | None = None) -> None:
+            first = len(items)
+            each = [[number] for number in range(len(found))] if grouped is None else grouped
+            made.extend([first + number for number in group] for group in each)
+            items.extend(found)
+
+        at_once = self._session.sparkContext.defaultParallelism
         for name in self._plain():
             if name in self._inputs.history:
-                files[name] = self._history_job(name)
-                items += [FileItem(name, number) for number in range(len(files[name].parts))]
-            items += self._slices(name)
+                parts = (job := self._history_job(name)).parts
+                files[name] = job
+                add([FileItem(name, number) for number in range(len(parts))], groups(sizes(parts), at_once))
+            add(self._slices(name))
         for name in self._sub.sources:
-            items += [SentItem(name, str(path)) for path in self._rekeyed(name)]
+            add([SentItem(name, str(path)) for path in self._rekeyed(name)])
         topics = in_order_at_one_time(self._prepared.app, self._sub)
         return ReadingJob(
             self._shipped,
@@ -142,6 +153,7 @@ class StageRows:
             len(self._sub.sources) == 1 and bool(self._plain()),
             files,
             items,
+            made,
         )
 
     # ---- rows, placed by Spark
