@@ -188,4 +188,9 @@ def _no_file(topic: str, source: str) -> str:
         raise WrongUse(
             f"--from '{text[:SHOWN]}': files of this machine are given without --from, as {topic}={text[:SHOWN]}"
         )
+    if not is_named and "/" in text and "`" not in text:  # a table's name has none, but in quotes
+        raise WrongUse(
+            f"--from '{text[:SHOWN]}' is a path: name its format, as in --from {topic}=orc:{text[:SHOWN]}; Parquet, JSON lines and CSV of "
+            f"this machine are given without --from, as {topic}=PATTERN"
+        )
     return source

@@ -245,6 +245,14 @@ def test_a_file_of_this_machine_is_no_table() -> None:
         assert given(f"names={text}", ["names"]) == ("names", From(text))
 
 
+@pytest.mark.parametrize("text", ["/data/payments", "./h", "../h/2026/*"])
+def test_a_path_without_a_format_is_no_table(text: str) -> None:
+    with pytest.raises(WrongUse, match=r"is a path: name its format, as in --from names=orc:"):
+        given(f"names={text}", ["names"])
+    for kept in (f"orc:{text}", f"parquet.`{text}`", f"s3a://b/{text}", f"select * from orc.`{text}`"):
+        assert given(f"names={kept}", ["names"]) == ("names", From(kept))
+
+
 def test_which_topic_a_source_is_for() -> None:
     assert given("names=select * from x", ["names", "orders"]) == ("names", From("select * from x"))
     assert given("select a=b from x", ["names"]) == ("names", From("select a=b from x"))
