@@ -160,6 +160,10 @@ class DirectoryUnusable(StateError):
     """The state directory cannot be used: no permission, no space, not a directory, too many open files."""
 
 
+class TooManyFiles(DirectoryUnusable):
+    """A store was not opened: its process has as many files open as it may."""
+
+
 class BaseMissing(StateError):
     """A changelog goes on from a snapshot that is not there or cannot be used; nothing was restored or written."""
 

@@ -31,7 +31,7 @@ from rocksdict import (
 
 from state import private
 from state.clocks import wall_ms
-from state.errors import DirectoryLocked, DirectoryUnusable, StateError, StoreDamaged, StoreDeleted
+from state.errors import DirectoryLocked, DirectoryUnusable, StateError, StoreDamaged, StoreDeleted, TooManyFiles
 from state.store.batches import changed, stamped
 from state.store.full_disk import is_stall, no_space, refuse_full
 from state.store.layout import (
@@ -117,7 +117,7 @@ def explain(error: Exception, path: Path) -> Exception:
     if "no such file or directory" in low and not is_there(path):
         return deleted(path)
     if "too many open files" in low:
-        return DirectoryUnusable(
+        return TooManyFiles(
             f"the store {path} cannot be opened: its process has too many files open; raise the limit (`ulimit -n`, "
             f"LimitNOFILE= of systemd), or give it fewer tasks ({text})"
         )

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -97,19 +98,44 @@ def lines_but_the_first(console: Console) -> list[str]:
     return console.said("run").splitlines()[1:]
 
 
-def test_more_stores_than_the_soft_limit_of_open_files_allows(console: Console) -> None:
-    """The processes of a fleet take what they are allowed; a shell and systemd give 1,024 of it."""
+def run_with_files(console: Console, limits: str) -> None:
     console.bank()
     limited = (
         "import os, resource, sys; hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]; "
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard)); "
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, {limits}); "
         "os.execl(sys.executable, sys.executable, '-m', 'orchestrator', 'run', 'bank:app')"
     )
     console.script("-c", limited, name="run")
+
+
+def test_more_stores_than_the_soft_limit_of_open_files_allows(console: Console) -> None:
+    """The processes of a fleet take what they are allowed; a shell and systemd give 1,024 of it."""
+    run_with_files(console, "(64, hard)")
     assert console.here("wait", "bank", "--instances", "1", "--timeout", "30s").code == 0, console.said("run")
     console.pay(("ann", -5))
     assert console.here("query", "bank", "balances", "ann").out == "-5\n"
     assert "WARNING" not in console.said("run") and "ERROR" not in console.said("run")
+
+
+def test_more_stores_than_the_hard_limit_allows_wait_and_are_warned_of(console: Console) -> None:
+    """Each of them was opened and given up as fast as the group could place it, some hundred lines a second."""
+    run_with_files(console, "(64, 64)")
+    warning = "warning: a worker has 8 stores in this fleet, and some 156 files open, more than the 64 that a process may have here"
+    console.until("the warning", lambda: warning in console.said("run"))
+
+    def times(task: str) -> list[datetime]:
+        lines = [line for line in console.said("run").splitlines() if f" {task} ERROR " in line]
+        assert all("its process has too many files open; raise the limit" in line for line in lines)
+        return [datetime.fromisoformat(line[:23].replace(",", ".")) for line in lines]
+
+    def twice() -> list[str]:
+        return [task for task in (f"0_{number}" for number in range(8)) if len(times(task)) > 1]
+
+    console.until("a task that finds none left twice", twice)
+    for task in twice():
+        first, second, *_ = times(task)
+        assert second - first > timedelta(seconds=4), console.said("run")
+    assert "Traceback" not in console.said("run")
 
 
 @pytest.mark.parametrize("with_state", [False, True], ids=["the log", "the log and the state"])

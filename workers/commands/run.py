@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import sys
@@ -29,6 +30,7 @@ from pipeline.app import App
 from pipeline.loading import load
 from state.errors import LogUnavailable, StateError
 from state.log.protocol import GroupLog
+from state.open_files import files_allowed, files_of
 from workers import log_lines, topic_identities
 from workers.commands.cluster import add_cluster, cluster_of, refuse_without_spark
 from workers.commands.show import warn_of_idle
@@ -152,6 +154,21 @@ def _warn_of_lifetime(log: GroupLog) -> None:
         )
 
 
+def _warn_of_files(prepared: Prepared, spec: InstanceSpec, count: int) -> None:
+    """An instance with a name of its own has an unknown share of the tasks."""
+    stores = sum(sub.partitions * len(sub.tables) for sub in prepared.topology.subtopologies)
+    share = math.ceil(stores * (1 + spec.settings.standbys) / (count * spec.workers))
+    allowed = files_allowed()
+    if not spec.instance and stores and allowed is not None and allowed < files_of(share):
+        print(
+            f"warning: a worker has {counted(share, 'store')} in this fleet, and some {files_of(share)} files open, more than the {allowed} "
+            "that a process may have here: raise the limit (`ulimit -Hn`, LimitNOFILE= of systemd), or start more workers or "
+            "instances; tasks for which no files are left wait",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
 async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
     """Prepare the log, start the fleet, and stop it on a signal. Raises WrongUse."""
     app = load(spec.app)
@@ -182,6 +199,8 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
         prepared = await prepare_and_say(patient, app, spec.log, partial(log_lines.announce, spec.log_format))
         await topic_identities.keep(patient, prepared)
         _warn_of_lifetime(log)
+        if isinstance(host, ProcessHost):
+            _warn_of_files(prepared, spec, count)
         unknown = strange(prepared.tasks(), spec.task_weights)
         if unknown:
             there = ", ".join(str(task.id) for task in prepared.tasks()[:20])

@@ -12,12 +12,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.clocks import monotonic_s
 from orchestrator.model import TaskId
 from pipeline.errors import PipelineError
 from state import history, manifest, snapshot
 from state.changelog import LEADER_EPOCH, usable
 from state.directory import StateDirectory
-from state.errors import SnapshotUnusable, StateError, StoreDamaged, StoreDeleted
+from state.errors import SnapshotUnusable, StateError, StoreDamaged, StoreDeleted, TooManyFiles
 from state.history import History
 from state.log import base
 from state.log.base import Base
@@ -29,6 +30,7 @@ from workers.prepare import Prepared
 from workers.surroundings import REAL, Surroundings
 
 log = logging.getLogger("orchestrator.stores")
+FILES_RETRY_S, FILES_LOOK_S = 5.0, 0.1
 OnRead = Callable[[int, int], Awaitable[None]]  # of a piece of a snapshot: its bytes, and the position they lead to
 
 
@@ -87,10 +89,12 @@ class StoreOpener:
             self._learned_term = term
         return self._past.id
 
-    async def open(self, task: TaskId, read: OnRead | None = None) -> dict[str, Opened]:
+    async def open(
+        self, task: TaskId, read: OnRead | None = None, is_over: Callable[[], bool] = lambda: True
+    ) -> dict[str, Opened]:
         """All tables of a task. The caller holds the task's lock. `read` is called with every piece that is read of a
         snapshot: its bytes, and the position that they lead to; the next piece is read when it returns. Raises BaseMissing,
-        with nothing left behind."""
+        with nothing left behind; TooManyFiles once the next try may find some, or once this one `is_over`."""
         tables = self._prepared.subtopology(task).tables
         partitions = [self._prepared.changelog(task, table) for table in tables]
         await self.learn(0)
@@ -105,9 +109,11 @@ class StoreOpener:
                     task, table, partition, starts[partition], ends[partition], based, info.delete_retention_ms
                 )
                 opened[table] = await self._open_table(change, _behind(opened, read))
-        except BaseException:
+        except BaseException as error:
             for one in opened.values():
                 one.store.close()
+            if isinstance(error, TooManyFiles):
+                await _wait_for_files(is_over)
             raise
         return opened
 
@@ -295,6 +301,13 @@ def _behind(opened: Mapping[str, Opened], read: OnRead | None) -> OnRead | None:
         return None
     base = sum(one.store.offset for one in opened.values())
     return lambda size, position: read(size, base + position)
+
+
+async def _wait_for_files(is_over: Callable[[], bool]) -> None:
+    """A task that found no file left is placed again at once, and most likely here: others may close theirs first."""
+    until_s = monotonic_s() + FILES_RETRY_S
+    while monotonic_s() < until_s and not is_over():  # noqa: ASYNC110 - files of this process have no event
+        await asyncio.sleep(FILES_LOOK_S)
 
 
 def disk_positions(

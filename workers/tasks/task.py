@@ -185,7 +185,7 @@ class TaskRun:
             ends = await self.worker.log.ends(self.changelogs)
             spend = partial(self.worker.restores.spend, self)
             read = reading(self.id, sum(ends.values()), self.worker.event, spend, lambda: self.closing)
-            self.stores = await self.worker.opener.open(self.id, read)
+            self.stores = await self.worker.opener.open(self.id, read, lambda: self.closing or self.release_wanted)
         except DirectoryLocked:
             self._unlock()
         return self._lock is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -18,7 +19,7 @@ from orchestrator.member import events as mem
 from orchestrator.member.machine import MemberMachine
 from orchestrator.model import Ending, MemberStatus, Role, TaskId
 from state import history
-from state.errors import LogReplaced, StateError, StoreDamaged, StoreDeleted
+from state.errors import LogReplaced, StateError, StoreDamaged, StoreDeleted, TooManyFiles
 from state.log.protocol import GroupLog, Guarantee, MayWrite, Partition
 from workers.calls.blame import Caution, note_path
 from workers.calls.call_watch import Turn, blame, is_of_one_record
@@ -322,7 +323,8 @@ class Worker:
     async def _closed(self, run: TaskRun) -> None:
         await run.closed()
         if not self.stopping.is_set():
-            await self.scan_disk(run.id)
+            with suppress(TooManyFiles):  # what lies there is not known, so it counts for nothing
+                await self.scan_disk(run.id)
 
     async def scan_disk(self, one: TaskId | None = None) -> None:
         """Tell the group what state lies here unused: all of it, or what has become of one task's. A look opens the store,

@@ -8,6 +8,7 @@ of a port without a listener may connect to itself.
 from __future__ import annotations
 
 import base64
+import fcntl
 import os
 import random
 import shutil
@@ -77,10 +78,20 @@ def java(tool: str = "java") -> str | None:
 
 
 def jars(module: str = "kafka_2.13", version: str = VERSION) -> Path:
-    """The folder with the jars of a module of Kafka, fetched once. Raises BrokerUnusable."""
+    """The folder with the jars of a module of Kafka, fetched once: by one process, for which others wait. Raises BrokerUnusable."""
     folder = user_cache() / f"{module.partition('_')[0]}-{version}"
     if (folder / "complete").exists():
         return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return folder if (folder / "complete").exists() else _fetched(folder, module, version)
+    except OSError as error:
+        raise BrokerUnusable(f"Kafka's jars cannot be kept in {folder}: {error.strerror}") from None
+
+
+def _fetched(folder: Path, module: str, version: str) -> Path:
     program, spark = java(), find_spec("pyspark")
     if program is None:
         raise BrokerUnusable("Kafka needs Java, and none is in JAVA_HOME or on the path: install one, 17 or newer")
