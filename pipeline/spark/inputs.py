@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pipeline.files.shape import Shape
 from pipeline.spark.bad_rows import BadRecords
+from pipeline.spark.log_range import LOG
 from pipeline.spark.skew import Skewed
 from pipeline.spark.sources import From
 from pipeline.spark.stage import TaskFacts
@@ -78,6 +79,16 @@ class Computed:
             for name, count in getattr(facts, what).items():
                 found[name] = found.get(name, 0) + count
         return dict(sorted(found.items()))
+
+    def ranges(self, history: History) -> list[str]:
+        """What was read of topics of other logs that were named without positions, as options of a command."""
+        given = {one.text.strip() for sources in history.values() for one in sources if isinstance(one, From)}
+        read = {(topic, name) for topic, (_, shown) in self.files.items() for name in shown.values()}
+        return [
+            f"--from '{topic}={name}'"
+            for topic, name in sorted(read)
+            if name.startswith(f"{LOG}:") and name not in given
+        ]
 
     def placed(self) -> dict[Partition, int]:
         """How many outputs each partition gets."""

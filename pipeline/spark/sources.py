@@ -18,10 +18,12 @@ from orchestrator.errors import WrongUse
 from pipeline.files.columns import Columns
 from pipeline.files.shape import BadFile, Reading, Shape
 from pipeline.files.text import COMPRESSED
+from pipeline.spark import log_range
 from pipeline.spark.file_order import one_split_a_task, order_of_parts
 from pipeline.spark.folder_columns import as_they_stand
 from pipeline.spark.frame_files import write
 from pipeline.spark.history import BadHistory
+from pipeline.spark.log_range import LOG
 from pipeline.spark.own_words import own_words
 
 if TYPE_CHECKING:
@@ -33,7 +35,6 @@ URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 BY_SUFFIX = {".parquet": "parquet", ".orc": "orc", ".avro": "avro"}
 TEXT = (".csv", ".json", ".jsonl", ".ndjson")
 GUESSED = ("csv", "json")
-LOG = "log"
 SHOWN = 80
 
 
@@ -57,12 +58,14 @@ def local_files(
     session: SparkSession, source: From, folder: Path, reading: Reading, shape: Shape
 ) -> tuple[list[str], dict[str, str]]:
     """The rows of a source in files of this folder; how they are called in errors, by file. Raises BadHistory."""
-    text = source.text.strip()
+    text, called = source.text.strip(), source.shown
     try:
+        if text.lower().startswith(f"{LOG}:"):
+            text = called = str(log_range.fixed(text.partition(":")[2]))
         frame = _read(session, text, folder, reading, shape)
         if isinstance(frame, dict):
             return list(frame), frame
-        Columns(reading, shape, frame.columns, text=False, file=source.shown)
+        Columns(reading, shape, frame.columns, text=False, file=called)
         order: list[int] = []
         if _is_path(text):
             with one_split_a_task(session):
@@ -73,10 +76,10 @@ def local_files(
     except (BadFile, WrongUse) as error:
         raise BadHistory(str(error)) from None
     except Exception as error:
-        raise BadHistory(f"{source.shown}: {own_words(str(error))}") from error
+        raise BadHistory(f"{called}: {own_words(str(error))}") from error
     places = {number: place for place, number in enumerate(order)}
     found = sorted(map(str, folder.glob("*.parquet")), key=lambda path: (places.get(_task_of(path), 0), path))
-    return found, dict.fromkeys(found, source.shown)
+    return found, dict.fromkeys(found, called)
 
 
 def _task_of(path: str) -> int:
@@ -129,20 +132,9 @@ def _frame(session: SparkSession, text: str) -> DataFrame:
     if named is None:
         return session.table(text)
     kind, path = named.groups()
-    if kind == LOG:
-        return _log(session, path)
+    if kind.lower() == LOG:
+        return log_range.frame(session, path)
     return session.read.format(kind).load(path)
-
-
-def _log(session: SparkSession, text: str) -> DataFrame:
-    from pipeline.spark.log_source import log_frame
-
-    url, _, topic = text.rpartition("/")
-    if not url or not topic:
-        raise BadHistory(f"log:{text} names no topic; write log:URL/TOPIC, for example log:kafka://host:9092/payments")
-    frame = log_frame(session, url, [topic])
-    # Its partitions are merged as a task merges them; offsets are places within one of them.
-    return frame.withColumn("offset", frame["order_ms"]).drop("order_ms", "topic", "partition")
 
 
 def _text_file(text: str) -> bool:

@@ -97,6 +97,43 @@ async def test_every_kind_of_source_gives_the_same_records(tmp_path: Path, spark
     assert [one.offset for one in found] == [1_000, 2_000, 3_000], "partitions are merged by time"
 
 
+async def test_a_topic_of_another_log_is_read_up_to_positions(tmp_path: Path, spark: Any) -> None:
+    """Where it went on, nothing read the same again, and an audit said that all of what had come since was lost."""
+    log = await open_sqlite(tmp_path / "other.db", create=True)
+    await log.create_topic(TopicSpec("people", 2))
+
+    async def append(number: int, *names: str) -> None:
+        rows = [NewRecord(name.encode(), name.encode(), at) for at, name in enumerate(names)]
+        await log.append({Partition("people", number): rows})
+
+    await append(0, "a", "b", "c")
+    await append(1, "d", "e")
+    url = f"log:sqlite:{tmp_path}/other.db/people"
+
+    async def found(text: str, folder: str) -> tuple[list[str], set[str]]:
+        names, shown = await asyncio.to_thread(local_files, spark, From(text), tmp_path / folder, TEXTS, Shape())
+        rows = [one for name in names for part in parts.parts(name) for one in parts.read(part, TEXTS, Shape())]
+        return sorted((one.key or b"").decode() for one in rows), set(shown.values())
+
+    assert await found(url, "all") == ([*"abcde"], {f"{url}@3,2"}), "it says what it has read"
+    await append(0, "f")
+    assert await found(f"{url}@3,2", "again") == ([*"abcde"], {f"{url}@3,2"})
+    assert await found(f"{url}@1-4,0", "part") == ([*"bcf"], {f"{url}@1-4,0"})
+    await log.trim({Partition("people", 0): 3})
+    assert await found(url, "rest") == ([*"def"], {f"{url}@3-4,2"})
+    wrong = {
+        "@3": "the topic has 2 partitions, and 1 positions are named",
+        "@3,x": "write a position for each partition, as in people@120,98",
+        "@3-3,5": "people-1 ends at 2",
+        "@4-3,1": "4 is behind 3",
+        "@4,2": "what people-0 had before 3 is gone; name it 3-4 to do without",
+    }
+    for positions, problem in wrong.items():
+        with pytest.raises(BadHistory, match=problem):
+            await found(f"{url}{positions}", "wrong")
+    await log.close()
+
+
 def test_formats_of_text_are_read_as_they_stand(tmp_path: Path, spark: Any) -> None:
     """Spark's own readers gave every value the fields of all, whole numbers as others wanted them, and keys of other types."""
     lines = ['{"x": 12345678901234567890}', '{"x": 1, "y": [1, "2"], "z": null}', '{"x": 1.50}']
