@@ -96,8 +96,6 @@ def _lines(facts: dict[str, Any], out: str | None) -> Iterator[str]:
             yield from map(line, check["differences"])
             if check["differ"] > len(check["differences"]):
                 yield f"  and {check['differ'] - len(check['differences'])} more; --limit shows more, --out writes all"
-        if check.get("left_out"):
-            yield f"{check['check']}: {counted(check['left_out'], 'key')} written meanwhile, not compared"
     places = ", ".join(f"{place} {at}" for place, at in facts["positions"].items())
     yield f"compared up to {places}"
     if facts["unread"]:

@@ -193,7 +193,7 @@ class Run:
 
     async def _compute(self, work: Path) -> Computed:
         engine = Engine(self._session, self._inputs, work, self._snapshot, self._now_ms, base=self._only)
-        computed: Computed = await in_thread(self._session, engine.run, self._say, rows=engine.rows)
+        computed: Computed = await in_thread(self._session, engine.run, self._say, rows=engine.rows, waits=engine.waits)
         for read in computed.ranges(self._inputs.history):
             self._say(f"to verify and audit, name what was read of a topic, which may go on: {read}")
         return computed

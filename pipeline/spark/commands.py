@@ -138,9 +138,14 @@ def verify(argv: list[str]) -> int:
 
 
 def shown(checks: list[Check]) -> str:
-    """Checks as a table for people."""
+    """Checks as a table for people, and what they leave out."""
     rows = [("ok" if c["ok"] else "DIFFERS", c["check"], c["expected"], c["found"]) for c in checks]
-    return table(rows, ("", "check", "expected", "found"))
+    left_out = [
+        f"{c['check']}: {counted(c['left_out'], 'key')} written meanwhile, not compared"
+        for c in checks
+        if c.get("left_out")
+    ]
+    return "\n".join([table(rows, ("", "check", "expected", "found")), *left_out])
 
 
 def history_given(args: Any, app: App) -> dict[str, list[str | From]]:

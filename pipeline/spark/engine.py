@@ -28,6 +28,7 @@ from pipeline.spark.stage import SCOPE, StageJob, TaskFacts
 from pipeline.spark.stage_order import in_order_at_one_time, messages_of, of_batches, stages
 from pipeline.spark.stage_rows import StageRows
 from pipeline.spark.under_way import take_out
+from pipeline.spark.waits import waits_of
 from state.log.group_store import AppMetadata, GroupStore
 from state.private import make_folder
 from workers.prepare import BACKFILLED, Prepared
@@ -134,6 +135,10 @@ class Engine:
     def rows(self) -> str:
         """How many rows the stage that runs has come through, in words. From any thread."""
         return "" if self._attempts is None else shown(self._attempts)
+
+    def waits(self) -> set[str]:
+        """What waits for a client in the stage that runs. From any thread."""
+        return set() if self._attempts is None else waits_of(self._attempts)
 
     def _take_out(self, sub: Subtopology) -> None:
         """What it has sent to re-keys is for the next stage, but for what waits there."""

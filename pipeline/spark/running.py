@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Rows = Callable[[], str]
+Waiting = Callable[[], set[str]]
 logger = logging.getLogger("orchestrator.spark")
 LOOK_S, CANCEL_S = 1.0, 0.2
 NO_SLOT_S = 15.0  # without a task that runs, before a line says so
@@ -62,9 +63,9 @@ def _is_call_of_java(error: Exception) -> bool:
     return isinstance(error, Py4JError | OSError)
 
 
-async def in_thread(session: SparkSession, function: Any, *args: Any, rows: Rows = str) -> Any:
+async def in_thread(session: SparkSession, function: Any, *args: Any, rows: Rows = str, waits: Waiting = set) -> Any:
     """A blocking call of Spark; a cancelled one cancels its jobs and waits for their end. `rows`: how many its stage has come
-    through, in words."""
+    through, in words; `waits`: what of it waits for a client."""
     context = session.sparkContext
     group = f"stream-orchestrator {token_hex(6)}"
 
@@ -77,7 +78,7 @@ async def in_thread(session: SparkSession, function: Any, *args: Any, rows: Rows
                 context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
     running = asyncio.create_task(asyncio.to_thread(called))
-    reporting = asyncio.create_task(_report(context, group, rows))
+    reporting = asyncio.create_task(_report(context, group, rows, waits))
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
@@ -93,9 +94,11 @@ async def in_thread(session: SparkSession, function: Any, *args: Any, rows: Rows
         await asyncio.wait([reporting])
 
 
-async def _report(context: Any, group: str, rows: Rows) -> None:
-    """On a terminal how far the stage is, and when it may be over; anywhere one line where Spark has no slot to give."""
+async def _report(context: Any, group: str, rows: Rows, waits: Waiting) -> None:
+    """On a terminal how far the stage is, and when it may be over; anywhere one line where Spark has no slot to give, and one for each
+    error that waits, which may last for ever."""
     begun = idle_since = monotonic_s()
+    known: set[str] = set()
     stage, complained, bar = -1, False, sys.stderr.isatty()
     try:
         while True:
@@ -107,6 +110,10 @@ async def _report(context: Any, group: str, rows: Rows) -> None:
             elif now - idle_since > NO_SLOT_S and not complained:
                 complained = True
                 line = no_slot(context.master, await asyncio.to_thread(waiting, context))
+                print(f"{CLEAR if bar else ''}warning: {line}", file=sys.stderr, flush=True)
+            for text in sorted(await asyncio.to_thread(waits) - known):
+                known.add(text)
+                line = f"{text}; it is tried again until it succeeds, Ctrl-C ends the command"
                 print(f"{CLEAR if bar else ''}warning: {line}", file=sys.stderr, flush=True)
             if found is not None and found.stageId != stage:
                 stage, begun = found.stageId, now

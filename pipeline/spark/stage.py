@@ -37,6 +37,7 @@ from pipeline.spark.runs import Run, Spent, unpack
 from pipeline.spark.skew import Heavy, HeavyKeys
 from pipeline.spark.source import Source
 from pipeline.spark.task_state import TaskState
+from pipeline.spark.waits import Waits
 from state import manifest
 from state.disk_full import writing_to
 from state.errors import NoSpaceLeft
@@ -209,6 +210,7 @@ class _Running:
         self._files: dict[str, Written] = {}
         self._heavy = HeavyKeys()
         self._rows = RowCount(Path(job.attempts), PROCESSED, partition)
+        self._waits = Waits(Path(job.attempts), partition)
 
     def run(self, rows: Iterator[Rows]) -> TaskFacts:
         begun = monotonic_s()
@@ -283,9 +285,12 @@ class _Running:
                 break
             if process.waiting is not None:
                 waits = process.waiting
-                log.warning("%s: %s waits at %s: %s", process.task, waits.processor, waits.record, waits.error)
+                text = f"{waits.processor} waits at {waits.record} in task {process.task}: {waits.error}"
+                log.warning("%s", text)
+                self._waits.begin(text)
             await asyncio.sleep(process.again.delay_s)
             left = process.left(left)
+        self._waits.over()
         changes = process.collect()
         self._state.write(changes.writes)
         process.mark_applied()

@@ -151,7 +151,7 @@ async def audit(
         ):
             with scratch(Path(tempfile.gettempdir()), "stream-orchestrator-audit-") as work:
                 engine = Engine(spark_, inputs, work / "work", None, wall_ms())
-                computed = await in_thread(spark_, engine.run, say, rows=engine.rows)
+                computed = await in_thread(spark_, engine.run, say, rows=engine.rows, waits=engine.waits)
                 if under_way:
                     checks.append(_check(UNDER_WAY, waiting, waiting - computed.strangers))
                 comparing = Comparing(spark_, inputs, moment, bases, computed, work, say)
