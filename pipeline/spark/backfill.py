@@ -35,6 +35,7 @@ from pipeline.spark.engine import Engine, checked_history, notes_of
 from pipeline.spark.final_records import Part, final_values, outputs
 from pipeline.spark.inputs import MEMORY_BYTES, NO_SHAPE, Computed, History, Inputs, Say, followed
 from pipeline.spark.moment import first_begins, sources
+from pipeline.spark.remarks import remarks
 from pipeline.spark.running import in_thread, spark
 from pipeline.spark.session import absolute_log
 from pipeline.spark.spreading import portions, spread
@@ -194,8 +195,8 @@ class Run:
     async def _compute(self, work: Path) -> Computed:
         engine = Engine(self._session, self._inputs, work, self._snapshot, self._now_ms, base=self._only)
         computed: Computed = await in_thread(self._session, engine.run, self._say, rows=engine.rows, waits=engine.waits)
-        for read in computed.ranges(self._inputs.history):
-            self._say(f"to verify and audit, name what was read of a topic, which may go on: {read}")
+        for remark in remarks(computed, self._inputs, self._now_ms):
+            self._say(remark)
         return computed
 
     async def _write(self, computed: Computed) -> None:

@@ -147,6 +147,7 @@ class Written:
         self._file: pq.ParquetWriter | None = None
         self.count = 0
         self.counts: dict[int, int] = {}  # by partition
+        self.oldest_ms: int | None = None
 
     def add(self, partition: int, outputs: list[OutputRecord]) -> None:
         running = self._order.get(partition)
@@ -168,6 +169,8 @@ class Written:
             self.count += 1
         if running is not None:
             self._order[partition] = running
+            oldest_ms = min(out.timestamp_ms for out in outputs) if outputs else running
+            self.oldest_ms = oldest_ms if self.oldest_ms is None else min(oldest_ms, self.oldest_ms)
         self.counts[partition] = self.counts.get(partition, 0) + len(outputs)
         if len(self._rows) >= FLUSH_ROWS:
             self._flush()

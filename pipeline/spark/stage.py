@@ -88,6 +88,7 @@ class TaskFacts(msgspec.Struct):
     outputs: dict[str, int] = {}
     rekeyed: dict[str, int] = {}
     placed: dict[str, dict[int, int]] = {}  # what was sent, by topic and partition
+    oldest_ms: dict[str, int] = {}  # of the outputs of a topic
     entries: dict[str, int] = {}
     written_ms: dict[str, int] = {}
     heavy: list[Heavy] = []
@@ -242,6 +243,8 @@ class _Running:
         for topic, file in self._files.items():
             counts = self._facts.rekeyed if self._kinds[topic] == "repartition" else self._facts.outputs
             counts[topic] = file.count
+            if file.oldest_ms is not None and counts is self._facts.outputs:
+                self._facts.oldest_ms[topic] = file.oldest_ms
             self._facts.placed[topic] = file.counts
         for table, store in self._state.stores.items():
             path = self._draft.folder("state") / f"{table}.parquet"

@@ -21,7 +21,7 @@ from pipeline.spark.snapshotting import take
 from pipeline.spark.sources import From
 from pipeline.spark.verifying import Wanted, audit
 from state import snapshot
-from state.log.protocol import NewRecord, Partition, TopicSpec
+from state.log.protocol import FOR_EVER, NewRecord, Partition, TopicSpec
 from tests.contracts.logs import read_all
 from tests.kafka.place import Place
 from tests.spark import sample, tallies
@@ -100,3 +100,30 @@ async def test_a_killed_task_of_the_write_writes_each_record_once(place: Place, 
     }
     seen = Counter([record.key for number in range(2) for record in await read_all(log, written[number])])
     assert len(sums) == KEYS == len(seen) and set(seen.values()) == {MARKS // KEYS}
+
+
+@pytest.mark.parametrize("kept", ["a week", "for ever"])
+async def test_outputs_that_will_not_stay_are_warned_of(kept: str, place: Place, tmp_path: Path, spark: Any) -> None:
+    """Brokers go by the times of records: outputs of a backfill were gone minutes later, all of them, and nothing had said so."""
+    log = await place.open()
+    await prepare(log, tallies.app)
+    if kept == "for ever":
+        await log.set_retention("seen", FOR_EVER)
+    (tmp_path / "marks.csv").write_text("key,value,timestamp_ms\na,1,1700000000000\n")
+    lines: list[str] = []
+    await backfill(
+        "tests.spark.tallies:app",
+        f"kafka://127.0.0.1:{place.port}?prefix={place.prefix}",
+        tmp_path / "snapshots",
+        history={"marks": [str(tmp_path / "marks.csv")]},
+        say=lines.append,
+        session=spark,
+    )
+    assert [line for line in lines if line.startswith("warning: ")] == (
+        []
+        if kept == "for ever"
+        else [
+            "warning: topic seen keeps records for 7 d by their own times, and the oldest of these outputs is of 2023-11-14: brokers remove "
+            "such records within minutes; `orchestrator topics set tallies seen --retention forever` keeps them"
+        ]
+    )
