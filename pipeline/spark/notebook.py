@@ -47,11 +47,13 @@ def backfill(
     key: str | None = None,
     value: str | None = None,
     timestamp: str | None = None,
+    headers: str | None = None,
+    partition: str | None = None,
     **more: Any,
 ) -> dict[str, Any]:
     """Computes the tables and outputs of an app (MODULE:APP, or what a module has) from DataFrames, by topic, and what is in the log; returns the facts of
     `orchestrator backfill --json`. The columns are those of history files: key, value, timestamp_ms, headers, offset, or what
-    `key`, `value` and `timestamp` name. Raises WrongUse, RefusedBySafety, SparkFailed."""
+    `key`, `value`, `timestamp`, `headers` and `partition` name. Raises WrongUse, RefusedBySafety, SparkFailed."""
     frames = list(history.values())
     if not frames:
         raise WrongUse("a backfill from DataFrames needs at least one, by the name of its topic")
@@ -60,7 +62,7 @@ def backfill(
     root = Path(snapshots).absolute()
     with scratch(root, ".history-") as folder:  # where executors write, too
         named = {topic: [str(kept(frame, folder / str(n)))] for n, (topic, frame) in enumerate(history.items())}
-        shape = shape_of(key, value, timestamp)
+        shape = shape_of(key, value, timestamp, headers, partition)
         running = run_backfill(name, log, root, history=named, shape=shape, session=session, **{"say": print, **more})
         try:
             return _run(running)

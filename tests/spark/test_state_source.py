@@ -10,6 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from tests.attacks.test_tls import certificate
 from tests.cli.console import Console
 from tests.spark import sample, tallies
 from tests.spark.test_backfill import APP, ROOT, Place, records, write
+from workers.commands.consume import read_all
 
 pytestmark = pytest.mark.spark
 
@@ -336,6 +338,27 @@ async def test_a_cell_of_a_notebook_is_called_on_an_event_loop(
     assert ended == ["cancelled"]
     facts = orchestrator.spark.backfill("tests.spark.tallies:app", {"marks": frame}, **given)
     assert facts["records_in"] == 1
+
+
+async def test_every_column_of_a_frame_may_be_named(
+    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the options of the command name them: headers and partitions were for files alone."""
+    monkeypatch.chdir(ROOT)
+    frame = spark.sql(
+        "select 'm' as who, 1L as n, 5L as at, map('h', 'x') as more, place from values (0), (1) as t(place)"
+    )
+    columns = {"key": "who", "value": "n", "timestamp": "at", "headers": "more", "partition": "place"}
+    url, snapshots = f"sqlite:{tmp_path / 'log.db'}", tmp_path / "snapshots"
+    given = {"log": url, "snapshots": snapshots, "say": lambda text: None}
+    await asyncio.to_thread(
+        partial(orchestrator.spark.backfill, "tests.spark.tallies:app", {"marks": frame}, **columns, **given)
+    )
+    log = await open_sqlite(tmp_path / "log.db", create=False)
+    sums = {where.number: record.value for where, record in await read_all(log, tallies.sums.changelog)}
+    assert sums == {number: (1).to_bytes(8, "big") for number in (0, 1)}, "each in its own partition"
+    assert {record.headers for _, record in await read_all(log, "seen")} == {(("h", b"x"),)}
+    await log.close()
 
 
 @pytest.mark.processes
