@@ -37,4 +37,4 @@ def test_what_was_written_before_a_question_is_in_its_answer(console: Console) -
     console.run()
     for total in range(1, 3):
         console.pay(("ann", 1))
-        assert console.here("query", "bank", "balances", "ann").out == f"{total}\n"
+        assert console.balance("ann") == f"{total}\n"

@@ -20,7 +20,7 @@ from orchestrator.coordinator.transport import connect
 from orchestrator.durations import parse_duration_ms
 from state.log.sqlite import SqliteLog, open_sqlite
 from tests.attacks.test_tls import certificate
-from tests.cli.console import Console, Done
+from tests.cli.console import WAIT, Console, Done
 from tests.group.coordinators import ask
 from workers.connection.credentials import credentials_of
 from workers.spec import InstanceSpec
@@ -60,7 +60,7 @@ class Instance:
 
 
 def stable(console: Console, instances: int) -> None:
-    done = console.here("wait", "bank", "--instances", str(instances), "--timeout", "25s")
+    done = console.here("wait", "bank", "--instances", str(instances), *WAIT)
     assert done.code == 0, (done, console.said("run"))
 
 
@@ -244,7 +244,7 @@ def test_tls_between_machines(console: Console) -> None:
     fleet, other = (certificate(console.folder, name) for name in ("fleet", "other"))
     words = ("--tls-cert", fleet[0], "--tls-key", fleet[1], "--tls-ca", fleet[0])
     console.start("run", "bank:app", *SOON, "--listen", "127.1:0", *words, name="run")
-    done = console.here("wait", "bank", "--timeout", "25s", *words)
+    done = console.here("wait", "bank", *WAIT, *words)
     assert done.code == 0, (done, console.said("run"))
     found = console.here("status", "bank", "--json", *words).json
     assert found["coordinator"]["address"].startswith("tls://")
@@ -261,7 +261,7 @@ def test_a_worker_that_is_killed_between_a_new_certificate_and_its_key(console: 
     (path, key), new = (certificate(console.folder, name) for name in ("fleet", "new"))
     words = ("--listen", "127.1:0", "--tls-cert", path, "--tls-key", key)
     run = console.start("run", "bank:app", *SOON, *words, name="run")
-    done = console.here("wait", "bank", "--timeout", "25s")
+    done = console.here("wait", "bank", *WAIT)
     assert done.code == 0, (done, console.said("run"))
     [row] = console.here("status", "bank", "--json").json["instances"]
     Path(new[0]).replace(path)
@@ -280,7 +280,7 @@ def test_an_address_that_others_are_given(console: Console) -> None:
     path, key = certificate(console.folder, "fleet")
     words = ("--listen", "0.0.0.0:0", "--advertise", "127.1", "--tls-cert", path, "--tls-key", key)
     console.start("run", "bank:app", "--instances", "2", *SOON, *words, name="run")
-    done = console.here("wait", "bank", "--instances", "2", "--timeout", "25s")
+    done = console.here("wait", "bank", "--instances", "2", *WAIT)
     assert done.code == 0, (done, console.said("run"))
     found = console.here("status", "bank", "--json").json
     address = found["coordinator"]["address"]

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import TimedOut
-from tests.cli.console import Console, Done
+from tests.cli.console import WAIT, Console, Done
 from workers.commands.scale_up import wait_stable
 from workers.fleet.client import client_of
 
@@ -36,7 +36,7 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
 
 
 def stable(group: Console, instances: int) -> Any:
-    done = group.here("wait", "bank", "--instances", str(instances), "--timeout", "20s")
+    done = group.here("wait", "bank", "--instances", str(instances), *WAIT)
     assert done.code == 0, (done, group.said("run"))
     status = group.here("status", "bank", "--json").json
     assert len(status["instances"]) == instances
@@ -148,10 +148,7 @@ def test_the_first_secret_is_made_before_the_first_start(tmp_path: Path) -> None
         assert stat.S_IMODE((console.folder / "group.secret").stat().st_mode) == 0o600
         assert console.here("secret", "bank", "--new", "--out", "group.secret").code == 2, "it replaces none"
         console.run("--secret-file", "group.secret", wait=False)
-        assert (
-            console.here("wait", "bank", "--instances", "1", "--timeout", "30s", "--secret-file", "group.secret").code
-            == 0
-        )
+        assert console.here("wait", "bank", "--instances", "1", *WAIT, "--secret-file", "group.secret").code == 0
         refused = console("run", "bank:app", "--name", "other", "--state-dir", "elsewhere")
         assert (
             refused.code == 3 and "there is no secret at" in refused.err and made.json["fingerprint"] in refused.err

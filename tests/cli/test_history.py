@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +62,7 @@ def test_a_crash_is_the_reason(console: Console) -> None:
     os.kill(other["pid"], signal.SIGSTOP)
     try:
         gone = f"{other['id']} was "
-        deadline = time.monotonic() + 30
-        while not any(event["why"].startswith(gone) for event in moves(console)):
-            assert time.monotonic() < deadline, moves(console)
+        console.until("its move", lambda: any(event["why"].startswith(gone) for event in moves(console)))
     finally:
         with contextlib.suppress(ProcessLookupError):  # its parent may have been quicker
             os.kill(other["pid"], signal.SIGKILL)

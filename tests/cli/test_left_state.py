@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.console import Console
+from tests.cli.console import WAIT, Console
 
 pytestmark = pytest.mark.processes
 FAST = ("--session-timeout", "8s", "--heartbeat", "200ms", "--disconnect-grace", "300ms")
@@ -31,7 +31,7 @@ def test_it_goes_with_a_fleets_instance_that_the_group_sends_away(console: Conso
     stays = {"i1": "i2", "i2": "i1"}[left]
     console.until("the end of its state", lambda: not tasks_on_disk(console, left))
     assert (console.folder / ".orchestrator/state/bank" / left / "journal.jsonl").exists(), "history reads it"
-    assert console.here("query", "bank", "balances", "ann").out == "7\n"
+    assert console.balance("ann") == "7\n"
     assert len(kept := tasks_on_disk(console, stays)) == 8
     fleet.terminate()
     assert console.end(fleet) == 0, console.said("run")
@@ -40,7 +40,7 @@ def test_it_goes_with_a_fleets_instance_that_the_group_sends_away(console: Conso
 
 def test_it_stays_for_a_name_that_may_come_again(console: Console) -> None:
     both = {name: console.start("run", "bank:app", "--name", name, *FAST, name=name) for name in ("left", "right")}
-    assert console.here("wait", "bank", "--instances", "2", "--timeout", "20s").code == 0
+    assert console.here("wait", "bank", "--instances", "2", *WAIT).code == 0
     console.pay(("ann", 7), ("bob", 2))
     gone = leaver(console, "50%")
     assert console.end(both[gone]) == 0, console.said(gone)

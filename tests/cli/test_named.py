@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.console import Console
+from tests.cli.console import WAIT, Console
 
 pytestmark = pytest.mark.processes
 FAST = ("--session-timeout", "8s", "--heartbeat", "200ms", "--disconnect-grace", "300ms")
@@ -23,7 +23,7 @@ def join(console: Console, name: str, *words: str) -> subprocess.Popen[bytes]:
 
 
 def stable(console: Console, instances: int) -> Any:
-    done = console.here("wait", "bank", "--instances", str(instances), "--timeout", "20s")
+    done = console.here("wait", "bank", "--instances", str(instances), *WAIT)
     assert done.code == 0, (done, console.said("run"))
     return console.here("status", "bank", "--json").json
 
@@ -49,7 +49,7 @@ def test_they_begin_a_group_and_a_bounce_keeps_tasks(console: Console) -> None:
     after = stable(console, 2)
     assert tasks_of(after, "left") == tasks_of(before, "left"), "the other never paused"
     assert set(tasks_of(after, "right")) == set(tasks_of(before, "right"))
-    assert console.here("query", "bank", "balances", "ann").out == "7\n"
+    assert console.balance("ann") == "7\n"
     for process in (left, right):
         process.terminate()
         assert console.end(process) == 0, console.said("run")

@@ -123,10 +123,11 @@ def test_a_server_scrapes_a_fleet(scraped: tuple[Console, Prometheus]) -> None:
     console, server = scraped
     console.pay(*((f"k{n}", n) for n in range(40)))
     console.until("all are scraped", lambda: server.value("sum(orchestrator_records_processed_total)") == 40)
-    assert server.value('count(up{job="bank"} == 1)') == 2
-    assert server.value('sum(orchestrator_tasks{role="active"})') == 8
-    assert server.value("sum(orchestrator_is_coordinator)") == 1
-    assert server.value("count(orchestrator_commit_seconds_bucket)"), "a histogram"
+    # A scrape that takes longer than 200 ms is left out, and with it what that instance shows.
+    console.until("both are up", lambda: server.value('count(up{job="bank"} == 1)') == 2)
+    console.until("all tasks", lambda: server.value('sum(orchestrator_tasks{role="active"})') == 8)
+    console.until("one coordinator", lambda: server.value("sum(orchestrator_is_coordinator)") == 1)
+    console.until("a histogram", lambda: server.value("count(orchestrator_commit_seconds_bucket)"))
     console.until("lag", lambda: server.value("sum(orchestrator_input_lag_records)") == 0)
     for text in expressions():
         found = server.get(f"query?query={urllib.parse.quote(text)}")

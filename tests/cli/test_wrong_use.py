@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.cli.commands import COMMANDS
-from tests.cli.console import ROOT, Console
+from tests.cli.console import ROOT, WAIT, Console
 
 HERE = {"demo", "backfill", "verify", "audit", "repartition", "assign"}  # in other hands, or they start for real
 
@@ -274,7 +274,7 @@ def test_a_fleet_without_standard_streams_has_workers(tmp_path: Path) -> None:
     closing = f"import os, sys; os.closerange(0, 3); os.execl(sys.executable, sys.executable, {words})"
     try:
         console.script("-c", closing, name="run")
-        assert console.here("wait", "bank", "--instances", "1", "--timeout", "20s").code == 0
+        assert console.here("wait", "bank", "--instances", "1", *WAIT).code == 0
     finally:
         console.close()
 

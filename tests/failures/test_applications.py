@@ -77,7 +77,7 @@ def test_a_processor_that_raises(console: Console) -> None:
     console.nothing_left()
     console.write("bank.py", BROKEN.format(on_error="").replace("12 // value", "12 // (value or 12)"))
     console.run(*FAST)
-    assert console.here("query", "bank", "balances", "ann").out == "6\n"
+    assert console.balance("ann") == "6\n"
 
 
 @pytest.mark.parametrize("on_error", ['"skip"', '"bank-letters"'])
@@ -93,7 +93,7 @@ def test_a_processor_that_raises_and_may_go_on(console: Console, on_error: str) 
     )
     give(console, ("ann", 0), ("ann", 6))
     console.run(*FAST)
-    assert console.here("query", "bank", "balances", "ann").out == "5\n"
+    assert console.balance("ann") == "5\n"
     if letters:
         [letter] = [json.loads(row) for row in console.here("consume", "bank", "bank-letters").out.splitlines()]
         assert (letter["key"], letter["value"], letter["headers"]["error-type"]) == ("ann", 0, "ZeroDivisionError")
@@ -148,5 +148,5 @@ def test_the_partition_count_that_exists_wins(console: Console) -> None:
     console.run(*FAST)
     assert console.said("run").startswith("1 instance, 8 tasks")
     console.pay(("ann", 1))
-    assert console.here("query", "bank", "balances", "ann").out == "2\n"
-    assert console.here("query", "bank", "balances", "bob").out == "2\n"
+    assert console.balance("ann") == "2\n"
+    assert console.balance("bob") == "2\n"

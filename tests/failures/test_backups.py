@@ -40,7 +40,7 @@ def pay(console: Console, amounts: dict[str, int]) -> None:
 
 
 def balances(console: Console, names: str) -> dict[str, int]:
-    return {name: int(console.here("query", "bank", "balances", name).out or 0) for name in names}
+    return {name: int(console.balance(name) or 0) for name in names}
 
 
 def test_tables_are_those_of_the_restored_log(console: Console) -> None:

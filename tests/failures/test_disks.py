@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.console import Console
+from tests.cli.console import WAIT, Console
 from tests.small_disk import small
 
 pytestmark = pytest.mark.processes
@@ -72,7 +72,7 @@ def test_a_full_disk_under_a_running_group(console: Console, small: Path) -> Non
     assert console.here("wait", "bank", "--log", log).code == 0
     console.environment["ORCHESTRATOR_LOG"] = log
     console.pay(("ann", 5))
-    assert console.here("query", "bank", "balances", "ann").out == "5\n"
+    assert console.balance("ann") == "5\n"
     filler = small / "filler"
     fill(filler)
     code, err = pay_much(console, amount=20_000)
@@ -84,7 +84,7 @@ def test_a_full_disk_under_a_running_group(console: Console, small: Path) -> Non
     filler.unlink()
     console.run(*FAST)
     console.pay(("ann", 1))
-    assert console.here("query", "bank", "balances", "ann").out == "6\n"
+    assert console.balance("ann") == "6\n"
 
 
 def test_a_full_disk_under_the_state(console: Console, small: Path) -> None:
@@ -111,9 +111,9 @@ def run_with_files(console: Console, limits: str) -> None:
 def test_more_stores_than_the_soft_limit_of_open_files_allows(console: Console) -> None:
     """The processes of a fleet take what they are allowed; a shell and systemd give 1,024 of it."""
     run_with_files(console, "(64, hard)")
-    assert console.here("wait", "bank", "--instances", "1", "--timeout", "30s").code == 0, console.said("run")
+    assert console.here("wait", "bank", "--instances", "1", *WAIT).code == 0, console.said("run")
     console.pay(("ann", -5))
-    assert console.here("query", "bank", "balances", "ann").out == "-5\n"
+    assert console.balance("ann") == "-5\n"
     assert "WARNING" not in console.said("run") and "ERROR" not in console.said("run")
 
 
@@ -184,7 +184,7 @@ def stop(console: Console, fleet: subprocess.Popen[bytes]) -> None:
 
 
 def balances(console: Console) -> list[str]:
-    return [console.here("query", "bank", "balances", key).out.strip() for key in ("ann", "bob", "cyd")]
+    return [console.balance(key).strip() for key in ("ann", "bob", "cyd")]
 
 
 def test_state_that_is_damaged_gone_or_of_another_log(console: Console) -> None:

@@ -57,7 +57,7 @@ def pay(console: Console, amount: int) -> None:
 
 
 def balances(console: Console) -> dict[str, int]:
-    return {name: int(console.here("query", "bank", "balances", name).out or 0) for name in NAMES}
+    return {name: int(console.balance(name) or 0) for name in NAMES}
 
 
 def sources(console: Console) -> set[str]:

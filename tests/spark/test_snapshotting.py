@@ -156,17 +156,17 @@ def test_while_the_app_runs(console: Console, spark: Any) -> None:
     """Taken beside running instances; others restore from it what they have not, and go on."""
     fleet = console.run(*FAST, "--snapshots", "snapshots")
     console.pay(*((name, 3) for name in "abcdef"))
-    assert console.here("query", "bank", "balances", "a").out.strip() == "3"
+    assert console.balance("a").strip() == "3"
     url = f"sqlite:{console.folder / '.orchestrator/bank.db'}"
     facts = asyncio.run(take("bank", url, console.folder / "snapshots", session=spark))
     assert facts["tasks"] == 8 and facts["entries"] == 6
     console.pay(("a", 4))
-    assert console.here("query", "bank", "balances", "a").out.strip() == "7"
+    assert console.balance("a").strip() == "7"
     fleet.terminate()
     assert console.end(fleet) == 0
     shutil.rmtree(console.folder / ".orchestrator/state")
     console.run(*FAST, "--snapshots", "snapshots")
-    assert {name: console.here("query", "bank", "balances", name).out.strip() for name in "abf"} == {
+    assert {name: console.balance(name).strip() for name in "abf"} == {
         "a": "7",
         "b": "3",
         "f": "3",

@@ -366,7 +366,7 @@ def test_the_stores_of_instances_and_of_a_disk(console: Console, spark: Any) -> 
     orchestrator.spark.register(spark)
     fleet = console.run("--session-timeout", "3s", "--heartbeat", "300ms")
     console.pay(*((name, 3) for name in "abcdef"))
-    assert console.here("query", "bank", "balances", "f").out.strip() == "3"
+    assert console.balance("f").strip() == "3"
     url = f"sqlite:{console.folder / '.orchestrator/bank.db'}"
     reader = spark.read.format("orchestrator.state").options(app="bank", log=url, table="balances", of="stores")
     live = sorted(reader.load().collect())

@@ -50,7 +50,7 @@ def test_an_app_runs_in_its_own_script(console: Console) -> None:
     assert console.here("produce", "bank:app", "payments", stdin=rows).code == 0
     running = console.script("bank.py", name="script")
     console.until("the receipts", lambda: console.here("consume", "bank", "receipts").out.count("\n") == 10)
-    assert console.here("query", "bank", "balances", "k1").out == "15\n"
+    assert console.balance("k1") == "15\n"
     status = console.here("status", "bank", "--json").json
     assert [one["pid"] for one in status["instances"]] == [running.pid]
     beside = console.here("run", "bank:app")
