@@ -1,4 +1,4 @@
-"""The short form of `make kill`: each kind of kill twice, at moments drawn from a fixed seed."""
+"""The short form of `make kill`: each kind of kill at a moment drawn from a fixed seed; at a second one with `make test-long`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from tests.kills.harness import KINDS, SHAPES, life, scaled, stops
 
 pytestmark = pytest.mark.processes
 CHOICE = random.Random(20131)
-MOMENTS = [(kind, round(CHOICE.uniform(0.05, 0.95), 3)) for kind in KINDS for _ in range(2)]
+MOMENTS = [
+    pytest.param(kind, round(CHOICE.uniform(0.05, 0.95), 3), marks=marks)
+    for kind in KINDS
+    for marks in ((), pytest.mark.long)
+]
 
 
 @pytest.mark.parametrize(("kind", "moment"), MOMENTS, ids=lambda value: str(value))

@@ -19,9 +19,9 @@ from tests.process_simulation.plan import Fault, Plan, draw
 from tests.process_simulation.shrink import broken, shrunk
 from tests.process_simulation.snapshots import FORGED
 
-LIVES, PIECE, SHORT = 100, 20, 60  # the others are `make test-long`'s: they are the same ones in every run
+LIVES, PIECE, SHORT = 100, 20, 40  # the others are `make test-long`'s: they are the same ones in every run
 LIVES_AT_LEAST_ONCE, SHORT_AT_LEAST_ONCE = 60, 30
-LIVES_RESTORING = 40
+LIVES_RESTORING = 40  # in fewer of them not everything befalls a snapshot
 
 
 def pieces(lives: int, piece: int, short: int) -> list[Any]:

@@ -15,7 +15,7 @@ from tests.simulation.find import breaks
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.world import World
 
-LIVES, CHUNK, SHORT = 150, 25, 100  # the others are `make test-long`'s: they are the same ones in every run
+LIVES, CHUNK, SHORT = 150, 25, 75  # the others are `make test-long`'s: they are the same ones in every run
 FIRSTS = [pytest.param(first, marks=pytest.mark.long if first >= SHORT else ()) for first in range(0, LIVES, CHUNK)]
 
 
