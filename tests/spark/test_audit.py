@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,26 +70,42 @@ def marks(count: int) -> list[Any]:
     return [(tallies.marks, name, value, 10 * n) for n, (name, value) in enumerate([*values, ("m0", -left)])]
 
 
-async def filled(place: Place) -> GroupLog:
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory: pytest.TempPathFactory, spark: Any) -> Path:
     """A log with what an app did, and its stores on disk as an instance leaves them."""
-    log = await place.log()
-    await write(log, tallies.app, marks(40))
-    await place.backfill(TALLIES)
-    prepared = await prepare(log, tallies.app)
-    directory = StateDirectory(place.folder / "s", "tallies", "i1")
-    for task in prepared.tasks():
-        with directory.lock(str(task.id)):
-            one = (await StoreOpener(log, prepared, directory, str(place.snapshots)).open(task.id))["sums"]
-            one.store.close()
-    return log
+    made = Place(tmp_path_factory.mktemp("computed"), spark)
+
+    async def compute() -> None:
+        log = await made.log()
+        await write(log, tallies.app, marks(40))
+        await made.backfill(TALLIES)
+        prepared = await prepare(log, tallies.app)
+        directory = StateDirectory(made.folder / "s", "tallies", "i1")
+        for task in prepared.tasks():
+            with directory.lock(str(task.id)):
+                one = (await StoreOpener(log, prepared, directory, str(made.snapshots)).open(task.id))["sums"]
+                one.store.close()
+        await log.close()
+
+    with pytest.MonkeyPatch.context() as home:
+        home.chdir(ROOT)
+        asyncio.run(compute())
+    return made.folder
 
 
-async def test_a_damaged_store_a_doubled_output_and_a_missing_tombstone(place: Place) -> None:
-    log = await filled(place)
-    assert await audited(place, stores=on_disk(place)) == {}
+@pytest.fixture
+def filled(place: Place, computed: Path) -> Place:
+    """A place with a copy of it."""
+    shutil.copytree(computed, place.folder, dirs_exist_ok=True)
+    return place
+
+
+async def test_a_damaged_store_a_doubled_output_and_a_missing_tombstone(filled: Place) -> None:
+    log = await filled.log()
+    assert await audited(filled, stores=on_disk(filled)) == {}
 
     where, total = next((p, r) for p, r in await read_all(log, tallies.sums.changelog))
-    path = place.folder / "s/tallies/i1" / f"0_{where.number}" / "sums"
+    path = filled.folder / "s/tallies/i1" / f"0_{where.number}" / "sums"
     store = RocksDbStore(path, stamp={})
     store.write({total.key or b"": (999).to_bytes(8, "big")}, store.offset)
     store.close()
@@ -98,8 +115,8 @@ async def test_a_damaged_store_a_doubled_output_and_a_missing_tombstone(place: P
     again = NewRecord(record.key, record.value, record.timestamp_ms, record.headers)
     await log.append({where_m0: [lives_on], record_of: [again]})
 
-    out = place.folder / "differences.parquet"
-    wrong = await audited(place, stores=on_disk(place), out=out)
+    out = filled.folder / "differences.parquet"
+    wrong = await audited(filled, stores=on_disk(filled), out=out)
     assert sorted(wrong) == ["outputs seen: every record", "stores of sums: every key of 2", "table sums: every key"]
     [stored] = wrong["stores of sums: every key of 2"]["differences"]
     amount = int.from_bytes(total.value or b"", "big", signed=True)
@@ -119,12 +136,12 @@ async def test_a_damaged_store_a_doubled_output_and_a_missing_tombstone(place: P
     assert {row["found"] for row in rows} >= {"999", "5"}
 
     path.joinpath(next(file.name for file in path.glob("*.sst"))).write_bytes(b"no table of RocksDB")
-    assert any("cannot be read" in text for text in await audited(place, stores=on_disk(place)))
+    assert any("cannot be read" in text for text in await audited(filled, stores=on_disk(filled)))
     await log.close()
 
 
-async def test_outputs_that_retention_removes_while_they_are_computed_are_not_lost(place: Place) -> None:
-    log = await filled(place)
+async def test_outputs_that_retention_removes_while_they_are_computed_are_not_lost(filled: Place) -> None:
+    log = await filled.log()
     ends = await log.ends([Partition("seen", number) for number in range(2)])
 
     def say(line: str) -> None:
@@ -132,19 +149,19 @@ async def test_outputs_that_retention_removes_while_they_are_computed_are_not_lo
             asyncio.run(removed())
 
     async def removed() -> None:
-        other = await place.log()
+        other = await filled.log()
         await other.trim(ends)
         await other.close()
 
-    facts = await audit(TALLIES, place.url, Wanted(), say=say, session=place.spark)
+    facts = await audit(TALLIES, filled.url, Wanted(), say=say, session=filled.spark)
     wrong = [check["check"] for check in facts["checks"] if not check["ok"]]
     assert wrong == [f"outputs seen are whole in the log: {sum(ends.values())} are gone"]
     await log.close()
 
 
-async def test_a_key_that_is_written_meanwhile_is_compared(place: Place) -> None:
+async def test_a_key_that_is_written_meanwhile_is_compared(filled: Place) -> None:
     """It was left out, and the table was said to be right: of a busy app, which writes all of its keys again and again, nothing was found."""
-    log = await filled(place)
+    log = await filled.log()
     where, total = next((p, r) for p, r in await read_all(log, tallies.sums.changelog) if r.value is not None)
     amount = int.from_bytes(total.value or b"", "big", signed=True)
 
@@ -158,11 +175,11 @@ async def test_a_key_that_is_written_meanwhile_is_compared(place: Place) -> None
             asyncio.run(written())
 
     async def written() -> None:
-        other = await place.log()
+        other = await filled.log()
         await other.append({where: [later(7)]})
         await other.close()
 
-    facts = await audit(TALLIES, place.url, Wanted(), say=say, session=place.spark)
+    facts = await audit(TALLIES, filled.url, Wanted(), say=say, session=filled.spark)
     [wrong] = [check for check in facts["checks"] if not check["ok"]]
     [found] = wrong["differences"]
     assert (found["expected"], found["found"], wrong.get("left_out")) == (amount, 999, None)
@@ -213,13 +230,13 @@ async def test_headers_times_and_order_of_what_was_sent(place: Place, monkeypatc
         await log.close()
 
 
-async def test_records_that_nothing_has_processed(place: Place) -> None:
+async def test_records_that_nothing_has_processed(filled: Place) -> None:
     """`verify` is not content with them; an audit states up to where it compared."""
-    log = await filled(place)
+    log = await filled.log()
     await write(log, tallies.app, [(tallies.marks, "m1", 1, 9_000_000 + n) for n in range(50)])
-    checks = await verify(TALLIES, place.url, say=place.said.append, session=place.spark)
+    checks = await verify(TALLIES, filled.url, say=filled.said.append, session=filled.spark)
     assert [(c["check"], c["found"]) for c in checks if not c["ok"]] == [("inputs are processed to their ends", 50)]
-    facts = await audit(TALLIES, place.url, Wanted(), say=place.said.append, session=place.spark)
+    facts = await audit(TALLIES, filled.url, Wanted(), say=filled.said.append, session=filled.spark)
     assert facts["unread"] == 50 and all(check["ok"] for check in facts["checks"])
     positions = await committed(log, tallies.app)
     assert facts["positions"] == {str(p): at for p, at in positions.items()}
