@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.cli.console import Console, Done
+from tests.cli.console import DEADLINE_S, Console, Done
 from tests.cli.test_produce_input import WORDS, amounts, lines
 
 pytestmark = pytest.mark.processes
@@ -59,17 +59,19 @@ AT_THE_END = {
 
 
 def asked_to_end(console: Console, moment: str, sign: signal.Signals, rows: str) -> Done:
-    """The command, to which a signal comes at a moment, as a person's comes at any."""
+    """The command, to which a signal comes at a moment, as a person's comes at any. Its input is a file that is whole: where the next
+    line of a pipe has to be waited for, what came before it is a batch."""
     program = HEAD.format(moment=moment, number=int(sign), words=WORDS)
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=console.folder,
-        env=console._environment(),
-        input=rows.encode(),
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
+    with console.write("rows.jsonl", rows).open("rb") as given:
+        run = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=console.folder,
+            env=console._environment(),
+            stdin=given,
+            capture_output=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
     return Done(run.returncode, run.stdout.decode(), run.stderr.decode())
 
 
