@@ -56,7 +56,7 @@ class EndAgain(Protocol):
     ) -> None: ...  # pragma: no cover
 
 
-class Behind:
+class LeftOpen:
     """What lies behind one producer: transactions by its id before it was initialised, and its own latest one. See the module text."""
 
     def __init__(

@@ -32,7 +32,7 @@ from state.log.batches import Batch
 from state.log.kafka import rights
 from state.log.kafka.codes import INVALID_TXN_STATE, NONE, NOT_ATTEMPTED, KafkaRefused, Then, check, name_of
 from state.log.kafka.connections import GROUP, TRANSACTION, Connections
-from state.log.kafka.left_open import ANYWHERE, Behind, Written
+from state.log.kafka.left_open import ANYWHERE, LeftOpen, Written
 from state.log.kafka.offsets import Offsets
 from state.log.kafka.requests import TxnOffsetCommitRequest_v3
 from state.log.kafka.rights import on
@@ -92,7 +92,7 @@ class Producer:
         self._timeout_s = timeout_s
         self._answer_s = answer_s
         self._purpose = purpose
-        self._behind = Behind(connections, topics, offsets, writes, purpose, self._end_again)
+        self._left_open = LeftOpen(connections, topics, offsets, writes, purpose, self._end_again)
         self._producer, self._epoch = -1, -1
         self._sequences: dict[Partition, int] = {}
         self._interrupted = False
@@ -114,7 +114,7 @@ class Producer:
 
             async def before() -> None:  # each try: a transaction that is open now is ended by the first one
                 nonlocal was_committed
-                was_committed = await self._behind.was_committed(inside)
+                was_committed = await self._left_open.was_committed(inside)
 
             answer = await self._coordinated(
                 what, TRANSACTION, inside, request, lambda got: [("", got.error_code)], before=before
@@ -122,7 +122,7 @@ class Producer:
         self._producer, self._epoch = answer.producer_id, answer.producer_epoch
         self._sequences.clear()
         self._interrupted = self.is_torn = False
-        await self._behind.initialised(self._producer, was_committed)
+        await self._left_open.initialised(self._producer, was_committed)
 
     async def _end_again(self, partitions: Collection[Partition], group: str | None, *, committed: bool) -> None:
         """An end of no records, which also ends what this id had open there before."""
@@ -131,7 +131,7 @@ class Producer:
 
     def doubt(self) -> None:
         """A broker was connected to anew: it may have started again."""
-        self._behind.doubt(self.turn)
+        self._left_open.doubt(self.turn)
 
     async def _first_id(self, what: str, request: Any) -> Any:
         answer = await self._connections.ask_any(request)
@@ -207,19 +207,19 @@ class Producer:
                 raise ProducerFenced(str(error)) from error
             raise
         self._interrupted = False
-        self._behind.committed(Written({*behind, *positions}, group if positions else None))
+        self._left_open.committed(Written({*behind, *positions}, group if positions else None))
         return behind
 
     async def _begin(self, built: Built, group: str | None) -> None:
         """Where the coordinator does not answer, or the transaction before is not over, none has to be ended: what was added holds
         no records, and ends with the next one. Raises LogUnavailable then."""
         try:
-            await self._behind.ready()
+            await self._left_open.ready()
             await self._open(built, group)
             while (
-                self._behind.is_in_doubt
+                self._left_open.is_in_doubt
             ):  # it was opened through a broker that started again: the one before ends first, or with it
-                await self._behind.ready()
+                await self._left_open.ready()
                 await self._open(built, group)
         except LogUnavailable:
             self._interrupted = False
