@@ -20,6 +20,8 @@ IMAGES = ("spark.kubernetes.container.image", "spark.kubernetes.executor.contain
 EXECUTORS = "spark-app-selector"  # the label that Spark gives to pods, with the id of its application
 RUNS = "runs, and has not come to the driver; see --conf spark.driver.host, and kubectl logs"
 FAILED = "exit code 1; if it could not reach the driver, see --conf spark.driver.host; kubectl logs has its reason"
+ENDED = "its pods ended as they began; if they could not reach the driver, see --conf spark.driver.host; kubectl logs has their reason"
+GIVEN_UP = "Max number of executor failures"  # as Spark has it in its log, before it ends itself without a reason
 REFUSED = re.compile(r"Failure executing: \w+ at: (\S+?)/api\S*?\. Message: (.*?)\.? Received status: .*?\bcode=(\d+)")
 UNREACHED = re.compile(
     r"(Connection refused|UnknownHostException|NoRouteToHostException|Network is unreachable|[Cc]onnect(?:ion)? timed out)"
@@ -44,7 +46,8 @@ def refuse_without_image(cluster: Cluster) -> None:
 
 
 def refusal(lines: Iterable[str], master: str) -> str:
-    """Why the API server did not do what Spark wanted, from the lines of its log; "" where they do not name it."""
+    """Why Spark on Kubernetes did not start, from the lines of its log: what the API server would not do, or how its pods ended; ""
+    where they do not name it."""
     url = master.removeprefix(MASTER)
     for line in lines:
         if found := REFUSED.search(line):
@@ -56,6 +59,8 @@ def refusal(lines: Iterable[str], master: str) -> str:
             )
         if found := UNREACHED.search(line):
             return f"no API server of Kubernetes answers at {url} ({found[1]}); check the address behind {MASTER}"
+        if GIVEN_UP in line:
+            return ENDED
     return ""
 
 

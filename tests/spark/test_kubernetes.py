@@ -206,8 +206,12 @@ def fleet_host(place: Pods, instance: str) -> str:
         ({"spark.kubernetes.container.image": "not-there"}, 'ImagePullBackOff, Back-off pulling image "not-there"'),
         ({"spark.executor.cores": "16"}, "no node takes it (0/1 nodes are available: 1 Insufficient cpu.)"),
         ({"spark.driver.host": "127.0.0.1"}, "see --conf spark.driver.host"),
+        (
+            {"spark.driver.host": "127.0.0.1", "spark.executor.maxNumFailures": "1"},
+            "its pods ended as they began; if they could not reach the driver, see --conf spark.driver.host",
+        ),
     ],
-    ids=["image", "cores", "driver"],
+    ids=["image", "cores", "driver", "driver, given up"],
 )
 def test_pods_that_do_not_come_are_explained(place: Pods, conf: dict[str, str], words: str) -> None:
     (place.shared / "history.jsonl").write_text(lines(paid(10)))
