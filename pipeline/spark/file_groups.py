@@ -14,6 +14,7 @@ from pathlib import Path
 from pipeline.files.parts import PART_BYTES, Part
 
 OPEN_BYTES = 1 << 20  # what it costs to open a file, in bytes that are read meanwhile
+EACH = 4  # tasks for each that runs at once, so that none is left to the last one
 
 
 def sizes(parts: Sequence[Part]) -> list[int]:
@@ -32,7 +33,7 @@ def _bytes_of(file: str) -> int:
 
 def groups(sizes: Sequence[int], at_once: int) -> list[list[int]]:
     """The numbers of the parts, in order; `at_once`: the tasks that run beside each other, each of which has some to read."""
-    most = min(PART_BYTES, max(OPEN_BYTES, sum(sizes) // max(1, at_once)))
+    most = min(PART_BYTES, max(OPEN_BYTES, sum(sizes) // (EACH * max(1, at_once))))
     made: list[list[int]] = []
     held = most
     for number, size in enumerate(sizes):
