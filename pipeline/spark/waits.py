@@ -1,7 +1,7 @@
-"""Errors that wait for a client, told to whoever watches a stage: executors write them into its folder, the driver reads them.
+"""Errors that wait for a client, as warnings of the command: executors write them into the stage's folder, the driver reads them.
 
 One rule: they are for people alone, as the counts of rows are: where none can be written, nothing else changes. In the flow: `stage`
-tells, `engine` reads, `running` shows.
+writes, `engine` reads, `running` shows.
 """
 
 from __future__ import annotations

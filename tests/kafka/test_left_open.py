@@ -6,6 +6,7 @@ The broker here does not look whether a partition was added to a transaction, so
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -195,3 +196,34 @@ async def test_a_broker_that_is_killed_with_its_only_writer(tmp_path: Path) -> N
     finally:
         made.stop(kill=True)
         print(f"{left} of {ROUNDS} left a transaction open")
+
+
+async def test_what_was_interrupted_is_not_committed_when_a_broker_is_back(place: Place, unchecked: Broker) -> None:
+    """Of what a writer has open then, only an answered commit may be ended as one."""
+    log, other = await place.topics(), await coordinator(place)
+    lease, producer = await worker(log)
+    two = await build(log._cluster.topics, TWO)
+    written = asyncio.Event()
+
+    async def for_ever() -> AsyncIterator[Built]:
+        written.set()
+        await asyncio.Event().wait()
+        yield two
+
+    transacting = asyncio.create_task(producer.transact(two, APP, {IN: 2}, parts=for_ever()))
+    await written.wait()
+    transacting.cancel()
+    await asyncio.wait({transacting})
+    anew = log._cluster.connections.made_anew
+    unchecked.stop(kill=True)
+    unchecked.launch()
+
+    async def is_connected_anew() -> bool:
+        await log.ends([OUT])
+        return log._cluster.connections.made_anew > anew
+
+    await until("a connection that is made anew", is_connected_anew)
+    async with producer.turn:  # behind a look, if there is one
+        assert await is_open(other, OUT)
+    await log.fence(lease, ["w"])
+    await holds(other, "1")

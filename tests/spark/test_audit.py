@@ -160,7 +160,7 @@ async def test_outputs_that_retention_removes_while_they_are_computed_are_not_lo
 
 
 async def test_a_key_that_is_written_meanwhile_is_compared(filled: Place) -> None:
-    """It was left out, and the table was said to be right: of a busy app, which writes all of its keys again and again, nothing was found."""
+    """It was left out, and the table was ok: of a busy app, which writes all of its keys again and again, nothing was found."""
     log = await filled.log()
     where, total = next((p, r) for p, r in await read_all(log, tallies.sums.changelog) if r.value is not None)
     amount = int.from_bytes(total.value or b"", "big", signed=True)

@@ -352,7 +352,7 @@ async def test_bad_rows_are_set_aside_and_counted(place: Place) -> None:  # noqa
 
 
 async def test_rows_of_a_run_before_are_not_those_of_this_one(place: Place) -> None:  # noqa: F811
-    """The file of rows that were corrected since told of them still."""
+    """Rows that were corrected since stayed in the file of bad ones."""
     aside = place.folder / "aside"
     aside.mkdir()
     (aside / "names.jsonl").write_text('{"file": "a.csv", "where": "line 2", "why": "no", "row": []}\n')

@@ -1,4 +1,4 @@
-"""An error that waits for its client may last for ever: who watches a job is told, once, and the job goes on when the client is back."""
+"""An error that waits for its client may last for ever: the command warns of it once, and the job goes on when the client is back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.spark.test_backfill import ROOT, Place, write
 from workers.commands.consume import read_all
 
 
-def test_what_waits_is_told_until_it_is_over(tmp_path: Path) -> None:
+def test_what_waits_is_there_until_it_is_over(tmp_path: Path) -> None:
     one, other = Waits(tmp_path, 0), Waits(tmp_path, 1)
     assert waits_of(tmp_path) == set()
     for text in ("a waits", "a waits", "a waits for another"):

@@ -33,8 +33,6 @@ _COMMITTED: Mapping[str, bool] = {
     "PrepareEpochFence": False,
     "CompleteAbort": False,
 }
-
-
 _LOOK_S = 1.0  # how long an id that was initialised waits for the look; then it goes on beside what follows
 
 
@@ -107,12 +105,16 @@ class LeftOpen:
             await asyncio.wait({self._ending}, timeout=_LOOK_S)
 
     async def _end_before(self, was_committed: bool) -> None:
-        with contextlib.suppress(
-            StateError
-        ):  # who waits for a partition says that it is open; or the id is another's by now
+        # An error here is no other than the one that whatever waits for such a partition meets; or the id is another process's by now.
+        with contextlib.suppress(StateError):
             await self._end(self._writes, committed=was_committed)
 
     # ------------------------------------------------------------------ its own
+
+    def begun(self) -> None:
+        """What it has open from now on is a transaction that is not committed; it may be interrupted, and must not be ended as one that
+        was. The one before is over: another was opened behind it."""
+        self._latest = None
 
     def committed(self, written: Written) -> None:
         """Its latest transaction: the commit was answered."""

@@ -216,11 +216,10 @@ class Producer:
         try:
             await self._left_open.ready()
             await self._open(built, group)
-            while (
-                self._left_open.is_in_doubt
-            ):  # it was opened through a broker that started again: the one before ends first, or with it
+            while self._left_open.is_in_doubt:  # it was opened through a broker that started again
                 await self._left_open.ready()
                 await self._open(built, group)
+            self._left_open.begun()
         except LogUnavailable:
             self._interrupted = False
             raise
