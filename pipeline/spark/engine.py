@@ -192,7 +192,7 @@ class Engine:
         with opened(self._computed.work / f".attempts-{self._stages}") as attempts:
             self._attempts = attempts
             answers = rows.collect(msgspec.json.encode(self._job(sub, attempts)).decode(), attempts)
-        facts = [msgspec.json.decode(row["facts"], type=TaskFacts) for row in answers]
+        facts = [msgspec.json.decode(text, type=TaskFacts) for text in answers]
         for one in facts:
             if one.failure:
                 raise ComputationFailed(one.failure, one.frames)

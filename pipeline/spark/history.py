@@ -22,6 +22,7 @@ import pyarrow as pa
 from orchestrator.errors import WrongUse
 from pipeline.app import App
 from pipeline.columns.murmur import partitions_of
+from pipeline.columns.numbers import of_numpy
 from pipeline.definitions.definition import Topic
 from pipeline.files import parts as reader
 from pipeline.files.parts import Part
@@ -215,14 +216,14 @@ def _placed_cells(job: ReadJob, file: int, part: Part, before: int, cells: Cells
     else:
         pids = partitions_of(keys, job.partitions)
     columns = {
-        "pid": pids.astype(np.int32),
-        "timestamp_ms": cells.times,
+        "pid": of_numpy(pids.astype(np.int32)),
+        "timestamp_ms": of_numpy(cells.times),
         "key": keys,
         "value": cells.values,
         "headers": pa.nulls(count, pa.binary()),
         "at": pa.nulls(count, pa.int64()),
-        "file": np.full(count, file, np.int32),
-        "start": np.full(count, part.start),
-        "line": lines,
+        "file": of_numpy(np.full(count, file, np.int32)),
+        "start": of_numpy(np.full(count, part.start)),
+        "line": of_numpy(lines),
     }
-    return pa.RecordBatch.from_pydict(columns, schema=PLACED)
+    return pa.RecordBatch.from_arrays([columns[name] for name in PLACED.names], schema=PLACED)

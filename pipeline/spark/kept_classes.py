@@ -70,6 +70,11 @@ def options(java_home: Path | None, chosen: Mapping[str, str], *, may_write: boo
         return ""
 
 
+def is_writing() -> bool:
+    """Whether the Java of this process is to write an archive of what it has loaded, as it ends."""
+    return bool(_locks)
+
+
 def _version(java_home: Path | None) -> Version | None:
     """By the release file beside Java, which changes with each update of it, and the jars of Spark."""
     found = shutil.which("java") if java_home is None else str(java_home / "bin" / "java")

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from pipeline.columns.numbers import of_numpy, to_numpy
 from pipeline.spark.runs import RUN, Run
 
 OUT_ROWS = 8_192
@@ -133,8 +134,8 @@ def _rest_of(run: Run, first: int) -> Run:
     """What follows, without the memory of what came before it: a late row would keep all of its run."""
     rows = run.rows.slice(first)
     if 2 * rows.nbytes < rows.get_total_buffer_size():
-        rows = rows.take(pa.array(np.arange(rows.num_rows)))
-        return run._replace(order=rows.column("order").to_numpy(), rows=rows)
+        rows = rows.take(of_numpy(np.arange(rows.num_rows)))
+        return run._replace(order=to_numpy(rows.column("order")), rows=rows)
     return run._replace(order=run.order[first:], rows=rows)
 
 
@@ -148,7 +149,7 @@ def _sorted(runs: list[Run]) -> Sorted:
     if len(runs) == 1 or (order[1:] >= order[:-1]).all():
         return Sorted(order, sources, parts, rows)
     chosen = order.argsort(kind="stable")
-    return Sorted(order[chosen], sources[chosen], parts[chosen], rows.take(pa.array(chosen)))
+    return Sorted(order[chosen], sources[chosen], parts[chosen], rows.take(of_numpy(chosen)))
 
 
 def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -172,7 +173,7 @@ def _write(path: Path, found: Sorted) -> None:
     schema = pa.schema([("source", pa.int64()), ("part", pa.int64()), *RUN])
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         for chunk in _chunks(found):
-            placed = [pa.array(chunk.sources), pa.array(chunk.parts)]
+            placed = [of_numpy(chunk.sources), of_numpy(chunk.parts)]
             writer.write_batch(pa.RecordBatch.from_arrays([*placed, *chunk.rows.columns], schema=schema))
 
 
@@ -180,7 +181,7 @@ def _read(path: Path) -> Iterator[Sorted]:
     with pa.OSFile(str(path), "rb") as file, pa.ipc.open_file(file) as reader:
         for number in range(reader.num_record_batches):
             batch = reader.get_batch(number)
-            sources, parts, order = (batch.column(name).to_numpy() for name in ("source", "part", "order"))
+            sources, parts, order = (to_numpy(batch.column(name)) for name in ("source", "part", "order"))
             yield Sorted(order, sources, parts, pa.RecordBatch.from_arrays(batch.columns[2:], schema=RUN))
 
 
@@ -201,5 +202,5 @@ def _merged(streams: list[Iterator[Sorted]]) -> Iterator[Piece]:
         heads = left
         order, sources, parts = (np.concatenate([one[at] for one in taken]) for at in (0, 1, 2))
         chosen = np.lexsort((parts, sources, order))
-        rows = _one([one.rows for one in taken]).take(pa.array(chosen))
+        rows = _one([one.rows for one in taken]).take(of_numpy(chosen))
         yield Piece(sources[chosen], rows)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pipeline.columns.numbers import of_numpy, to_numpy
 from pipeline.spark.history import FIRST_SEQ
 from pipeline.spark.merging import Piece
 from pipeline.spark.rows import Rows
@@ -42,10 +43,12 @@ class Numbered:
                 yield Rows([self._topics[number] for number in topics.tolist()], rows)
 
     def _offsets(self, given: pa.Array, topics: Any) -> pa.Array:
-        missing = given.is_null().to_numpy(zero_copy_only=False)
-        found = given.fill_null(0).to_numpy().copy()
+        if given.null_count == len(given):
+            missing, found = np.ones(len(given), bool), np.zeros(len(given), np.int64)
+        else:
+            missing, found = given.is_null().to_numpy(zero_copy_only=False), to_numpy(given.fill_null(0)).copy()
         for number in np.unique(topics[missing]).tolist():
             chosen = np.flatnonzero(missing & (topics == number))
             found[chosen] = self._next[number] + np.arange(len(chosen))
             self._next[number] += len(chosen)
-        return pa.array(found)
+        return of_numpy(found)

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.columns.numbers import to_numpy
 from pipeline.errors import CodecError
 from pipeline.files import parquet
 from pipeline.files.columns import Columns
@@ -102,7 +103,7 @@ def _times(column: pa.Array, unit: str) -> Any:
         unit, column = column.type.unit, column.cast(pa.int64())
     elif not pa.types.is_signed_integer(column.type):
         return None
-    given = column.to_numpy().astype(np.int64)
+    given = to_numpy(column).astype(np.int64)
     times, parts = UNITS[unit]
     if given.min() < 0 or given.max() > _LONGEST // times:
         return None
@@ -137,7 +138,7 @@ def _short(column: pa.Array) -> pa.Array:
 
 
 def _longs(column: pa.Array) -> pa.Array:
-    data = column.to_numpy().astype(">i8").tobytes()
+    data = to_numpy(column).astype(">i8").tobytes()
     ends = np.arange(len(column) + 1, dtype=np.int32) * 8
     return pa.Array.from_buffers(pa.binary(), len(column), [None, pa.py_buffer(ends.tobytes()), pa.py_buffer(data)])
 

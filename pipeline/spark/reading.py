@@ -20,18 +20,17 @@ import pyarrow.parquet as pq
 
 from orchestrator.clocks import monotonic_s
 from pipeline.app import App
+from pipeline.columns.numbers import to_numpy
 from pipeline.spark.history import ReadJob, placed
-from pipeline.spark.log_source import Slice
-from pipeline.spark.log_source import read as read_slice
 from pipeline.spark.row_counts import READ, RowCount
 from pipeline.spark.rows import batches_of
-from pipeline.spark.runs import RUN, Origin, Spent, markers, pack, source_number
+from pipeline.spark.runs import RUN, Cell, Origin, Spent, pack, source_number
 from pipeline.spark.source import Source
 
 BY_OFFSET, BY_TIME, FROM_LOG = range(3)  # phases of a source that is alone
 PART_BITS = 24  # batches of an item
 ROWS_MIN, ROWS_MAX, TASK_ROWS = 1 << 16, 1 << 19, 1 << 12  # of a batch, and of it for each task
-BATCH_BYTES = 32 << 20
+BATCH_BYTES = 8 << 20  # Spark holds those of ten batches before it lets them go
 LOG_ROWS = 1 << 14  # of the log
 NOTE = ".spent"
 
@@ -77,20 +76,17 @@ class ReadingJob(msgspec.Struct, frozen=True):
     spent: str = ""
 
 
-def read_items(job_text: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """On an executor: numbers of groups of items in, runs out, with a marker for each task beside the first group (or without any).
-    Each item gives the same runs whenever it is read, and by whichever task."""
+def read_items(job_text: str, groups: Iterable[int]) -> Iterator[Cell]:
+    """On an executor: numbers of groups of items in, cells out. Each item gives the same whenever it is read, and by whichever
+    task."""
     job = msgspec.json.decode(job_text, type=ReadingJob)
     app = job.source.load()
     spent = Spent()
-    for batch in batches:
-        for group in batch.column(0).to_pylist():
-            if group == 0:
-                yield markers(job.tasks)
-            yield from _runs_of(job, app, job.groups[group] if job.groups else [], spent)
+    for group in groups:
+        yield from _runs_of(job, app, job.groups[group], spent)
 
 
-def _runs_of(job: ReadingJob, app: App, numbers: Iterable[int], spent: Spent) -> Iterator[pa.RecordBatch]:
+def _runs_of(job: ReadingJob, app: App, numbers: Iterable[int], spent: Spent) -> Iterator[Cell]:
     for number in numbers:
         item = job.items[number]
         topic = job.topics.index(item.topic)
@@ -134,7 +130,7 @@ def _counted(found: Iterator[Rows], count: RowCount) -> Iterator[Rows]:
     count.write()
 
 
-def _packed(found: Iterator[Rows], tasks: int, topic: int, item: int, spent: Spent) -> Iterator[pa.RecordBatch]:
+def _packed(found: Iterator[Rows], tasks: int, topic: int, item: int, spent: Spent) -> Iterator[Cell]:
     """Rows of one phase and source are gathered until a run of each task is worth its cell."""
     most = min(max(ROWS_MIN, TASK_ROWS * tasks), ROWS_MAX)
     held: list[Rows] = []
@@ -142,17 +138,17 @@ def _packed(found: Iterator[Rows], tasks: int, topic: int, item: int, spent: Spe
     for one in found:
         if held and (one[:2] != held[0][:2] or count + len(one[3]) > most or size > BATCH_BYTES):
             spent.add("read", monotonic_s() - begun)
-            yield _runs(held, topic, part, spent)
+            yield from _runs(held, topic, part, spent)
             held, count, size, part, begun = [], 0, 0, part + 1, monotonic_s()
         held.append(one)
         count += len(one[3])
         size += one[2].nbytes
     if held:
         spent.add("read", monotonic_s() - begun)
-        yield _runs(held, topic, part, spent)
+        yield from _runs(held, topic, part, spent)
 
 
-def _runs(held: list[Rows], topic: int, part: int, spent: Spent) -> pa.RecordBatch:
+def _runs(held: list[Rows], topic: int, part: int, spent: Spent) -> list[Cell]:
     begun = monotonic_s()
     phase, upstream, rows, pids = held[0]
     if len(held) > 1:
@@ -178,6 +174,9 @@ def _of_files(batches: Iterator[pa.RecordBatch], is_alone: bool) -> Iterator[Row
 
 
 def _of_log(job: ReadingJob, item: LogItem) -> Iterator[Rows]:
+    from pipeline.spark.log_source import Slice  # a client of logs and all that it needs: not for files
+    from pipeline.spark.log_source import read as read_slice
+
     for batch in even(read_slice(job.log_url, Slice(item.topic, item.number, item.start, item.end))):
         seq = batch.column("offset")
         order = seq if job.is_alone else batch.column("order_ms")
@@ -208,7 +207,7 @@ def even(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _sizes(batch: pa.RecordBatch) -> Any:
     """Bytes of each row."""
     columns = [pc.fill_null(pc.binary_length(batch.column(name)), 0) for name in ("key", "value", "headers")]
-    return sum(one.to_numpy().astype(np.int64) for one in columns)
+    return sum(to_numpy(one).astype(np.int64) for one in columns)
 
 
 def _whole(held: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -226,7 +225,7 @@ def _of_sent(item: SentItem) -> Iterator[Rows]:
 def _rows(batch: pa.RecordBatch, order: pa.Array, seq: pa.Array | None) -> tuple[pa.RecordBatch, Any]:
     none = pa.nulls(batch.num_rows, pa.int64())
     rows = _run(order, none if seq is None else seq, *(batch.column(name) for name in RUN.names[2:]))
-    return rows, batch.column("pid").to_numpy().astype(np.int64)
+    return rows, to_numpy(batch.column("pid")).astype(np.int64)
 
 
 def _run(*columns: pa.Array) -> pa.RecordBatch:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline.columns.numbers import of_bytes, to_numpy
 from pipeline.columns.raw import RawColumns
 from pipeline.records import Headers, OutputRecord, SourceRecord
 
@@ -122,7 +123,7 @@ def in_columns(rows: Rows) -> list[RawColumns]:
     while first < len(topics):
         count = sum(1 for _ in takewhile(topics[first].__eq__, islice(topics, first, None)))
         piece = batch.slice(first, count)
-        times, offsets = (piece.column(name).to_numpy() for name in ("timestamp_ms", "seq"))
+        times, offsets = (to_numpy(piece.column(name)) for name in ("timestamp_ms", "seq"))
         keys, values = piece.column("key"), piece.column("value")
         made = partial(_records_alone, Rows(topics[first : first + count], piece))
         pieces.append(RawColumns(topics[first], keys, values, times, offsets, made))
@@ -194,7 +195,7 @@ def write_pairs(path: Path, pairs: Iterator[tuple[bytes, bytes]]) -> int:
     count = 0
     with pq.ParquetWriter(path, PAIRS) as file:
         while part := list(islice(pairs, FLUSH_ROWS)):
-            arrays = [pa.array([pair[at] for pair in part], pa.binary()) for at in (0, 1)]
+            arrays = [of_bytes([pair[at] for pair in part]) for at in (0, 1)]
             file.write_table(pa.Table.from_arrays(arrays, schema=PAIRS))
             count += len(part)
     return count

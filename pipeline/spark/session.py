@@ -14,15 +14,15 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from orchestrator.errors import OrchestratorError, WrongUse
 from pipeline.spark.java import find_java_home
-from pipeline.spark.kept_classes import options
+from pipeline.spark.kept_classes import is_writing, options
 from pipeline.spark.own_words import own_words
 from pipeline.spark.pods import is_kubernetes, refusal, refuse_without_image
 from pipeline.spark.properties import JAVA, LOG4J, environment, properties
@@ -35,6 +35,7 @@ from workers.log.logs import log_path
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
 OURS = re.compile(r"(orchestrator|pipeline|state|workers)(\.\w+)+")
@@ -58,7 +59,6 @@ def spark_session(
     Raises SparkFailed, WrongUse."""
     try:
         from pyspark import SparkConf, SparkContext
-        from pyspark.sql import SparkSession
     except ImportError as error:
         raise WrongUse(f"Spark is not installed ({error.name}); pip install 'stream-orchestrator[spark]'") from None
     refuse_without_image(cluster)
@@ -81,19 +81,47 @@ def spark_session(
     with _quiet(log):
         try:
             context = SparkContext.getOrCreate(conf)
-            warming = Warming(context) if is_for_tasks and cluster.is_here else None
-            session = SparkSession.builder.config(conf=conf).getOrCreate()
         except Exception as error:
             _keep(scratch)
             raise SparkFailed(
                 f"Spark did not start with --master {cluster.master} ({_reason(log, error, cluster.master)}); its logs are in {folder}"
             ) from error
-    _sums_end_quietly(session.sparkContext)
+    session = cast("SparkSession", OwnSession(context, conf))
+    _sums_end_quietly(context)
     _SCRATCH[session] = scratch
-    if warming is not None:
-        _WARMING[session] = warming
+    if is_for_tasks and cluster.is_here:
+        _WARMING[session] = Warming(context)
     logging.getLogger().addFilter(_is_not_py4j)  # added once, however often
     return session
+
+
+class OwnSession:
+    """A SparkSession, but its SQL is got ready when it is used for the first time: Java takes a second for that, and jobs of
+    RDDs do not need it."""
+
+    def __init__(self, context: SparkContext, conf: SparkConf) -> None:
+        self.sparkContext = context  # as Spark calls it
+        self._conf = conf
+        self._lock = threading.Lock()
+        self._made: SparkSession | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sql(), name)
+
+    def stop(self) -> None:
+        (self._made or self.sparkContext).stop()
+
+    def _sql(self) -> SparkSession:
+        """Raises SparkFailed."""
+        from pyspark.sql import SparkSession
+
+        with self._lock:
+            if self._made is None:
+                try:
+                    self._made = SparkSession.builder.config(conf=self._conf).getOrCreate()
+                except Exception as error:  # whatever Spark raises, for settings of the user's above all
+                    raise failure(self, error) from error
+            return self._made
 
 
 def _is_not_py4j(record: logging.LogRecord) -> bool:
@@ -188,6 +216,8 @@ def is_gone(session: Any) -> bool:
 def stop(session: Any) -> None:
     """Stop Spark and remove its folder, unless an error has named the log in it."""
     if not is_gone(session):
+        if is_writing():
+            _load_sql(session)
         _without_sums(session.sparkContext)
         _stop(session)
     warming = _WARMING.pop(session, None)
@@ -198,6 +228,12 @@ def stop(session: Any) -> None:
         _keep(scratch)
     elif scratch is not None:
         scratch.remove()
+
+
+def _load_sql(session: Any) -> None:
+    """Java keeps the classes that it has loaded for later jobs, and these may need SQL where this one did not."""
+    with suppress(Exception):  # it is a faster start of others, and nothing else
+        session.range(0, 1, 1, 1).repartition(1).mapInArrow(iter, "id bigint").collect()
 
 
 def _keep(scratch: Scratch) -> None:

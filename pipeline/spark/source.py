@@ -27,7 +27,6 @@ import msgspec
 from orchestrator.errors import WrongUse
 from pipeline.app import App
 from pipeline.loading import ROOMS, load, module_of, moved
-from pipeline.spark.session import folder_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,6 +67,8 @@ class Source(msgspec.Struct, frozen=True):
 
 def ship(session: SparkSession, app_ref: str) -> Source:
     """Send the source of an app, and ours where executors are other machines. Raises LoadError, WrongUse."""
+    from pipeline.spark.session import folder_of  # the driver's alone
+
     load(app_ref)
     context = session.sparkContext
     folder = folder_of(session) / "source"

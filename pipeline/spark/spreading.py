@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-import pyarrow as pa
 
 from orchestrator.errors import OrchestratorError
 from pipeline.spark.final_records import entries, in_parts, sent
@@ -26,8 +25,6 @@ from workers.prepare import Prepared
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-WRITTEN = pa.schema([("partition", pa.int64()), ("records", pa.int64())])
 
 
 class Portion(msgspec.Struct, frozen=True):
@@ -84,8 +81,8 @@ def _write(session: SparkSession, ticket: bytes, listed: Sequence[Portion]) -> N
     """Raises SparkFailed, OrchestratorError where less is written than was computed."""
     session.sparkContext.setJobDescription("writing to the log")
     job = partial(write_portions, ticket, msgspec.json.encode(listed))
-    rows = session.range(0, len(listed), 1, len(listed)).mapInArrow(job, "partition bigint, records bigint").collect()
-    check_counts(listed, {row["partition"]: row["records"] for row in rows})
+    numbers = session.sparkContext.parallelize(range(len(listed)), len(listed))
+    check_counts(listed, dict(numbers.mapPartitions(job).collect()))
 
 
 def check_counts(listed: Sequence[Portion], counts: Mapping[int, int]) -> None:
@@ -97,12 +94,10 @@ def check_counts(listed: Sequence[Portion], counts: Mapping[int, int]) -> None:
             )
 
 
-def write_portions(ticket: bytes, portions: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """On an executor: the portions that the rows of the batches number."""
+def write_portions(ticket: bytes, portions: bytes, numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """On an executor: writes the portions of these numbers; (number, how many records) of each."""
     listed = msgspec.json.decode(portions, type=list[Portion])
     where: Ticket = pickle.loads(ticket)
-    for batch in batches:
-        for number in batch.column(0).to_pylist():
-            one = listed[number]
-            written = asyncio.run(where.write(one.partition, one.parts))
-            yield pa.RecordBatch.from_arrays([pa.array([number]), pa.array([written])], schema=WRITTEN)
+    for number in numbers:
+        one = listed[number]
+        yield number, asyncio.run(where.write(one.partition, one.parts))

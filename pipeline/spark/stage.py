@@ -29,11 +29,12 @@ from pipeline.process import Changes, TaskProcess
 from pipeline.records import OutputRecord, RawRecord
 from pipeline.resources import Resources
 from pipeline.spark.attempts import Draft
+from pipeline.spark.cells import Cells
 from pipeline.spark.merging import Merging
 from pipeline.spark.numbered import Numbered, Sources
 from pipeline.spark.row_counts import PROCESSED, RowCount
 from pipeline.spark.rows import Rows, Written, in_columns, of_records, records, write_pairs
-from pipeline.spark.runs import Run, Spent, unpack
+from pipeline.spark.runs import Cell, Spent, unpack
 from pipeline.spark.skew import Heavy, HeavyKeys
 from pipeline.spark.source import Source
 from pipeline.spark.task_state import TaskState
@@ -103,18 +104,19 @@ def run(job_text: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
     job = msgspec.json.decode(job_text, type=StageJob)
     number, attempt = _place()
     found = (of_records(_of_task(job, number, batch)) for batch in batches)
-    yield _answer(compute(job, number, attempt, found, Spent()))
+    facts = compute(job, number, attempt, found, Spent())
+    yield pa.RecordBatch.from_pydict({"facts": [msgspec.json.encode(facts).decode()]})
 
 
-def run_packed(job_text: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same of runs."""
+def run_packed(job_text: str, found: Iterator[Cell]) -> Iterator[str]:
+    """The same of runs: the cells of a task in, its facts out."""
     job = msgspec.json.decode(job_text, type=StageJob)
     number, attempt = _place()
-    spent = Spent()
-    with closing(Merging(min(job.memory_bytes // RUNS_SHARE, RUNS_BYTES_MAX))) as merging:
-        runs = _runs_of_task(job, number, unpack(batches))
-        found = Numbered(job.sources).rows(merging.pieces(runs))
-        yield _answer(compute(job, number, attempt, found, spent))
+    limit = min(job.memory_bytes // RUNS_SHARE, RUNS_BYTES_MAX)
+    with closing(Cells(limit)) as cells, closing(Merging(limit)) as merging:
+        runs = unpack(cells.in_order(_cells_of_task(job, number, found)))
+        rows = Numbered(job.sources).rows(merging.pieces(runs))
+        yield msgspec.json.encode(compute(job, number, attempt, rows, Spent())).decode()
 
 
 def _place() -> tuple[int, int]:
@@ -126,10 +128,6 @@ def _place() -> tuple[int, int]:
     return context.partitionId(), context.taskAttemptId()
 
 
-def _answer(facts: TaskFacts) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"facts": [msgspec.json.encode(facts).decode()]})
-
-
 def _of_task(job: StageJob, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Whatever Spark's planner did: rows of another task would be counted where they are not looked for."""
     strangers = set(batch.column("pid").to_pylist()) - {number}
@@ -138,12 +136,11 @@ def _of_task(job: StageJob, number: int, batch: pa.RecordBatch) -> pa.RecordBatc
     return batch
 
 
-def _runs_of_task(job: StageJob, number: int, runs: Iterable[tuple[int, Run | None]]) -> Iterator[Run]:
-    for pid, found in runs:
-        if pid != number:
-            raise _stranger(job, number, pid)
-        if found is not None:
-            yield found
+def _cells_of_task(job: StageJob, number: int, found: Iterable[Cell]) -> Iterator[Cell]:
+    for one in found:
+        if one[0].pid != number:
+            raise _stranger(job, number, one[0].pid)
+        yield one
 
 
 def _stranger(job: StageJob, number: int, pid: int) -> StageFailed:

@@ -8,13 +8,13 @@ its history; then Spark's windows place each row. In the flow: engine -> here ->
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial, reduce
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
-import pyarrow as pa
 
 from pipeline.definitions.topology import Subtopology
 from pipeline.files import parquet
@@ -27,7 +27,6 @@ from pipeline.spark.inputs import EARLIER, Computed, Files, Inputs, followed, wh
 from pipeline.spark.log_source import log_frame, slices
 from pipeline.spark.reading import FileItem, Item, LogItem, ReadingJob, SentItem, noted, read_items
 from pipeline.spark.rows import COLUMNS, PLACE
-from pipeline.spark.runs import BATCH_BYTES, ORDER, PACKED
 from pipeline.spark.session import failure
 from pipeline.spark.source import Source
 from pipeline.spark.sources import From, local_files
@@ -36,12 +35,9 @@ from pipeline.spark.stage_order import in_order_at_one_time, messages_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 BEFORE_ALL_MS = -(1 << 63)
-ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
-FACTS = pa.schema([("facts", pa.string())])
-KINDS = {pa.int32(): "integer", pa.int64(): "long", pa.binary(): "binary", pa.string(): "string"}
+PID = attrgetter("pid")  # executors get it without this module, and all that it imports
 
 
 class StageRows:
@@ -58,16 +54,18 @@ class StageRows:
         self._sub = sub
         self._topics = {topic.topic: topic for topic in inputs.prepared.app.topics.values()}
 
-    def collect(self, job: str, attempts: Path) -> Sequence[Any]:
-        """What `stage` answers of each task, which is given a StageJob. Raises what an executor raised, or SparkFailed."""
+    def collect(self, job: str, attempts: Path) -> Sequence[str]:
+        """The facts that `stage` answers of each task, which is given a StageJob. Raises what an executor raised, or SparkFailed."""
         if self._is_packed():
             return self._run_packed(job, attempts)
-        rows = self._rows().repartitionById(self._sub.partitions, "pid").sortWithinPartitions(*self._place())
-        return self._answers(rows, run, job)
+        from pyspark.sql.types import StringType, StructType
 
-    def _answers(self, rows: DataFrame, function: Callable[..., Any], job: str) -> Sequence[Any]:
+        answer = StructType().add(
+            "facts", StringType()
+        )  # a text would need Java's parser of SQL, which takes 0.2 s to get ready
         try:
-            return rows.mapInArrow(partial(function, job), _columns(FACTS)).collect()
+            rows = self._rows().repartitionById(self._sub.partitions, "pid").sortWithinPartitions(*self._place())
+            return [row["facts"] for row in rows.mapInArrow(partial(run, job), answer).collect()]
         except Exception as error:  # whatever Spark raises: its own text is a page of Java
             raise failure(self._session, error) from error
 
@@ -101,23 +99,17 @@ class StageRows:
         names, _ = self._files(topic)
         return all(kind_of(name) == "parquet" and "offset" not in parquet.names(name) for name in names)
 
-    def _run_packed(self, job: str, attempts: Path) -> Sequence[Any]:
-        from pyspark.sql import functions as F
-
+    def _run_packed(self, job: str, attempts: Path) -> Sequence[str]:
+        """Without SQL, which Java would take a second to get ready."""
         reading = msgspec.structs.replace(self._reading(), spent=str(attempts))
-        numbers = max(1, len(reading.groups))
+        numbers = len(reading.groups)
         read = partial(read_items, msgspec.json.encode(reading).decode())
-        runs = self._session.range(0, numbers, 1, numbers).mapInArrow(read, _columns(PACKED))
-        placed = runs.repartitionById(self._sub.partitions, "pid").sortWithinPartitions(*map(F.col, ORDER))
-        before = self._session.conf.get(ARROW_BYTES, None)
-        self._session.conf.set(ARROW_BYTES, BATCH_BYTES)
         try:
-            answers = self._answers(placed, run_packed, job)
-        finally:
-            if before is None:
-                self._session.conf.unset(ARROW_BYTES)
-            else:
-                self._session.conf.set(ARROW_BYTES, before)
+            groups = self._session.sparkContext.parallelize(range(numbers), max(1, numbers))
+            moved = groups.mapPartitions(read).partitionBy(self._sub.partitions, PID)
+            answers = moved.mapPartitions(partial(run_packed, job)).collect()
+        except Exception as error:  # whatever Spark raises: its own text is a page of Java
+            raise failure(self._session, error) from error
         for stage, seconds in noted(attempts).items():
             self._computed.reading[stage] = self._computed.reading.get(stage, 0.0) + seconds
         for topic in reading.files:
@@ -298,13 +290,3 @@ class StageRows:
         messages = list(messages_of(self._prepared.app))
         order_ms, *rest = (F.col(name) for name in PLACE)
         return [order_ms, F.col("topic").isin(messages).cast("int"), *rest] if messages else [order_ms, *rest]
-
-
-def _columns(schema: pa.Schema) -> StructType:
-    """As Spark has them. A text would need Java's parser of SQL, which takes 0.2 s to get ready."""
-    from pyspark.sql.types import StructType
-
-    found = StructType()
-    for field in schema:
-        found = found.add(field.name, KINDS[field.type])
-    return found

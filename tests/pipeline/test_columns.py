@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from orchestrator import App, Columns, ColumnTable, PipelineError, ProcessorFailed, Record, Sink, Table
 from orchestrator.testing import Driver
-from pipeline.columns import orders
+from pipeline.columns import numbers, orders
 from pipeline.columns.declared import record_kind
 from pipeline.columns.json_records import JsonRecords
 from pipeline.columns.murmur import partitions_of
@@ -589,3 +589,12 @@ def test_tombstones_are_rows_between_the_others() -> None:
         for value in (None, Flight(1), None, Flight(2), None):
             driver.send(source, "a", value)
     assert seen == [[None, 1, None, 2, None]]
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1)), st.integers(0, 3), st.lists(st.binary(max_size=9)))
+def test_numbers_and_bytes_are_those_of_pyarrow(numbers_: list[int], first: int, texts: list[bytes]) -> None:
+    array = pa.array(numbers_, pa.int64()).slice(first)
+    there = numbers.to_numpy(array)
+    assert there.tolist() == array.to_pylist()
+    assert numbers.of_numpy(there).equals(array) and numbers.of_numpy(there[::2]).to_pylist() == numbers_[first::2]
+    assert numbers.of_bytes(texts).equals(pa.array(texts, pa.binary()))

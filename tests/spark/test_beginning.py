@@ -30,3 +30,12 @@ def test_an_archive_is_left_out_where_the_same_modules_are_files() -> None:
     paths = ["", f"{own}/pyspark.zip", f"{own}/py4j-0.10-src.zip", f"{other}/pyspark.zip", "/env/site-packages"]
     assert without_archives(paths) == ["", f"{other}/pyspark.zip", "/env/site-packages"]
     assert without_archives(paths[:-1]) == paths[:-1], "pyspark would not be found at all"
+
+
+@pytest.mark.spark
+def test_a_backfill_of_files_needs_neither_sql_nor_pandas(tmp_path: Path) -> None:
+    """What they cost a job of a second: Java takes one to get SQL ready, and each worker 0.2 s to import pandas."""
+    command = [sys.executable, "-m", "tests.spark.light", str(tmp_path)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout.splitlines()[-1]) == {"records": 20, "sql": False, "imported": [""] * 20}

@@ -178,6 +178,10 @@ def test_the_second_java_reads_what_the_first_one_wrote(tmp_path: Path) -> None:
     until("an archive", lambda: any(kept_classes._is_whole(draft) for draft in folder.glob(f"*{DRAFT}")))
     second = begun(tmp_path)
     assert second["kept"] and second["printed"] == "", second
+    (kept,) = tmp_path.glob("stream-orchestrator/java/*.classes")
+    assert b"org/apache/spark/sql/classic/SparkSession" in kept.read_bytes(), (
+        "the first job needed no SQL, a later one may"
+    )
 
 
 def begun(cache: Path) -> dict[str, object]:

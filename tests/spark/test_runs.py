@@ -4,6 +4,7 @@ what rows one by one give."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,12 @@ from hypothesis import strategies as st
 from pipeline.files import parts
 from pipeline.files.shape import BadRow, Reading, Shape, shape_of
 from pipeline.spark import merging, parquet_rows
+from pipeline.spark.cells import Cells
 from pipeline.spark.history import FIRST_SEQ
 from pipeline.spark.merging import Merging
 from pipeline.spark.numbered import Numbered
 from pipeline.spark.reading import BATCH_BYTES, LOG_ROWS, even
-from pipeline.spark.runs import RUN, Origin, markers, pack, source_number, unpack
+from pipeline.spark.runs import RUN, Cell, Origin, Place, Run, pack, source_number, unpack
 from pipeline.values.codecs import codec_for
 
 TASKS = 3
@@ -42,29 +44,20 @@ def rows_of(times: Sequence[int], first: int = 0) -> pa.RecordBatch:
     )
 
 
-def shuffled(packed: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """What Spark does: the runs of each task, sorted by their place."""
-    table = pa.Table.from_batches(packed)
-    keys = [(name, "ascending") for name in ("pid", "phase", "first", "source", "part")]
-    ordered = table.sort_by(keys)
-    found = [ordered.filter(pa.compute.equal(ordered["pid"], pid)).combine_chunks() for pid in range(TASKS)]
-    return [batch for one in found for batch in one.to_batches()]
+def runs_of(packed: Sequence[Cell]) -> list[Run]:
+    return list(unpack(sorted(packed, key=lambda one: one[0])))
 
 
-def merged(packed: Sequence[pa.RecordBatch], limit_bytes: int) -> dict[int, list[tuple[int, bytes]]]:
-    """(source, key) of the rows of each task in the order in which they come out."""
+def merged(packed: Sequence[Cell], limit_bytes: int) -> dict[int, list[tuple[int, bytes]]]:
+    """(source, key) of the rows of each task in the order in which they come out, however Spark brings its cells."""
     found: dict[int, list[tuple[int, bytes]]] = {}
-    for batch in shuffled(packed):
-        pid = batch.column("pid")[0].as_py()
-        runs = [run for number, run in unpack([batch]) if run is not None and number == pid]
-        merge = Merging(limit_bytes)
-        try:
-            for piece in merge.pieces(runs):
+    for pid in sorted({place.pid for place, _ in packed}):
+        with closing(Cells(limit_bytes)) as cells, closing(Merging(limit_bytes)) as merge:
+            some = cells.in_order(cell for cell in reversed(packed) if cell[0].pid == pid)
+            for piece in merge.pieces(unpack(some)):
                 found.setdefault(pid, []).extend(
                     zip(piece.sources.tolist(), piece.rows.column("key").to_pylist(), strict=True)
                 )
-        finally:
-            merge.close()
     return found
 
 
@@ -77,12 +70,12 @@ READ = st.lists(  # (phase, topic, times) of what is read, batch by batch
 @given(READ, st.sampled_from([1, 2_000, NO_LIMIT]), st.sampled_from([1, 4, 100]))
 def test_rows_come_in_the_order_of_their_task(read: list[Any], limit_bytes: int, at_once: int) -> None:
     expected: dict[int, list[Any]] = {}
-    packed = [markers(TASKS)]
+    packed: list[Cell] = []
     first = 0
     for part, (phase, topic, times) in enumerate(read):
         pids = np.array([(first + at) % TASKS if at % 4 else 0 for at in range(len(times))])
         source = source_number(topic)
-        packed.append(pack(rows_of(times, first), pids, Origin(phase, source, part)))
+        packed += pack(rows_of(times, first), pids, Origin(phase, source, part))
         for at, (pid, order) in enumerate(zip(pids.tolist(), times, strict=True)):
             expected.setdefault(pid, []).append((phase, order, source, part, at, b"%d" % (first + at)))
         first += len(times)
@@ -99,11 +92,12 @@ def test_what_lies_anywhere_goes_to_disk_and_leaves_nothing(tmp_path: Path, monk
     monkeypatch.setattr(merging, "DISK_ROWS", 64)
     order = np.random.default_rng(1).permutation(20_000).tolist()
     packed = [
-        pack(rows_of(order[at : at + 500], at), np.zeros(500, np.int64), Origin(0, 0, at // 500))
+        cell
         for at in range(0, 20_000, 500)
+        for cell in pack(rows_of(order[at : at + 500], at), np.zeros(500, np.int64), Origin(0, 0, at // 500))
     ]
     merge = Merging(60_000)
-    runs = [run for batch in shuffled(packed) for _, run in unpack([batch]) if run is not None]
+    runs = runs_of(packed)
     times: list[int] = []
     most = on_disk = 0
     for piece in merge.pieces(runs):
@@ -117,12 +111,30 @@ def test_what_lies_anywhere_goes_to_disk_and_leaves_nothing(tmp_path: Path, monk
     assert not list(tmp_path.iterdir())
 
 
+def test_cells_beyond_the_limit_lie_on_disk_and_in_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    given = [(Place(0, 0, -number, 0, number), bytes([number]) * 1_000) for number in range(100)]
+
+    def held() -> int:
+        """Bytes of the files without a name that this process has on that disk."""
+        there = [path for path in list(Path("/proc/self/fd").iterdir()) if path.exists()]
+        return sum(path.stat().st_size for path in there if path.readlink().is_relative_to(tmp_path))
+
+    with closing(Cells(10_000)) as cells:
+        found = cells.in_order(iter(given))
+        assert next(found) == given[-1]
+        assert held() == 90_000 and not list(tmp_path.iterdir())
+        assert list(found) == given[-2::-1]
+    assert held() == 0
+
+
 def test_what_is_in_the_order_of_time_is_not_held() -> None:
     packed = [
-        pack(rows_of(list(range(at, at + 9_000)), at), np.zeros(9_000, np.int64), Origin(0, 0, at))
+        cell
         for at in range(0, 90_000, 9_000)
+        for cell in pack(rows_of(list(range(at, at + 9_000)), at), np.zeros(9_000, np.int64), Origin(0, 0, at))
     ]
-    runs = iter([run for batch in shuffled(packed) for _, run in unpack([batch]) if run is not None])
+    runs = iter(runs_of(packed))
     pieces = Merging(NO_LIMIT).pieces(runs)
     next(pieces)
     assert len(list(runs)) == 8  # of ten: what came out needed the second one, and no more
@@ -131,26 +143,27 @@ def test_what_is_in_the_order_of_time_is_not_held() -> None:
 def test_a_late_row_does_not_keep_its_run() -> None:
     """A clock that was far ahead once in every run: what waits for the end are these rows alone."""
     packed = [
-        pack(rows_of([*range(at, at + 8_999), 1 << 40], at), np.zeros(9_000, np.int64), Origin(0, 0, at))
+        cell
         for at in range(0, 900_000, 9_000)
+        for cell in pack(rows_of([*range(at, at + 8_999), 1 << 40], at), np.zeros(9_000, np.int64), Origin(0, 0, at))
     ]
-    runs = iter([run for batch in shuffled(packed) for _, run in unpack([batch]) if run is not None])
+    runs = iter(runs_of(packed))
     merge, most = Merging(NO_LIMIT), 0
     count = 0
     for piece in merge.pieces(runs):
         count += piece.rows.num_rows
         most = max(most, sum(run.rows.get_total_buffer_size() for run in merge._held))
     assert count == 900_000
-    assert most < 3 * packed[0].nbytes
+    assert most < 3 * len(packed[0][1])
 
 
 def test_history_counts_up_to_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merging, "OUT_ROWS", 2)
     packed = [
-        pack(rows_of([5, 1]), np.zeros(2, np.int64), Origin(0, source_number(0), 0)),
-        pack(rows_of([3], 2), np.zeros(1, np.int64), Origin(0, source_number(1), 1)),
+        *pack(rows_of([5, 1]), np.zeros(2, np.int64), Origin(0, source_number(0), 0)),
+        *pack(rows_of([3], 2), np.zeros(1, np.int64), Origin(0, source_number(1), 1)),
     ]
-    runs = [run for batch in shuffled(packed) for _, run in unpack([batch]) if run is not None]
+    runs = runs_of(packed)
     found = list(Numbered(["a", "b"]).rows(Merging(NO_LIMIT).pieces(runs)))
     assert [rows.topics for rows in found] == [["a", "b"], ["a"]]
     numbers = [rows.batch.column("seq").to_pylist() for rows in found]
@@ -300,6 +313,6 @@ def test_runs_are_packed_small() -> None:
     values = pa.array([b'{"account": "ann", "amount": 7}'] * count)
     rows = rows_of(range(count)).set_column(4, RUN.field(4), values)
     packed = pack(rows, np.zeros(count, np.int64), Origin(0, 0, 0))
-    assert packed.nbytes < rows.nbytes / 2
-    ((_, run),) = unpack([packed])
-    assert run is not None and run.rows.equals(rows)
+    assert sum(len(cell) for _, cell in packed) < rows.nbytes / 2
+    (run,) = unpack(packed)
+    assert run.rows.equals(rows)
