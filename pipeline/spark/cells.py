@@ -1,7 +1,8 @@
 """The cells of one task, as Spark brings them, in the order of their places.
 
-One rule: in memory lie as many bytes of them as the limit allows, the others on the executor's disk, in a file without a name; so
-nothing is left of them whatever becomes of the process. In the flow: `reading` -> Spark -> here -> `merging`.
+One rule: nothing goes out before all of them have come, by the ends of all groups that were read: Spark may end the input of a
+task early, without an error. In memory lie as many bytes as the limit allows, the others on the executor's disk, in a file without
+a name; so nothing is left of them whatever becomes of the process. In the flow: `reading` -> Spark -> here -> `merging`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,12 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from typing import IO, NamedTuple
 
-from pipeline.spark.runs import Cell, Place
+from orchestrator.errors import OrchestratorError
+from pipeline.spark.runs import Cell, End, Moved, Place
+
+
+class InputEnded(OrchestratorError):
+    """Spark gave a task less than was read for it."""
 
 
 class OnDisk(NamedTuple):
@@ -22,16 +28,28 @@ class OnDisk(NamedTuple):
 
 
 class Cells:
-    """Of one task; `limit_bytes` is what they may take of memory."""
+    """Of one task; `limit_bytes` is what they may take of memory; `groups`: of how many groups of items they come."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, groups: int) -> None:
         self._limit_bytes = limit_bytes
+        self._groups = groups
         self._held_bytes = self._file_bytes = 0
         self._file: IO[bytes] | None = None
 
-    def in_order(self, cells: Iterable[Cell]) -> Iterator[Cell]:
-        """All of them, once the last one has come. What has gone out is not held any more."""
-        waiting: list[tuple[Place, bytes | OnDisk]] = [(place, self._kept(cell)) for place, cell in cells]
+    def in_order(self, moved: Iterable[Moved]) -> Iterator[Cell]:
+        """All of them, once the last one has come. What has gone out is not held any more. Raises InputEnded."""
+        waiting: list[tuple[Place, bytes | OnDisk]] = []
+        ended = wanted = 0
+        for place, cell in moved:
+            if isinstance(place, End):
+                ended, wanted = ended + 1, wanted + place.cells
+            else:
+                waiting.append((place, self._kept(cell)))
+        if (ended, wanted) != (self._groups, len(waiting)):
+            raise InputEnded(
+                f"Spark ended the input of a task after {len(waiting)} of {wanted} cells of {ended} of {self._groups} groups; it is "
+                "to give it again"
+            )
         waiting.sort(key=lambda one: one[0], reverse=True)
         if self._file is not None:
             self._file.flush()

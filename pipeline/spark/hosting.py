@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import math
-import re
 import signal
 import sys
 from collections.abc import Mapping
@@ -33,7 +32,7 @@ from pipeline.spark.running import NO_SLOT_S, no_slot, stage_of
 from pipeline.spark.session import SparkFailed, absolute_log, failure, is_gone, log_of, spark_session, stop
 from pipeline.spark.source import Source, ship
 from workers.commands import run as run_command
-from workers.commands.cluster import RETRIES, Cluster
+from workers.commands.cluster import IN_DRIVER, RETRIES, Cluster
 from workers.connection.credentials import instance_credentials
 from workers.connection.listening import LOOPBACK, place_of
 from workers.spec import HOST_GOES, InstanceSpec
@@ -237,7 +236,7 @@ class SparkHost:
                 leashes = LeashServer(instance_credentials(spec))
                 self._address = await leashes.open(*self._place)
                 self._leashes = leashes
-                if not re.match(r"local($|\[)", str(self._session.sparkContext.master)):  # where there is no executor
+                if not IN_DRIVER.match(str(self._session.sparkContext.master)):  # where there is no executor
                     self._looking = asyncio.create_task(self._look())
         group = f"instance {spec.instance} {spec.attempt} {token_hex(4)}"
         task = Task(spec, self._address, group, self._is_open)

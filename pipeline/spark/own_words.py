@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-CALL = re.compile(r"An error occurred while calling \S+")
+NOISE = re.compile(r"An error occurred while calling \S+|^\s*SQLSTATE: \w+$")
 JAVA_CLASS = re.compile(r"^:?\s*(?:[a-z]\w*\.)+\w+: ")
 CRASHED = ("EOFException", "Python worker exited unexpectedly", "Connection reset")
 ADVICE = {
@@ -25,7 +25,7 @@ LOST = "a Python worker on an executor ended by itself: it was killed, or had no
 
 def own_words(text: str) -> str:
     """The line of a Spark failure that says what went wrong."""
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not CALL.search(line)]
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not NOISE.search(line)]
     for found, advice in ADVICE.items():
         if any(found in line for line in lines):
             return advice

@@ -68,8 +68,9 @@ def _defaults(cluster: Cluster, folder: Path, python_path: str) -> dict[str, str
         chosen |= {
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.local.dir": str(folder),
-            DAEMON: "pipeline.spark.daemon",
         }
+    if cluster.is_in_driver:
+        chosen[DAEMON] = "pipeline.spark.daemon"
     return chosen
 
 

@@ -24,7 +24,7 @@ from pipeline.columns.numbers import to_numpy
 from pipeline.spark.history import ReadJob, placed
 from pipeline.spark.row_counts import READ, RowCount
 from pipeline.spark.rows import batches_of
-from pipeline.spark.runs import RUN, Cell, Origin, Spent, pack, source_number
+from pipeline.spark.runs import RUN, Cell, End, Moved, Origin, Spent, pack, source_number
 from pipeline.spark.source import Source
 
 BY_OFFSET, BY_TIME, FROM_LOG = range(3)  # phases of a source that is alone
@@ -76,14 +76,18 @@ class ReadingJob(msgspec.Struct, frozen=True):
     spent: str = ""
 
 
-def read_items(job_text: str, groups: Iterable[int]) -> Iterator[Cell]:
-    """On an executor: numbers of groups of items in, cells out. Each item gives the same whenever it is read, and by whichever
-    task."""
+def read_items(job_text: str, groups: Iterable[int]) -> Iterator[Moved]:
+    """On an executor: numbers of groups of items in, their cells out, and behind those of a group its end for each task. Each item
+    gives the same whenever it is read, and by whichever task."""
     job = msgspec.json.decode(job_text, type=ReadingJob)
     app = job.source.load()
     spent = Spent()
     for group in groups:
-        yield from _runs_of(job, app, job.groups[group], spent)
+        counts = [0] * job.tasks
+        for cell in _runs_of(job, app, job.groups[group], spent):
+            counts[cell[0].pid] += 1
+            yield cell
+        yield from ((End(pid, count), b"") for pid, count in enumerate(counts))
 
 
 def _runs_of(job: ReadingJob, app: App, numbers: Iterable[int], spent: Spent) -> Iterator[Cell]:

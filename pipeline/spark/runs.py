@@ -42,7 +42,16 @@ class Place(NamedTuple):
     part: int
 
 
+class End(NamedTuple):
+    """That a group of items has come to its end, and how many cells it had for a task. Where the machine that has read it is lost,
+    Spark ends the input of a Python function as if that were all, and fails the task after it."""
+
+    pid: int
+    cells: int
+
+
 Cell = tuple[Place, bytes]
+Moved = Cell | tuple[End, bytes]  # what goes from those that read to the tasks
 
 
 class Run(NamedTuple):

@@ -89,7 +89,7 @@ def spark_session(
     session = cast("SparkSession", OwnSession(context, conf))
     _sums_end_quietly(context)
     _SCRATCH[session] = scratch
-    if is_for_tasks and cluster.is_here:
+    if is_for_tasks and cluster.is_in_driver:
         _WARMING[session] = Warming(context)
     logging.getLogger().addFilter(_is_not_py4j)  # added once, however often
     return session

@@ -67,13 +67,14 @@ class Source(msgspec.Struct, frozen=True):
 
 def ship(session: SparkSession, app_ref: str) -> Source:
     """Send the source of an app, and ours where executors are other machines. Raises LoadError, WrongUse."""
-    from pipeline.spark.session import folder_of  # the driver's alone
+    from pipeline.spark.session import folder_of  # the driver's alone, and what it imports
+    from workers.commands.cluster import IN_DRIVER
 
     load(app_ref)
     context = session.sparkContext
     folder = folder_of(session) / "source"
     folder.mkdir(exist_ok=True)
-    if not re.match(r"local($|\[)", str(context.master)):
+    if not IN_DRIVER.match(str(context.master)):
         ours = _kept(folder, "stream-orchestrator", ((HOME, HOME / room) for room in ROOMS))
         context.addPyFile(str(ours))  # on the path before anything of ours is unpickled
     module = module_of(app_ref)

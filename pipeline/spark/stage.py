@@ -34,7 +34,7 @@ from pipeline.spark.merging import Merging
 from pipeline.spark.numbered import Numbered, Sources
 from pipeline.spark.row_counts import PROCESSED, RowCount
 from pipeline.spark.rows import Rows, Written, in_columns, of_records, records, write_pairs
-from pipeline.spark.runs import Cell, Spent, unpack
+from pipeline.spark.runs import Moved, Spent, unpack
 from pipeline.spark.skew import Heavy, HeavyKeys
 from pipeline.spark.source import Source
 from pipeline.spark.task_state import TaskState
@@ -108,13 +108,13 @@ def run(job_text: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
     yield pa.RecordBatch.from_pydict({"facts": [msgspec.json.encode(facts).decode()]})
 
 
-def run_packed(job_text: str, found: Iterator[Cell]) -> Iterator[str]:
-    """The same of runs: the cells of a task in, its facts out."""
+def run_packed(job_text: str, groups: int, found: Iterator[Moved]) -> Iterator[str]:
+    """The same of runs: the cells of a task, of so many groups of items, in, its facts out."""
     job = msgspec.json.decode(job_text, type=StageJob)
     number, attempt = _place()
     limit = min(job.memory_bytes // RUNS_SHARE, RUNS_BYTES_MAX)
-    with closing(Cells(limit)) as cells, closing(Merging(limit)) as merging:
-        runs = unpack(cells.in_order(_cells_of_task(job, number, found)))
+    with closing(Cells(limit, groups)) as cells, closing(Merging(limit)) as merging:
+        runs = unpack(cells.in_order(_of_task_alone(job, number, found)))
         rows = Numbered(job.sources).rows(merging.pieces(runs))
         yield msgspec.json.encode(compute(job, number, attempt, rows, Spent())).decode()
 
@@ -136,7 +136,7 @@ def _of_task(job: StageJob, number: int, batch: pa.RecordBatch) -> pa.RecordBatc
     return batch
 
 
-def _cells_of_task(job: StageJob, number: int, found: Iterable[Cell]) -> Iterator[Cell]:
+def _of_task_alone(job: StageJob, number: int, found: Iterable[Moved]) -> Iterator[Moved]:
     for one in found:
         if one[0].pid != number:
             raise _stranger(job, number, one[0].pid)

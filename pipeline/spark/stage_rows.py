@@ -63,8 +63,9 @@ class StageRows:
         answer = StructType().add(
             "facts", StringType()
         )  # a text would need Java's parser of SQL, which takes 0.2 s to get ready
+        rows = self._rows()
         try:
-            rows = self._rows().repartitionById(self._sub.partitions, "pid").sortWithinPartitions(*self._place())
+            rows = rows.repartitionById(self._sub.partitions, "pid").sortWithinPartitions(*self._place())
             return [row["facts"] for row in rows.mapInArrow(partial(run, job), answer).collect()]
         except Exception as error:  # whatever Spark raises: its own text is a page of Java
             raise failure(self._session, error) from error
@@ -107,7 +108,7 @@ class StageRows:
         try:
             groups = self._session.sparkContext.parallelize(range(numbers), max(1, numbers))
             moved = groups.mapPartitions(read).partitionBy(self._sub.partitions, PID)
-            answers = moved.mapPartitions(partial(run_packed, job)).collect()
+            answers = moved.mapPartitions(partial(run_packed, job, numbers)).collect()
         except Exception as error:  # whatever Spark raises: its own text is a page of Java
             raise failure(self._session, error) from error
         for stage, seconds in noted(attempts).items():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.spark.own_words import DISK, own_words
-from pipeline.spark.properties import environment, parsed, properties
+from pipeline.spark.properties import DAEMON, environment, parsed, properties
 from pipeline.spark.running import no_slot
 from pipeline.spark.session import _reason
 from tests.cli.console import Console
@@ -79,6 +79,14 @@ def test_a_fleet_of_processes_has_no_use_for_them(words: tuple[str, ...], consol
     assert done.code == 2 and f"{words[0]} has no effect here: it is for instances on Spark" in done.err, done
 
 
+@pytest.mark.parametrize(
+    ("master", "is_own"), [("local", True), ("local[2]", True), ("local-cluster[1,2,1024]", False)]
+)
+def test_executors_of_their_own_have_the_workers_of_others(master: str, is_own: bool, tmp_path: Path) -> None:
+    """A parent of ours has imported our packages from here before the ones that were sent are there."""
+    assert (DAEMON in properties(Cluster(master), tmp_path, "")) is is_own
+
+
 PYTHON = """An error occurred while calling o282.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure:
 Lost task 0.3 in stage 1.0 (TID 7) (localhost executor driver): org.apache.spark.api.python.PythonException: Traceback:
@@ -93,6 +101,7 @@ CALL = "py4j.protocol.Py4JJavaError: An error occurred while calling o282.collec
     ("text", "line"),
     [
         (PYTHON, "ValueError: no such thing"),
+        (PYTHON.replace("no such thing\n", "no such thing\n SQLSTATE: 38000\n\n"), "ValueError: no such thing"),
         (f"{CALL}: java.io.IOException: x\nCaused by: java.io.IOException: No space left on device", DISK),
         (PYTHON.replace("ValueError: no such thing", "OSError: [Errno 28] No space left on device"), DISK),
         (PYTHON.replace("ValueError: no such thing", "state.errors.LogFull: No space left on device"), "state.errors.LogFull: No space left on device"),

@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from pipeline.files import parts
 from pipeline.files.shape import BadRow, Reading, Shape, shape_of
 from pipeline.spark import merging, parquet_rows
-from pipeline.spark.cells import Cells
+from pipeline.spark.cells import Cells, InputEnded
 from pipeline.spark.history import FIRST_SEQ
 from pipeline.spark.merging import Merging
 from pipeline.spark.numbered import Numbered
 from pipeline.spark.reading import BATCH_BYTES, LOG_ROWS, even
-from pipeline.spark.runs import RUN, Cell, Origin, Place, Run, pack, source_number, unpack
+from pipeline.spark.runs import RUN, Cell, End, Moved, Origin, Place, Run, pack, source_number, unpack
 from pipeline.values.codecs import codec_for
 
 TASKS = 3
@@ -44,6 +44,11 @@ def rows_of(times: Sequence[int], first: int = 0) -> pa.RecordBatch:
     )
 
 
+def moved(cells: Sequence[Cell]) -> list[Moved]:
+    """As one group, with its end before them: Spark brings what several machines have read in any order."""
+    return [(End(0, len(cells)), b""), *cells]
+
+
 def runs_of(packed: Sequence[Cell]) -> list[Run]:
     return list(unpack(sorted(packed, key=lambda one: one[0])))
 
@@ -52,8 +57,8 @@ def merged(packed: Sequence[Cell], limit_bytes: int) -> dict[int, list[tuple[int
     """(source, key) of the rows of each task in the order in which they come out, however Spark brings its cells."""
     found: dict[int, list[tuple[int, bytes]]] = {}
     for pid in sorted({place.pid for place, _ in packed}):
-        with closing(Cells(limit_bytes)) as cells, closing(Merging(limit_bytes)) as merge:
-            some = cells.in_order(cell for cell in reversed(packed) if cell[0].pid == pid)
+        with closing(Cells(limit_bytes, 1)) as cells, closing(Merging(limit_bytes)) as merge:
+            some = cells.in_order(moved([cell for cell in reversed(packed) if cell[0].pid == pid]))
             for piece in merge.pieces(unpack(some)):
                 found.setdefault(pid, []).extend(
                     zip(piece.sources.tolist(), piece.rows.column("key").to_pylist(), strict=True)
@@ -120,12 +125,21 @@ def test_cells_beyond_the_limit_lie_on_disk_and_in_no_folder(tmp_path: Path, mon
         there = [path for path in list(Path("/proc/self/fd").iterdir()) if path.exists()]
         return sum(path.stat().st_size for path in there if path.readlink().is_relative_to(tmp_path))
 
-    with closing(Cells(10_000)) as cells:
-        found = cells.in_order(iter(given))
+    with closing(Cells(10_000, 1)) as cells:
+        found = cells.in_order(moved(given))
         assert next(found) == given[-1]
         assert held() == 90_000 and not list(tmp_path.iterdir())
         assert list(found) == given[-2::-1]
     assert held() == 0
+
+
+@pytest.mark.parametrize("missing", [0, 1, -1])
+def test_an_input_that_ends_early_is_not_taken_for_all(missing: int) -> None:
+    """Neither an end nor a cell is missing in what a task computes from, whatever Spark says."""
+    given: list[Moved] = [*moved([(Place(0, 0, 1, 0, 1), b"a"), (Place(0, 0, 2, 0, 2), b"b")]), *moved([])]
+    del given[missing]
+    with closing(Cells(10_000, 2)) as cells, pytest.raises(InputEnded, match="Spark ended the input of a task"):
+        next(cells.in_order(given))
 
 
 def test_what_is_in_the_order_of_time_is_not_held() -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import pyarrow as pa
 import pytest
 
 from orchestrator.errors import OrchestratorError
@@ -66,9 +65,8 @@ def test_every_partition_gets_the_same_from_executors(tmp_path: Path, monkeypatc
     expected = by_partition([*final_values(made, prepared), *outputs(made)])
     assert [one.partition.topic for one in listed] == ["tallies-sums-changelog"] * 2 + ["seen"] * 2, "outputs last"
     ticket, text = pickle.dumps(ToFiles(tmp_path)), msgspec.json.encode(listed)
-    numbers = pa.RecordBatch.from_arrays([pa.array(range(len(listed)))], names=["id"])
-    counts = [row for batch in write_portions(ticket, text, iter([numbers])) for row in batch.to_pylist()]
-    assert counts == [{"partition": number, "records": one.count} for number, one in enumerate(listed)]
+    counts = list(write_portions(ticket, text, range(len(listed))))
+    assert counts == [(number, one.count) for number, one in enumerate(listed)]
     written = {
         one.partition: msgspec.msgpack.decode((tmp_path / str(one.partition)).read_bytes(), type=list[NewRecord])
         for one in listed

@@ -6,6 +6,7 @@ In the flow: options -> Cluster -> `pipeline.spark.session`, or the instances of
 
 from __future__ import annotations
 
+import re
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +18,7 @@ from orchestrator.errors import WrongUse
 RETRIES = 4  # tries of a task of local[N]; Spark has one there, and four on clusters
 DEFAULT_MASTER = f"local[2,{RETRIES}]"
 PACKAGES = "spark.jars.packages"
+IN_DRIVER = re.compile(r"local($|\[)")  # masters without an executor but the Java of the driver
 THIS_MACHINE = ("local", "spark://127.0.0.1:", "spark://localhost:")
 FIXED = MappingProxyType(
     {
@@ -39,6 +41,11 @@ class Cluster(msgspec.Struct, frozen=True):
     def is_here(self) -> bool:
         """Whether all of it is on this machine."""
         return self.master.startswith("local")
+
+    @property
+    def is_in_driver(self) -> bool:
+        """Whether all of it is one Java process: not so of `local-cluster[...]`, whose executors get our packages as others do."""
+        return bool(IN_DRIVER.match(self.master))
 
     @property
     def spans_machines(self) -> bool:
