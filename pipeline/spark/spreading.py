@@ -20,6 +20,7 @@ from orchestrator.errors import OrchestratorError
 from pipeline.spark.final_records import entries, in_parts, sent
 from pipeline.spark.inputs import Computed
 from pipeline.spark.running import in_thread
+from pipeline.spark.session import failure
 from state.log.protocol import NewRecord, Partition, Spread, Ticket
 from workers.prepare import Prepared
 
@@ -78,11 +79,15 @@ def spread(session: SparkSession, listed: Sequence[Portion]) -> Spread | None:
 
 
 def _write(session: SparkSession, ticket: bytes, listed: Sequence[Portion]) -> None:
-    """Raises SparkFailed, OrchestratorError where less is written than was computed."""
+    """Raises what an executor raised, or SparkFailed, and OrchestratorError where less is written than was computed."""
     session.sparkContext.setJobDescription("writing to the log")
     job = partial(write_portions, ticket, msgspec.json.encode(listed))
     numbers = session.sparkContext.parallelize(range(len(listed)), len(listed))
-    check_counts(listed, dict(numbers.mapPartitions(job).collect()))
+    try:
+        counts = dict(numbers.mapPartitions(job).collect())
+    except Exception as error:  # whatever Spark raises: its own text is a page of Java
+        raise failure(session, error) from error
+    check_counts(listed, counts)
 
 
 def check_counts(listed: Sequence[Portion], counts: Mapping[int, int]) -> None:

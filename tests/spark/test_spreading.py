@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,12 +17,15 @@ from pipeline.spark import spreading
 from pipeline.spark.final_records import Part, final_values, outputs
 from pipeline.spark.inputs import Computed
 from pipeline.spark.runs import Spent
+from pipeline.spark.session import SparkFailed
 from pipeline.spark.source import Source
 from pipeline.spark.spreading import Portion, portions, write_portions
 from pipeline.spark.stage import compute
+from state.errors import LogUnusable
 from state.log.memory import MemoryLog
-from state.log.protocol import NewRecord, Partition
+from state.log.protocol import NewRecord, Partition, Spread
 from tests.spark import tallies
+from tests.spark.refusing import Refusing
 from tests.spark.test_attempts import job, some_rows
 from workers.prepare import Prepared, prepare
 
@@ -81,3 +85,18 @@ def test_what_executors_did_not_write_is_noticed() -> None:
     for counts in ({0: 5, 1: 6}, {0: 5}):
         with pytest.raises(OrchestratorError, match=r"of 7 records of seen-1; nothing is committed"):
             spreading.check_counts(listed, counts)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("error", "expected", "text"),
+    [
+        (LogUnusable("the seed is over"), LogUnusable, r"^the seed is over$"),
+        (ValueError("no codec"), SparkFailed, r"^a Spark job failed: ValueError: no codec; its log is \S+$"),
+    ],
+)
+def test_what_an_executor_raises_is_one_line(spark: Any, error: Exception, expected: type, text: str) -> None:
+    found = spreading.spread(spark, [Portion("seen", 0, [], 5)])
+    assert isinstance(found, Spread)
+    with pytest.raises(expected, match=text):
+        asyncio.run(found.write(Refusing(error)))
