@@ -44,7 +44,7 @@ def own_words(text: str) -> str:
 
 def _is_python(line: str) -> bool:
     """Whether it is the last line of a Python traceback."""
-    java = ("at ", "Caused by", "Suppressed", "org.", "java.", "scala.", "py4j.", ": ", "SQLSTATE: ")
+    java = ("at ", "Caused by", "Suppressed", "org.", "java.", "scala.", "py4j.", ": ")
     name, colon, _ = line.partition(": ")
     named = colon and " " not in name and name.rpartition(".")[2][:1].isupper()
     return bool(named) and not line.startswith(java)

@@ -30,7 +30,7 @@ from pipeline.spark.source import Source
 BY_OFFSET, BY_TIME, FROM_LOG = range(3)  # phases of a source that is alone
 PART_BITS = 24  # batches of an item
 ROWS_MIN, ROWS_MAX, TASK_ROWS = 1 << 16, 1 << 19, 1 << 12  # of a batch, and of it for each task
-BATCH_BYTES = 8 << 20  # Spark holds those of ten batches before it lets them go
+BATCH_BYTES = 8 << 20
 LOG_ROWS = 1 << 14  # of the log
 NOTE = ".spent"
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial, reduce
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from pipeline.spark.file_groups import groups, sizes
 from pipeline.spark.history import ReadJob, history_job, history_rows
 from pipeline.spark.inputs import EARLIER, Computed, Files, Inputs, followed, whole
 from pipeline.spark.log_source import log_frame, slices
+from pipeline.spark.moving import moved
 from pipeline.spark.reading import FileItem, Item, LogItem, ReadingJob, SentItem, noted, read_items
 from pipeline.spark.rows import COLUMNS, PLACE
 from pipeline.spark.session import failure
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 BEFORE_ALL_MS = -(1 << 63)
-PID = attrgetter("pid")  # executors get it without this module, and all that it imports
 
 
 class StageRows:
@@ -107,8 +106,8 @@ class StageRows:
         read = partial(read_items, msgspec.json.encode(reading).decode())
         try:
             groups = self._session.sparkContext.parallelize(range(numbers), max(1, numbers))
-            moved = groups.mapPartitions(read).partitionBy(self._sub.partitions, PID)
-            answers = moved.mapPartitions(partial(run_packed, job, numbers)).collect()
+            cells = moved(groups.mapPartitions(read), self._sub.partitions)
+            answers = cells.mapPartitions(partial(run_packed, job, numbers)).collect()
         except Exception as error:  # whatever Spark raises: its own text is a page of Java
             raise failure(self._session, error) from error
         for stage, seconds in noted(attempts).items():
