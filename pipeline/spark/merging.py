@@ -21,7 +21,7 @@ from pipeline.columns.numbers import of_numpy, to_numpy
 from pipeline.spark.runs import RUN, Run
 
 OUT_ROWS = 8_192
-DISK_ROWS = 4_096  # of each run on disk so many are in memory while they are merged
+DISK_ROWS, DISK_BYTES = 4_096, 1 << 20  # of each run on disk so much is in memory while they are merged
 
 
 class Piece(NamedTuple):
@@ -165,8 +165,10 @@ def _cut(found: Sorted) -> Iterator[Piece]:
 
 
 def _chunks(found: Sorted) -> Iterator[Sorted]:
-    for first in range(0, len(found.order), DISK_ROWS):
-        yield found.cut(first, min(first + DISK_ROWS, len(found.order)))
+    count = len(found.order)
+    at_once = max(1, min(DISK_ROWS, DISK_BYTES * count // max(1, found.rows.nbytes)))
+    for first in range(0, count, at_once):
+        yield found.cut(first, min(first + at_once, count))
 
 
 def _write(path: Path, found: Sorted) -> None:

@@ -116,6 +116,26 @@ def test_what_lies_anywhere_goes_to_disk_and_leaves_nothing(tmp_path: Path, monk
     assert not list(tmp_path.iterdir())
 
 
+def test_large_rows_come_back_from_disk_a_little_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    monkeypatch.setattr(merging, "DISK_BYTES", 40_000)
+    order = np.random.default_rng(1).permutation(2_000)
+    large = pa.array([bytes(10_000)] * 10)
+    packed = [
+        cell
+        for at in range(0, 2_000, 10)
+        for cell in pack(
+            rows_of(order[at : at + 10].tolist(), at).set_column(4, RUN.field(4), large),
+            np.zeros(10, np.int64),
+            Origin(0, 0, at // 10),
+        )
+    ]
+    with closing(Merging(1_000_000)) as merge:
+        pieces = [(piece.rows.num_rows, piece.rows.nbytes) for piece in merge.pieces(runs_of(packed))]
+    assert sum(rows for rows, _ in pieces) == 2_000
+    assert max(size for _, size in pieces) < 2_000_000  # 20 runs on disk; 20 MB would be all of it
+
+
 def test_cells_beyond_the_limit_lie_on_disk_and_in_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     given = [(Place(0, 0, -number, 0, number), bytes([number]) * 1_000) for number in range(100)]
