@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+from typing import Any
 
-from state.errors import MetadataChanged
+import pytest
+from aiokafka.protocol.produce import ProduceRequest_v7
+
+from state.errors import LogUnusable, MetadataChanged
 from state.log.group_store import AppMetadata
 from state.log.kafka.log import KafkaLog
 from state.log.protocol import Partition, TopicSpec
@@ -51,3 +55,49 @@ async def test_progress_that_was_aborted_is_made_again_and_a_twin_is_seen(place:
         await twin.append({ONE: records("c")}, metadata=second, seen=b"1")
     assert await values(log, ONE) == ["a", "c"]
     assert await values(log, OTHER) == ["b", "d"]
+
+
+async def test_an_append_that_was_given_up_does_not_stand_for_the_next_one(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer never came: the next one would have its numbers, and be taken for it by the broker."""
+    log = await wide(place)
+    await log.append({ONE: records("a")})
+    send = log._cluster.connections.send
+
+    async def silent(node: int, request: Any, *given: Any) -> Any:
+        answer = await send(node, request, *given)
+        if isinstance(request, ProduceRequest_v7):
+            await asyncio.Event().wait()
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log._cluster.connections, "send", silent)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await log.append({ONE: records("b")})
+    await log.append({ONE: records("c")})
+    assert await values(log, ONE) == ["a", "b", "c"]
+
+
+async def test_one_that_waits_behind_an_append_that_fails_is_written(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await wide(place)
+    await log.append({ONE: records("a")})
+    send = log._cluster.connections.send
+
+    async def refusing(node: int, request: Any, *given: Any) -> Any:
+        if isinstance(request, ProduceRequest_v7):
+            patch.undo()
+            await asyncio.sleep(0.05)
+            raise LogUnusable("no")
+        return await send(node, request, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log._cluster.connections, "send", refusing)
+        appended = (log.append({ONE: records(text)}) for text in "bc")
+        first, second = await asyncio.gather(*appended, return_exceptions=True)
+    assert isinstance(first, LogUnusable)
+    assert second == {ONE: 2}
+    assert await values(log, ONE) == ["a", "c"]

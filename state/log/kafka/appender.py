@@ -71,14 +71,20 @@ class Appender:
             self._transactional = None
 
     async def _produce(self, built: Built) -> dict[Partition, int]:
-        if self._idempotent is None:
-            self._idempotent = await self._ready(None)
-        async with self._idempotent.turn:
-            try:
-                return await self._idempotent.produce(built)
-            except StateError:
-                self._idempotent = None  # its sequence may have a gap
-                raise
+        while True:
+            if self._idempotent is None:
+                self._idempotent = await self._ready(None)
+            producer = self._idempotent
+            async with producer.turn:
+                if self._idempotent is not producer:  # another call was before, and gave it up
+                    continue
+                try:
+                    return await producer.produce(built)
+                except (
+                    BaseException
+                ):  # also a cancellation: its sequence may have a gap, or its next number may be used
+                    self._idempotent = None
+                    raise
 
     async def _ready(self, transactional_id: str | None) -> Producer:
         made = self._cluster.producer(transactional_id, WRITER_TIMEOUT_S, "produce", answer_within_s=ANSWER_WITHIN_S)
