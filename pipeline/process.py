@@ -221,7 +221,7 @@ class TaskProcess:
     ) -> None:
         """Any app's calls. Waits only where a processor does. Raises CallAgain, ProcessorFailed."""
         passing = self._passing
-        if passing is None and len(self._steps) == len(self._batch_steps) == 1:
+        if passing is None and self._unit == CALL and len(self._steps) == len(self._batch_steps) == 1:
             await self._run_batch(self._steps[0], records)
             return
         effects = self._effects

@@ -58,6 +58,36 @@ def test_the_last_to_arrive_wins_whatever_its_time() -> None:
         assert d.table(shop.customers) == {}
 
 
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("is_both", [False, True])
+def test_a_batch_has_it_as_single_records_do(batch: bool, is_both: bool) -> None:
+    app = App("shop", partitions=1)
+    orders, names = app.topic("orders", key=str, value=str), app.topic("names", key=str, value=str)
+    out = app.topic("out", key=str, value=str)
+    source = names if is_both else orders
+    known = app.table_of(names, alias="known")
+
+    def one(order: Any, known: Any, out: Any) -> None:
+        out.send(order.key, f"{order.topic} {order.value} {known.get('ann')}")
+
+    def many(orders: Any, known: Any, out: Any) -> None:
+        for order in orders:
+            one(order, known, out)
+
+    app.processor(source, known, out, batch=batch)(many if batch else one)
+    with Driver(app) as d:
+        d.send(names, "ann", "A", timestamp_ms=1)
+        d.send(source, "bob", "B", timestamp_ms=2)
+        d.send(names, "ann", "C", timestamp_ms=3)
+        d.send(source, "bob", "D", timestamp_ms=4)
+        sent = [value for _, value in d.items(out)]
+        assert d.table(known)["ann"] == "C"
+    if is_both:
+        assert sent == ["names A A", "names B A", "names C C", "names D C"]
+    else:
+        assert sent == ["orders B A", "orders D C"]
+
+
 def test_it_behaves_as_a_dict() -> None:
     shop = Shop(of_topic)
 

@@ -80,9 +80,7 @@ class Appender:
                     continue
                 try:
                     return await producer.produce(built)
-                except (
-                    BaseException
-                ):  # also a cancellation: its sequence may have a gap, or its next number may be used
+                except BaseException:  # a cancellation as well: its sequence may have a gap, or its next number be used
                     self._idempotent = None
                     raise
 
