@@ -295,8 +295,8 @@ class TaskProcess:
     def refuse(self, topic: str, raw: RawRecord, error: Exception, completed: RawRecord | None = None) -> None:
         """Complete a record (as if it were `completed`) without calling anything, as if each of its processors had raised
         `error`. Raises ProcessorFailed where one of them stops."""
-        source = self._sources[topic]
-        self._on_error.leave_all((*source.steps, *source.batch_steps), topic, raw, error, whole=self._unit == CALL)
+        steps = self._sources[topic].answering
+        self._on_error.leave_all(steps, topic, raw, error, whole=self._unit == CALL)
         self._effects.completed(topic, completed or raw)
 
     def collect(self, *, in_parts: bool = False) -> Changes:

@@ -26,6 +26,12 @@ class Source:
         self.steps: list[Step] = []
         self.batch_steps: list[Step] = []
         self.tables: list[TopicTableView[Any, Any]] = []  # that its records write
+        self.readers: list[Step] = []  # of these tables
+
+    @property
+    def answering(self) -> list[Step]:
+        """The steps whose policy decides about a record that is left out: those that it is for, or else whose tables it writes."""
+        return [*self.steps, *self.batch_steps] or self.readers
 
     def too_far(self, raw: RawRecord, stream_ms: int) -> TooFarAhead | None:
         """What is wrong with the time of a record; None where nothing is."""
@@ -44,9 +50,11 @@ def sources_of(app: App, steps: Sequence[Step], tables: Mapping[str, TableView[A
     for name, view in tables.items():
         of = app.tables[name].source
         if of is not None and isinstance(view, TopicTableView):
-            sources.setdefault(
+            source = sources.setdefault(
                 of.topic, Source(of.key_codec, of.event_time.codec(), of.event_time.max_ahead_ms)
-            ).tables.append(view)
+            )
+            source.tables.append(view)
+            source.readers += [step for step in steps if any(table is view for table in step.tables)]
     if any(isinstance(step, TimedStep) for step in steps):
         tick = sources[TICK] = Source(BytesCodec(), BytesCodec(), None)
         tick.steps += [step for step in steps if step.processor.due is not None]

@@ -275,7 +275,9 @@ def _check_concurrency(app: Declarations) -> None:
 
 def _check_ahead(piece: _Piece) -> None:
     """A record that is left out for its time cannot be one of a batch."""
-    limited = [t for processor in piece.processors for t in processor.sources if t.event_time.max_ahead_ms is not None]
+    read = [topic for processor in piece.processors for topic in processor.sources]
+    read += [table.source for processor in piece.processors for table in processor.tables if table.source is not None]
+    limited = [topic for topic in read if topic.event_time.max_ahead_ms is not None]
     for processor in piece.processors if limited else ():
         if processor.batch or processor.concurrency > 1:
             option = processor.takes_many or f"concurrency={processor.concurrency}"

@@ -77,6 +77,26 @@ def test_stop_is_the_default() -> None:
             d.send(beats, "ann", Beat(5_000))
 
 
+def test_too_far_ahead_for_a_table_goes_by_the_policy_of_who_reads_it() -> None:
+    for on_error in ("stop", "dead"):
+        app = App("x")
+        beats = app.topic("beats", key=str, value=int)
+        rates = app.topic("rates", key=str, value=int, max_ahead=timedelta(seconds=1))
+        dead = app.topic("dead", key=bytes, value=bytes)
+        table = app.table_of(rates, alias="table")
+        app.processor(beats, table, on_error=dead if on_error == "dead" else on_error)(lambda beat, table: None)
+        with Driver(app) as d:
+            d.send(rates, "ann", 1, timestamp_ms=10)
+            if on_error == "stop":
+                with pytest.raises(ProcessorFailed, match="TooFarAhead: its time 5000 is"):
+                    d.send(rates, "ann", 2, timestamp_ms=5_000)
+                continue
+            d.send(rates, "ann", 2, timestamp_ms=5_000)
+            d.send(rates, "bob", 3, timestamp_ms=1_000)
+            assert d.table(table) == {"ann": 1, "bob": 3}
+            assert [letter.timestamp_ms for letter in d.records(dead)] == [5_000]
+
+
 @pytest.mark.parametrize("at", [-5, 1 << 63])
 def test_a_value_that_gives_no_time(at: int) -> None:
     app, beats, _, _, _, seen = app_of(on_error="skip")
@@ -97,5 +117,10 @@ def test_what_cannot_be() -> None:
         app.topic("b", key=str, value=int, max_ahead=timedelta(0))
     limited = app.topic("c", key=str, value=int, max_ahead=timedelta(1))
     app.processor(limited, batch=True)(lambda records: None)
+    with pytest.raises(DefinitionError, match="batch=True, but the times of 'c' are limited"):
+        app.topology()
+    app = App("y")
+    table = app.table_of(app.topic("c", key=str, value=int, max_ahead=timedelta(1)))
+    app.processor(app.topic("d", key=str, value=int), table, batch=True)(lambda records, c: None)
     with pytest.raises(DefinitionError, match="batch=True, but the times of 'c' are limited"):
         app.topology()
