@@ -18,6 +18,7 @@ import pytest
 
 from orchestrator.errors import TimedOut
 from tests.cli.console import WAIT, Console, Done
+from workers.commands.scale_down import counts
 from workers.commands.scale_up import wait_stable
 from workers.fleet.client import client_of
 
@@ -313,6 +314,13 @@ def test_follow_sees_it_end(group: Console) -> None:
     assert followed.code == 0 and followed.json["outcome"] in ("done", "nothing to do")
     stable(group, 2)
     grow(group, 3)
+
+
+def test_partitions_that_come_while_a_scale_down_runs_are_not_counted() -> None:
+    def tasks(**epochs: int) -> Any:
+        return {"tasks": [{"id": name, "active": f"i{epoch % 2}", "epoch": epoch} for name, epoch in epochs.items()]}
+
+    assert counts(tasks(a=1, b=1, c=1), tasks(a=1, b=2, c=3, d=1)) == (1, 1)
 
 
 def test_drain(group: Console) -> None:

@@ -126,7 +126,7 @@ async def _see_through(args: Any, client: Client, log: GroupStore, application: 
             file=sys.stderr,
         )
         raise
-    moved, disturbed = _moved(before, after)
+    moved, disturbed = counts(before, after)
     result = {"outcome": outcome, "elapsed_s": round(monotonic_s() - started, 3), "moved": moved}
     return _end(args, {**answer, **result, "disturbed": disturbed, "hand_overs": after["hand_overs"]})
 
@@ -192,11 +192,13 @@ async def _ending(log: GroupStore, application: str) -> set[str]:
     return {name for parent in parents if parent.get("after_leave") != "park" for name in parent["instances"]}
 
 
-def _moved(before: Any, after: Any) -> tuple[int, int]:
-    """How many tasks have another owner, and how many of the others stopped meanwhile (their epoch grew)."""
+def counts(before: Any, after: Any) -> tuple[int, int]:
+    """How many tasks have another owner, and how many of the others stopped meanwhile (their epoch grew). Those of partitions
+    that came meanwhile did neither."""
     old = {t["id"]: (t["active"], t["epoch"]) for t in before["tasks"]}
-    moved = sum(1 for t in after["tasks"] if old[t["id"]][0] != t["active"])
-    disturbed = sum(1 for t in after["tasks"] if old[t["id"]][0] == t["active"] and old[t["id"]][1] != t["epoch"])
+    there = [(old[t["id"]], t) for t in after["tasks"] if t["id"] in old]
+    moved = sum(1 for (active, _), t in there if active != t["active"])
+    disturbed = sum(1 for (active, epoch), t in there if active == t["active"] and epoch != t["epoch"])
     return moved, disturbed
 
 
