@@ -6,7 +6,7 @@ One rule: numbers of subtopologies are given once and kept in the log; an app th
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -175,6 +175,13 @@ async def beginning(log: GroupStore, prepared: Prepared, partition: Partition) -
     """Where the app began to read a partition that it reads from the end on; None where that was never recorded."""
     kept = await log.metadata(prepared.app.id, BEGINNING, _beginning_key(prepared, partition))
     return None if kept is None else int(kept)
+
+
+async def beginnings(log: GroupStore, application: str, topics: Iterable[TopicInfo]) -> dict[Partition, int]:
+    """The same of all partitions of these topics of which it was recorded, for tools without the app's code."""
+    kept = await log.metadata_of(application, BEGINNING)
+    places = {f"{info.topic_id}-{n}": Partition(info.name, n) for info in topics for n in range(info.partitions)}
+    return {places[key]: int(position) for key, position in kept.items() if key in places}
 
 
 async def begin_at(log: GroupStore, prepared: Prepared, partition: Partition, position: int) -> int:

@@ -20,7 +20,7 @@ from pipeline.time.durations import time_of_text
 from pipeline.time.stored_form import StoredForm
 from pipeline.values.json_values import from_text, shown
 from pipeline.values.partitioner import partition_of
-from state.log.protocol import Log
+from state.log.protocol import GroupLog
 from workers.commands.query_fresh import FRESH_S, PATIENT_S, Unread, waits
 from workers.commands.query_place import ask_where_it_is
 from workers.commands.query_windows import Range, checked_range, windows
@@ -85,7 +85,7 @@ def _time(option: str, text: str | None) -> int | None:
 
 
 async def query(
-    client: Client, described: dict[str, Any], table: str, key: str, log: Log, wanted: Range = NEWEST
+    client: Client, described: dict[str, Any], table: str, key: str, log: GroupLog, wanted: Range = NEWEST
 ) -> dict[str, Any]:
     """The JSON shape of cli.md; of windows also `windows`, and the newest one's value as `value`. A table with a route of its
     own is looked for in every task. Raises WrongUse."""

@@ -13,8 +13,9 @@ from typing import Any, Self
 
 from orchestrator.clocks import monotonic_s
 from orchestrator.names import counted
-from state.log.protocol import Log, Partition
+from state.log.protocol import GroupLog, Log, Partition
 from workers.commands.query_place import POLL_S
+from workers.prepare import beginnings
 
 FRESH_S = 2.0  # how long a question waits for that
 PATIENT_S = 10.0  # where the answer would be that there is nothing: the app may just be starting
@@ -38,11 +39,13 @@ class Unread:
         self._began = monotonic_s()
 
     @classmethod
-    async def now(cls, log: Log, described: dict[str, Any], number: int, partitions: Iterable[int]) -> Self:
+    async def now(cls, log: GroupLog, described: dict[str, Any], number: int, partitions: Iterable[int]) -> Self:
         """Of the inputs of a subtopology, in these partitions."""
         sub = next(sub for sub in described["subtopologies"] if sub["number"] == number)
         inputs = [Partition(topic, partition) for topic in sub["sources"] for partition in partitions]
-        return cls(log, described["id"], await log.starts(inputs), await log.written(inputs))
+        begun = await beginnings(log, described["id"], (await log.topics(sub["sources"])).values())
+        starts = {one: max(start, begun.get(one, 0)) for one, start in (await log.starts(inputs)).items()}
+        return cls(log, described["id"], starts, await log.written(inputs))
 
     async def records(self, within_s: float) -> int:
         """How many there are once none is left, or `within_s` seconds after the question."""
