@@ -101,8 +101,11 @@ class GlobalTableDef(Declared[TopicTable[K, V]]):
         return _fake(self.spec, None, content, timestamp_ms)
 
     def entries(self, raw: RawRecord) -> dict[bytes, bytes | None]:
-        """What a record of the topic changes in the instance's store."""
-        return {} if raw.key is None else TopicTableView[Any, Any](self.spec, Empty(), None).entries(raw, 0)
+        """What a record of the topic changes in the instance's store, at the record's own time."""
+        if raw.key is None:
+            return {}
+        (own,) = self.of.event_time.stamped([raw])
+        return TopicTableView[Any, Any](self.spec, Empty(), None).entries(own, 0)
 
     def pairs(self, store: StoreView) -> Iterator[tuple[Any, Any]]:
         """What the instance's store holds."""

@@ -109,6 +109,23 @@ def test_a_value_that_gives_no_time(at: int) -> None:
     assert seen == [10]
 
 
+def test_tables_of_a_topic_have_the_times_of_its_values() -> None:
+    app, seen = App("x"), list[int]()
+    beats = app.topic("beats", key=str, value=int)
+    declared = [app.topic(name, key=str, value=Beat, timestamp=lambda beat: beat.at) for name in ("own", "shared")]
+    own, shared = app.table_of(declared[0]), app.global_table(declared[1])
+
+    @app.processor(beats, own, shared)
+    def look(beat: Any, own: Any, shared: Any) -> None:
+        seen.extend(table.timestamp_ms("ann") for table in (own, shared))
+
+    with Driver(app) as d:
+        for topic in declared:
+            d.send(topic, "ann", Beat(50), timestamp_ms=7)
+        d.send(beats, "ann", 1, timestamp_ms=60)
+    assert seen == [50, 50]
+
+
 def test_what_cannot_be() -> None:
     app = App("x")
     with pytest.raises(DefinitionError, match="timestamp=3 is not a function"):
