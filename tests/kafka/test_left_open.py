@@ -10,13 +10,16 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiokafka.protocol.transaction import InitProducerIdRequest_v0
 
 from state.log.group_store import AppMetadata, Lease, MetadataKind
 from state.log.kafka import broker, facts
 from state.log.kafka.broker import Broker
 from state.log.kafka.building import build
+from state.log.kafka.codes import Unreachable
 from state.log.kafka.facts import EVERYBODYS, UNDER_LEASE
 from state.log.kafka.log import KafkaLog
 from state.log.kafka.producer import Built, Producer
@@ -78,6 +81,28 @@ async def test_a_fence_commits_what_was_committed(place: Place) -> None:
     lease = await other.acquire(APP, "d", "a:2", await other.lease(APP))
     assert lease is not None
     assert await other.fence(lease, ["w"]) == {"w": frozenset({"0_0"})}
+    await holds(other, "1", "2")
+
+
+async def test_a_fence_whose_first_answer_is_lost_commits_it_all_the_same(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator of the id has forgotten how its transaction ended by the time that it is asked again."""
+    gone, other = await place.topics(), await coordinator(place)
+    lease, producer = await worker(gone)
+    await leave_open(gone, producer, TWO, position=2)
+    send, lost = gone._cluster.connections.send, []
+
+    async def losing(node: int, request: Any, *given: Any) -> Any:
+        answer = await send(node, request, *given)
+        if isinstance(request, InitProducerIdRequest_v0) and not lost:
+            lost.append(answer.error_code)
+            raise Unreachable("the answer is lost")
+        return answer
+
+    monkeypatch.setattr(gone._cluster.connections, "send", losing)
+    await gone.fence(lease, ["w"])
+    assert lost == [0]
     await holds(other, "1", "2")
 
 

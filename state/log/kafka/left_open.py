@@ -25,7 +25,7 @@ from state.log.kafka.topics import Topics
 from state.log.protocol import Partition
 
 # What a coordinator calls the state of an id's latest transaction, and whether that is committed. "Ongoing" is decided by the
-# initialising itself, which asks again then; "Empty" says nothing: the id was initialised behind the end.
+# initialising itself, which asks again then; _INITIALISED says nothing: the id was initialised behind the end.
 _COMMITTED: Mapping[str, bool] = {
     "PrepareCommit": True,
     "CompleteCommit": True,
@@ -33,6 +33,7 @@ _COMMITTED: Mapping[str, bool] = {
     "PrepareEpochFence": False,
     "CompleteAbort": False,
 }
+_INITIALISED = "Empty"
 _LOOK_S = 1.0  # how long an id that was initialised waits for the look; then it goes on beside what follows
 
 
@@ -81,8 +82,9 @@ class LeftOpen:
 
     # ------------------------------------------------------------------ before it was initialised
 
-    async def was_committed(self, inside: str) -> bool | None:
+    async def was_committed(self, inside: str, known: bool | None = None) -> bool | None:
         """How the latest transaction of this id (by the cluster's name) ended; None: it has not, there was none, or nothing tells.
+        `known`: what was found before an initialising that may have taken place, behind which the coordinator says nothing.
         One try: raises KafkaRefused, Unreachable."""
         request = DescribeTransactionsRequest_v0([inside], {})
         answer = await self._connections.coordinated(TRANSACTION, inside, request, self._purpose)
@@ -95,7 +97,7 @@ class LeftOpen:
             )
             self._connections.forget_if_moved(TRANSACTION, inside, refused)
             raise refused
-        return _COMMITTED.get(state)
+        return known if state == _INITIALISED else _COMMITTED.get(state)
 
     async def initialised(self, producer_id: int, was_committed: bool | None) -> None:
         """The id is this producer's now: what it had open is ended. Partitions without a leader are waited for beside what follows."""

@@ -114,7 +114,7 @@ class Producer:
 
             async def before() -> None:  # each try: a transaction that is open now is ended by the first one
                 nonlocal was_committed
-                was_committed = await self._left_open.was_committed(inside)
+                was_committed = await self._left_open.was_committed(inside, was_committed)
 
             answer = await self._coordinated(
                 what, TRANSACTION, inside, request, lambda got: [("", got.error_code)], before=before
