@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.clocks import monotonic_s
 from pipeline.spark.pods import waiting
-from pipeline.spark.session import SparkFailed, forget_failure, is_gone, log_of, spark_session, stop
+from pipeline.spark.session import SparkFailed, forget_failure, is_gone, load_sql, log_of, spark_session, stop
 from workers.commands.cluster import Cluster
 from workers.commands.show import CLEAR
 
@@ -47,6 +47,7 @@ async def spark(
         if cluster.ui and say is not None:
             say(f"Spark's own page of jobs: {made.sparkContext.uiWebUrl}")
         yield made
+        await asyncio.to_thread(load_sql, made)
     except Exception as error:  # py4j has several for a Java that is gone, and sockets have theirs
         if not isinstance(error, SparkFailed) and not _is_call_of_java(error):
             raise

@@ -216,8 +216,6 @@ def is_gone(session: Any) -> bool:
 def stop(session: Any) -> None:
     """Stop Spark and remove its folder, unless an error has named the log in it."""
     if not is_gone(session):
-        if is_writing():
-            _load_sql(session)
         _without_sums(session.sparkContext)
         _stop(session)
     warming = _WARMING.pop(session, None)
@@ -230,10 +228,12 @@ def stop(session: Any) -> None:
         scratch.remove()
 
 
-def _load_sql(session: Any) -> None:
-    """Java keeps the classes that it has loaded for later jobs, and these may need SQL where this one did not."""
-    with suppress(Exception):  # it is a faster start of others, and nothing else
-        session.range(0, 1, 1, 1).repartition(1).mapInArrow(iter, "id bigint").collect()
+def load_sql(session: Any) -> None:
+    """Behind what a command wanted: Java keeps the classes that it has loaded for later jobs, and these may need SQL where this
+    one did not."""
+    if is_writing():
+        with suppress(Exception):  # it is a faster start of others, and nothing else
+            session.range(0, 1, 1, 1).repartition(1).mapInArrow(iter, "id bigint").collect()
 
 
 def _keep(scratch: Scratch) -> None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from pipeline.spark.kept_classes import KEPT
-from pipeline.spark.session import spark_session, stop
+from pipeline.spark.session import load_sql, spark_session, stop
 from workers.commands.cluster import Cluster
 
 if __name__ == "__main__":
@@ -14,6 +14,7 @@ if __name__ == "__main__":
     try:
         pid = int(session.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
         maps = Path(f"/proc/{pid}/maps").read_text()
+        load_sql(session)
     finally:
         stop(session)
     print(json.dumps({"kept": f"{KEPT}\n" in maps}))

@@ -136,9 +136,14 @@ class LeftOpen:
 
     async def ready(self) -> None:
         """Nothing is left open, as far as is known. Raises KafkaRefused, LogUnavailable, OutcomeUnknown."""
+        await self.ended()
+        await self._resolve()
+
+    async def ended(self) -> None:
+        """What was begun when it was initialised is over. To initialise it again before would take the end back, and an end that
+        comes after would be that of another transaction."""
         if self._ending is not None:
             await asyncio.wait({self._ending})
-        await self._resolve()
 
     async def _resolve(self) -> None:
         if not self.is_in_doubt or self._latest is None:

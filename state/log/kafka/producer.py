@@ -107,6 +107,7 @@ class Producer:
         request = InitProducerIdRequest_v0(self._id, int(self._timeout_s * 1000))
         what = f"initialising {self._name}"
         was_committed: bool | None = None
+        await self._left_open.ended()
         if self._id is None:
             answer = await self._connections.retried(what, lambda: self._first_id(what, request))
         else:
