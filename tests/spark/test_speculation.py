@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark import SparkContext
 
 from orchestrator.clocks import wall_ms
 from orchestrator.errors import WrongUse
@@ -79,7 +79,7 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoHosts]
 
 @pytest.fixture
 def session(hosts: TwoHosts, tmp_path: Path) -> Iterator[Any]:
-    assert SparkSession.getActiveSession() is None, (
+    assert SparkContext._active_spark_context is None, (
         "run these tests alone: this process has a session of another master"
     )
     (tmp_path / "events").mkdir()
