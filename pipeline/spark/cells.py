@@ -47,8 +47,8 @@ class Cells:
                 waiting.append((place, self._kept(cell)))
         if (ended, wanted) != (self._groups, len(waiting)):
             raise InputEnded(
-                f"Spark ended the input of a task after {len(waiting)} of {wanted} cells of {ended} of {self._groups} groups; it is "
-                "to give it again"
+                f"Spark ended the input of a task early: {len(waiting)} of {wanted} cells of {ended} groups came, and there are "
+                f"{self._groups} groups; the task wrote nothing, run the command again"
             )
         waiting.sort(key=lambda one: one[0], reverse=True)
         if self._file is not None:

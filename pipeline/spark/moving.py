@@ -7,7 +7,6 @@ a partition of the log, whose cells are all of one task, it held up to a thousan
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from pyspark import RDD
 
 HELD_BYTES = 32 << 20
-_number = struct.Struct(">q")
 
 
 def moved(cells: RDD[Moved], tasks: int) -> RDD[Moved]:
@@ -51,10 +49,11 @@ def pieces(cells: Iterable[Moved]) -> Iterator[bytes]:
 
 def _sent(held: dict[int, list[Moved]]) -> Iterator[bytes]:
     """All that is held; then there is nothing."""
-    from pyspark.serializers import CPickleSerializer
+    from pyspark import serializers
 
-    dumps: Any = CPickleSerializer().dumps
+    written: Any = serializers  # it has no types
+    dumps = written.CPickleSerializer().dumps
     while held:
         pid, cells = held.popitem()
-        yield _number.pack(pid)
+        yield written.pack_long(pid)
         yield dumps(cells)

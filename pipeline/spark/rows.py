@@ -44,7 +44,7 @@ COLUMNS = (
 )
 PLACE = ("order_ms", "topic", "upstream", "seq")
 PAIRS = pa.schema([("key", pa.binary()), ("value", pa.binary())])
-FLUSH_ROWS = 20_000
+FLUSH_ROWS, FLUSH_BYTES = 20_000, 64 << 20
 HELD_ROWS = 2_000  # of each file that is read beside others
 _PID = ROWS.names.index("pid")
 
@@ -194,11 +194,25 @@ def write_pairs(path: Path, pairs: Iterator[tuple[bytes, bytes]]) -> int:
     """The final entries of a table, in key order; returns how many there are."""
     count = 0
     with pq.ParquetWriter(path, PAIRS) as file:
-        while part := list(islice(pairs, FLUSH_ROWS)):
+        for part in _parts(pairs):
             arrays = [of_bytes([pair[at] for pair in part]) for at in (0, 1)]
             file.write_table(pa.Table.from_arrays(arrays, schema=PAIRS))
             count += len(part)
     return count
+
+
+def _parts(pairs: Iterator[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+    """So many at a time as one Arrow array takes, and memory should hold."""
+    part: list[tuple[bytes, bytes]] = []
+    size = 0
+    for pair in pairs:
+        part.append(pair)
+        size += len(pair[0]) + len(pair[1])
+        if len(part) == FLUSH_ROWS or size >= FLUSH_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def read_pairs(path: Path) -> Iterator[tuple[bytes, bytes]]:

@@ -1,7 +1,6 @@
 """Runs: rows of one task in their order, in one cell. What Spark moves are cells, not records.
 
-One rule: what is in a cell is known from its place alone (whose it is, where it begins, of which source it is), so nobody on the way
-looks inside. A cell is a compressed stream of Arrow with one batch, as RUN has it. In the flow: `reading` packs them on the
+One rule: what is in a cell is known from its place alone (its task, where it begins, its source), so nothing on the way looks inside. A cell is a compressed stream of Arrow with one batch, as RUN has it. In the flow: `reading` packs them on the
 executors, Spark brings those of a task together, `cells` puts them in the order of their places, `merging` makes one order of their
 rows.
 """
@@ -33,7 +32,7 @@ _READING = pa.ipc.IpcReadOptions(use_threads=False)
 
 
 class Place(NamedTuple):
-    """Of a cell: the task whose it is, and its place among those of it."""
+    """Of a cell: its task (`pid`), and what orders the cells of one task."""
 
     pid: int
     phase: int
@@ -43,15 +42,15 @@ class Place(NamedTuple):
 
 
 class End(NamedTuple):
-    """That a group of items has come to its end, and how many cells it had for a task. Where the machine that has read it is lost,
-    Spark ends the input of a Python function as if that were all, and fails the task after it."""
+    """The end of a group of items, and how many cells it had for a task. Where the machine that read it is lost, Spark ends the input
+    of a Python function as if that were all, and fails the task after it."""
 
     pid: int
     cells: int
 
 
 Cell = tuple[Place, bytes]
-Moved = Cell | tuple[End, bytes]  # what goes from those that read to the tasks
+Moved = Cell | tuple[End, bytes]  # what goes from readers to tasks
 
 
 class Run(NamedTuple):

@@ -59,9 +59,7 @@ class StageRows:
             return self._run_packed(job, attempts)
         from pyspark.sql.types import StringType, StructType
 
-        answer = StructType().add(
-            "facts", StringType()
-        )  # a text would need Java's parser of SQL, which takes 0.2 s to get ready
+        answer = StructType().add("facts", StringType())  # as text it would need Java's parser of SQL, 0.2 s
         rows = self._rows()
         try:
             rows = rows.repartitionById(self._sub.partitions, "pid").sortWithinPartitions(*self._place())

@@ -1,4 +1,4 @@
-"""Python workers that begin while Java still prepares SQL: the first task of a slot finds one that has imported what it needs.
+"""Python workers that begin while a command plans its first job: the first task of a slot finds one that has imported what it needs.
 
 One rule: it is an earlier start and nothing else: whether it succeeds, fails or is cut off, the jobs are the same. With a local
 master alone: executors of a cluster come when they like, and get our packages later. In the flow: `session` begins it when there

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -57,22 +58,38 @@ async def test_progress_that_was_aborted_is_made_again_and_a_twin_is_seen(place:
     assert await values(log, OTHER) == ["b", "d"]
 
 
-async def test_an_append_that_was_given_up_does_not_stand_for_the_next_one(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its answer never came: the next one would have its numbers, and be taken for it by the broker."""
+Answer = Callable[[], Awaitable[Any]]
+
+
+async def appended_once(
+    place: Place, patch: pytest.MonkeyPatch, writing: Callable[[Answer], Awaitable[Any]]
+) -> KafkaLog:
+    """A log with an "a" in ONE. `writing` answers what is written from now on, and may ask the broker."""
     log = await wide(place)
     await log.append({ONE: records("a")})
     send = log._cluster.connections.send
 
-    async def silent(node: int, request: Any, *given: Any) -> Any:
-        answer = await send(node, request, *given)
-        if isinstance(request, ProduceRequest_v7):
-            await asyncio.Event().wait()
-        return answer
+    async def sent(node: int, request: Any, *given: Any) -> Any:
+        def ask() -> Awaitable[Any]:
+            return send(node, request, *given)
+
+        return await (writing(ask) if isinstance(request, ProduceRequest_v7) else ask())
+
+    patch.setattr(log._cluster.connections, "send", sent)
+    return log
+
+
+async def test_an_append_that_was_given_up_does_not_stand_for_the_next_one(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer never came: the next one would have its numbers, and be taken for it by the broker."""
+
+    async def silent(ask: Answer) -> None:
+        await ask()
+        await asyncio.Event().wait()
 
     with monkeypatch.context() as patch:
-        patch.setattr(log._cluster.connections, "send", silent)
+        log = await appended_once(place, patch, silent)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.5):
                 await log.append({ONE: records("b")})
@@ -83,19 +100,14 @@ async def test_an_append_that_was_given_up_does_not_stand_for_the_next_one(
 async def test_one_that_waits_behind_an_append_that_fails_is_written(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = await wide(place)
-    await log.append({ONE: records("a")})
-    send = log._cluster.connections.send
+    with monkeypatch.context() as patch:
 
-    async def refusing(node: int, request: Any, *given: Any) -> Any:
-        if isinstance(request, ProduceRequest_v7):
+        async def refusing(ask: Answer) -> None:
             patch.undo()
             await asyncio.sleep(0.05)
             raise LogUnusable("no")
-        return await send(node, request, *given)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(log._cluster.connections, "send", refusing)
+        log = await appended_once(place, patch, refusing)
         appended = (log.append({ONE: records(text)}) for text in "bc")
         first, second = await asyncio.gather(*appended, return_exceptions=True)
     assert isinstance(first, LogUnusable)

@@ -6,9 +6,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
+import pyarrow.parquet as pq
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.spark import rows
 from pipeline.spark.rows import read_pairs, write_pairs
 from pipeline.spark.task_state import ENTRY_BYTES, TaskState
 
@@ -65,3 +68,13 @@ def test_what_fits_stays_in_memory() -> None:
     state.write({"small": {b"k": None}})
     assert state.stores["small"].memory_bytes == 0 and state.spilled() == 1
     state.close()
+
+
+def test_large_values_are_written_a_little_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20,000 of 110 KB are more than an array of Arrow takes."""
+    monkeypatch.setattr(rows, "FLUSH_BYTES", 2_500)
+    pairs = [(b"%d" % number, bytes(1_000)) for number in range(10)]
+    assert write_pairs(tmp_path / "t", iter(pairs)) == 10
+    with pq.ParquetFile(tmp_path / "t") as file:
+        assert [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)] == [3, 3, 3, 1]
+    assert list(read_pairs(tmp_path / "t")) == pairs
