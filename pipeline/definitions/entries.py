@@ -29,6 +29,8 @@ DueAt = Callable[[bytes, bytes], Place | None]
 
 def keeps_time(table: Stored[Any]) -> bool:
     """Whether the time of its task lies in it."""
+    if isinstance(table, TopicTableDef):
+        return table.versions_ms is not None
     return table.keeps_time or (type(table) is TableDef and table.spec.expire_ms is not None)
 
 

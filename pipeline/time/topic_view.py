@@ -2,7 +2,8 @@
 
 One rule: the last to arrive wins, whatever its time; of a table with versions, the times are kept as well, so that it can
 be read as of a time. Stored: `k` + key -> time of the record + value, and with versions `v` + key with its length + time ->
-whether it is a value, and the value.
+whether it is a value, and the value; and the task's stream time, from which on versions count, so that whoever takes the
+task over answers as the one before.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 from pipeline.errors import PipelineError
 from pipeline.records import RawRecord
 from pipeline.tables import expiry
+from pipeline.tables.expiry import STREAM_TIME_KEY
 from pipeline.tables.observed import Row, RowChange
 from pipeline.tables.table import StoreView, Table, TableSpec, after_prefix
 from pipeline.tables.view import TableView
@@ -142,6 +144,9 @@ class TopicTableView(TableView[K, V], TopicTable[K, V]):
         return None if raw is None or raw[:1] == _GONE else raw[1:]
 
     def collect(self, stream_ms: int) -> tuple[dict[bytes, bytes | None], int]:
+        if self.versions_ms is not None and stream_ms > self._kept_stream_ms:
+            self._kept_stream_ms = stream_ms
+            self.layers.remember(STREAM_TIME_KEY, expiry.stored_time(stream_ms))
         return self.layers.collect()
 
 

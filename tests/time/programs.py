@@ -564,13 +564,8 @@ class Program:
 
     @property
     def keeps_time(self) -> bool:
-        """Whether a task that is opened again knows the time of before, as far as a function can tell: versions alone do not
-        keep it (docs/time.md)."""
-        kept = any(self.kinds[name] not in ("topic", "expiring", "row", "global") for name in self.defs)
-        expiring = any(self.kinds[name] == "expiring" and one.spec.expire_ms for name, one in self.defs.items())
-        return "global" not in self.kinds.values() and bool(
-            kept or self.joins or expiring or "topic" not in self.kinds.values()
-        )
+        """Whether a task that is opened again knows the time of before, as far as a function can tell."""
+        return "global" not in self.kinds.values()
 
     def driven(self, records: list[Came]) -> Answer:
         with Driver(self.app, partitions=1) as driver:

@@ -10,6 +10,9 @@ import pytest
 
 from orchestrator import App, PipelineError, ProcessorFailed
 from orchestrator.testing import Driver
+from pipeline.process import TaskProcess
+from pipeline.records import SourceRecord
+from pipeline.tables.dict_store import DictStore
 
 MS = timedelta(milliseconds=1)
 
@@ -162,6 +165,27 @@ def test_versions() -> None:
         stores = [stores["customers"] for stores in d._stores.values() if stores["customers"].data]
         kept = [key for store in stores for key in store.data if key.startswith(b"v")]
         assert len(kept) == 2  # that of 70, which still counts at 200, and the new one
+
+
+def test_a_task_that_is_taken_over_keeps_no_older_versions_than_before() -> None:
+    shop = Shop(lambda app, topic: app.table_of(topic, versions=100 * MS))
+    shop.body = lambda order, customers: customers.as_of(order.timestamp_ms).get("ann")
+    (sub,) = shop.app.topology().subtopologies
+    stores, counts = {"customers": DictStore()}, {"customers": 1, "orders": 1}
+
+    def taken_over(*records: tuple[str, SourceRecord]) -> None:
+        process = TaskProcess(shop.app, sub, 0, stores, counts)
+        assert process.run(list(records), lambda: 0, 1) == len(records)
+        stores["customers"].write(process.collect().writes.get("customers", {}))
+
+    order = (1).to_bytes(8, "big")
+    taken_over(
+        ("customers", SourceRecord(0, 10, b"ann", b'["A"]')),
+        ("orders", SourceRecord(0, 150, b"bob", order)),
+        ("orders", SourceRecord(1, 50, b"ann", order)),
+    )
+    taken_over(("orders", SourceRecord(2, 49, b"ann", order)), ("orders", SourceRecord(3, 50, b"ann", order)))
+    assert shop.seen == [["A"], ["A"], None, ["A"]]
 
 
 def test_versions_that_were_not_asked_for() -> None:
