@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from itertools import islice
 
 from state.errors import StateError
 from state.log.batches import last_values
@@ -39,13 +38,12 @@ def chunks(store: Store, fetched: Fetched, *, chunk: int = CHUNK) -> Iterator[in
         store.write(changes, fetched.next_position, is_whole=False)
         yield len(changes)
         return
-    before = store.offset
-    left = len(changes)
-    items = iter(sorted(changes.items()))
-    while left:
-        part = dict(islice(items, chunk))
-        left -= len(part)
-        store.write(part, before if left else fetched.next_position, is_whole=False)
+    before, keys = store.offset, sorted(changes)
+    for start in range(0, len(keys), chunk):
+        part = keys[start : start + chunk]
+        is_last = start + chunk >= len(keys)
+        values = list(map(changes.__getitem__, part))
+        store.write_in_order(part, values, fetched.next_position if is_last else before)
         yield len(part)
 
 

@@ -35,14 +35,24 @@ def changed(
     gone: Sequence[Range],
 ) -> Any:
     """Returns the batch of changed keys (None: deleted), ranges that are gone, the position, and the stamp where it has changed."""
+    keys = sorted(changes)
+    return in_order(keys, list(map(changes.__getitem__, keys)), offset, time_ms, stamp, gone)
+
+
+def in_order(
+    keys: Sequence[bytes],
+    values: Sequence[bytes | None],
+    offset: int,
+    time_ms: int,
+    stamp: Mapping[str, str] | None,
+    gone: Sequence[Range] = (),
+) -> Any:
+    """`changed` of keys that are in order, and their values. No line of Python for a key."""
     batch = WriteBatch(raw_mode=True)
     put, delete = batch.put, batch.delete
     put(OFFSET_KEY, pack_offset(offset, time_ms))
     if stamp is not None:
         put(STAMP_KEY, pack_stamp(stamp))
-    # No line of Python for a key.
-    keys = sorted(changes)
-    values = list(map(changes.__getitem__, keys))
     if None in values:
         deleted = list(compress(keys, map(is_, values, repeat(None))))
         for start, stop in gone:  # before all else: what was set there since stays

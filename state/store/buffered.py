@@ -107,6 +107,18 @@ class BufferedStore(RocksDbStore):
             if offset - self._flushed >= FLUSH_ENTRIES:
                 self._begin_flush()
 
+    def write_in_order(self, keys: Sequence[bytes], values: Sequence[bytes | None], offset: int) -> None:
+        """As the port says; not through the buffer, which would sort them again, and hold what hardly any read will want.
+        Raises StateError."""
+        if not self._is_open:
+            raise StateError(f"the store {self.path} was closed: open it again")
+        self._write_out()
+        with self._lock:
+            super().write_in_order(keys, values, offset)
+            self._written = offset
+        if offset - self._flushed >= FLUSH_ENTRIES:
+            self._begin_flush()
+
     def _is_full(self) -> bool:
         if len(self._buffer) >= MOST_KEYS or self._offset - self._written >= MOST_ENTRIES:
             return True

@@ -72,6 +72,9 @@ class MemoryStore:
             self._time_ms = self._clock_ms()
         self._offset = offset
 
+    def write_in_order(self, keys: Sequence[bytes], values: Sequence[bytes | None], offset: int) -> None:
+        self.write(dict(zip(keys, values, strict=True)), offset, is_whole=False)
+
     def whole_at(self, time_ms: int) -> None:
         self._time_ms = max(self._time_ms, time_ms)
 

@@ -34,6 +34,9 @@ class Store(Protocol):
         stays what it was (the first write's where there was none): deletions that it has not read yet may be forgotten.
         `gone`: ranges of which `changes` deletes all that the store has, so it may delete each of them at once."""
 
+    def write_in_order(self, keys: Sequence[bytes], values: Sequence[bytes | None], offset: int) -> None:
+        """`write` of what a replay brings (`is_whole` is False), in many pieces: the keys of each are in order."""
+
     def whole_at(self, time_ms: int) -> None:
         """Notes that the store held all that its changelog had at `time_ms`; it is written with the next write."""
 

@@ -32,7 +32,7 @@ from rocksdict import (
 from state import private
 from state.clocks import wall_ms
 from state.errors import DirectoryLocked, DirectoryUnusable, StateError, StoreDamaged, StoreDeleted, TooManyFiles
-from state.store.batches import changed, stamped
+from state.store.batches import changed, in_order, stamped
 from state.store.full_disk import is_stall, no_space, refuse_full
 from state.store.layout import (
     DATA,
@@ -246,6 +246,12 @@ class RocksDbStore:
     ) -> None:
         time_ms = self._clock_ms() if is_whole else self._time_ms or self._clock_ms()
         self._put(changes, offset, time_ms, self._stamp if self._is_marked else None, gone)
+        self._offset, self._time_ms, self._is_marked = offset, time_ms, False
+
+    def write_in_order(self, keys: Sequence[bytes], values: Sequence[bytes | None], offset: int) -> None:
+        """As the port says. Raises StateError."""
+        time_ms = self._time_ms or self._clock_ms()
+        self._apply(partial(in_order, keys, values, offset, time_ms, self._stamp if self._is_marked else None))
         self._offset, self._time_ms, self._is_marked = offset, time_ms, False
 
     def _put(

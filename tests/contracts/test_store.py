@@ -96,6 +96,22 @@ def test_the_time_of_a_replay_is_when_the_store_last_held_all(tmp_path: Path, op
     store.close()
 
 
+def test_what_a_replay_writes_in_order_lies_over_what_was_written_before(
+    tmp_path: Path, opener: Open, clock: list[int]
+) -> None:
+    store = opener(tmp_path / "replayed")
+    store.write({b"a": b"1", b"b": b"1", b"c": b"1"}, 3, is_whole=False)
+    store.mark("leader_epoch", "5")
+    clock[0] += 10
+    store.write_in_order([b"", b"a", b"b"], [b"0", b"2", None], 3)
+    store.write_in_order([b"d", b"e"], [None, b"2"], 8)
+    assert (store.offset, everything(store)) == (8, {b"": b"0", b"a": b"2", b"c": b"1", b"e": b"2"})
+    assert dict(store.stamp()) == {**STAMP, "leader_epoch": "5", "time_ms": "5000"}
+    store.write({b"e": b"3"}, 9, is_whole=False)
+    assert everything(store) == {b"": b"0", b"a": b"2", b"c": b"1", b"e": b"3"}
+    store.close()
+
+
 def test_no_key_meets_what_the_store_keeps_for_itself(store: Any) -> None:
     odd = [b"\x00offset", b"\x00stamp", b"offset", b"\x00", b"\x01", b"\x02", b"\xff" * 9]
     store.write({key: b"v" + key for key in odd}, 3)

@@ -56,6 +56,20 @@ def test_who_asks_for_many_keys_sees_the_buffer_and_what_lies_under_it(store: Bu
     assert list(store.range(None, None)) == [(b"a", b"1"), (b"c", b"2"), (b"d", b"2")]
 
 
+def test_what_comes_in_order_goes_to_rocksdb_behind_the_buffer_and_is_flushed_by_its_length(
+    store: BufferedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write({b"a": b"1", b"b": b"1"}, 2, is_whole=False)
+    store.write_in_order([b"b", b"c"], [b"2", b"2"], 2)
+    assert [in_rocksdb(store, key) for key in (b"a", b"b", b"c")] == [b"1", b"2", b"2"]
+    assert on_disk(store.path) == 0
+    monkeypatch.setattr(buffered, "FLUSH_ENTRIES", 6)
+    store.write_in_order([b"d"], [b"3"], 6)
+    deadline = time.monotonic() + 20
+    while on_disk(store.path) != 6:
+        assert time.monotonic() < deadline
+
+
 def test_it_is_written_out_by_keys_by_bytes_and_by_the_length_of_its_changelog(store: BufferedStore) -> None:
     keys = {b"%06d" % number: b"" for number in range(buffered.MOST_KEYS)}
     last = keys.popitem()
