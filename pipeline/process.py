@@ -338,9 +338,9 @@ class TaskProcess:
         try:
             item = self.arrive(topic, raw)
             source = self._sources[topic]
-            for table in source.tables:
-                table.take(raw, self._stream_time_ms)
-            if item is not None:
+            if item is not None:  # what cannot be read is not in a table, either
+                for table in source.tables:
+                    table.take(raw, self._stream_time_ms)
                 for step in source.steps:
                     if self._passing is not None:
                         await self._passing.call(step, item)
@@ -386,7 +386,7 @@ class TaskProcess:
                 raw.offset,
             )
         except Exception as error:  # noqa: BLE001 - a codec of the user's may raise anything; on_error decides
-            self._batches.unreadable((*source.steps, *source.batch_steps), topic, raw, error, into)
+            self._batches.unreadable(source.answering, topic, raw, error, into)
             return None
         return Item(record, raw, topic, self._stream_time_ms)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -25,6 +25,7 @@ from pipeline.tables.observed import Row, RowChange
 from pipeline.tables.view import TableView
 from pipeline.values.partitioner import partition_of
 
+_M = TypeVar("_M")
 _HASH_BYTES = 16
 _UNKNOWN_MS = -1
 
@@ -119,7 +120,7 @@ class LeftSide:
     def of_message(self, item: Item) -> Item | None:
         """See Side. An answer to a row that is another one by now is dropped."""
         key = item.raw.key or b""
-        answer = msgspec.msgpack.decode(item.record.value, type=_Answer)
+        answer = _message(item, _Answer)
         row = self._kept(key)
         if row is None or row.hash != answer.hash or row.foreign_key != answer.foreign_key:
             return None
@@ -195,7 +196,7 @@ class RightSide:
     def of_message(self, item: Item) -> Item | None:
         """See Side: a subscription is kept and answered, or ended."""
         key, at_ms = item.raw.key or b"", item.raw.timestamp_ms
-        message = msgspec.msgpack.decode(item.record.value, type=_Subscription)
+        message = _message(item, _Subscription)
         self._state.put(key, message.left_key, message.hash, at_ms)
         if message.hash is not None:
             right = self._rows.at(key)
@@ -206,6 +207,14 @@ class RightSide:
     def _answer(self, left_key: bytes, hash_: bytes, key: bytes, right: Row | None, right_ms: int, at_ms: int) -> None:
         answer = _Answer(key, hash_, None if right is None else right.value, right_ms)
         self._sender.send(left_key, answer, at_ms)
+
+
+def _message(item: Item, kind: type[_M]) -> _M:
+    """What the other side sent. Raises JoinFailed where somebody else has written it."""
+    try:
+        return msgspec.msgpack.decode(item.record.value or b"", type=kind)
+    except msgspec.DecodeError as error:
+        raise JoinFailed from error
 
 
 def _hash(value: bytes) -> bytes:

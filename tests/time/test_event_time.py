@@ -109,6 +109,26 @@ def test_a_value_that_gives_no_time(at: int) -> None:
     assert seen == [10]
 
 
+def test_a_value_that_gives_no_time_is_in_no_table() -> None:
+    for on_error in ("stop", "skip"):
+        app = App("x")
+        beats, own = app.topic("beats", key=str, value=int), app.topic("own", key=str, value=Beat, timestamp=at_of)
+        table = app.table_of(own, alias="table")
+        app.processor(beats, table, on_error=on_error)(lambda beat, table: None)  # type: ignore[arg-type]
+        with Driver(app) as d:
+            d.send(own, "ann", Beat(5))
+            if on_error == "stop":
+                with pytest.raises(ProcessorFailed, match=r"timestamp= gave -7, which is no time"):
+                    d.send(own, "ann", Beat(-7))
+            else:
+                d.send(own, "ann", Beat(-7))
+            assert d.table(table) == {"ann": Beat(5)}
+
+
+def at_of(beat: Beat) -> int:
+    return beat.at
+
+
 def test_tables_of_a_topic_have_the_times_of_its_values() -> None:
     app, seen = App("x"), list[int]()
     beats = app.topic("beats", key=str, value=int)

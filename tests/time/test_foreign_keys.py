@@ -219,6 +219,30 @@ def test_a_call_that_stops_names_the_row() -> None:
             d.send(shop.orders_topic, "o1", ("ann", 1))
 
 
+@pytest.mark.parametrize("between", ["enrich-subscription", "enrich-answer"])
+@pytest.mark.parametrize("value", [None, b"by hand", b"\x92\x01\x02"])
+def test_a_message_of_somebody_else_goes_by_on_error(between: str, value: bytes | None) -> None:
+    """Whoever may write to a topic between the tasks ends no worker with it."""
+    shop = Shop(on_error="letters")
+    with Driver(shop.app) as d:
+        d.send(shop.customers_topic, "ann", "A")
+        d.send_bytes(_between(shop, between), b"o1", value)
+        d.send(shop.orders_topic, "o1", ("ann", 1))
+        assert shop.calls == [("o1", (("ann", 1), "A"))]
+        ((_, letter),) = d._records["letters"]
+        assert (letter.key, letter.value) == (b"o1", value)
+    shop = Shop()
+    with Driver(shop.app) as d, pytest.raises(ProcessorFailed, match=f"shop-{between}-repartition"):
+        d.send_bytes(_between(shop, between), b"o1", value)
+
+
+def _between(shop: Shop, name: str) -> Any:
+    (found,) = [
+        topic for processor in shop.app.processors.values() for topic in processor.sources if topic.name == name
+    ]
+    return found
+
+
 def test_tables_of_the_app_are_sides() -> None:
     app = App("shop", partitions=2)
     sold, moved = app.topic("sold", key=str, value=str), app.topic("moved", key=str, value=str)

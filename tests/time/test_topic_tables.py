@@ -255,6 +255,38 @@ def test_a_topic_that_is_a_global_table_is_a_source_like_any_other() -> None:
         assert d.table(known) == {"a": 0, "b": 1, "c": 2, "d": 3} and d.table(silent) == {"c": 12, "d": 13}
 
 
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("is_both", [False, True])
+@pytest.mark.parametrize(("key", "value"), [(b"\xff", b"[]"), (b"ann", b"no list")])
+def test_what_cannot_be_read_goes_by_on_error_and_is_not_in_the_table(
+    batch: bool, is_both: bool, key: bytes, value: bytes
+) -> None:
+    """Else each call that looks at the row fails for it, and no other record of the key is to blame."""
+    for on_error in ("stop", "skip", "dead"):
+        app = App("shop", partitions=1)
+        orders, dead = app.topic("orders", key=str, value=int), app.topic("dead", key=bytes, value=bytes)
+        names = app.topic("names", key=str, value=list[str])
+        known, seen = app.table_of(names, alias="known"), list[Any]()
+        policy: Any = dead if on_error == "dead" else on_error
+
+        @app.processor(names if is_both else orders, known, on_error=policy, batch=batch)
+        def look(order: Any, known: Any) -> None:
+            seen.append(dict(known))  # noqa: B023 - it is called in this round alone
+
+        with Driver(app) as d:
+            d.send(names, "ann", ["A"], timestamp_ms=1)
+            if on_error == "stop":
+                with pytest.raises(ProcessorFailed, match="look cannot read names-0@1"):
+                    d.send_bytes(names, key, value, timestamp_ms=2)
+                continue
+            d.send_bytes(names, key, value, timestamp_ms=2)
+            d.send(orders, "ann", 1, timestamp_ms=3)
+            d.send(names, "bob", ["B"], timestamp_ms=4)
+            assert d.table(known) == {"ann": ["A"], "bob": ["B"]}
+            assert seen == ([{"ann": ["A"]}, {"ann": ["A"], "bob": ["B"]}] if is_both else [{"ann": ["A"]}])
+            assert [letter.value for letter in d.records(dead)] == ([value] if on_error == "dead" else [])
+
+
 def test_fakes() -> None:
     app = App("shop")
     topic = app.topic("customers", key=str, value=str)
