@@ -1,24 +1,28 @@
 """A copy of a SQLite log that is in use.
 
 One rule: the copy is the log at one moment, whole, or it is not there: it is written beside its place and renamed once it is
-on the disk. No writer waits for it. Run by `orchestrator log backup`.
+on the disk. No writer waits for it. Nobody runs on a copy: it does not say where the coordinator of the log listens, which
+would be asked, and scaled, for a question to the copy. Run by `orchestrator log backup`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
+from collections.abc import Collection
 from pathlib import Path
 
 from state import private
 from state.errors import FileTaken, LogMissing, StateError
+from state.log.group_store import MetadataKind
 from state.log.sqlite_file import connect, explain, prepare
 
 BUSY_MS = 10_000
 
 
-def backup(source: Path, target: Path) -> int:
-    """Returns the bytes of the copy. Raises LogMissing, LogUnusable, FileTaken, StateError where it cannot be written."""
+def backup(source: Path, target: Path, forget: Collection[MetadataKind] = ()) -> int:
+    """Returns the bytes of the copy, which has no notes of the kinds to `forget`. Raises LogMissing, LogUnusable, FileTaken, StateError where it cannot be written."""
     if not source.exists():
         raise LogMissing(f"there is no log {source}: name another one")
     if os.path.lexists(target):
@@ -29,6 +33,7 @@ def backup(source: Path, target: Path) -> int:
         prepare(connection, source, create=False, busy_timeout_ms=BUSY_MS)
         private.make_file(unfinished)  # no other user may read it while it is written, either
         connection.execute("vacuum into ?", (str(unfinished),))
+        _of_nobody(unfinished, forget)
         with unfinished.open("rb") as file:
             os.fsync(file.fileno())
         os.link(unfinished, target)  # unlike a rename it never replaces what came meanwhile
@@ -44,6 +49,13 @@ def backup(source: Path, target: Path) -> int:
     finally:
         connection.close()
         unfinished.unlink(missing_ok=True)
+
+
+def _of_nobody(copy: Path, forget: Collection[MetadataKind]) -> None:
+    """The lease keeps its term, which the next one is to exceed."""
+    with contextlib.closing(sqlite3.connect(copy)) as db, db:
+        db.execute("update leases set address = ''")
+        db.executemany("delete from notes where kind = ?", [(kind.name,) for kind in forget])
 
 
 def _taken(target: Path) -> FileTaken:

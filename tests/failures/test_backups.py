@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.console import Console
+from tests.cli.console import WAIT, Console
 
 pytestmark = pytest.mark.processes
 FAST = ("--session-timeout", "3s", "--heartbeat", "300ms", "--disconnect-grace", "300ms")
@@ -99,3 +99,23 @@ def test_a_backup_replaces_nothing_and_says_what_it_cannot_copy(console: Console
         refused = console.here("log", "backup", *words)
         assert refused.code == code and refused.err.count("\n") == 1 and why in refused.err, refused
     assert not list(console.folder.glob("*other*")) and not list(console.folder.glob(".*part"))
+
+
+def test_a_copy_is_run_beside_the_log_that_it_is_of(console: Console) -> None:
+    """A question to the copy was answered by the group of the log, which `scale-down` would have scaled, and a run of the copy
+    was refused as long as the other lasted."""
+    console.run(*FAST)
+    pay(console, {"a": 3})
+    assert balances(console, "a") == {"a": 3}
+    backup(console)
+    (secret,) = (console.folder / ".orchestrator").glob("bank.db*secret")
+    shutil.copy(secret, console.folder / secret.name.replace("bank.db", "copy.db"))
+    copy = ("--log", "sqlite:copy.db")
+    refused = console.here("status", "bank", *copy)
+    assert refused.code == 3 and "has no coordinator" in refused.err, refused
+    console.start("run", "bank:app", "--instances", "2", "--state-dir", "other", *copy, *FAST, name="copied")
+    assert console.here("wait", "bank", "--instances", "2", *copy, *WAIT).code == 0, console.said("copied")
+    pay(console, {"a": 1})
+    assert balances(console, "a") == {"a": 4}
+    console.until("the copy", lambda: console.here("query", "bank", "balances", "a", *copy).out == "3\n")
+    assert len(console.here("status", "bank", "--json").json["instances"]) == 1

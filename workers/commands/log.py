@@ -13,6 +13,7 @@ from orchestrator.errors import WrongUse
 from state.log.sqlite_backup import backup
 from workers.commands.show import show_json
 from workers.fleet.client import application_of
+from workers.fleet.presence import FLEET, NAMED
 from workers.log.logs import default_log, log_path
 
 VERBS: dict[str, tuple[str, str]] = {
@@ -50,7 +51,7 @@ def backed_up(argv: list[str]) -> int:
         )
     if not (folder := Path(args.file).parent).is_dir():
         raise WrongUse(f"{args.file}: there is no folder {folder}; make it first")
-    size = backup(source, Path(args.file))
+    size = backup(source, Path(args.file), forget=(FLEET, NAMED))
     if args.json:
         show_json({"application": application, "log": str(source), "file": args.file, "bytes": size})
     else:

@@ -109,8 +109,10 @@ class Client:
             lease = await self._log.lease(self._application)
             if lease is None:
                 raise ConnectionEnded("it never had one")
-            if not lease.address:  # of a backfill, which answers no requests
-                raise ConnectionEnded("a backfill, or another command that answers no requests, had its lease last")
+            if (
+                not lease.address
+            ):  # of a backfill, which answers no requests, or a copy of the log, on which nobody has run
+                raise ConnectionEnded("nobody that answers requests had its lease last")
             self._connection = await connect(lease.address, self._credentials())
         return await ask_over(self._connection, request)
 
