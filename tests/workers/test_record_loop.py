@@ -67,11 +67,18 @@ def count(record: Record[str, int], sums: Any, out: Any) -> None:
 
 @asynccontextmanager
 async def running(
-    tmp_path: Path, call: Callable[..., Any], *, records: int, log: HeldLog | None = None, keys: int = 1, **options: Any
+    tmp_path: Path,
+    call: Callable[..., Any],
+    *,
+    records: int,
+    log: HeldLog | None = None,
+    keys: int = 1,
+    app: App | None = None,
+    **options: Any,
 ) -> AsyncIterator[tuple[Worker, HeldLog, asyncio.Task[int]]]:
     """A worker that owns both tasks, with so many records in each partition; `options` are the processor's."""
     log = log or HeldLog()
-    app = app_of(call, **options)
+    app = app or app_of(call, **options)
     prepared = await prepare(log, app)
     for task in TASKS:
         rows = [

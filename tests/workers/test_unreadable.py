@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from orchestrator import App
 from state.errors import LogDamaged
-from state.log.protocol import Fetched, Partition
+from state.log.protocol import Fetched, NewRecord, Partition
 from tests.workers.test_record_loop import HeldLog, count, judge, running, until
 from workers.worker.unreadable import AGAIN_S, Unreadable
 
@@ -55,3 +56,18 @@ async def test_the_other_task_goes_on_and_status_says_why_this_one_does_not(tmp_
 
         await until("this task's records", both)
     assert await judge(log) == {0: 50, 1: 50}
+
+
+async def test_a_global_table_is_read_again_and_its_worker_goes_on(tmp_path: Path) -> None:
+    log, app, seen = RottenLog(), App("x", partitions=2), list[int]()
+    rates = app.global_table(app.topic("in", key=str, value=bytes, partitions=2), alias="rates")
+    orders = app.topic("orders", key=str, value=str, partitions=2)
+    app.processor(orders, rates)(lambda order, rates: seen.append(len(rates)))
+    async with running(tmp_path, count, records=50, keys=50, log=log, app=app) as (worker, _, life):
+        await log.append({Partition("orders", 0): [NewRecord(b"ann", b"tea", 1)]})
+        await until("a word", lambda: "in-0 cannot be read at 0" in worker.notice() or life.done())
+        assert not life.done() and not seen, "a task began before the table was whole"
+        log.rotten = False
+        await until("the order", lambda: bool(seen))
+        await until("no word", lambda: not worker.notice())
+    assert seen == [50]

@@ -1,7 +1,8 @@
 """Global tables of a worker: topics that are read whole, from their beginning, independent of which tasks the worker owns.
 
 One rule: no task of the worker begins before what the topics held at its start has been read. After that they change
-between any two calls. They are kept in memory, and nothing of them is committed.
+between any two calls. They are kept in memory, and nothing of them is committed. Bytes that cannot be read are read again
+every second (`unreadable.py`): the tables lack what is behind them meanwhile, and status says so.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import asyncio
 
 from pipeline.definitions.topic_tables import GlobalTableDef
 from pipeline.tables.dict_store import DictStore
-from state.errors import PositionOutOfRange
+from state.errors import LogDamaged, PositionOutOfRange
 from state.log.batches import decode
 from state.log.protocol import Partition, Reader
 from workers.worker.ports import GlobalPort
+from workers.worker.unreadable import Unreadable
 
 WAIT_MS = 500
 
@@ -26,6 +28,7 @@ class GlobalTables:
         self._tables = list(worker.prepared.app.globals.values())
         self.stores = {table.name: DictStore() for table in self._tables}
         self._are_known = asyncio.Event()
+        self.unreadable = Unreadable(worker.surroundings.clock)
 
     async def known(self) -> None:
         """Once what was there at the start has been read."""
@@ -45,6 +48,8 @@ class GlobalTables:
             while not self._worker.stopping.is_set():
                 if all(positions[partition] >= end for partition, end in ends.items()):
                     self._are_known.set()
+                for partition, position in self.unreadable.due():
+                    reader.add(partition, position)
                 await self._read(reader, positions, by_topic)
                 for partition in self._partitions():
                     if partition not in positions:  # the topic has grown
@@ -66,10 +71,17 @@ class GlobalTables:
         except PositionOutOfRange as error:  # retention removed what was yet to be read
             partition = Partition(*error.partition)
             positions[partition] = error.start
+            self.unreadable.forget(partition)
             reader.add(partition, error.start)
             return
         for part in fetched:
             table = by_topic[part.partition.topic]
-            for record in decode(part.data, part.position) if part.data else []:
+            try:
+                records = decode(part.data, part.position) if part.data else []
+            except LogDamaged as error:
+                self.unreadable.hold(part.partition, part.position, error)
+                reader.drop(part.partition)
+                continue
+            for record in records:
                 self.stores[table.name].write(table.entries(record))
             positions[part.partition] = part.next_position

@@ -243,7 +243,7 @@ class Worker:
         lines = [f"waits for the log: {waiting}"] if waiting else []
         lines += self.records.long_calls()
         lines += self.records.rests.notices()
-        lines += [*self.records.unreadable.notices(), *self.restores.unreadable.notices()]
+        lines += [line for loop in (self.records, self.restores, self.globals) for line in loop.unreadable.notices()]
         for run in self.runs.values():
             if run.halt is not None and run.process is None:
                 lines.append(f"{run.id} is halted at {run.halt.record}: {run.halt.error}")
