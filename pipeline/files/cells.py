@@ -6,6 +6,7 @@ value that its type cannot read is not written. Raises NotThis with the reason; 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from datetime import UTC, date, datetime, timedelta
@@ -16,7 +17,7 @@ import msgspec
 from pipeline.errors import CodecError, text_of
 from pipeline.files.shape import TIME_MAX_MS, NotThis, whole_ms
 from pipeline.values.codecs import Codec, JsonCodec, codec_name, own_name
-from pipeline.values.json_values import to_bytes
+from pipeline.values.json_values import of_base64, to_bytes
 from pipeline.values.no_numbers import NULL, no_number
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,400}")
@@ -132,6 +133,10 @@ def shown(value: Any) -> str:
 
 
 def _custom(codec: Codec[Any], value: Any) -> bytes:
+    if (data := of_base64(value)) is not None:  # as `consume` shows what it has no code for
+        with contextlib.suppress(Exception):
+            codec.decode(data)
+            return data
     try:
         return codec.encode(value)
     except Exception as error:  # the user's own code

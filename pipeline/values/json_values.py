@@ -1,7 +1,8 @@
 """Keys and values between JSON and bytes. One rule: only the codec's name is needed, and of typed keys
 the schema.
 
-Works from the description kept in the log, so tools need no code of the app; `custom` codecs are shown as base64.
+Works from the description kept in the log, so tools need no code of the app. Bytes that are no text, and those of `custom`
+codecs, are shown as {"base64": "..."}, and read as that.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -23,6 +25,8 @@ def to_bytes(codec: str, value: Any) -> bytes:
         return value.encode()
     if codec == "bytes" and isinstance(value, str):
         return value.encode()
+    if codec in ("bytes", "custom") and (found := of_base64(value)) is not None:
+        return found
     if codec == "int" and isinstance(value, int) and not isinstance(value, bool):
         try:
             return struct.pack(">q", value)
@@ -33,12 +37,16 @@ def to_bytes(codec: str, value: Any) -> bytes:
     if codec == "json":
         return msgspec.json.encode(value, order="deterministic")
     if codec == "custom":
-        raise CodecError("this type has a codec of the app's own; name the app as MODULE:APP")
+        raise CodecError('its type has a codec of the app\'s own; write its bytes as they are shown: {"base64": ...}')
     raise CodecError(f"{value!r} is not {_article(codec)}")
 
 
 def from_text(codec: str, text: str, schema: Mapping[str, Any] | None = None) -> bytes:
     """A key as typed on the console; `schema`: of its type, where the description has one. Raises CodecError."""
+    if codec == "bytes" and text.startswith("{"):
+        with suppress(msgspec.MsgspecError):
+            if (found := of_base64(msgspec.json.decode(text))) is not None:
+                return found
     if codec in ("str", "bytes"):
         return text.encode()
     if codec == "json" and schema is not None:
@@ -48,6 +56,16 @@ def from_text(codec: str, text: str, schema: Mapping[str, Any] | None = None) ->
     except msgspec.MsgspecError:
         raise CodecError(f"'{text}' is not {_article(codec)}; write it as JSON") from None
     return to_bytes(codec, value)
+
+
+def of_base64(value: Any) -> bytes | None:
+    """The bytes that are shown as this; None where none are."""
+    if not isinstance(value, dict) or value.keys() != {"base64"} or not isinstance(value["base64"], str):
+        return None
+    try:
+        return base64.b64decode(value["base64"], validate=True)
+    except ValueError:
+        return None
 
 
 def shown(codec: str, data: bytes | None) -> Any:

@@ -82,3 +82,61 @@ async def test_a_port_that_is_taken_and_an_open_address() -> None:
     for host in ("0.0.0.0", "10.0.0.5", "host"):
         with pytest.raises(WrongUse, match=f"--listen {host}: .*needs TLS"):
             await listener.open(host)
+
+
+BINARY = """
+from orchestrator import App, Record, Table
+
+app = App("bank", partitions=1)
+
+
+class Reversed:
+    def encode(self, value: str) -> bytes:
+        return value.encode()[::-1]
+
+    def decode(self, data: bytes) -> str:
+        return data[::-1].decode()
+
+
+frames = app.topic("frames", key=bytes, value=bytes)
+names = app.topic("names", key=Reversed(), value=Reversed())
+last = app.table("last", key=bytes, value=bytes)
+known = app.table("known", key=Reversed(), value=int)
+
+
+@app.processor(frames, last)
+def frame(frame: Record[bytes, bytes], last: Table[bytes, bytes]) -> None:
+    last[frame.key] = frame.value
+
+
+@app.processor(names, known)
+def name(name: Record[str, str], known: Table[str, int]) -> None:
+    known[name.key] = len(name.value)
+"""
+
+
+@pytest.mark.processes
+def test_bytes_that_are_no_text_are_read_as_they_are_shown(console: Console) -> None:
+    """What `consume` printed could not be produced, and a binary key not be queried at all."""
+    console.write("bank.py", BINARY)
+    binary, text = {"key": {"base64": "AP8="}, "value": {"base64": "/w=="}}, {"key": "k", "value": "v"}
+    lines = "\n".join(map(json.dumps, (binary, text)))
+    assert console.here("produce", "bank:app", "frames", stdin=lines).code == 0
+    assert console.here("produce", "bank:app", "names", stdin='{"key": "ann", "value": "smith"}').code == 0
+    console.run()
+    for topic in ("frames", "names"):
+        shown = console.here("consume", "bank", topic).out
+        assert console.here("produce", "bank:app", topic, stdin=shown).code == 0, shown
+        again = [json.loads(line) for line in console.here("consume", "bank", topic).out.splitlines()]
+        half = len(again) // 2
+        assert [(one["key"], one["value"]) for one in again[:half]] == [
+            (one["key"], one["value"]) for one in again[half:]
+        ]
+    assert console.here("query", "bank", "last", json.dumps(binary["key"])).out == '{"base64": "/w=="}\n'
+    assert console.here("query", "bank", "last", "k").out == '"v"\n'
+    (row,) = console.here("table", "scan", "bank", "known").out.splitlines()
+    assert console.here("query", "bank", "known", json.dumps(json.loads(row)["key"])).out == "5\n"
+    refused = console.here("query", "bank", "known", '"ann"')
+    assert refused.code == 2 and "write its bytes as they are shown" in refused.err, refused
+    bad = console.here("produce", "bank:app", "frames", stdin='{"key": "a", "value": {"base64": "?"}}')
+    assert bad.code == 1 and "is not a string" in bad.err, bad
