@@ -60,12 +60,9 @@ async def refuse_mistyped(log: GroupLog, app: App) -> tuple[list[str], bool]:
     except PipelineError:
         return [], True  # `prepare` refuses it with its reason
     own = {name for sub in topology.subtopologies for name in sub.sinks}
-    inputs = {
-        name
-        for sub in topology.subtopologies
-        for name in sub.sources
-        if topology.topics[name].kind == "plain" and name not in own
-    }
+    read = {name for sub in topology.subtopologies for name in sub.sources}
+    read |= {table.of.topic for table in app.globals.values()}
+    inputs = {name for name in read if topology.topics[name].kind == "plain" and name not in own}
     missing = sorted(inputs - (await log.topics(sorted(inputs))).keys())
     others = sorted({*await log.names()} - topology.topics.keys()) if missing else []
     for name in missing:

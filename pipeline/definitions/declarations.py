@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from pipeline.definitions.definition import Stored, Topic
 from pipeline.definitions.error_policy import ErrorPolicy
 from pipeline.definitions.processor import Processor
+from pipeline.definitions.topic_tables import GlobalTableDef
 
 
 class Declarations(Protocol):
@@ -26,6 +27,8 @@ class Declarations(Protocol):
     def topics(self) -> Mapping[str, Topic[Any, Any]]: ...
     @property
     def tables(self) -> Mapping[str, Stored[Any]]: ...
+    @property
+    def globals(self) -> Mapping[str, GlobalTableDef[Any, Any]]: ...
     @property
     def processors(self) -> Mapping[str, Processor]: ...
 

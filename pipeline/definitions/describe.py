@@ -25,6 +25,7 @@ def describe(app: Declarations, topology: Topology) -> dict[str, Any]:
     """Topics by their name in the log, tables and processors by name; `subtopologies` is the numbering with counts."""
     by_table = {table: sub for sub in topology.subtopologies for table in sub.tables}
     by_topic = {topic.topic: topic for topic in app.topics.values()}
+    everywhere = {table.of.topic for table in app.globals.values()}
     return {
         "id": app.id,
         "guarantee": app.guarantee,
@@ -37,6 +38,7 @@ def describe(app: Declarations, topology: Topology) -> dict[str, Any]:
                 "key_codec": codec_name(by_topic[name].key_codec),
                 "value_codec": codec_name(by_topic[name].value_codec),
                 **({} if (schema := _schema(by_topic[name].value_codec)) is None else {"schema": schema}),
+                **({"is_global": True} if name in everywhere else {}),
             }
             for name, found in topology.topics.items()
             if name in by_topic

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.console import Console
+from tests.cli.console import ROOT, Console
 
 KAFKA = pytest.mark.kafka
 
@@ -78,6 +78,17 @@ def test_how_long_a_topic_is_kept_is_set_and_shown(console: Console) -> None:
     assert (done.code, done.out) == (0, "payments is kept for 7 d\n"), done
     rows = {row["topic"]: row for row in console.here("topics", "list", "bank", "--json").json["topics"]}
     assert (rows["payments"]["retention_ms"], rows["payments"]["retention_bytes"]) == (604_800_000, None)
+    if console.here("topics", "set", "bank", "payments", "--retention", "6d", "--force", "--json").json["forced"]:
+        done = console.here("topics", "set", "bank", "payments", "--retention-bytes", "1GiB", "--force")
+        assert (
+            done.out
+            == "payments is kept for 6 d or 1073741824 bytes a partition, also where an application has yet to read it\n"
+        )
+        done = console.here("topics", "set", "bank", "payments", "--retention-bytes", "forever")
+        assert done.out == "payments is kept for 6 d\n" and done.err.startswith("warning: it was set with --force"), (
+            done
+        )
+        assert console.here("topics", "set", "bank", "payments", "--retention", "7d").err == ""
     for words, why in (
         (("payments",), "nothing to set"),
         (("payments", "--retention", "0s"), "keeps nothing"),
@@ -87,3 +98,15 @@ def test_how_long_a_topic_is_kept_is_set_and_shown(console: Console) -> None:
     ):
         refused = console.here("topics", "set", "bank", *words)
         assert refused.code == 2 and refused.err.count("\n") == 1 and why in refused.err, refused
+
+
+def test_the_topic_of_a_global_table_is_an_input(tmp_path: Path) -> None:
+    """It was taken for an output: an app with the rights of `topics acls` could not read it."""
+    console = Console(tmp_path / "place", app="desk")
+    console.write("desk.py", (ROOT / "tests/time/desk.py").read_text())
+    assert console.here("topics", "create", "desk:app").code == 0
+    rows = {row["topic"]: row["role"] for row in console.here("topics", "list", "desk", "--json").json["topics"]}
+    assert rows["rates"] == "input", rows
+    lines = console.here("topics", "acls", "desk:app", "--log", "kafka://h", "--principal", "User:x").out.splitlines()
+    (rates,) = [line for line in lines if line.endswith("--topic rates")]
+    assert "--operation Read" in rates and "--operation Write" not in rates

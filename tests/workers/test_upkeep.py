@@ -63,6 +63,20 @@ async def test_what_an_application_has_yet_to_read_stays() -> None:
     assert await log.starts([INPUT]) == {INPUT: 9}
 
 
+async def test_the_topic_of_a_global_table_is_read_whole_at_each_start_so_it_stays() -> None:
+    log, app = MemoryLog(clock_ms=lambda: 10_000, markers=False), App("looking", partitions=1)
+    table = app.global_table(app.topic("in", key=str, value=bytes), alias="table")
+    app.processor(app.topic("orders", key=str, value=int), table)(lambda order, table: None)  # type: ignore[arg-type]
+    await prepare(log, app)
+    for _ in range(10):
+        await log.append({INPUT: [NewRecord(b"k", bytes(8), 0)]})
+    upkeep = LogUpkeep(log, "looking")
+    await log.set_retention("in", Retention(bytes=0))
+    assert await upkeep.round() == 0
+    await log.set_retention("in", Retention(bytes=0, forced=True))
+    assert await upkeep.round() == 9
+
+
 async def test_without_a_retention_everything_stays() -> None:
     log = await a_log("counting")
     await read_up_to(log, "counting", 10)

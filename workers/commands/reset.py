@@ -135,7 +135,10 @@ async def _planned(log: GroupLog, application: str, root: Path) -> Plan:
 async def _refuse_shared(log: GroupStore, application: str, own: Collection[str]) -> None:
     """Raises RefusedBySafety where another application of the log reads one of these topics."""
     for other, kept in (await log.metadata_of_all(DESCRIPTION, "app")).items():
-        read = {name for sub in json.loads(kept)["subtopologies"] for name in sub["sources"]} & set(own)
+        described = json.loads(kept)
+        read = {name for sub in described["subtopologies"] for name in sub["sources"]}
+        read |= {name for name, topic in described["topics"].items() if topic.get("is_global")}
+        read &= set(own)
         if other != application and read:
             raise RefusedBySafety(
                 f"'{other}' reads {', '.join(sorted(read))}, which a reset of '{application}' deletes; reset '{other}' first, or "

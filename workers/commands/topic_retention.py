@@ -1,12 +1,13 @@
 """`orchestrator topics set APP TOPIC --retention 7d --retention-bytes 1GiB`: how long a topic is kept, while its apps run or not.
 
-One rule: what is not named stays as it is; `forever` takes a limit away. On the embedded log the coordinator's instance removes
+One rule: a limit that is not named stays as it is; `forever` takes it away; `--force` counts until the next change. On the embedded log the coordinator's instance removes
 what is past it, within a minute or two, and keeps what an application has yet to read unless the limit is forced.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 from orchestrator.cli.arguments import Parser
@@ -36,18 +37,24 @@ def run(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     if args.retention is None and args.retention_bytes is None:
         raise WrongUse("nothing to set: give --retention, --retention-bytes, or both")
-    facts = asyncio.run(_set(args))
+    facts, was_forced = asyncio.run(_set(args))
     if args.json:
         show_json(facts)
     else:
         given = [span(facts["retention_ms"])] if facts["retention_ms"] is not None else []
         given += [f"{facts['retention_bytes']} bytes a partition"] if facts["retention_bytes"] is not None else []
-        print(f"{facts['topic']} is kept {'for ' + ' or '.join(given) if given else 'for ever'}")
+        unread = ", also where an application has yet to read it" if given and facts["forced"] else ""
+        print(f"{facts['topic']} is kept {'for ' + ' or '.join(given) if given else 'for ever'}{unread}")
+    if was_forced and not facts["forced"]:
+        print(
+            "warning: it was set with --force, and is not any more: what an application has yet to read stays",
+            file=sys.stderr,
+        )
     return 0
 
 
-async def _set(args: Any) -> dict[str, Any]:
-    """Raises WrongUse for a topic that the app does not name, or that has no retention."""
+async def _set(args: Any) -> tuple[dict[str, Any], bool]:
+    """What is kept now, and whether it was forced before. Raises WrongUse for a topic that the app does not name, or that has no retention."""
     async with log_of(args) as (application, log, _):
         described = await description(log, application)
         found = (await log.topics([args.topic])).get(args.topic)
@@ -61,13 +68,8 @@ async def _set(args: Any) -> dict[str, Any]:
         ms = before.ms if args.retention is None else _limit(args.retention, parse_duration_ms)
         size = before.bytes if args.retention_bytes is None else _limit(args.retention_bytes, parse_size_bytes)
         after = (await log.set_retention(args.topic, Retention(ms, size, args.force))).retention
-    return {
-        "application": application,
-        "topic": args.topic,
-        "retention_ms": after.ms,
-        "retention_bytes": after.bytes,
-        "forced": after.forced,
-    }
+    facts = {"topic": args.topic, "retention_ms": after.ms, "retention_bytes": after.bytes, "forced": after.forced}
+    return {"application": application, **facts}, before.forced
 
 
 def _limit(text: str, parse: Any) -> int | None:

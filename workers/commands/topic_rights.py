@@ -94,6 +94,7 @@ def topics_of(described: dict[str, Any]) -> Topics:
     """The topics of an application, from its description."""
     repartition = {name for name, topic in described["topics"].items() if topic["kind"] == "repartition"}
     read = {name for sub in described["subtopologies"] for name in sub["sources"]}
+    read |= {name for name, topic in described["topics"].items() if topic.get("is_global")}
     written = {name for name, topic in described["topics"].items() if topic["written"] or name not in read}
     changelogs = {table["changelog_topic"] for table in described["tables"].values()}
     return Topics(read - repartition, written - repartition, changelogs, repartition)

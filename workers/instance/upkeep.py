@@ -1,6 +1,7 @@
 """What the coordinator's instance does for the log now and then: records past their retention go, changelogs are compacted.
 
-One rule: what an application of this log has yet to read stays, unless the retention is forced. It runs beside the coordinator,
+One rule: what an application of this log has yet to read stays, and the topic of a global table, which each start reads whole,
+unless the retention is forced. It runs beside the coordinator,
 in a process that processes nothing; a log on brokers, which do both by themselves, answers that there is nothing to do. Which
 positions there are is kept as well, where brokers may lose them.
 """
@@ -83,10 +84,11 @@ class LogUpkeep:
         forced = {info.name for info in topics if info.retention.forced}
         held_back = [partition for partition in past if partition.topic not in forced]
         for application, described in (await self._log.metadata_of_all(DESCRIPTION, "app")).items():
-            read = _read_by(json.loads(described), held_back)
+            kept = json.loads(described)
+            read, whole = _read_by(kept, held_back), _read_whole_by(kept, held_back)
             positions = await self._log.positions(application, read)
-            for partition in read:
-                past[partition] = min(past[partition], positions.get(partition, 0))
+            for partition in {*read, *whole}:
+                past[partition] = min(past[partition], 0 if partition in whole else positions.get(partition, 0))
         return await self._log.trim({p: position for p, position in past.items() if position > starts[p]})
 
     # ---- compaction
@@ -112,3 +114,9 @@ def _read_by(described: Mapping[str, object], partitions: Sequence[Partition]) -
     subtopologies: list[Mapping[str, list[str]]] = described["subtopologies"]  # type: ignore[assignment]
     sources = {name for sub in subtopologies for name in sub["sources"]}
     return [partition for partition in partitions if partition.topic in sources]
+
+
+def _read_whole_by(described: Mapping[str, object], partitions: Sequence[Partition]) -> set[Partition]:
+    """Those that are global tables of the application: each of its workers reads them from their beginning when it starts."""
+    topics: Mapping[str, Mapping[str, object]] = described["topics"]  # type: ignore[assignment]
+    return {partition for partition in partitions if topics.get(partition.topic, {}).get("is_global")}
