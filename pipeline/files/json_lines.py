@@ -23,6 +23,7 @@ IGNORED = {"partition", "offset"}  # `consume` prints them; where a record goes 
 NUMBER_SHOWN = 20
 NULL = b"null"
 NOT_UTF8 = "not UTF-8; save the file as UTF-8"
+TOO_DEEP = "nested too deeply"
 NULL_CELL = msgspec.Raw(NULL)
 
 
@@ -59,7 +60,7 @@ def read_line(reading: Reading, number: int, line: bytes) -> FileRecord:
             offset,
         )
     except RecursionError:
-        raise BadRow(f"line {number}", "nested too deeply") from None
+        raise BadRow(f"line {number}", TOO_DEEP) from None
     except (ValueError, TypeError, CodecError, msgspec.MsgspecError) as error:
         raise BadRow(f"line {number}", _why(reading, line, error)) from None
 
@@ -99,6 +100,8 @@ def _why(reading: Reading, line: bytes, error: Exception) -> str:
         facts = msgspec.json.decode(line)
     except UnicodeDecodeError:
         return NOT_UTF8
+    except RecursionError:
+        return TOO_DEEP
     except msgspec.DecodeError as broken:
         return _cause(line, broken)
     if not isinstance(facts, dict):

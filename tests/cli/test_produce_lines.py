@@ -46,6 +46,7 @@ def test_a_line() -> None:
     ("line", "said"),
     [
         (b"not json", "malformed"),
+        (b"[" * 100_000, "nested too deeply"),
         (b"[1]", "not a JSON object but an array; write one object a line"),
         (b'{"key": "a",', "write each object on one line"),
         (b'"text"', "not a JSON object"),
