@@ -180,6 +180,7 @@ def build(app: Declarations, kept: Mapping[str, Any] | None) -> Topology:
         raise TopologyError(f"app {app.id!r} has no processors; declare one with @app.processor(...)")
     _check_names(app)
     _check_concurrency(app)
+    _check_global(app)
     check_circles(app.id, app.processors)
     pieces = tuple(_pieces(app))
     for piece in pieces:
@@ -284,6 +285,17 @@ def _check_ahead(piece: _Piece) -> None:
             raise DefinitionError(
                 f"{processor.name} has {option}, but the times of {limited[0].name!r} are limited by max_ahead=, one record "
                 "after the other; leave one of them out"
+            )
+
+
+def _check_global(app: Declarations) -> None:
+    """The records of a global table belong to no task, so there is no stream time that they could be ahead of."""
+    read = {topic.topic for processor in app.processors.values() for topic in processor.sources}
+    for table in app.globals.values():
+        if table.of.event_time.max_ahead_ms is not None and table.of.topic not in read:
+            raise DefinitionError(
+                f"app {app.id!r}: topic {table.of.name!r} has max_ahead=, but it is a global table alone, whose records no "
+                "stream time is compared with; leave max_ahead= out, or read it with app.table_of"
             )
 
 

@@ -161,3 +161,10 @@ def test_what_cannot_be() -> None:
     app.processor(app.topic("d", key=str, value=int), table, batch=True)(lambda records, c: None)
     with pytest.raises(DefinitionError, match="batch=True, but the times of 'c' are limited"):
         app.topology()
+    app = App("z")
+    everywhere = app.global_table(app.topic("c", key=str, value=int, max_ahead=timedelta(1)))
+    app.processor(app.topic("d", key=str, value=int), everywhere)(lambda record, c: None)
+    with pytest.raises(DefinitionError, match="topic 'c' has max_ahead=, but it is a global table alone"):
+        app.topology()
+    app.processor(app.topics["c"])(lambda record: None)  # whose tasks go by it
+    app.topology()

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from orchestrator import App
 from orchestrator.model import TaskId
 from state.log.memory import MemoryLog
 from state.log.protocol import NewRecord, Partition, TaskCommit
@@ -32,3 +33,14 @@ async def test_records_that_were_deleted_before_they_were_read(
     assert found == ({NUMBERS: max(3, start)}, skipped)
     reported = "numbers-0 was read up to 3, and begins at 7 now" in caplog.text
     assert reported == skipped, caplog.text
+
+
+async def test_one_that_reads_from_the_end_goes_on_there_where_its_position_is_gone() -> None:
+    log, app = MemoryLog(markers=False), App("x", partitions=1)
+    app.processor(app.topic("numbers", key=str, value=bytes, start="end"))(lambda record: None)
+    prepared = await prepare(log, app)
+    for n in range(10):
+        await log.append({NUMBERS: [NewRecord(b"k", b"1", n)]})
+    log.put_positions(app.id, [TaskCommit("0_0", 1, {}, {NUMBERS: 3})])
+    await log.trim({NUMBERS: 7})
+    assert await start_positions(log, app.id, prepared, TaskId(0, 0), [NUMBERS]) == ({NUMBERS: 10}, True)

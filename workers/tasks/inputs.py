@@ -65,7 +65,8 @@ async def start_positions(
             f"{task}: the committed position in {partition} was deleted while the app ran; a start of {application} says how to "
             "go on"
         )
-    ends = await log.ends(missing) if missing else {}
+    nowhere = [p for p in partitions if committed.get(p, -1) < starts[p]]
+    ends = await log.ends(nowhere) if nowhere else {}
     skipped = False
     for partition in partitions:
         start = prepared.topology.topics[partition.topic].start
