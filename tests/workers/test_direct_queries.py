@@ -27,7 +27,7 @@ from tests.attacks.place import credentials, join_request
 from workers.commands.query_place import ask_where_it_is
 from workers.fleet.client import Client
 from workers.instance.instance_stores import InstanceStores
-from workers.worker.offered_stores import answered, look_up
+from workers.worker.offered_stores import ENTRY_BYTES_MAX, answered, look_up, scan
 
 TASK = TaskId(0, 0)
 
@@ -148,3 +148,22 @@ async def test_what_the_log_has_is_in_the_answer_or_in_its_lag() -> None:
     await log.append({changelog: [NewRecord(b"ann", b"5", 1), NewRecord(b"ann", b"6", 2)]})
     more = (await log.ends([changelog]))[changelog] - store.offset
     assert more and (await answered(worker, commits, lookup)) == messages.Found(1, b"5", "standby", more)
+
+
+def test_an_entry_that_is_too_large_to_be_sent_costs_its_question_and_not_the_worker() -> None:
+    """The message could not be encoded, which ended the worker, and with it the fleet."""
+    store = MemoryStore(stamp={})
+    run: Any = SimpleNamespace(stores={"t": SimpleNamespace(store=store)}, process=object(), ends={}, catching_up=False)
+    worker: Any = SimpleNamespace(runs={TASK: run}, spec=SimpleNamespace(instance=SimpleNamespace(instance="i1")))
+    store.write({b"a": b"1", b"b": bytes(ENTRY_BYTES_MAX), b"c": bytes(ENTRY_BYTES_MAX + 1), b"d": b"4"}, 1)
+    sent = [look_up(worker, messages.Lookup(1, "0_0", "t", key), {}) for key in (b"a", b"b", b"c")]
+    assert [bool(found.error) for found in sent] == [False, False, True] and "is more than" in sent[-1].error
+    pages = [scan(worker, messages.Scan(1, "0_0", "t", start, None, 9), {}) for start in (b"", b"c", b"d")]
+    assert [([key for key, _ in page.pairs], page.more) for page in pages] == [
+        ([b"a"], True),
+        ([], False),
+        ([b"d"], False),
+    ]
+    assert "is more than" in pages[1].error
+    for message in (*sent, *pages):
+        assert len(messages.encode(message)) <= messages.FRAME_BYTES_MAX

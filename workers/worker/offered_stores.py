@@ -30,6 +30,9 @@ Ends = Mapping[Partition, int]
 RETRY_S, REPORT_S = 0.5, 1.0
 SURE_S = 2.0  # so long a log is waited for that does not answer; then what the store has is the answer
 PAGE_PAIRS, PAGE_BYTES = 1_000, 1 << 20
+ENTRY_BYTES_MAX = (
+    messages.FRAME_BYTES_MAX - 2 * PAGE_BYTES
+)  # of a key and its value, beside which a page finds its place
 KEPT_MS = 3_600_000  # copies of a tool that did not end in order
 
 
@@ -125,7 +128,10 @@ def look_up(worker: StoresPort, lookup: messages.Lookup, ends: Ends) -> messages
     if isinstance(found, str):
         return messages.Found(lookup.id, None, "", 0, found)
     store, role, lag = found
-    return messages.Found(lookup.id, store.get(lookup.key), role, lag)
+    value = store.get(lookup.key)
+    if value is not None and len(value) > ENTRY_BYTES_MAX:
+        return messages.Found(lookup.id, None, "", 0, _too_large(lookup, len(value)))
+    return messages.Found(lookup.id, value, role, lag)
 
 
 def scan(worker: StoresPort, wanted: messages.Scan, ends: Ends) -> messages.Scanned:
@@ -139,9 +145,20 @@ def scan(worker: StoresPort, wanted: messages.Scan, ends: Ends) -> messages.Scan
     for key, value in store.range(wanted.start, wanted.stop):
         if len(pairs) >= min(wanted.limit, PAGE_PAIRS) or size >= PAGE_BYTES:
             return messages.Scanned(wanted.id, pairs, True, role, lag)
+        if (entry := len(key) + len(value)) > ENTRY_BYTES_MAX:
+            if pairs:
+                return messages.Scanned(wanted.id, pairs, True, role, lag)
+            return messages.Scanned(wanted.id, [], False, "", 0, _too_large(wanted, entry))
         pairs.append((key, value))
-        size += len(key) + len(value)
+        size += entry
     return messages.Scanned(wanted.id, pairs, False, role, lag)
+
+
+def _too_large(wanted: messages.Lookup | messages.Scan, size: int) -> str:
+    return (
+        f"{wanted.task}, table {wanted.table}: an entry of {size} bytes is more than the {ENTRY_BYTES_MAX} that are sent; "
+        "`orchestrator table` reads it where nothing runs"
+    )
 
 
 async def copied(worker: StoresPort, wanted: messages.CopyStores) -> messages.Copied:
