@@ -17,12 +17,14 @@ from pipeline.files.cells import encoded
 from pipeline.files.shape import TIME_MAX_MS, BadRow, FileRecord, NotThis, Reading
 from pipeline.records import Headers
 from pipeline.values.codecs import Codec, codec_name
+from pipeline.values.json_values import of_base64
 
 FIELDS = {"key", "value", "timestamp_ms", "headers"}
 IGNORED = {"partition", "offset"}  # `consume` prints them; where a record goes is decided by its key
 NUMBER_SHOWN = 20
 NULL = b"null"
 NOT_UTF8 = "not UTF-8; save the file as UTF-8"
+NO_HEADERS = "headers is not an object of strings"
 TOO_DEEP = "nested too deeply"
 NULL_CELL = msgspec.Raw(NULL)
 
@@ -31,7 +33,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     value: msgspec.Raw
     key: msgspec.Raw = NULL_CELL
     timestamp_ms: int | None = None
-    headers: dict[str, str] | None = None
+    headers: dict[str, str | dict[str, str]] | None = None
     partition: Any = None
     offset: Any = None
 
@@ -56,7 +58,7 @@ def read_line(reading: Reading, number: int, line: bytes) -> FileRecord:
             _key(reading.key, found.key),
             json_value(reading.value, found.value),
             at_ms,
-            () if not headers else tuple((name, text.encode()) for name, text in headers.items()),
+            () if not headers else json_headers(headers),
             offset,
         )
     except RecursionError:
@@ -156,9 +158,16 @@ def json_time(given: Any) -> int | None:
 
 
 def json_headers(given: Any) -> Headers:
-    """Headers of an object of strings. Raises NotThis."""
+    """Headers of an object of strings, or of bytes as they are shown. Raises NotThis."""
     if given is None:
         return ()
-    if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):
-        raise NotThis("headers is not an object of strings")
-    return tuple((name, text.encode()) for name, text in given.items())
+    if not isinstance(given, dict):
+        raise NotThis(NO_HEADERS)
+    return tuple((name, _header(text)) for name, text in given.items())
+
+
+def _header(given: Any) -> bytes:
+    found = given.encode() if isinstance(given, str) else of_base64(given)
+    if found is None:
+        raise NotThis(NO_HEADERS)
+    return found

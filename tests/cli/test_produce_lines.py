@@ -47,6 +47,8 @@ def test_a_line() -> None:
     [
         (b"not json", "malformed"),
         (b"[" * 100_000, "nested too deeply"),
+        (b'{"value": 1, "headers": {"h": {"base64": "?"}}}', "headers is not an object of strings"),
+        (b'{"value": 1, "headers": {"h": {"bytes": "AP8="}}}', "headers is not an object of strings"),
         (b"[1]", "not a JSON object but an array; write one object a line"),
         (b'{"key": "a",', "write each object on one line"),
         (b'"text"', "not a JSON object"),

@@ -182,7 +182,8 @@ def test_names_let_tools_encode_without_code() -> None:
     assert codec_name(key) == "json"
     assert to_bytes("json", ["ann", 1]) == key.encode(("ann", 1))
     assert codec_name(codec(Reversed())) == "custom"
-    with pytest.raises(CodecError, match="MODULE:APP"):
+    assert to_bytes("custom", {"base64": "AP8="}) == to_bytes("bytes", {"base64": "AP8="}) == b"\0\xff"
+    with pytest.raises(CodecError, match="write its bytes as they are shown"):
         to_bytes("custom", 1)
 
 

@@ -131,7 +131,7 @@ def line(partition: Partition, record: StoredRecord, codecs: dict[str, Any]) -> 
         **bounds,
         "value": shown(codecs["value_codec"], value),
         "timestamp_ms": record.timestamp_ms,
-        "headers": {name: value.decode(errors="replace") for name, value in record.headers},
+        "headers": {name: shown("bytes", value) for name, value in record.headers},
         "partition": partition.number,
         "offset": record.offset,
     }
