@@ -29,11 +29,14 @@ TOO_DEEP = "nested too deeply"
 NULL_CELL = msgspec.Raw(NULL)
 
 
+_Header = str | dict[str, str]
+
+
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
     value: msgspec.Raw
     key: msgspec.Raw = NULL_CELL
     timestamp_ms: int | None = None
-    headers: dict[str, str | dict[str, str]] | None = None
+    headers: dict[str, _Header | list[_Header]] | None = None
     partition: Any = None
     offset: Any = None
 
@@ -158,12 +161,14 @@ def json_time(given: Any) -> int | None:
 
 
 def json_headers(given: Any) -> Headers:
-    """Headers of an object of strings, or of bytes as they are shown. Raises NotThis."""
+    """Headers of an object of strings, or of bytes as they are shown; a list has those of one name. Raises NotThis."""
     if given is None:
         return ()
     if not isinstance(given, dict):
         raise NotThis(NO_HEADERS)
-    return tuple((name, _header(text)) for name, text in given.items())
+    return tuple(
+        (name, _header(one)) for name, some in given.items() for one in (some if isinstance(some, list) else [some])
+    )
 
 
 def _header(given: Any) -> bytes:

@@ -119,7 +119,11 @@ def name(name: Record[str, str], known: Table[str, int]) -> None:
 def test_bytes_that_are_no_text_are_read_as_they_are_shown(console: Console) -> None:
     """What `consume` printed could not be produced, and a binary key not be queried at all."""
     console.write("bank.py", BINARY)
-    binary = {"key": {"base64": "AP8="}, "value": {"base64": "/w=="}, "headers": {"id": {"base64": "/wA="}, "of": "x"}}
+    binary = {
+        "key": {"base64": "AP8="},
+        "value": {"base64": "/w=="},
+        "headers": {"id": {"base64": "/wA="}, "of": ["x", "y"]},
+    }
     text = {"key": "k", "value": "v"}
     lines = "\n".join(map(json.dumps, (binary, text)))
     assert console.here("produce", "bank:app", "frames", stdin=lines).code == 0

@@ -13,9 +13,9 @@ from orchestrator.errors import WrongUse
 from pipeline.tables import expiry
 from pipeline.time.stored_form import StoredForm
 from pipeline.values.json_values import shown
-from state.errors import LogBusy
+from state.errors import LogBusy, PositionOutOfRange
 from state.log.batches import decode
-from state.log.protocol import Log, Partition, Reader, StoredRecord, TopicInfo
+from state.log.protocol import Fetched, Headers, Log, Partition, Reader, StoredRecord, TopicInfo
 from workers.fleet.client import description, log_of
 
 SETTLED_WITHIN_S = 2.0
@@ -49,7 +49,7 @@ async def _consume(args: Any) -> int:
         try:
             ends = {} if follow else {p: e for p, e in (await _ends(log, partitions)).items() if e > starts[p]}
             while follow or ends:
-                for part in await reader.poll(wait_ms=200 if follow else 0):
+                for part in await _polled(reader, ends, 200 if follow else 0):
                     for record in decode(part.data, part.position) if part.data else []:
                         if is_internal(record, codecs):
                             continue
@@ -64,6 +64,20 @@ async def _consume(args: Any) -> int:
         finally:
             await reader.close()
     return 0
+
+
+async def _polled(reader: Reader, ends: dict[Partition, int], wait_ms: int) -> list[Fetched]:
+    """What retention removes meanwhile is passed over, with a warning."""
+    try:
+        return await reader.poll(wait_ms=wait_ms)
+    except PositionOutOfRange as error:
+        partition = Partition(*error.partition)
+        print(f"warning: {partition} begins at {error.start} by now: what lay before was removed", file=sys.stderr)
+        reader.add(partition, error.start)
+        if error.start >= ends.get(partition, error.end + 1):
+            del ends[partition]
+            reader.drop(partition)
+        return []
 
 
 async def _ends(log: Log, partitions: list[Partition]) -> dict[Partition, int]:
@@ -88,6 +102,14 @@ def _add_new(reader: Reader, partitions: list[Partition], info: TopicInfo | None
     for number in range(len(partitions), info.partitions if info is not None else 0):
         partitions.append(Partition(partitions[0].topic, number))
         reader.add(partitions[-1], 0)
+
+
+def _headers(headers: Headers) -> dict[str, Any]:
+    """By name; several of one name as a list."""
+    found: dict[str, list[Any]] = {}
+    for name, value in headers:
+        found.setdefault(name, []).append(shown("bytes", value))
+    return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
 
 
 def codecs_of(topic: str, facts: dict[str, Any]) -> dict[str, Any]:
@@ -131,7 +153,7 @@ def line(partition: Partition, record: StoredRecord, codecs: dict[str, Any]) -> 
         **bounds,
         "value": shown(codecs["value_codec"], value),
         "timestamp_ms": record.timestamp_ms,
-        "headers": {name: shown("bytes", value) for name, value in record.headers},
+        "headers": _headers(record.headers),
         "partition": partition.number,
         "offset": record.offset,
     }

@@ -97,6 +97,7 @@ async def topics_of(log: Log, described: dict[str, Any]) -> list[dict[str, Any]]
                 "kind": facts["kind"],
                 "partitions": len(own),
                 "offsets": sum(ends[p] - starts[p] for p in own) if own else None,
+                "is_global": facts.get("is_global", False),
                 "read_by": [sub["number"] for sub in described["subtopologies"] if name in sub["sources"]],
             }
         )
@@ -186,10 +187,7 @@ def text(facts: dict[str, Any]) -> str:
         )
         for t in facts["tasks"]
     ]
-    topics = [
-        (t["name"], t["kind"], t["partitions"], t["offsets"], ", ".join(map(str, t["read_by"])) or None)
-        for t in facts["topics"]
-    ]
+    topics = [(t["name"], t["kind"], t["partitions"], t["offsets"], _readers(t)) for t in facts["topics"]]
     return "\n".join(
         [
             head,
@@ -207,6 +205,11 @@ def text(facts: dict[str, Any]) -> str:
             table(topics, ("topic", "kind", "partitions", "offsets", "read by")),
         ]
     )
+
+
+def _readers(topic: dict[str, Any]) -> str | None:
+    """The subtopologies whose tasks read it; the whole of a global table's topic is read by each worker."""
+    return ", ".join([*map(str, topic["read_by"]), *(["each worker"] if topic["is_global"] else [])]) or None
 
 
 def _versions(facts: dict[str, Any]) -> list[str]:
