@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from pipeline.values.partitioner import partition_of
-from state.log.protocol import Partition, TopicSpec
-from tests.contracts.logs import read_all
-from tests.kafka.place import Place
+from state.errors import StateError
+from state.log.kafka.log import KafkaLog
+from state.log.protocol import Partition, TaskCommit, TopicSpec
+from tests.contracts.logs import read_all, until
+from tests.kafka.place import APP, IN, Place, owner
 
 confluent_kafka: Any = pytest.importorskip("confluent_kafka", reason="librdkafka is not here: install confluent-kafka")
 pytestmark = pytest.mark.kafka
@@ -71,3 +73,49 @@ async def test_records_of_librdkafkas_producer(place: Place) -> None:
             assert one.value == (None if int(count) % 5 == 0 else b"v" * 50 + count.encode())
             found[key] = number
     assert found == sent
+
+
+async def test_a_member_of_the_protocol_that_brokers_assign_by_is_refused(place: Place) -> None:
+    """`group.protocol=consumer` (KIP-848): asked as a classic one, its group is called dead and without members."""
+    log = await place.topics()
+    await log.open_writer(APP, "w")
+    settings = {
+        "bootstrap.servers": f"127.0.0.1:{place.port}",
+        "group.id": place.prefix + APP,
+        "group.protocol": "consumer",
+        "auto.offset.reset": "earliest",
+    }
+    consumer = confluent_kafka.Consumer(settings)
+    consumer.subscribe([place.prefix + "in"])
+    try:
+
+        async def is_member() -> bool:
+            await asyncio.to_thread(consumer.poll, 0.1)
+            return bool(consumer.assignment())
+
+        await until("the consumer to be a member", is_member)
+        assert await said_of(log) == f"consumer group {place.prefix}{APP} has members of another program"
+        with pytest.raises(StateError, match="members of another program"):
+            await log.open_writer(APP, "w2")
+    finally:
+        await asyncio.to_thread(consumer.close)
+
+    async def is_alone() -> bool:
+        return not await said_of(log)
+
+    await until("the group to be empty", is_alone)
+    lease = await log.acquire(APP, "i", "a:1", None)
+    assert lease is not None
+    await log.record_owners(lease, [owner(1, lease)])
+    await log.open_writer(APP, "w")
+    await log.commit(APP, "w", [TaskCommit("0_0", 1, {}, {IN: 1})])
+    assert await log.positions(APP, [IN]) == {IN: 1}
+
+
+async def said_of(log: KafkaLog) -> str:
+    """Why the group is refused; "" where it is not."""
+    try:
+        await log.check_alone(APP)
+    except StateError as error:
+        return str(error).partition(",")[0]
+    return ""

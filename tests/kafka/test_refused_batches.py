@@ -10,12 +10,14 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from state.errors import LogUnavailable, RecordTooLarge, StateError
+from state.log.group_store import AppMetadata
 from state.log.kafka.broker import Broker
 from state.log.kafka.cluster import KafkaOptions
 from state.log.kafka.log import KafkaLog, open_kafka
 from state.log.protocol import FOR_EVER, NewRecord, Partition, TaskCommit, TopicSpec
 from tests.contracts.logs import read_all, records, until
 from tests.kafka.place import OUT, Place, owner
+from workers.log.produced import PROGRESS
 
 pytestmark = pytest.mark.kafka
 SMALL, BESIDE, AWAY = Partition("small", 0), Partition("beside", 0), Partition("away", 0)
@@ -119,6 +121,51 @@ async def test_an_append_after_one_that_a_broker_refused_is_written(place: Place
         await log.append({OUT: records(f"behind {number}"), SMALL: records("fits")})
     taken = [f"try {number}".encode() for number in range(1, tried)]
     assert await texts(log, OUT) == [*taken, b"behind 0", b"behind 1", b"behind 2"]
+
+
+@pytest.mark.parametrize("how", ["a commit", "an append", "appends of two", "progress"])
+async def test_what_fits_by_a_limit_that_was_changed_is_written(place: Place, how: str) -> None:
+    """Whichever way it was changed since this process has asked for it: raised for a record that was refused, and lowered below
+    the batches that were written."""
+    log, progress = await with_small(place), 0
+    await owned(log)
+
+    async def write(written: list[NewRecord]) -> None:
+        nonlocal progress
+        if how == "a commit":
+            await log.commit("bank", "w", [TaskCommit("0_0", 1, {SMALL: written}, {})])
+        elif how == "progress":
+            seen, after = (str(one).encode() if one else None for one in (progress, progress + 1))
+            assert after is not None
+            await log.append({SMALL: written}, metadata=AppMetadata("bank", PROGRESS, "file", after), seen=seen)
+            progress += 1
+        else:
+            await log.append({SMALL: written} if how == "an append" else {SMALL: written, OUT: records("beside")})
+
+    async def takes(limit: int) -> None:
+        """A process that has not asked before says how the broker goes."""
+        await set_(place, "small", max_message_bytes=str(limit), retention_ms="-1")
+        other = await place.open()
+
+        async def is_shown() -> bool:
+            topics = other._cluster.topics
+            found = (await topics.purposes(["small"]))["small"].max_message_bytes
+            topics.forget_purpose("small")
+            return found == limit
+
+        await until("the limit", is_shown)
+
+    await takes(1_000)
+    with pytest.raises(RecordTooLarge):
+        await write(LARGE)
+    await takes(10_000)
+    await write(LARGE)
+    many = [NewRecord(b"%d" % number, b"v" * 400, 1) for number in range(20)]
+    await write(many)
+    await takes(1_000)
+    await write(many)
+    found = await read_all(log, SMALL)
+    assert [one.key for one in found] == [b"large", *(2 * [one.key for one in many])]
 
 
 async def test_a_commit_is_whole_after_one_for_which_a_partition_had_no_leader(three: list[Broker]) -> None:

@@ -14,11 +14,11 @@ from state.errors import LogUnavailable, MetadataChanged, OutcomeUnknown, StateE
 from state.log import checks
 from state.log.group_store import AppMetadata
 from state.log.kafka import facts, rights
-from state.log.kafka.building import build
+from state.log.kafka.building import Built, build, by_present_settings
 from state.log.kafka.cluster import Cluster
 from state.log.kafka.facts import EVERYBODYS
 from state.log.kafka.facts_topic import WRITER_TIMEOUT_S, FactsTopic
-from state.log.kafka.producer import Built, NotEnded, Producer, ProducerFenced
+from state.log.kafka.producer import NotEnded, Producer, ProducerFenced
 from state.log.protocol import NewRecord, Partition
 
 ANSWER_WITHIN_S = (
@@ -37,7 +37,12 @@ class Appender:
 
     async def append(self, records: Mapping[Partition, Sequence[NewRecord]]) -> dict[Partition, int]:
         """Raises OutcomeUnknown, and what a topic refuses."""
-        built = await build(self._cluster.topics, records, ANSWER_WITHIN_S)
+        return await by_present_settings(self._cluster.topics, lambda: self._build(records), self._append)
+
+    async def _build(self, records: Mapping[Partition, Sequence[NewRecord]]) -> Built:
+        return await build(self._cluster.topics, records, ANSWER_WITHIN_S)
+
+    async def _append(self, built: Built) -> dict[Partition, int]:
         if not built:
             return {}
         if sum(map(len, built.values())) == 1:
@@ -99,9 +104,19 @@ class Appender:
         """Records and the producer's progress in one transaction. Its id is the progress's own: who initialises it has
         fenced a twin, and reads what that one got written; until it is fenced itself it needs no other look. Raises MetadataChanged,
         OutcomeUnknown."""
-        application, kind, key, value = metadata
-        fact, where = facts.metadata_record(kind, key, value), topic.partition(EVERYBODYS)
-        built = await build(self._cluster.topics, {**records, where: [fact]}, ANSWER_WITHIN_S)
+        _, kind, key, value = metadata
+        fact = facts.metadata_record(kind, key, value)
+        together = {**records, topic.partition(EVERYBODYS): [fact]}
+        return await by_present_settings(
+            self._cluster.topics,
+            lambda: self._build(together),
+            lambda built: self._append_with(built, metadata, seen, topic, fact),
+        )
+
+    async def _append_with(
+        self, built: Built, metadata: AppMetadata, seen: bytes | None, topic: FactsTopic, fact: NewRecord
+    ) -> dict[Partition, int]:
+        application, kind, key, _ = metadata
         name = (application, kind.name, key)
         until = _now() + ANSWER_WITHIN_S
         while True:
@@ -140,7 +155,7 @@ class Appender:
                 except StateError:
                     self._keyed.pop(name, None)
                     raise
-                topic.view.apply_own(EVERYBODYS, behind.pop(where), [fact])
+                topic.view.apply_own(EVERYBODYS, behind.pop(topic.partition(EVERYBODYS)), [fact])
                 return behind
 
 

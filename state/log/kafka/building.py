@@ -7,7 +7,8 @@ and the error names the record.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
 
 from state.errors import UnfitRecord
 from state.log import batches, checks
@@ -16,7 +17,21 @@ from state.log.kafka.connections import ANSWER_WITHIN_S
 from state.log.kafka.topics import Topics
 from state.log.protocol import NewRecord, Partition, Parts, TaskCommit, TopicInfo
 
+T = TypeVar("T")
+Built = Mapping[Partition, Sequence[Batch]]
 _ANY_NUMBER = 1 << 30
+
+
+async def by_present_settings(
+    topics: Topics, make: Callable[[], Awaitable[Built]], write: Callable[[Built], Awaitable[T]]
+) -> T:
+    """Writes what `make` builds. What does not fit is built once more by the settings that its topic has now: they may have been
+    changed since this process has asked for them, in either direction. Raises UnfitRecord by those alone."""
+    try:
+        return await write(await make())
+    except UnfitRecord as error:
+        topics.forget_purpose(error.partition[0])
+    return await write(await make())
 
 
 async def build(

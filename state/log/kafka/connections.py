@@ -36,6 +36,10 @@ class TooLate(Exception):
     """The sender may write no more by its own clock: this request was not sent; what was sent before may have arrived."""
 
 
+class NotSpoken(LogUnusable):
+    """The broker does not know a request, or not in the version that is needed."""
+
+
 class _Ended(Exception):
     """A broker ended a connection that it had spoken over."""
 
@@ -50,7 +54,7 @@ class _Exact:
         key, version = self._request.API_KEY, self._request.API_VERSION
         lowest, highest = versions.get(key, (0, -1))
         if not lowest <= version <= highest:
-            raise LogUnusable(
+            raise NotSpoken(
                 f"the Kafka broker speaks versions {lowest} to {highest} of request {key}, and version {version} is "
                 "needed: use a broker of Kafka 3.9 or 4.x"
             )

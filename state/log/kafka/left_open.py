@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from state.errors import StateError
 from state.log.kafka import rights
-from state.log.kafka.codes import NO_SUCH_ID, NONE, NOT_ALLOWED_TOPIC, KafkaRefused
+from state.log.kafka.codes import NO_SUCH_ID, NONE, TOPIC_DENIED, KafkaRefused
 from state.log.kafka.connections import TRANSACTION, Connections
 from state.log.kafka.offsets import Offsets
 from state.log.kafka.requests import DescribeProducersRequest_v0, DescribeTransactionsRequest_v0
@@ -189,6 +189,6 @@ class LeftOpen:
 
 
 def _is_open(code: int, producers: Any, producer_id: int) -> tuple[int, bool]:
-    if code == NOT_ALLOWED_TOPIC:  # an output, which is only written: an end more does nothing where nothing is open
+    if code == TOPIC_DENIED:  # an output, which is only written: an end more does nothing where nothing is open
         return NONE, True
     return code, any(one == producer_id and start >= 0 for one, _, _, _, _, start, _ in producers)

@@ -22,6 +22,7 @@ from state.log.kafka.cluster import Cluster, KafkaOptions, open_cluster
 from state.log.kafka.facts import EVERYBODYS, TOPIC_SUFFIX, UNDER_LEASE
 from state.log.kafka.facts_topic import FactsTopic
 from state.log.kafka.lease import Leases
+from state.log.kafka.members import refuse_members
 from state.log.kafka.seeding import Contents, Seeds
 from state.log.kafka.writers import Writers
 from state.log.protocol import (
@@ -172,7 +173,7 @@ class KafkaLog:
         await self._writers.open(application, transactional_id, await self._facts_of(application))
 
     async def check_alone(self, application: str) -> None:
-        await self._writers.refuse_members(application)
+        await refuse_members(self._cluster, application)
 
     def fences(self, guarantee: Guarantee) -> bool:
         return guarantee == EXACTLY_ONCE

@@ -231,8 +231,9 @@ class Topics:
         return {topic: self._purposes[layout.topic_id] for topic, layout in layouts.items()}
 
     def forget_purpose(self, topic: str) -> None:
-        """A broker went by other settings of the topic than those that are known."""
-        self._purposes.pop(self._layouts[topic].topic_id, None)
+        """The topic may have other settings by now than those that are known."""
+        if (layout := self._layouts.get(topic)) is not None:
+            self._purposes.pop(layout.topic_id, None)
 
     async def _know_purposes(self, layouts: Mapping[str, Layout]) -> None:
         missing = [name for name, layout in layouts.items() if layout.topic_id not in self._purposes]

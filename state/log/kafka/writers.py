@@ -9,28 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from aiokafka.protocol.admin import DescribeGroupsRequest_v1
-
-from state.errors import Fenced, LogUnavailable, NotOpened, OutcomeUnknown, Refused, StateError, UnfitRecord
+from state.errors import Fenced, LogUnavailable, NotOpened, OutcomeUnknown, Refused
 from state.log import checks
 from state.log.group_store import OwnerRecord
-from state.log.kafka import rights
-from state.log.kafka.building import build_commit
+from state.log.kafka.building import Built, build_commit, by_present_settings
 from state.log.kafka.cluster import Cluster
-from state.log.kafka.codes import KafkaRefused, Then, check
-from state.log.kafka.connections import GROUP, TooLate
+from state.log.kafka.codes import KafkaRefused, Then
+from state.log.kafka.connections import TooLate
 from state.log.kafka.facts import UNDER_LEASE
 from state.log.kafka.facts_topic import FactsTopic
 from state.log.kafka.left_open import Written
-from state.log.kafka.producer import Built, Producer, ProducerFenced
-from state.log.kafka.rights import on
+from state.log.kafka.members import refuse_members
+from state.log.kafka.producer import Producer, ProducerFenced
 from state.log.protocol import MayWrite, Partition, TaskCommit
-
-
-class GroupInUse(StateError):
-    """The consumer group of the application's name has members of another program."""
-
-    exit_code = 3
 
 
 def writer_id(application: str, transactional_id: str) -> str:
@@ -54,32 +45,10 @@ class Writers:
 
     async def open(self, application: str, transactional_id: str, topic: FactsTopic | None) -> None:
         checks.transactional_id(transactional_id)
-        await self.refuse_members(application)
+        await refuse_members(self._cluster, application)
         producer = self.producer(application, transactional_id)
         await _initialised(producer, transactional_id, topic)
         self._opened[application, transactional_id] = producer
-
-    async def refuse_members(self, application: str) -> None:
-        """Our offsets stand in the group without members; a consumer of that name would fight us for them. Raises GroupInUse."""
-        group = self._cluster.topics.names.inside(application)
-        connections = self._cluster.connections
-
-        async def ask() -> int:
-            answer = await connections.coordinated(GROUP, group, DescribeGroupsRequest_v1([group]), "quick")
-            code, _, _, _, _, members = answer.groups[0]
-            try:
-                check(f"describing group {application}", code, None, on(rights.GROUP, rights.DESCRIBE, group))
-            except KafkaRefused as error:
-                connections.forget_if_moved(GROUP, group, error)
-                raise
-            return len(members)
-
-        if members := await connections.retried(f"describing group {application}", ask):
-            many, whom = ("1 member", "it") if members == 1 else (f"{members} members", "them")
-            raise GroupInUse(
-                f"consumer group {group} has {many} of another program, which would commit over the "
-                f"positions of application '{application}': stop {whom}, or give the application another id"
-            )
 
     async def commit(
         self, application: str, transactional_id: str, tasks: Sequence[TaskCommit], topic: FactsTopic | None
@@ -107,21 +76,7 @@ class Writers:
                     self._give_up(key)
                     raise
 
-        return await self._by_present_settings(tasks, transact)
-
-    async def _by_present_settings(
-        self, tasks: Sequence[TaskCommit], write: Callable[[Built], Awaitable[dict[Partition, int]]]
-    ) -> dict[Partition, int]:
-        """Writes; again where a broker goes by newer settings of a topic than what was built. Then these say which record it is, or it
-        fits: batches are cut by them."""
-        topics = self._cluster.topics
-        try:
-            return await write(await build_commit(topics, tasks))
-        except UnfitRecord as error:
-            if error.index >= 0:
-                raise
-            topics.forget_purpose(error.partition[0])
-        return await write(await build_commit(topics, tasks))
+        return await self._built(tasks, transact)
 
     async def commit_unfenced(
         self,
@@ -162,7 +117,13 @@ class Writers:
                 )
             return behind
 
-        return await self._by_present_settings(tasks, produce)
+        return await self._built(tasks, produce)
+
+    async def _built(
+        self, tasks: Sequence[TaskCommit], write: Callable[[Built], Awaitable[dict[Partition, int]]]
+    ) -> dict[Partition, int]:
+        topics = self._cluster.topics
+        return await by_present_settings(topics, lambda: build_commit(topics, tasks), write)
 
     def _give_up(self, key: tuple[str, str]) -> None:
         self._opened.pop(key, None)
