@@ -66,3 +66,43 @@ def test_an_instance_that_is_started_again_goes_on(console: Console, tmp_path: P
     finally:
         console.close()
         made.stop(kill=True)
+
+
+@pytest.mark.kafka
+@pytest.mark.processes
+def test_a_broker_that_tells_an_address_that_leads_nowhere_from_here(console: Console, tmp_path: Path) -> None:
+    """The first address answers, and sends clients on, as a broker in a container does whose listeners are advertised to others."""
+    brokers.shared()  # skips the test where none can be had
+    told = {"advertised.listeners": "PLAINTEXT://broker.invalid:9092"}
+    made = broker.prepare(tmp_path / "broker", version=brokers.VERSION, settings=told)
+    try:
+        made.launch()
+        for words in (("status", "bank"), ("run", "bank:app"), ("topics", "create", "bank:app")):
+            done = console(*words, "--log", f"kafka://{made.address}")
+            assert done.code == 1 and done.err.count("\n") == 1, done
+            assert done.err.startswith(f"error: kafka://{made.address} answers, and names its brokers at addresses"), (
+                done
+            )
+            assert "(broker.invalid:9092: " in done.err and "advertised.listeners" in done.err, done
+    finally:
+        made.stop(kill=True)
+
+
+@pytest.mark.kafka
+@pytest.mark.processes
+def test_brokers_that_allow_shorter_transactions_alone(console: Console, tmp_path: Path) -> None:
+    brokers.shared()  # skips the test where none can be had
+    limit = {"transaction.max.timeout.ms": "20000"}
+    made = broker.prepare(tmp_path / "broker", version=brokers.VERSION, settings=limit)
+    log = f"kafka://{made.address}"
+    try:
+        made.launch()
+        done = console("run", "bank:app", "--log", log)
+        assert done.code == 1 and "INVALID_TRANSACTION_TIMEOUT" in done.err, done
+        assert "transaction.max.timeout.ms" in done.err and "transaction-timeout in the log's URL" in done.err, done
+        console.start("run", "bank:app", "--log", f"{log}?transaction-timeout=20", name="run")
+        done = console("wait", "bank", "--instances", "1", "--log", log)
+        assert done.code == 0, (done, console.said("run"))
+    finally:
+        console.close()
+        made.stop(kill=True)

@@ -14,6 +14,7 @@ import pytest
 from aiokafka.protocol.admin import CreateAclsRequest_v1, DeleteAclsRequest_v1, DescribeAclsRequest_v1
 
 from state.errors import LogUnusable, StateError
+from state.log.group_store import MetadataKind
 from state.log.kafka.access import Access
 from state.log.kafka.cluster import KafkaOptions
 from state.log.kafka.codes import KafkaRefused, check
@@ -188,6 +189,26 @@ async def test_what_a_writer_left_open_in_an_output_is_ended_though_outputs_may_
     seen = await open_kafka(KafkaOptions([("127.0.0.1", acls.secured.broker.port)], prefix))
     assert await values(seen, out) == ["a", "left"]
     await seen.close()
+
+
+async def test_what_all_applications_have_said_is_that_of_those_whose_facts_may_be_read(
+    acls: Acls, tmp_path: Path
+) -> None:
+    """Others may be listed all the same: by a right to describe all topics."""
+    prefix, kind = f"a{uuid.uuid4().hex[:8]}-", MetadataKind("of-all")
+    seen = await open_kafka(KafkaOptions([("127.0.0.1", acls.secured.broker.port)], prefix))
+    for application in ("bank", "described", "hidden", "listed"):
+        await seen.put_metadata(application, kind, "k", application.encode())
+    await seen.close()
+    await acls.allow(listed(prefix, tmp_path))
+    rights = [("Describe", "described"), ("DescribeConfigs", "described"), ("Describe", "listed")]
+    await acls.allow([Right(right, "topic", f"{prefix}{name}-orchestrator") for right, name in rights])
+    where = [("localhost", acls.secured.ports["SASL_PLAINTEXT"])]
+    log = await open_kafka(KafkaOptions(where, prefix, config=str(acls.config(tmp_path))))
+    try:
+        assert await log.metadata_of_all(kind, "k") == {"bank": b"bank"}
+    finally:
+        await log.close()
 
 
 async def test_each_missing_right_is_named(acls: Acls, tmp_path: Path) -> None:

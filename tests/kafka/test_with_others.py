@@ -6,8 +6,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from state.errors import StateError
-from state.log.protocol import Partition, TopicSpec
-from tests.contracts.logs import read_all, until
+from state.log.group_store import MetadataKind
+from state.log.protocol import NewRecord, Partition, TopicSpec
+from tests.contracts.logs import read_all, records, until
 from tests.kafka.place import APP, Place
 
 pytestmark = pytest.mark.kafka
@@ -54,3 +55,15 @@ async def test_a_group_with_members_of_another_program_is_refused(place: Place) 
 
         await until("the group to be refused", refused)
     await log.open_writer(APP, "w")
+
+
+async def test_topics_of_others_that_are_called_as_facts_are(place: Place) -> None:
+    """On a cluster with others, commands that ask what all applications have said leave them out."""
+    log, kind = await place.open(), MetadataKind("of-all")
+    await log.put_metadata(APP, kind, "k", b"ours")
+    for spec in (TopicSpec("one-orchestrator", 1), TopicSpec("two-orchestrator", 2), TopicSpec("key-orchestrator", 2)):
+        await log.create_topic(spec)
+        await log.append({Partition(spec.name, 0): [NewRecord(b"owner/0_0", b"no fact", 1)]})
+    await log.create_topic(TopicSpec("three-orchestrator", 3, "changelog"))
+    await log.append({Partition("three-orchestrator", 0): records("theirs")})
+    assert await log.metadata_of_all(kind, "k") == {APP: b"ours"}

@@ -8,7 +8,7 @@ import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -17,7 +17,7 @@ from state.errors import LogUnavailable
 from state.log.base import BASE, Base, encode
 from state.log.group_store import OwnerRecord
 from state.log.protocol import FOR_EVER, GroupLog, NewRecord, Partition, Retention, TaskCommit, TopicSpec
-from tests.contracts.logs import PLACES, Place, read_all
+from tests.contracts.logs import PLACES, KafkaPlace, Place, read_all
 from workers.commands.log_copy_plan import planned
 from workers.commands.log_copy_steps import carry_out
 from workers.commands.produce_input import UNFINISHED
@@ -266,6 +266,15 @@ async def short_retention(source: GroupLog, target: GroupLog) -> None:
     await target.create_topic(TopicSpec("in", 3, retention=Retention(ms=86_400_000)))
 
 
+async def shorter_retention(source: GroupLog, target: GroupLog) -> None:
+    await target.create_topic(TopicSpec("out", 1, retention=Retention(ms=1 << 40)))
+
+
+async def smaller_retention(source: GroupLog, target: GroupLog) -> None:
+    await source.set_retention("in", Retention(bytes=1 << 30))
+    await target.create_topic(TopicSpec("in", 3, retention=Retention(bytes=1 << 20)))
+
+
 async def a_base(source: GroupLog, target: GroupLog) -> None:
     lease = await source.lease(APP)
     assert lease is not None
@@ -287,7 +296,9 @@ REFUSED = {
     "another record": other_records,
     "4 partitions": other_count,
     "has records in bank-t-changelog": other_table,
-    "keeps records for": short_retention,
+    "keeps records for .* and the source keeps them for ever": short_retention,
+    "out is there already and keeps records for": shorter_retention,
+    "keeps records for 1048576 bytes a partition": smaller_retention,
     "goes on from a snapshot": a_base,
     "positions on the target that are not": other_positions,
 }
@@ -324,4 +335,48 @@ async def test_a_topic_that_goes_on_in_the_target_is_taken(tmp_path: Path) -> No
     await copied(source, target)
     left = await read_all(target, IN[0], (await target.positions(APP, IN))[IN[0]])
     assert [one.value for one in left] == [b"v5000"]
+    await asyncio.gather(first.close(), second.close())
+
+
+@pytest.mark.kafka
+async def test_records_that_brokers_would_delete_at_once_are_refused(tmp_path: Path) -> None:
+    """The source keeps them by when they were appended, brokers go by the times that they have."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    first, second = PLACES["sqlite"](tmp_path / "a"), PLACES["kafka"](tmp_path / "b")
+    source, target = await first.open(), await second.open()
+    await lived(source)
+    await source.set_retention("in", Retention(ms=86_400_000))
+    with pytest.raises(RefusedBySafety, match="in-0: the record at 0 has a time longer ago than the 1 d"):
+        await copied(source, target)
+    assert await target.topics(["in"]) == {}
+    await source.set_retention("in", FOR_EVER)
+    await copied(source, target)
+    await same(source, target)
+    await asyncio.gather(first.close(), second.close())
+
+
+class _Plain(KafkaPlace):
+    """Topics are as the broker makes them."""
+
+    topic_settings: ClassVar[dict[str, str]] = {}
+
+
+@pytest.mark.kafka
+async def test_one_that_ended_before_a_topic_had_its_retention_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker gives it its own, by which old records would go."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    first, second = PLACES["sqlite"](tmp_path / "a"), _Plain(tmp_path / "b")
+    source, target = await first.open(), await second.open()
+    await lived(source)
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "set_retention", failing(target.set_retention, 1, "in", after=False))
+        with pytest.raises(LogUnavailable):
+            await copied(source, target)
+    assert (await target.topics(["in"]))["in"].retention.ms is not None
+    await copied(source, target)
+    await same(source, target)
     await asyncio.gather(first.close(), second.close())

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from contextlib import aclosing
 
 import msgspec
 
-from orchestrator.durations import show_duration
 from orchestrator.errors import RefusedBySafety
+from state.clocks import wall_ms
 from state.log.base import BASE
-from state.log.protocol import GroupLog, Partition, TopicInfo
+from state.log.protocol import GroupLog, Partition, Retention, TopicInfo
 from workers.commands.produce_input import UNFINISHED
+from workers.commands.topic_list import span
 from workers.instance.ledger import SETTINGS
+from workers.log.copying import records_of
 from workers.log.produced import PROGRESS
 from workers.prepare import BACKFILLED, BEGINNING, BEGUN, COPY, DESCRIPTION, NUMBERING, REPARTITIONED
 from workers.tasks import halts
@@ -106,8 +109,50 @@ async def _refuse_topics(source: GroupLog, target: GroupLog, application: str, i
                 f"the target has records in {name} already, which may be another application's; delete it there, or put a "
                 "prefix before the topics of the target"
             )
-        if info.kind == "plain" and not is_begun and other.retention.ms is not None and info.retention.ms is None:
+        if info.kind == "plain" and not is_begun and keeps_less(other.retention, info.retention):
             raise RefusedBySafety(
-                f"topic {name} is there already and keeps records for {show_duration(other.retention.ms)}, and the source keeps "
-                "them for ever: old ones would be deleted at once; set its retention.ms to -1 first"
+                f"topic {name} is there already and keeps records for {_shown(other.retention)}, and the source keeps them for "
+                f"{_shown(info.retention)}: what lies between would be deleted; set its retention.ms and retention.bytes as the "
+                "source has them first (-1: for ever)"
             )
+    await _refuse_old(source, target, application, infos, there)
+
+
+def keeps_less(target: Retention, source: Retention) -> bool:
+    """Whether records are removed there that the source keeps."""
+    pairs = ((target.ms, source.ms), (target.bytes, source.bytes))
+    return any(limit is not None and (kept is None or limit < kept) for limit, kept in pairs)
+
+
+def _shown(retention: Retention) -> str:
+    limits = [span(retention.ms)] if retention.ms is not None else []
+    limits += [f"{retention.bytes} bytes a partition"] if retention.bytes is not None else []
+    return " or ".join(limits) or "ever"
+
+
+async def _refuse_old(
+    source: GroupLog,
+    target: GroupLog,
+    application: str,
+    infos: Mapping[str, TopicInfo],
+    there: Mapping[str, TopicInfo],
+) -> None:
+    """An embedded log counts retention from when a record was appended, brokers from the time that it has."""
+    if source.position_lifetime_ms is not None or target.position_lifetime_ms is None:
+        return
+    for name, info in infos.items():
+        kept = there.get(name, info).retention
+        kept_ms = (info.retention if keeps_less(kept, info.retention) else kept).ms  # one that keeps less is set as it
+        if info.kind != "plain" or kept_ms is None:
+            continue
+        before_ms = wall_ms() - kept_ms
+        for partition in partitions_of(info):
+            async with aclosing(records_of(source, partition)) as found:
+                async for record in found:
+                    if record.timestamp_ms < before_ms:
+                        raise RefusedBySafety(
+                            f"{partition}: the record at {record.offset} has a time longer ago than the {span(kept_ms)} "
+                            f"that {name} is kept for; the source counts them from when it was appended, brokers from its time, "
+                            f"and would delete it at once: first `orchestrator topics set {application} {name} --retention "
+                            "forever`, or longer"
+                        )

@@ -15,7 +15,7 @@ import msgspec
 from orchestrator.errors import RefusedBySafety
 from state.log.group_store import GroupStore
 from state.log.protocol import GroupLog, Partition, TopicInfo, TopicSpec
-from workers.commands.log_copy_plan import COPIED, CopiedTopic, Plan, partitions_of, positions_of
+from workers.commands.log_copy_plan import COPIED, CopiedTopic, Plan, keeps_less, partitions_of, positions_of
 from workers.fleet.held_lease import Held
 from workers.instance.ledger import SETTINGS
 from workers.log.copying import append_all, append_missing, has_equal_values, placed
@@ -56,11 +56,11 @@ async def carry_out(source: GroupLog, target: GroupLog, held: Held, plan: Plan) 
 
 async def _created(target: GroupLog, info: TopicInfo) -> TopicInfo:
     """The topic on the target, which keeps its records as long as the source does."""
-    there = (await target.topics([info.name])).get(info.name)
-    if there is not None:
-        return there
-    made = await target.create_topic(TopicSpec(info.name, info.partitions, info.kind, info.retention))
-    if info.kind == "plain" and made.retention != info.retention:  # a broker's own is a few days: times may be older
+    made = (await target.topics([info.name])).get(info.name)
+    if made is None:
+        made = await target.create_topic(TopicSpec(info.name, info.partitions, info.kind, info.retention))
+    # A broker's own is a few days: times may be older. One that is there is ours then, of a copy that ended before this.
+    if info.kind == "plain" and keeps_less(made.retention, info.retention):
         made = await target.set_retention(info.name, info.retention)
     return made
 

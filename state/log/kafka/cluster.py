@@ -91,6 +91,11 @@ async def open_cluster(options: KafkaOptions) -> Cluster:
     if options.compression and access.settings.compression:
         raise BadClientConfig(f"{access.where}: compression.type is given with the log's URL, too; keep one of them")
     await connections.start()
+    try:
+        await connections.reach()
+    except BaseException:
+        await connections.close()
+        raise
     codec = CODECS[options.compression or access.settings.compression or "none"]
     topics = Topics(
         connections, Names(options.prefix), options.topic_settings, codec=codec, batch_bytes=access.settings.batch_bytes

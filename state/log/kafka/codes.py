@@ -117,8 +117,10 @@ _ADVICE = {
     Then.COORDINATOR: "the coordinator does not answer: look at the brokers, and try again",
 }
 _ADVICE_OF = {
+    INVALID_TRANSACTION_TIMEOUT: "the brokers allow no transaction that long: raise their transaction.max.timeout.ms, which has to be "
+    "10 s or more, or ask for less by transaction-timeout in the log's URL",
     51: "the transaction before it is decided, and its markers are not written: look at the brokers of its partitions, in "
-    "whose logs it stands why, and whether their replicas are in sync"
+    "whose logs it stands why, and whether their replicas are in sync",
 }
 RETRIED = frozenset({Then.AGAIN, Then.LEADER, Then.COORDINATOR})
 
@@ -145,6 +147,13 @@ class KafkaRefused(LogUnusable):
         if self.then is Then.DENIED:
             advice = f"the user lacks {missing(code, rights)}; {advice}"
         super().__init__(f"{what}: {name_of(code)}{f', {text}' if text else ''}; {advice}")
+
+
+def is_denied(error: BaseException | None) -> bool:
+    """Whether it comes from a right that the user lacks."""
+    while error is not None and not isinstance(error, KafkaRefused):
+        error = error.__cause__
+    return error is not None and error.then is Then.DENIED
 
 
 class Unreachable(Exception):

@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 GROUP, TRANSACTION = 0, 1  # kinds of coordinators, as FindCoordinator numbers them
 ANSWER_WITHIN_S = 30.0  # how long a request is tried again: longer than a broker's restart
+_OTHERS_AT_ONCE = 4
 _SHUNNED_S = 1.0  # how long another broker is asked rather than one that was away
 _PAUSE_S, _PAUSE_MAX_S, _PAUSE_UNREACHABLE_S = 0.001, 0.020, 0.100
 
@@ -42,6 +43,11 @@ class NotSpoken(LogUnusable):
 
 class _Ended(Exception):
     """A broker ended a connection that it had spoken over."""
+
+
+def _why(error: Exception) -> str:
+    silent = isinstance(error, TimeoutError)  # its text is empty
+    return "nothing answers" if silent else str(error) or type(error).__name__
 
 
 class _Exact:
@@ -98,14 +104,45 @@ class Connections:
             except AccessRefused as error:
                 refused = refused or error
             except (OSError, KafkaError, TimeoutError) as error:
-                silent = isinstance(error, TimeoutError)  # its text is empty
-                failed.append(f"{host}:{port}: {'nothing answers' if silent else str(error) or type(error).__name__}")
+                failed.append(f"{host}:{port}: {_why(error)}")
         if refused is not None:
             raise refused
         raise LogUnavailable(
             f"no Kafka broker answers ({'; '.join(failed)}): start it, or check the address, and the protocol and "
             "credentials it asks for"
         )
+
+    async def reach(self) -> None:
+        """Connect to one of the brokers by the address that they tell: it need not be one that was named, nor one that leads anywhere
+        from here. Raises LogUnavailable where none of them answers, AccessRefused."""
+        first, *others = random.sample(self.nodes(), len(self._nodes))
+        failed = [await self._missed(first)]
+        if failed[0] is not None:
+            failed += await asyncio.gather(*map(self._missed, others[:_OTHERS_AT_ONCE]))
+        missed = [error for error in failed if error is not None]
+        if len(missed) < len(failed):
+            return
+        for error in missed:
+            if isinstance(error, AccessRefused):
+                raise error
+        raise LogUnavailable(
+            f"kafka://{self.where} answers, and names its brokers at addresses that cannot be reached from here "
+            f"({'; '.join(map(str, missed))}): correct advertised.listeners of the brokers, or make these addresses lead to them"
+        ) from missed[0]
+
+    async def _missed(self, node: int) -> Exception | None:
+        """Why a broker cannot be connected to; None where it can."""
+        try:
+            await self._to(node, "quick")
+        except AccessRefused as error:
+            return error
+        except (OSError, KafkaError, TimeoutError, Unreachable) as error:
+            return Unreachable(f"{self._address(node)}: {_why(error)}")
+        return None
+
+    def _address(self, node: int) -> str:
+        host, port = self._nodes.get(node, ("?", 0))
+        return f"{host}:{port}"
 
     async def _begin(self, host: str, port: int, *, again: bool = False) -> None:
         """Learn of the brokers from the one at this address. Raises AccessRefused, what says that it is away, and _Ended
@@ -202,7 +239,7 @@ class Connections:
                 broken.close()
             self._shunned[node] = asyncio.get_running_loop().time() + _SHUNNED_S
             why = "the others do not know it any more" if scope.expired() else str(error) or type(error).__name__
-            raise Unreachable(f"broker {node} does not answer: {why}") from error
+            raise Unreachable(f"broker {node} at {self._address(node)} does not answer: {why}") from error
         finally:
             self._lookout.end(scope)
 

@@ -12,14 +12,15 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from state.errors import LeaseLost, LogUnavailable, LogUnusable
+from state.errors import LeaseLost, LogUnavailable, LogUnusable, StateError, UnknownTopic
 from state.log import checks, compaction
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
 from state.log.kafka import facts
 from state.log.kafka.appender import Appender
 from state.log.kafka.broker_settings import position_lifetime_ms
 from state.log.kafka.cluster import Cluster, KafkaOptions, open_cluster
-from state.log.kafka.facts import EVERYBODYS, TOPIC_SUFFIX, UNDER_LEASE
+from state.log.kafka.codes import KafkaRefused, is_denied
+from state.log.kafka.facts import EVERYBODYS, PARTITIONS, TOPIC_SUFFIX, UNDER_LEASE
 from state.log.kafka.facts_topic import FactsTopic
 from state.log.kafka.lease import Leases
 from state.log.kafka.members import refuse_members
@@ -307,15 +308,38 @@ class KafkaLog:
         return {} if topic is None else topic.view.metadata_of(kind)
 
     async def metadata_of_all(self, kind: MetadataKind, key: str) -> dict[str, bytes]:
-        listed = await self._cluster.topics.listed()
+        """Of the applications whose facts this user may read: for what is not listed to it, nobody can say either."""
         found: dict[str, bytes] = {}
-        for application in sorted(name.removesuffix(TOPIC_SUFFIX) for name in listed if name.endswith(TOPIC_SUFFIX)):
+        for application in await self._applications():
             known = application in self._facts
-            value = await self.metadata(application, kind, key)
+            try:
+                value = await self.metadata(application, kind, key)
+            except StateError as error:
+                if not is_denied(error):
+                    raise
+                value = None
             if value is not None:
                 found[application] = value
             if not known and (topic := self._facts.pop(application, None)) is not None:
                 await topic.close()
+        return found
+
+    async def _applications(self) -> list[str]:
+        """By the topics that may be facts: another program's may be called so, too."""
+        listed = [name for name in await self._cluster.topics.listed() if name.endswith(TOPIC_SUFFIX)]
+        there = await self._cluster.topics.refresh(listed)
+        found = []
+        for name in (name for name, layout in sorted(there.items()) if len(layout.leaders) == PARTITIONS):
+            try:
+                purpose = (await self._cluster.topics.purposes([name]))[name]
+            except UnknownTopic:  # deleted meanwhile
+                continue
+            except KafkaRefused as error:
+                if not is_denied(error):
+                    raise
+                continue
+            if purpose.kind == "changelog":
+                found.append(name.removesuffix(TOPIC_SUFFIX))
         return found
 
     async def put_metadata(
