@@ -11,8 +11,8 @@ first and placed (`place`) when the log knows its end.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
 from aiokafka.errors import CorruptRecordException, UnsupportedCodecError
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
@@ -20,6 +20,7 @@ from aiokafka.record.util import calc_crc32c
 
 from state.errors import LogDamaged, LogUnusable, RecordTooLarge
 from state.log import checks
+from state.log.any_names import AnyNames
 from state.log.entries import Entries, batches_of
 from state.log.protocol import Headers, NewRecord, Partition, StoredRecord, TaskCommit
 
@@ -28,6 +29,7 @@ BATCH_RECORDS_MAX = 1_000
 BATCH_BYTES_MAX = 256 * 1024
 MESSAGE_BYTES_MAX = 512 << 20  # of logs without a limit of their own: SQLite takes rows of 1,000,000,000 bytes
 
+_Taken = TypeVar("_Taken")
 _MAGIC = 2
 _CONTROL = 0x20
 _TRANSACTIONAL = 0x10
@@ -220,8 +222,8 @@ def _unread_codec(error: Exception) -> LogUnusable:
 ADVICE = "the bytes are not what was written; restore from another copy"
 
 
-def _batches(data: bytes, from_position: int) -> Iterator[tuple[int, Iterable[Any]]]:
-    """Base offset and records of each batch that holds data from `from_position` on.
+def _batches(data: bytes, from_position: int) -> Iterator[tuple[int, bytes, Iterable[Any]]]:
+    """Base offset, bytes and records of each batch that holds data from `from_position` on.
 
     The CRC comes first, also for batches that are skipped: what says that they may be is covered by it.
     """
@@ -231,30 +233,41 @@ def _batches(data: bytes, from_position: int) -> Iterator[tuple[int, Iterable[An
         if not batch.validate_crc():
             raise LogDamaged(f"record batch at offset {header.base} does not match its checksum: {ADVICE}")
         if header.next > from_position and header.records and not header.control:
-            yield header.base, batch
+            yield header.base, whole, batch
 
 
-def decode(data: bytes, from_position: int) -> list[StoredRecord]:
-    """The records of `data` from `from_position` on, in offset order; control batches are skipped.
-    Raises LogDamaged."""
-    found: list[StoredRecord] = []
+def _read(
+    data: bytes, from_position: int, taken: Callable[[Iterable[Any], int], list[_Taken]]
+) -> Iterator[tuple[int, list[_Taken]]]:
+    """What is `taken` of each batch and its base offset. Raises LogDamaged."""
     try:
-        for base, batch in _batches(data, from_position):
-            records = [
-                StoredRecord(
-                    record.offset,
-                    record.timestamp,
-                    record.key,
-                    record.value,
-                    _headers(h) if (h := record.headers) else (),
-                )
-                for record in batch
-            ]
-            found += records if base >= from_position else [one for one in records if one.offset >= from_position]
+        for base, whole, batch in _batches(data, from_position):
+            try:
+                found = taken(batch, base)
+            except UnicodeDecodeError:  # brokers take any name of a header, and several clients write any
+                found = taken(AnyNames(whole), base)
+            yield base, found
     except UnsupportedCodecError as error:
         raise _unread_codec(error) from error
     except CorruptRecordException as error:
         raise LogDamaged(f"record batch cannot be read ({error}): {ADVICE}") from error
+
+
+def _stored(batch: Iterable[Any], _: int) -> list[StoredRecord]:
+    return [
+        StoredRecord(
+            record.offset, record.timestamp, record.key, record.value, _headers(h) if (h := record.headers) else ()
+        )
+        for record in batch
+    ]
+
+
+def decode(data: bytes, from_position: int) -> list[StoredRecord]:
+    """The records of `data` from `from_position` on, in offset order; control batches are skipped. In a header's name that is no
+    UTF-8 what is wrong is replaced, as Java's client does it. Raises LogDamaged."""
+    found: list[StoredRecord] = []
+    for base, records in _read(data, from_position, _stored):
+        found += records if base >= from_position else [one for one in records if one.offset >= from_position]
     return found
 
 
@@ -265,17 +278,15 @@ def _headers(found: list[tuple[str, bytes | None]]) -> Headers:
 def pairs(data: bytes, from_position: int) -> list[tuple[bytes | None, bytes | None]]:
     """Key and value of each record from `from_position` on, in offset order: several times faster than `decode`.
     Raises LogDamaged."""
+
+    def taken(batch: Iterable[Any], base: int) -> list[tuple[bytes | None, bytes | None]]:
+        if base >= from_position:
+            return [(record.key, record.value) for record in batch]
+        return [(record.key, record.value) for record in batch if record.offset >= from_position]
+
     found: list[tuple[bytes | None, bytes | None]] = []
-    try:
-        for base, batch in _batches(data, from_position):
-            if base >= from_position:
-                found += [(record.key, record.value) for record in batch]
-            else:
-                found += [(record.key, record.value) for record in batch if record.offset >= from_position]
-    except UnsupportedCodecError as error:
-        raise _unread_codec(error) from error
-    except CorruptRecordException as error:
-        raise LogDamaged(f"record batch cannot be read ({error}): {ADVICE}") from error
+    for _, some in _read(data, from_position, taken):
+        found += some
     return found
 
 

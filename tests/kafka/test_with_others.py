@@ -6,10 +6,12 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from state.errors import StateError
+from state.log.batches import build
 from state.log.group_store import MetadataKind
-from state.log.protocol import NewRecord, Partition, TopicSpec
+from state.log.protocol import FOR_EVER, NewRecord, Partition, TopicSpec
 from tests.contracts.logs import read_all, records, until
 from tests.kafka.place import APP, Place
+from tests.state.test_batches import NO_TEXT, no_text
 
 pytestmark = pytest.mark.kafka
 IN = Partition("in", 0)
@@ -67,3 +69,18 @@ async def test_topics_of_others_that_are_called_as_facts_are(place: Place) -> No
     await log.create_topic(TopicSpec("three-orchestrator", 3, "changelog"))
     await log.append({Partition("three-orchestrator", 0): records("theirs")})
     assert await log.metadata_of_all(kind, "k") == {APP: b"ours"}
+
+
+async def test_names_of_headers_that_are_no_text(place: Place) -> None:
+    """A broker takes them, also from clients of Go and C; they are read, and written on, as Java's client reads them."""
+    log = await place.open()
+    await log.create_topic(TopicSpec("in", 1))
+    await log.set_retention("in", FOR_EVER)
+    [batch] = build([NewRecord(b"k", b"v", 1_000, ((NO_TEXT, b"h"),))])
+    theirs = log._cluster.producer(None, 30.0)
+    await theirs.initialise()
+    await theirs.produce({IN: [batch._replace(data=no_text(batch.data))]})
+    [found] = await read_all(log, IN)
+    assert (found.key, found.value, found.headers) == (b"k", b"v", (("\ufffd\ufffd name", b"h"),))
+    await log.append({IN: [NewRecord(found.key, found.value, 1_000, found.headers)]})
+    assert [one.headers for one in await read_all(log, IN)] == [found.headers] * 2

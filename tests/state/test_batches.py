@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
+from aiokafka import codec as codecs
+from aiokafka.record.util import calc_crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +17,25 @@ from state.log.protocol import NewRecord, StoredRecord
 BYTES = st.none() | st.binary(max_size=12)
 HEADERS = st.lists(st.tuples(st.text(max_size=5), st.binary(max_size=5)), max_size=3).map(tuple)
 RECORD = st.builds(NewRecord, BYTES, BYTES, st.integers(-3, 3) | st.integers(-(1 << 45), 1 << 45), HEADERS)
+
+
+NO_TEXT = "?? name"
+
+
+def no_text(data: bytes, codec: int = 0) -> bytes:
+    """A batch in which what stands before the name is no UTF-8."""
+    head, body = data[:61], data[61:]
+    unpack, pack = {
+        0: (bytes, bytes),
+        1: (codecs.gzip_decode, codecs.gzip_encode),
+        2: (codecs.snappy_decode, codecs.snappy_encode),
+        3: (codecs.lz4_decode, codecs.lz4_encode),
+        4: (codecs.zstd_decode, codecs.zstd_encode),
+    }[codec]
+    changed = bytearray(head + pack(bytes(unpack(body)).replace(NO_TEXT.encode(), b"\xff\xfe name")))
+    struct.pack_into(">i", changed, 8, len(changed) - 12)
+    struct.pack_into(">I", changed, 17, calc_crc32c(bytes(changed[21:])))
+    return bytes(changed)
 
 
 @given(records=st.lists(RECORD, max_size=30), base=st.integers(0, 1 << 50), skip=st.integers(0, 35))
@@ -111,3 +134,16 @@ def test_batches_are_cut_by_what_the_log_takes_and_one_record_may_be_larger() ->
     built = batches.build([*small[:10], large, *small[10:]], 2_000)
     assert [batch.records for batch in built if len(batch.data) > 2_000] == [1]
     assert sum(batch.records for batch in built) == 21 and len(built) >= 6
+
+
+@pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+def test_names_of_headers_that_are_no_text_are_read(codec: int) -> None:
+    """Several clients write any bytes there, and brokers take them. Keys and values that are no text stay as they are."""
+    records = [NewRecord(b"\xff%d" % number, b"\xfe" * 40, number, ((NO_TEXT, b"\xff"),)) for number in range(9)]
+    data = no_text(batches.build(records, codec=codec)[0].data, codec)
+    found = batches.decode(data, 2)
+    assert [one.headers for one in found] == [(("\ufffd\ufffd name", b"\xff"),)] * 7
+    assert [(one.offset, one.timestamp_ms, one.key, one.value) for one in found] == [
+        (number, number, b"\xff%d" % number, b"\xfe" * 40) for number in range(2, 9)
+    ]
+    assert batches.pairs(data, 2) == [(one.key, one.value) for one in found]
