@@ -32,6 +32,7 @@ def test_what_a_url_names() -> None:
         ("kafka://h/topic", "'h/topic' is no HOST:PORT"),
         ("kafka://h?prefx=a", "no option 'prefx'"),
         ("kafka://h?compression=rar", "'rar' is no compression; write none, gzip, snappy, lz4, zstd"),
+        ("kafka://h?topic.cleanup.policy=delete", "leave out topic.cleanup.policy"),
         ("kafka://h?transaction-timeout=never", "1 to 900 seconds"),
     ],
 )

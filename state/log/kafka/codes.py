@@ -117,6 +117,7 @@ _ADVICE = {
     Then.COORDINATOR: "the coordinator does not answer: look at the brokers, and try again",
 }
 _ADVICE_OF = {
+    17: "a topic's name has, with the log's prefix, at most 249 letters, digits, '.', '_' and '-'",
     INVALID_TRANSACTION_TIMEOUT: "the brokers allow no transaction that long: raise their transaction.max.timeout.ms, which has to be "
     "10 s or more, or ask for less by transaction-timeout in the log's URL",
     51: "the transaction before it is decided, and its markers are not written: look at the brokers of its partitions, in "

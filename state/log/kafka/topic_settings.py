@@ -1,6 +1,6 @@
 """What a topic on Kafka is for, by its settings, and the settings that say so. Pure.
 
-One rule: what a topic is for is read from its settings alone: compacted ones are changelogs; those with the settings of Kafka
+One rule: what a topic is for is read from its settings alone, so no other ones given for topics that are created change them: compacted ones are changelogs; those with the settings of Kafka
 Streams' repartition topics are repartition topics; all others are plain. `topics.py` reads and writes them.
 """
 
@@ -10,8 +10,10 @@ from collections.abc import Mapping
 
 from state.log.protocol import DELETE_RETENTION_MS, FOR_EVER, Retention
 
-# What is written to our own topics has the time of a record that was taken. From 4.0 on brokers refuse one that is an hour ahead.
+# What is written to our own topics has the time of a record that was taken, and keeps it whatever the brokers' default is. From 4.0
+# on brokers refuse one that is an hour ahead.
 _ANY_TIME = {f"message.timestamp.{side}.max.ms": str((1 << 63) - 1) for side in ("before", "after")}
+_ANY_TIME["message.timestamp.type"] = "CreateTime"
 SETTINGS: dict[str, dict[str, str]] = {
     "plain": {},
     "changelog": {"cleanup.policy": "compact", "delete.retention.ms": str(DELETE_RETENTION_MS), **_ANY_TIME},

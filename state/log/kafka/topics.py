@@ -262,12 +262,12 @@ class Topics:
     # ------------------------------------------------------------------ changes
 
     async def create(self, spec: TopicSpec, settings: Mapping[str, str] | None = None) -> TopicInfo:
-        """Create, or return what is there; with `settings` before those of its kind. Raises TopicMismatch."""
+        """Create, or return what is there; with `settings` before those of its kind, and these before the log's. Raises TopicMismatch."""
         checks.topic_spec(spec)
         found = (await self.infos([spec.name])).get(spec.name)
         if found is None:
             kept = as_settings(spec.retention) if spec.retention != FOR_EVER else {}  # else as the brokers have it
-            chosen = {**SETTINGS[spec.kind], **self._settings, **kept, **(settings or {})}
+            chosen = {**self._settings, **SETTINGS[spec.kind], **kept, **(settings or {})}
             inside = self.names.inside(spec.name)
             topic: Any = (inside, spec.partitions, self._replication, [], list(chosen.items()))
             request = CreateTopicsRequest_v4([topic], _TIMEOUT_MS, False)

@@ -40,6 +40,10 @@ def parse(url: str) -> KafkaOptions:
             config = value
         elif name == "compression":
             compression = _codec(url, value)
+        elif name == f"{_TOPIC}cleanup.policy":
+            raise BadUrl(
+                f"{url}: leave out {name}: changelogs are compacted, and no other topics are; it says what a topic is for"
+            )
         elif name.startswith(_TOPIC):
             topic_settings[name.removeprefix(_TOPIC)] = value
         else:
