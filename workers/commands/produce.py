@@ -31,7 +31,7 @@ from pipeline.files.shape import BadFile, BadRow, FileRecord, Reading, Shape, sh
 from pipeline.files.text import json_records
 from pipeline.loading import load
 from pipeline.values.partitioner import partition_of
-from state.errors import LogUnavailable
+from state.errors import LogUnavailable, UnfitRecord
 from state.log.protocol import GroupLog, Log, NewRecord, Partition
 from workers.commands.produce_end import Ending
 from workers.commands.produce_input import Given, begin_input
@@ -45,7 +45,7 @@ LOOK_S = 0.5
 
 
 class BadLine(OrchestratorError):
-    """A line that is not a record; `records` before it are written."""
+    """A line that is not a record, or one that its topic does not take; `records` before it are written."""
 
     def __init__(self, message: str, records: int) -> None:
         super().__init__(message)
@@ -201,7 +201,8 @@ class Writing:
         """`is_last`: the input is read to its end; `has_ended`: to a bad line."""
         if not batch:
             return
-        records = self._placed(batch, await self._counted.now(self._topic.topic))
+        partitions = await self._counted.now(self._topic.topic)
+        records = self._placed(batch, partitions)
         progress = None
         if self._begun is not None:
             progress = self._begun.progress(self._app.id, is_last=is_last, has_ended=has_ended)
@@ -216,16 +217,39 @@ class Writing:
                     await self._log.append(records, metadata=after, seen=before)
                     begun.written(after.value)
 
-        await when_free(once)
+        try:
+            await when_free(once)
+        except UnfitRecord as error:
+            raise BadLine(self._unfit(error, batch, partitions), self._ending.written) from error
+
+    def _numbers(self, batch: list[FileRecord], partitions: int) -> list[int]:
+        """The partition of each record."""
+        return [
+            partition_of(one.key, partitions, keyless=index) if one.partition is None else one.partition
+            for index, one in enumerate(batch, self._ending.written)
+        ]
 
     def _placed(self, batch: list[FileRecord], partitions: int) -> dict[Partition, list[NewRecord]]:
         now = wall_ms()
         found: dict[Partition, list[NewRecord]] = {}
-        for index, (_, key, value, at_ms, headers, _, named) in enumerate(batch, self._ending.written):
-            number = partition_of(key, partitions, keyless=index) if named is None else named
-            record = NewRecord(key, value, now if at_ms is None else at_ms, headers)
+        for one, number in zip(batch, self._numbers(batch, partitions), strict=True):
+            record = NewRecord(one.key, one.value, now if one.timestamp_ms is None else one.timestamp_ms, one.headers)
             found.setdefault(Partition(self._topic.topic, number), []).append(record)
         return found
+
+    def _unfit(self, error: UnfitRecord, batch: list[FileRecord], partitions: int) -> str:
+        """Which line it is, as far as the log says; nothing of its batch is written."""
+        numbers = self._numbers(batch, partitions)
+        there = [one.line for one, number in zip(batch, numbers, strict=True) if number == error.partition[1]]
+        which = f"line {there[max(error.index, 0)]}"
+        if error.index < 0 and len(there) > 1:
+            which = f"one of lines {there[0]} to {there[-1]}"
+        count = self._ending.written
+        before = (
+            f"the {_records(count)} before line {batch[0].line} {'is' if count == 1 else 'are'} written, and no more"
+        )
+        again = "run it again, it goes on there" if self._begun is not None else "write the rest again"
+        return f"{which}: {error.what}: {before if count else 'nothing was written'}; {error.advice}, and {again}"
 
 
 class Counted:
