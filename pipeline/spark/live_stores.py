@@ -65,7 +65,7 @@ async def copies(
         name = secrets.token_hex(6)
         made, folders, problems = await made_by_group(client, name)
         try:
-            yield _described(made, log.log_id, problems), problems
+            yield described(made, log.log_id, problems), problems
         finally:
             for folder in folders:
                 await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
@@ -81,7 +81,7 @@ async def copies(
                     Copy(path.name, "on disk", task, table, str(one.path.absolute()), 0)
                     for table, one in directory.tables(task).items()
                 ]
-        yield _described(found, log.log_id, problems), problems
+        yield described(found, log.log_id, problems), problems
 
 
 async def made_by_group(client: Client, name: str) -> tuple[list[Copy], set[Path], list[str]]:
@@ -108,7 +108,7 @@ async def made_by_group(client: Client, name: str) -> tuple[list[Copy], set[Path
     return found, folders, problems
 
 
-def _described(found: Sequence[Copy], log_id: str, problems: list[str]) -> list[Copy]:
+def described(found: Sequence[Copy], log_id: str, problems: list[str]) -> list[Copy]:
     """Each with its offset; one that cannot be opened, or is of another log, is a problem."""
     good: list[Copy] = []
     for one in found:

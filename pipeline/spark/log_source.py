@@ -96,7 +96,7 @@ class LogReader(DataSourceReader):
 def _named(options: Mapping[str, str]) -> list[str]:
     """The topics that are read. Raises WrongUse."""
     names = [name.strip() for name in option(NAME, options, "topics").split(",")]
-    return [name for name in names if name]
+    return list(dict.fromkeys(name for name in names if name))  # rows of one that is named twice are no others
 
 
 def _until(options: Mapping[str, str]) -> dict[str, int] | None:

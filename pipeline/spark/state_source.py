@@ -29,7 +29,7 @@ from orchestrator.coordinator.tls import make_tls
 from orchestrator.errors import WrongUse
 from pipeline.errors import CodecError
 from pipeline.spark.inputs import MEMORY_BYTES
-from pipeline.spark.live_stores import Copy, made_by_group
+from pipeline.spark.live_stores import Copy, described, made_by_group
 from pipeline.spark.log_source import Slice, read
 from pipeline.spark.rows import FLUSH_ROWS
 from pipeline.spark.source_options import check_options, option
@@ -43,7 +43,7 @@ from state import manifest, snapshot
 from state.errors import SnapshotUnusable, StateError
 from state.log import base
 from state.log.protocol import GroupLog, Partition
-from state.store.rocksdb import pairs_on_disk, peek
+from state.store.rocksdb import pairs_on_disk
 from workers.connection.credentials import NoSecret, credentials_of
 from workers.fleet.client import Client, application_of, description
 from workers.fleet.presence import is_looked_after
@@ -141,10 +141,10 @@ async def _facts(options: Mapping[str, str]) -> Facts:
     application, table = application_of(option(NAME, options, "app")), option(NAME, options, "table")
     log = await open_log(option(NAME, options, "log"), create=False)
     try:
-        described = await description(log, application)
-        facts = described["tables"].get(table)
+        app = await description(log, application)
+        facts = app["tables"].get(table)
         if facts is None:
-            known = ", ".join(sorted(described["tables"])) or "none"
+            known = ", ".join(sorted(app["tables"])) or "none"
             raise WrongUse(f"'{application}' has no table '{table}'; it has {known}")
         topic = facts["changelog_topic"]
         found = (await log.topics([topic])).get(topic)
@@ -169,7 +169,7 @@ def _tasks(options: Mapping[str, str], found: Facts, partitions: int) -> list[st
     facts = found.facts
     everyone = [f"{facts['subtopology']}_{number}" for number in range(partitions)]
     if "task" in options:
-        chosen = [name.strip() for name in options["task"].split(",")]
+        chosen = list(dict.fromkeys(name.strip() for name in options["task"].split(",")))  # none is read twice
         strange = sorted(set(chosen) - set(everyone))
         if strange:
             raise WrongUse(f"task '{strange[0]}' has no part of the table; {everyone[0]} to {everyone[-1]} have")
@@ -266,12 +266,13 @@ async def _of_stores(
             copies += [
                 Copy(p.parent.parent.name, "on disk", task, table, str(p), 0) for p in state.glob(f"*/{task}/{table}")
             ]
+    good = described([one for one in copies if one.table == table], log.log_id, problems)
     parts: list[TaskPart] = []
     for task in tasks:
-        seen = {one.path: peek(Path(one.path)).offset for one in copies if (one.task, one.table) == (task, table)}
+        seen = [one for one in good if one.task == task]
         if not seen:
             raise StateError(f"no store of {task} can be read: {'; '.join(problems) or 'there is none'}")
-        parts.append(TaskPart(task, path=max(seen, key=lambda path: seen[path])))
+        parts.append(TaskPart(task, path=max(seen, key=lambda one: one.offset).path))
     return parts
 
 
@@ -286,10 +287,10 @@ def _pairs(options: Mapping[str, str], found: Facts, part: TaskPart, stack: Exit
     before: Pairs = iter(())
     if part.name:
         root, table = Path(part.root), options["table"]
-        described = manifest.load_scope(root, manifest.load(root, part.name), part.task).table(table)
-        if described is None:
+        found_there = manifest.load_scope(root, manifest.load(root, part.name), part.task).table(table)
+        if found_there is None:
             raise SnapshotUnusable(f"snapshot {part.name} has no table {table}")
-        before = snapshot.read_table(root / part.name / part.task, described, scratch / "store")
+        before = snapshot.read_table(root / part.name / part.task, found_there, scratch / "store")
         if part.end < 0:
             return before
     state = TaskState(["table"], MEMORY_BYTES)

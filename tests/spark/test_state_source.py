@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -28,6 +29,7 @@ from pipeline.spark.snapshotting import take
 from pipeline.spark.typed import column
 from pipeline.values.partitioner import partition_of
 from state.log.sqlite import open_sqlite
+from state.store.rocksdb import RocksDbStore
 from tests.attacks.test_tls import certificate
 from tests.cli.console import Console
 from tests.spark import sample, tallies
@@ -375,7 +377,33 @@ def test_the_stores_of_instances_and_of_a_disk(console: Console, spark: Any) -> 
     ]
     fleet.terminate()
     assert console.end(fleet) == 0
-    assert sorted(reader.option("state", str(console.folder / ".orchestrator/state")).load().collect()) == live
+    reader = reader.option("state", str(console.folder / ".orchestrator/state"))
+    assert sorted(reader.load().collect()) == live
+
+    state = console.folder / ".orchestrator/state/bank"
+    mine = [path for path in state.glob("*/") if path.is_dir()]
+    for task in {path.name for folder in mine for path in folder.glob("0_*/")}:
+        store = RocksDbStore(state / "i8" / task / "balances", stamp={"log_id": "another"})
+        store.write({b"zoe": b"\0" * 8}, 1_000_000)  # what an app of this name kept of another log, further on
+        store.close()
+        (state / "i9" / task / "balances").mkdir(parents=True)
+        (state / "i9" / task / "balances" / "CURRENT").write_text("MANIFEST-nonsense\n")
+    assert sorted(reader.load().collect()) == live, "neither is in the way of the good one"
+    for folder in mine:
+        shutil.rmtree(folder)
+    with pytest.raises(Exception, match=r"no store of 0_\d can be read: .*it belongs to another log"):
+        reader.load().collect()
+
+
+def test_what_is_named_twice_is_read_once(filled: Filled) -> None:
+    """Rows of a task came twice from a snapshot, and those of a topic."""
+    snapshots = str(filled.folder / "taken")
+    once, twice = (
+        filled.table("totals", of="snapshot", snapshots=snapshots, task=name) for name in ("0_0", "0_0, 0_0")
+    )
+    assert once.count() == twice.count() > 0
+    reader = filled.spark.read.format("orchestrator.log").option("log", filled.url)
+    assert reader.options(topics="orders,orders").load().count() == reader.options(topics="orders").load().count() > 0
 
 
 @pytest.mark.processes
