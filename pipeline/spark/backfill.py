@@ -29,7 +29,7 @@ from orchestrator.names import counted
 from pipeline.app import App
 from pipeline.files.shape import Shape
 from pipeline.loading import load
-from pipeline.spark import kept_work
+from pipeline.spark import half_made, kept_work
 from pipeline.spark.bad_rows import BadRecords
 from pipeline.spark.engine import Engine, checked_history, notes_of
 from pipeline.spark.final_records import Part, final_values, outputs
@@ -47,7 +47,6 @@ from state.log import base
 from state.log.base import Base
 from state.log.group_store import AppMetadata
 from state.log.protocol import GroupLog, Log, Partition
-from state.scratch import Scratch, sweep
 from workers.commands.cluster import LOCAL, Cluster
 from workers.commands.consume import has_records
 from workers.fleet.held_lease import Held, lease_held
@@ -58,7 +57,6 @@ from workers.prepare import Prepared, begin_at, from_the_end, refuse_half_done
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WORK = ".work"
 NOTHING: History = MappingProxyType({})
 
 
@@ -163,13 +161,14 @@ class Run:
         return self._root / self._name
 
     async def run(self) -> dict[str, Any]:
-        _clean(self._root, self._say)
+        for left in half_made.clean(self._root):
+            self._say(f"removed what a backfill or snapshot that was killed has left in {left}")
         made_of = await asyncio.to_thread(kept_work.sum_of, self._inputs, snapshot_only=self._only)
         kept = await asyncio.to_thread(kept_work.find, self._root, self._inputs, made_of, self._say)
         if kept is not None:
             self._inputs, self._name, self._now_ms = kept.inputs(self._inputs), kept.name, kept.time_ms
             self._say(f"goes on with what a backfill before has computed, in snapshot {self._name}")
-        scratch, is_left = Scratch(self._root / f".{self._name}{WORK}"), False
+        scratch, is_left = half_made.begin(self._root, self._name), False
         try:
             computed = kept.computed(scratch.path) if kept is not None else await self._compute(scratch.path)
             self._clock.lap("processors")
@@ -400,15 +399,6 @@ def _refuse_empty(app: App, until: Mapping[Partition, int], records: int) -> Non
 
 
 # ---------------------------------------------------------------- after
-
-
-def _clean(root: Path, say: Say) -> None:
-    """What backfills that were killed have left."""
-    for work in sweep(root, f".*{WORK}"):
-        snapshot = root / work.name.removeprefix(".").removesuffix(WORK)
-        if not (snapshot / manifest.MANIFEST).exists():
-            shutil.rmtree(snapshot, ignore_errors=True)
-        say(f"removed what a backfill that was killed has left in {work}")
 
 
 def _keep_outputs(computed: Computed, snapshot: Path) -> None:

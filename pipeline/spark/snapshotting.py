@@ -25,6 +25,7 @@ from orchestrator.cli.arguments import Parser
 from orchestrator.clocks import monotonic_s, wall_ms
 from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.names import counted
+from pipeline.spark import half_made
 from pipeline.spark.attempts import Draft, opened
 from pipeline.spark.ending import run_to_its_end
 from pipeline.spark.log_source import Slice, read
@@ -122,8 +123,10 @@ async def take(
     try:
         job, topics, past = await _job(log, application, url, root)
         folder = root / job.name
-        make_folder(folder)
+        await asyncio.to_thread(half_made.clean, root)
+        work = half_made.begin(root, job.name)
         try:
+            make_folder(folder)
             async with spark(session, f"snapshot {application}", cluster) as spark_:
                 made: list[ScopeFacts] = await in_thread(spark_, _run, spark_, job)
             manifest.publish(
@@ -141,6 +144,8 @@ async def take(
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
+        finally:
+            work.remove()
     finally:
         await log.close()
     before = sorted({table.before for scope in job.scopes for table in scope.tables if table.before})

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +49,40 @@ async def begun(place: Place) -> GroupLog:
     await write(log, tallies.app, marks(40))
     await place.backfill(TALLIES)
     return log
+
+
+TAKING = """
+import asyncio, sys
+from pathlib import Path
+from pipeline.spark.snapshotting import take
+asyncio.run(take("tallies", sys.argv[1], Path(sys.argv[2])))
+"""
+
+
+def killed(url: str, root: Path) -> Path:
+    """What a process has left that was killed as soon as it had a folder for its snapshot."""
+    words = [sys.executable, "-c", TAKING, url, str(root)]
+    environment = {**os.environ, "TMPDIR": str(root.parent)}
+    child = subprocess.Popen(words, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        until = time.monotonic() + 120
+        while not (found := [path for path in root.glob("[0-9]*") if path.is_dir()]):
+            assert child.poll() is None and time.monotonic() < until
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    return found[0]
+
+
+async def test_what_a_snapshot_that_was_killed_has_left_goes_with_the_next(place: Place) -> None:
+    """It stayed for ever: nothing looks at a folder of files without a manifest."""
+    log = await begun(place)
+    root = place.folder / "taken"
+    left = await asyncio.to_thread(killed, place.url, root)
+    assert not (left / manifest.MANIFEST).exists()
+    made = await taken(place)
+    assert [path.name for path in root.iterdir()] == [made["snapshot"]]
+    await log.close()
 
 
 async def change(log: GroupLog, key: bytes, value: bytes | None) -> None:
