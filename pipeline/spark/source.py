@@ -35,6 +35,8 @@ BYTES_MAX = 64 << 20
 NAME_MAX = 255
 HOME = Path(__file__).resolve().parent.parent.parent
 _IMPORT = re.compile(r"^\s*(?:from\s+(\w+)|import\s+([\w., \t]+))", re.MULTILINE)
+_UNPACKED = re.compile(r"-[0-9a-f]{16}$")
+_SHIPPED: dict[str, tuple[App, str]] = {}  # the app as it was when its source was sent first, and a sum of that
 _SAME_TIME = (1980, 1, 1, 0, 0, 0)  # the same source is the same archive
 
 
@@ -61,8 +63,27 @@ class Source(msgspec.Struct, frozen=True):
         return target
 
     def load(self) -> App:
-        """On an executor: the app itself."""
-        return load(self.app, self.folder())
+        """On an executor: the app itself, and nothing of another archive: a process of an executor runs many tasks."""
+        folder = self.folder()
+        _forget_others(folder)
+        return load(self.app, folder)
+
+
+def _forget_others(folder: Path) -> None:
+    """Modules of earlier archives go, for their names are those of this one: of some of them it would use what they were."""
+    files = f"{folder.parent}/"
+
+    def is_other(place: object) -> bool:
+        if not isinstance(place, str) or not place.startswith(files):
+            return False
+        first = place.removeprefix(files).partition("/")[0]
+        return bool(_UNPACKED.search(first)) and first != folder.name
+
+    for name, module in list(sys.modules.items()):
+        places = [getattr(module, "__file__", None), *(getattr(module, "__path__", None) or ())]
+        if any(is_other(place) for place in places):
+            del sys.modules[name]
+    sys.path[:] = [entry for entry in sys.path if not is_other(entry)]
 
 
 def ship(session: SparkSession, app_ref: str) -> Source:
@@ -70,7 +91,7 @@ def ship(session: SparkSession, app_ref: str) -> Source:
     from pipeline.spark.session import folder_of  # the driver's alone, and what it imports
     from workers.commands.cluster import IN_DRIVER
 
-    load(app_ref)
+    app = load(app_ref)
     context = session.sparkContext
     folder = folder_of(session) / "source"
     folder.mkdir(exist_ok=True)
@@ -78,9 +99,26 @@ def ship(session: SparkSession, app_ref: str) -> Source:
         ours = _kept(folder, "stream-orchestrator", ((HOME, HOME / room) for room in ROOMS))
         context.addPyFile(str(ours))  # on the path before anything of ours is unpickled
     module = module_of(app_ref)
+    _refuse_changed(app, module)
     archive = _kept(folder, module, pieces(module))
     context.addFile(str(archive))
     return Source(moved(app_ref), archive.name)
+
+
+def _refuse_changed(app: App, module: str) -> None:
+    """Raises WrongUse where the source of the app is not that of the app as it is known here: it would run on executors."""
+    found = hashlib.blake2b(digest_size=16)
+    for root, piece in pieces(module):
+        for file in (piece,) if piece.is_file() else _files(piece):
+            if file.suffix == ".py":
+                found.update(f"{file.relative_to(root)} {file.stat().st_size}\n".encode() + file.read_bytes())
+    known, digest = _SHIPPED.get(module, (app, found.hexdigest()))
+    if known is app and digest != found.hexdigest():
+        raise WrongUse(
+            f"the source of '{module}' has changed since a job of this process began with it, and what it defines is known here as it was: begin a "
+            "new process (in a notebook restart the kernel)"
+        )
+    _SHIPPED[module] = app, found.hexdigest()
 
 
 def pieces(module: str) -> Iterator[tuple[Path, Path]]:

@@ -63,9 +63,9 @@ def write_app(folder: Path, name: str) -> str:
     return f"{name}:app"
 
 
-async def words(folder: Path, app_ref: str) -> Any:
+async def words(folder: Path, app_ref: str, name: str = "log.db") -> Any:
     """A log with two words in it."""
-    log = await open_sqlite(folder / "log.db", create=True)
+    log = await open_sqlite(folder / name, create=True)
     await prepare(log, load(app_ref, folder))
     await log.append({Partition("words", n): [NewRecord(b"k", b"w%d" % n, n)] for n in (0, 1)})
     return log
@@ -84,6 +84,34 @@ async def test_a_backfill_imports_what_was_sent(tmp_path: Path, spark: Any, monk
     assert [line[:2] for line in found] == [["read", "w0"], ["read", "w1"]]
     assert not any(str(tmp_path) in path for line in found for path in line)
     await log.close()
+
+
+@pytest.mark.parametrize("form", ["{}:app", "./{}.py:app"])
+async def test_what_has_changed_since_a_backfill_before(
+    form: str, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a notebook. Executors' processes that had run an app said that its name was taken; those that had run the file of one
+    used what lies beside it as it was, and others as it is now."""
+    monkeypatch.chdir(tmp_path)
+    name = f"away_{'file' if '/' in form else 'again'}"
+    write_app(tmp_path, name)
+    app_ref = form.format(name)
+
+    async def said(number: int) -> set[str]:
+        log = await words(tmp_path, app_ref, f"{number}.db")
+        try:
+            url = f"sqlite:{tmp_path / f'{number}.db'}"
+            await backfill(app_ref, url, tmp_path / "snapshots", session=spark, say=print)
+            return {line[0] for line in await placed(log)}
+        finally:
+            await log.close()
+
+    assert await said(1) == {"read"}
+    (tmp_path / f"beside_{name}" / "data.txt").write_text("heard ")
+    assert await said(2) == {"heard"}
+    (tmp_path / f"beside_{name}" / "__init__.py").write_text(f"{BESIDE}\n# other code")
+    with pytest.raises(WrongUse, match=r"has changed since a job of this process began with it.*restart the kernel"):
+        await said(3)
 
 
 def orchestrator(folder: Path, *more: str) -> list[str]:
