@@ -106,8 +106,8 @@ class Columns:
             return ()
         if isinstance(cell, bytes):  # of the data source `orchestrator.log`
             return _packed_headers.decode(cell)
-        if isinstance(cell, list):  # a map of Spark's
-            cell = dict(cell)
+        if isinstance(cell, list):
+            return tuple(map(_header, cell))
         if not isinstance(cell, str):
             return json_headers(cell)
         try:
@@ -217,6 +217,17 @@ def _hints(type_: Any) -> dict[str, Any]:
     from typing import get_type_hints
 
     return get_type_hints(get_origin(type_) or type_)
+
+
+def _header(one: Any) -> tuple[str, bytes]:
+    """A name with its value: a struct of `key` and `value`, as Spark reads headers of Kafka, or a pair. Raises NotThis."""
+    if isinstance(one, dict) and one.keys() == {"key", "value"}:
+        one = (one["key"], one["value"])
+    name, data = one if isinstance(one, list | tuple) and len(one) == 2 else (None, None)
+    data = data.encode() if isinstance(data, str) else b"" if data is None else data  # null as in records of a log
+    if not isinstance(name, str) or not isinstance(data, bytes):
+        raise NotThis("headers is neither an object of strings nor a list of names with values")
+    return name, data
 
 
 def _inner_type(type_: Any) -> Any:

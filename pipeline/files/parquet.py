@@ -94,7 +94,12 @@ def _cells(column: pa.Array, name: str, shape: Shape, file: str, unread: dict[in
         return list(coarse.to_pylist(maps_as_pydicts="strict"))
     except UnicodeDecodeError:  # Parquet says text and checks none: a row without it says so
         return [_text(cell) for cell in column.cast(pa.binary()).to_pylist()]
-    except (OverflowError, ValueError, KeyError):  # a year that Python has not, a key of a map twice
+    except (
+        OverflowError,
+        ValueError,
+        KeyError,
+        TypeError,
+    ):  # a year that Python has not, a key of a map twice, or a struct
         return [_cell(one, name, row, unread) for row, one in enumerate(coarse)]
 
 
@@ -103,6 +108,8 @@ def _cell(one: pa.Scalar, name: str, row: int, unread: dict[int, str]) -> object
 
     try:
         return one.as_py(maps_as_pydicts="strict")
+    except TypeError:
+        unread[row] = f"column '{name}': a map has keys that are no plain values, so it is no object of JSON"
     except (OverflowError, ValueError, KeyError) as error:
         unread[row] = f"column '{name}': {error}"
     try:

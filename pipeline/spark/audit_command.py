@@ -80,6 +80,8 @@ def _out(given: str | None) -> Path | None:
     path = Path(given)
     if path.suffix != ".parquet":
         raise WrongUse(f"--out {given}: differences are written as Parquet; let the name end with .parquet")
+    if path.is_dir():
+        raise WrongUse(f"--out {given}: it is a folder; name a file that is written, or replaced")
     if not path.parent.is_dir():
         raise WrongUse(f"--out {given}: there is no folder {path.parent}; make it first")
     return path

@@ -76,6 +76,7 @@ def backfill(argv: list[str]) -> int:
     app = load(args.app)
     history = history_given(args, app)
     shape = shape_given(args, history)
+    bad = bad_given(args, history)
     url = log_url(args, app.id, existing=not history)
     if args.dry_run:
         plan = run_to_its_end(planned(args.app, url, history, shape, cluster_of(args)))
@@ -86,7 +87,7 @@ def backfill(argv: list[str]) -> int:
             args.app,
             url,
             Path(args.snapshots),
-            bad=bad_given(args, history),
+            bad=bad,
             cluster=cluster_of(args),
             history=history,
             say=say,
@@ -171,7 +172,10 @@ def bad_given(args: Any, history: Mapping[str, Any]) -> BadRecords | None:
         return None
     if not history:
         raise WrongUse("--bad-records has no effect here: no history is named that could have such rows")
-    return BadRecords(str(Path(args.bad_records).absolute()), -1 if args.max_bad is None else args.max_bad)
+    folder = Path(args.bad_records)
+    if folder.exists() and not folder.is_dir():
+        raise WrongUse(f"--bad-records {folder}: it is a file; name a folder, which gets a file for each topic")
+    return BadRecords(str(folder.absolute()), -1 if args.max_bad is None else args.max_bad)
 
 
 def shape_given(args: Any, history: Mapping[str, Any]) -> Shape:

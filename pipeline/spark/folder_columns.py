@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 INFERRED = "spark.sql.sources.partitionColumnTypeInference.enabled"
 
 
-def as_they_stand(session: SparkSession, load: Callable[[], DataFrame], reading: Reading, shape: Shape) -> DataFrame:
-    """What `load` gives, with the columns of folders as text but for numbers in fields of the value."""
+def as_they_stand(session: SparkSession, load: Callable[..., DataFrame], reading: Reading, shape: Shape) -> DataFrame:
+    """What `load` gives, with the columns of folders as text but for numbers in fields of the value. To know what Spark makes of these
+    it need not look into every file: `load(is_merged=False)`."""
     was = session.conf.get(INFERRED)
     try:
         session.conf.set(INFERRED, "true")
-        guessed = load()
+        guessed = load(is_merged=False)
         session.conf.set(INFERRED, "false")
         found = load()
     finally:
@@ -33,7 +34,11 @@ def as_they_stand(session: SparkSession, load: Callable[[], DataFrame], reading:
     kinds = {field.name: field.dataType for field in guessed.schema}
     for field in found.schema:
         kind = kinds.get(field.name, field.dataType)
-        if kind != field.dataType and _wants_number(field.name, reading, shape):
+        if (
+            field.dataType.simpleString() == "string"
+            and kind != field.dataType
+            and _wants_number(field.name, reading, shape)
+        ):
             found = found.withColumn(field.name, found[field.name].cast(kind))
     return found
 

@@ -101,7 +101,10 @@ def history_job(
             reader.check(name, reading, shape)
         cut = [part for name in names for part in reader.parts(name)]
     except BadFile as error:
-        raise BadHistory(str(error)) from None
+        text = str(error)
+        for name, called in shown.items():
+            text = text.replace(name, called)
+        raise BadHistory(text) from None
     return ReadJob(shipped, topic.topic, partitions, shape, list(names), cut, bad, dict(shown))
 
 

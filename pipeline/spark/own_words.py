@@ -15,6 +15,7 @@ ADVICE = {
     "Java heap space": "Java has not enough memory (Java heap space); give more, as in --conf spark.driver.memory=4g",
     "GC overhead limit exceeded": "Java has not enough memory; give more, as in --conf spark.driver.memory=4g",
 }
+NO_CLASS = "java.lang.ClassNotFoundException"
 NO_SPACE, ANY_LIBRARY = "No space left on device", ("OSError", "Exception")
 DISK = (
     "no space is left on a disk that tasks write to: that of the folder which the command writes, or Spark's own (--conf "
@@ -35,6 +36,7 @@ def own_words(text: str) -> str:
     if any(word in line for line in lines for word in CRASHED):
         return LOST
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    causes = [line for line in causes if not line.startswith(NO_CLASS)]  # what it was for stands before it
     named = causes[-1:] or [line for line in lines if JAVA_CLASS.match(line)][:1]
     named = named or lines[:1]
     if named and NO_SPACE in named[0]:

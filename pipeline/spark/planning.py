@@ -112,10 +112,20 @@ def _of_files(patterns: Sequence[str], topic: str, reading: Reading, shape: Shap
     try:
         for name in parts.files(patterns) if patterns else ():
             parts.check(name, reading, shape)
-            found.append({"topic": topic, "source": name, "rows": _rows(name), "bytes": Path(name).stat().st_size})
+            found.append(
+                {"topic": topic, "source": name, "rows": _rows_there(name), "bytes": Path(name).stat().st_size}
+            )
     except BadFile as error:
         raise BadHistory(str(error)) from None
     return found
+
+
+def _rows_there(name: str) -> int:
+    """Raises BadFile."""
+    try:
+        return _rows(name)
+    except parts.BROKEN as error:
+        raise BadFile(f"cannot read {name}: {error}") from None
 
 
 def _rows(name: str) -> int:

@@ -92,6 +92,7 @@ def spark_session(
     if is_for_tasks and cluster.is_in_driver:
         _WARMING[session] = Warming(context)
     logging.getLogger().addFilter(_is_not_py4j)  # added once, however often
+    _no_pages()
     return session
 
 
@@ -122,6 +123,14 @@ class OwnSession:
                 except Exception as error:  # whatever Spark raises, for settings of the user's above all
                     raise failure(self, error) from error
             return self._made
+
+
+def _no_pages() -> None:
+    """PySpark logs an error in a query as a page of Java, on standard error, and raises it as well."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
 
 
 def _is_not_py4j(record: logging.LogRecord) -> bool:

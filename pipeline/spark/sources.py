@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,9 @@ URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 BY_SUFFIX = {".parquet": "parquet", ".orc": "orc", ".avro": "avro"}
 TEXT = (".csv", ".json", ".jsonl", ".ndjson")
 GUESSED = ("csv", "json")
+MERGED = ("parquet", "orc")  # of which Spark can look at the columns of every file
 SHOWN = 80
+TWO_TYPES = re.compile(r'Failed to merge incompatible data types "?(.+?)"? and "?(.+?)"?[.\s]')
 
 
 class From(msgspec.Struct, frozen=True):
@@ -76,10 +79,21 @@ def local_files(
     except (BadFile, WrongUse) as error:
         raise BadHistory(str(error)) from None
     except Exception as error:
-        raise BadHistory(f"{called}: {own_words(str(error))}") from error
+        raise BadHistory(f"{called}: {_two_types(str(error)) or own_words(str(error))}") from error
     places = {number: place for place, number in enumerate(order)}
     found = sorted(map(str, folder.glob("*.parquet")), key=lambda path: (places.get(_task_of(path), 0), path))
     return found, dict.fromkeys(found, called)
+
+
+def _two_types(text: str) -> str:
+    """What to say of files whose columns do not go together; "" for another error."""
+    found = TWO_TYPES.search(text)
+    return (
+        found
+        and (
+            f"its files have a column of two types ({found.group(1)} and {found.group(2)}); name those of each type by a --from of their own"
+        )
+    ) or ""
 
 
 def _task_of(path: str) -> int:
@@ -89,7 +103,7 @@ def _task_of(path: str) -> int:
 
 def _read(session: SparkSession, text: str, folder: Path, reading: Reading, shape: Shape) -> DataFrame | dict[str, str]:
     if _is_path(text):
-        return as_they_stand(session, lambda: _frame(session, text), reading, shape)
+        return as_they_stand(session, partial(_frame, session, text), reading, shape)
     return read_as(session, text, folder)
 
 
@@ -117,7 +131,8 @@ def read_as(session: SparkSession, text: str, folder: Path) -> DataFrame | dict[
     return _copied(session, path, folder)
 
 
-def _frame(session: SparkSession, text: str) -> DataFrame:
+def _frame(session: SparkSession, text: str, *, is_merged: bool = True) -> DataFrame:
+    """`is_merged`: with the columns of all files: Spark takes those of one of them, and what others have besides would be lost."""
     if QUERY.match(text):
         return session.sql(text)
     named = None if URL.match(text) else FORMAT.fullmatch(text)
@@ -128,13 +143,20 @@ def _frame(session: SparkSession, text: str) -> DataFrame:
                 f"{text}: files elsewhere are read that end with {', '.join((*BY_SUFFIX, *TEXT))}; for others name the format, as "
                 f"in --from TOPIC=delta:{text}"
             )
-        return session.read.format(kind).load(text)
+        return _files(session, kind, text, is_merged)
     if named is None:
         return session.table(text)
     kind, path = named.groups()
     if kind.lower() == LOG:
         return log_range.frame(session, path)
-    return session.read.format(kind).load(path)
+    return _files(session, kind, path, is_merged)
+
+
+def _files(session: SparkSession, kind: str, path: str, is_merged: bool) -> DataFrame:
+    reader = session.read.format(kind)
+    if is_merged and kind.lower() in MERGED:
+        reader = reader.option("mergeSchema", "true")
+    return reader.load(path)
 
 
 def _text_file(text: str) -> bool:
@@ -150,13 +172,34 @@ def _copied(session: SparkSession, pattern: str, folder: Path) -> dict[str, str]
     system = path.getFileSystem(context._jsc.hadoopConfiguration())
     named: dict[str, str] = {}
     folder.mkdir(parents=True)
-    for number, status in enumerate(system.globStatus(path) or ()):
-        target = folder / f"{number:06}-{status.getPath().getName()}"
-        system.copyToLocalFile(False, status.getPath(), hadoop.Path(str(target)), True)
-        named[str(target)] = str(status.getPath())
+    found = [one for status in system.globStatus(path) or () for one in _files_of(system, status)]
+    for number, one in enumerate(found):
+        target = folder / f"{number:06}-{one.getName()}"
+        system.copyToLocalFile(False, one, hadoop.Path(str(target)), True)
+        named[str(target)] = str(one.toString())
     if not named:
         raise BadHistory(f"no file is called {pattern}; name files, or a pattern of files")
     return named
+
+
+def _files_of(system: Any, status: Any) -> list[Any]:
+    """The path of a file, or those below a folder, as Spark writes one: without its marks. Raises BadHistory."""
+    top = status.getPath()
+    if not status.isDirectory():
+        return [top]
+    found, listed = [], system.listFiles(top, True)
+    while listed.hasNext():
+        one = listed.next().getPath()
+        below = str(one.toString()).removeprefix(f"{top.toString()}/").split("/")
+        if any(name.startswith(("_", ".")) for name in below):
+            continue
+        if column := next((name for name in below[:-1] if "=" in name), ""):
+            raise BadHistory(
+                f"{top.toString()} has a column in the names of its folders ({column}), which its files do not have; name the files of each "
+                "folder, or read it as Spark does, with a query"
+            )
+        found.append(one)
+    return sorted(found, key=lambda one: str(one.toString()))
 
 
 def given(text: str, topics: Sequence[str]) -> tuple[str, From]:

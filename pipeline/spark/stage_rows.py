@@ -232,8 +232,9 @@ class StageRows:
         kept = self._computed.work / "history" / topic
         if not kept.exists():
             self._session.sparkContext.setJobDescription(f"{self._prepared.app.id}: history of {topic}")
+            job = self._history_job(topic)
             try:
-                history_rows(self._session, self._history_job(topic)).write.parquet(str(kept))
+                history_rows(self._session, job).write.parquet(str(kept))
             except Exception as error:
                 raise failure(self._session, error) from error
             self._gather(topic)

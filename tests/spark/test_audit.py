@@ -294,9 +294,13 @@ def test_lines_of_differences() -> None:
 
 def test_wrong_use(console: Console) -> None:
     console.pay(("ann", 1))
+    (console.folder / "there.parquet").mkdir()  # as Spark writes one: it was met after all was computed
+    console.write("aside", "")
     for words, said in (
         (("--out", "x.csv"), "let the name end with .parquet"),
         (("--out", "none/x.parquet"), "there is no folder none"),
+        (("--out", "there.parquet"), "it is a folder; name a file"),
+        (("payments=h.jsonl", "--bad-records", "aside"), "--bad-records aside: it is a file; name a folder"),
         (("--limit", "0"), "--limit"),
     ):
         done = console.here("audit", "bank:app", *words)

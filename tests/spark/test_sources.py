@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import os
 import subprocess
@@ -20,10 +21,11 @@ from pyarrow import orc
 
 from orchestrator.errors import WrongUse
 from pipeline.files import parts
-from pipeline.files.shape import FileRecord, Reading, Shape, shape_of
+from pipeline.files.shape import BadRow, FileRecord, Reading, Shape, shape_of
 from pipeline.spark.bad_rows import BadRecords, TooManyBad
 from pipeline.spark.history import BadHistory
 from pipeline.spark.planning import cores
+from pipeline.spark.session import spark_session, stop
 from pipeline.spark.set_to import set_to
 from pipeline.spark.sources import From, given, is_for_spark, local_files
 from pipeline.values.codecs import codec_for
@@ -32,6 +34,7 @@ from state.log.sqlite import open_sqlite
 from tests.cli.console import Console
 from tests.spark import sample
 from tests.spark.test_backfill import Place, at_home, committed, in_log, place  # noqa: F401
+from workers.commands.cluster import Cluster
 from workers.commands.consume import read_all
 
 pytestmark = pytest.mark.spark
@@ -158,6 +161,20 @@ def test_columns_of_a_query_by_their_types(tmp_path: Path, spark: Any) -> None:
     ]
 
 
+def test_headers_as_sparks_reader_of_kafka_has_them(tmp_path: Path, spark: Any) -> None:
+    """A list of structs became one header that was called key and had the text value."""
+    of_kafka = (
+        "array(named_struct('key', 'h', 'value', binary('x')), named_struct('key', 'h', 'value', cast(null as binary)))"
+    )
+    shape = shape_of("who", "value", "at", "headers")
+    query = f"select 'ann' as who, 5L as at, 'x' as value, {of_kafka} as headers"
+    [found] = read(spark, query, tmp_path / "rows", shape)
+    assert found.headers == (("h", b"x"), ("h", b"")), "in their order, and without a value as those of a log"
+    query = "select 'ann' as who, 5L as at, 'x' as value, array(1, 2) as headers"
+    with pytest.raises(BadRow, match="row 1: headers is neither an object of strings nor a list of names with values"):
+        read(spark, query, tmp_path / "numbers", shape)
+
+
 def test_values_are_those_of_spark_however_its_session_writes_parquet(tmp_path: Path, spark: Any) -> None:
     """An instant lost its zone (INT96, Spark's own way), or its microseconds; days of long ago were others; an interval was a number."""
     reading = Reading("any", codec_for(str, what="key", key=True), codec_for(dict[str, Any], what="value"), 4)
@@ -186,6 +203,106 @@ def test_values_are_those_of_spark_however_its_session_writes_parquet(tmp_path: 
         BadHistory, match=r"'v' has a value of the type variant in it, .* select its text, as with to_json"
     ):
         local_files(spark, From(inside), tmp_path / "inside", reading, shape_of("who", None, "at"))
+
+
+class Paid(msgspec.Struct):
+    who: str
+    currency: str = "EUR"
+
+
+def test_a_column_that_some_of_the_files_have_is_read_of_these(tmp_path: Path, spark: Any) -> None:
+    """Spark takes the columns of one file of a folder for those of all: what others had besides was the type's default."""
+    before, since = {"who": ["ann"], "at": [1]}, {"who": ["bob"], "currency": ["USD"], "at": [2]}
+    for kind, written in (("parquet", pq.write_table), ("orc", orc.write_table)):
+        for number, column in enumerate(("", "day=1", "day=2")):
+            folder = tmp_path / kind / (column and "with-days") / column
+            folder.mkdir(parents=True)
+            first, last = (before, since) if number != 2 else (since, before)
+            written(pa.table(first), str(folder / f"1.{kind}"))
+            written(pa.table(last), str(folder / f"2.{kind}"))
+    reading = Reading("paid", codec_for(str, what="key", key=True), codec_for(Paid, what="value"), 4)
+    shape = shape_of("who", None, "at")
+    ways = [f"{kind}:{tmp_path}/{kind}{below}" for kind in ("parquet", "orc") for below in ("/with-days", "/*.*")]
+    for number, text in enumerate([*ways, f"file://{tmp_path}/parquet/*.parquet"]):
+        names, _ = local_files(spark, From(text), tmp_path / f"rows{number}", reading, shape)
+        found = {one.value for name in names for part in parts.parts(name) for one in parts.read(part, reading, shape)}
+        assert found == {b'{"who":"ann","currency":"EUR"}', b'{"who":"bob","currency":"USD"}'}, text
+
+
+def test_a_column_of_two_types_is_refused(tmp_path: Path, spark: Any) -> None:
+    """It depended on which file Spark looked at whether it was read, or refused in words of Spark's reader."""
+    (tmp_path / "rows").mkdir()
+    for name, kind in (("a", pa.int64()), ("b", pa.int32())):
+        pq.write_table(
+            pa.table({"key": [name], "value": pa.array([1], kind), "timestamp_ms": [1]}),
+            tmp_path / f"rows/{name}.parquet",
+        )
+    with pytest.raises(
+        BadHistory, match=r"its files have a column of two types .*BIGINT.*INT.*; name those of each type by a --from"
+    ) as caught:
+        read(spark, f"parquet:{tmp_path}/rows", tmp_path / "out")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_that_spark_has_written_is_its_files(tmp_path: Path, spark: Any) -> None:
+    """What Spark writes as a.json is a folder: it was said to be no file, by the name of a copy."""
+    frame = spark.createDataFrame(ROWS, "key string, value string, timestamp_ms bigint").repartition(2)
+    frame.write.json(str(tmp_path / "a.json"))
+    frame.write.csv(str(tmp_path / "a.csv"), header=True)
+    for number, text in enumerate((f"json:{tmp_path}/a.json", f"file://{tmp_path}/a.csv", f"csv:{tmp_path}/*.csv")):
+        found = read(spark, text, tmp_path / f"rows{number}")
+        assert [(one.key, one.value, one.timestamp_ms) for one in found] == EXPECTED, text
+    frame.write.partitionBy("key").json(str(tmp_path / "by.json"))
+    with pytest.raises(BadHistory, match=r"by\.json has a column in the names of its folders \(key=\w+\)"):
+        read(spark, f"json:{tmp_path}/by.json", tmp_path / "by")
+
+
+async def test_a_copy_is_called_by_the_name_of_what_it_is_of(place: Place) -> None:  # noqa: F811
+    """The header of a file elsewhere was refused by the name of its copy in our own folder."""
+    (place.folder / "a.csv").write_text("key,text,timestamp_ms\nann,Ann,5\n")
+    log = await place.log()
+    with pytest.raises(BadHistory) as caught:
+        await place.backfill(history={"names": [From(f"csv:{place.folder}/a.csv")]})
+    assert str(caught.value).startswith(f"file:{place.folder}/a.csv has no column 'value'"), caught.value
+    await log.close()
+
+
+def test_a_map_whose_keys_are_no_plain_values_is_a_bad_row(tmp_path: Path) -> None:
+    """It was an error of Python's: a dict is no key of a dict."""
+    kind = pa.map_(pa.struct([("x", pa.int32())]), pa.int32())
+    rows = {"key": ["ann", "bob"], "at": [1, 2], "seats": pa.array([[({"x": 1}, 2)], []], kind)}
+    pq.write_table(pa.table(rows), tmp_path / "a.parquet")
+    reading = Reading("any", codec_for(str, what="key", key=True), codec_for(dict, what="value"), 4)
+    [part] = parts.parts(str(tmp_path / "a.parquet"))
+    bad: list[Any] = []
+    found = [one.key for one in parts.read(part, reading, shape_of("key", None, "at"), lambda *row: bad.append(row))]
+    assert found == [b"bob"] and "row 1: column 'seats': a map has keys that are no plain values" in str(bad[0][0])
+
+
+def test_a_query_that_fails_prints_no_page_of_java(tmp_path: Path) -> None:
+    """PySpark logs the whole of it to standard error, beside our one line."""
+    program = "import sys; from tests.spark.test_sources import failed_query; failed_query(sys.argv[1])"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout.startswith("select 'ann' as key") and "CAST_INVALID_INPUT" in done.stdout, done
+    assert done.stderr == ""
+
+
+def failed_query(folder: str) -> None:
+    session = spark_session("fails", Cluster("local[1]"))
+    text = "select 'ann' as key, cast(x as int) as value, 5L as timestamp_ms from values ('y') as t(x)"
+    try:
+        local_files(session, From(text), Path(folder) / "rows", TEXTS, Shape())
+    except BadHistory as error:
+        print(error)
+    finally:
+        stop(session)
 
 
 class Dated(msgspec.Struct):
@@ -253,7 +370,7 @@ def test_times_of_orc_without_a_zone_are_utc(tmp_path: Path) -> None:
         ("select 1 as key", "select 1 as key has no column 'value' for topic 'names', it has key; name columns with"),
         ("selec * from x", r"selec \* from x: "),
         ("orc:/nowhere", "orc:/nowhere: .*nowhere"),
-        ("nonsense:/nowhere", "nonsense:/nowhere: .*nonsense"),
+        ("nonsense:/nowhere", "nonsense:/nowhere: .*Failed to find the data source: nonsense"),
         ("json:/nowhere", r"json:/nowhere is no pattern of files: Spark would guess .* as in json:/nowhere/\*\.json$"),
         ("csv:/nowhere/x.csv", "no file is called /nowhere/x.csv"),
         ("file:///nowhere/x.csv", "no file is called file:///nowhere/x.csv"),
@@ -387,12 +504,30 @@ def test_a_dry_run_changes_nothing(console: Console) -> None:
     assert done.code == 2 and "has no column 'when'" in done.err and done.err.count("\n") == 1, done
 
 
+def test_a_dry_run_refuses_a_file_that_is_damaged(console: Console) -> None:
+    """It was an internal error."""
+    line = b'{"key": "ann", "value": {"account": "ann", "amount": 1}, "timestamp_ms": 1}\n'
+    damaged = {
+        "cut.jsonl.gz": gzip.compress(line * 9_000)[:-200],
+        "no.jsonl.gz": b"no gzip",
+        "no.jsonl.bz2": b"BZh9 no bzip2",
+        "no.jsonl.xz": b"no xz",
+    }
+    for name, data in damaged.items():
+        (console.folder / name).write_bytes(data)
+        done = console("backfill", "bank:app", f"payments={name}", "--dry-run")
+        assert done.code == 2 and f"cannot read {console.folder}/{name}: " in done.err and done.err.count("\n") == 1, (
+            done
+        )
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
         (("--max-bad", "3"), "--max-bad 3: name a folder for these rows, too"),
         (("--bad-records", "aside"), "--bad-records has no effect here: no history is named"),
         (("--from", "x=select 1"), "write TOPIC=SOURCE with an input of the app, payments"),
+        (("--dry-run", "--max-bad", "3"), "--max-bad 3: name a folder for these rows, too"),
     ],
 )
 def test_options_without_effect_are_refused(words: tuple[str, ...], problem: str, console: Console) -> None:
