@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,9 +20,13 @@ from pipeline.loading import module_of
 from pipeline.spark.inputs import Computed, Inputs, Say
 from pipeline.spark.skew import Skewed
 from pipeline.spark.source import packed, pieces
+from pipeline.spark.sources import From, made_of
 from pipeline.spark.stage import TaskFacts
 from state.log.protocol import Partition
 from state.scratch import Scratch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 FILE = "computed.json"
 
@@ -84,11 +90,12 @@ def find(root: Path, inputs: Inputs, made_of: str, say: Say) -> Kept | None:
     return found
 
 
-def sum_of(inputs: Inputs, *, snapshot_only: bool) -> str:
-    """Of all that an answer is made of but the records of the log, which are there up to the cut as long as the topics are."""
+def sum_of(session: SparkSession, inputs: Inputs, *, snapshot_only: bool) -> str:
+    """Of all that an answer is made of but the records of the log, which are there up to the cut as long as the topics are. Where it is
+    not known whether Spark would read the same again, no two sums are alike."""
     prepared = inputs.prepared
     history: dict[str, list[object]] = {
-        topic: [_file(one) if isinstance(one, str) else one.text for one in sources]
+        topic: [_file(one) if isinstance(one, str) else _source(session, one) for one in sources]
         for topic, sources in sorted(inputs.history.items())
     }
     topics = {name: (info.topic_id, info.partitions) for name, info in sorted(prepared.topics.items())}
@@ -96,6 +103,11 @@ def sum_of(inputs: Inputs, *, snapshot_only: bool) -> str:
     found = hashlib.blake2b(packed(pieces(module_of(inputs.app_ref))), digest_size=16)
     found.update(msgspec.json.encode(parts))
     return found.hexdigest()
+
+
+def _source(session: SparkSession, one: From) -> tuple[str, object]:
+    files = made_of(session, one)
+    return one.text, token_hex(8) if files is None else files
 
 
 def _file(name: str) -> tuple[str, int, int]:

@@ -164,15 +164,50 @@ def _text_file(text: str) -> bool:
     return suffixes[-1:] in ([one] for one in TEXT)
 
 
+def made_of(session: SparkSession, source: From) -> list[tuple[str, int, int]] | None:
+    """The files that a source is read from, with their sizes and times; None where that is not known: other rows may come of it with
+    each look."""
+    text = source.text.strip()
+    if text.lower().startswith(f"{LOG}:"):
+        return []  # what was read of a topic stays there
+    try:
+        paths = _paths(session, text)
+        conf: Any = session.sparkContext._jsc.hadoopConfiguration()
+        statuses = [path.getFileSystem(conf).getFileStatus(path) for path in paths]
+    except Exception:  # noqa: BLE001 - whatever it is, reading it says so
+        return None
+    found = [(str(one.getPath().toString()), int(one.getLen()), int(one.getModificationTime())) for one in statuses]
+    return sorted(found) or None
+
+
+def _paths(session: SparkSession, text: str) -> list[Any]:
+    """Of the files that Spark, or we, read for a source."""
+    named = None if QUERY.match(text) or URL.match(text) else FORMAT.fullmatch(text)
+    pattern = named.group(2) if named is not None and named.group(1).lower() in GUESSED else text
+    if (named is not None or URL.match(text)) and _text_file(pattern):
+        system, statuses = _found(session, pattern)
+        return [path for status in statuses for path in _files_of(system, status)]
+    java: Any = session.sparkContext._jvm
+    files = _frame(session, text, is_merged=False).inputFiles()
+    return [java.org.apache.hadoop.fs.Path(java.java.net.URI(name)) for name in files]
+
+
+def _found(session: SparkSession, pattern: str) -> tuple[Any, list[Any]]:
+    """The file system of Hadoop's, and what it has of this name."""
+    context: Any = session.sparkContext
+    path = context._jvm.org.apache.hadoop.fs.Path(pattern)
+    system = path.getFileSystem(context._jsc.hadoopConfiguration())
+    return system, list(system.globStatus(path) or ())
+
+
 def _copied(session: SparkSession, pattern: str, folder: Path) -> dict[str, str]:
     """Files as they are, whatever file system of Hadoop's they lie in."""
     context: Any = session.sparkContext
     hadoop = context._jvm.org.apache.hadoop.fs
-    path = hadoop.Path(pattern)
-    system = path.getFileSystem(context._jsc.hadoopConfiguration())
+    system, statuses = _found(session, pattern)
     named: dict[str, str] = {}
     folder.mkdir(parents=True)
-    found = [one for status in system.globStatus(path) or () for one in _files_of(system, status)]
+    found = [one for status in statuses for one in _files_of(system, status)]
     for number, one in enumerate(found):
         target = folder / f"{number:06}-{one.getName()}"
         system.copyToLocalFile(False, one, hadoop.Path(str(target)), True)

@@ -8,10 +8,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.spark.engine import Engine
 from pipeline.spark.moment import sources
+from pipeline.spark.sources import From
 from state import manifest, snapshot
 from state.errors import LeaseLost, LogFull, StateError
 from state.log.sqlite import SqliteLog
@@ -75,6 +78,40 @@ async def test_the_same_command_writes_what_was_computed(place: Place, monkeypat
     assert facts["positions"] == ends and facts["records_in"] == 20 and facts["outputs"] == {"seen": 20}
     assert [path.name for path in place.snapshots.iterdir()] == [facts["snapshot"]]
     await check_restored(place, log, snapshot.verify(place.snapshots, facts["snapshot"]))
+    await log.close()
+
+
+async def test_what_was_computed_of_rows_that_are_others_by_now_is_not_written(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what Spark reads its name alone was compared: rows that had come since were lost."""
+    folder = place.folder / "rows"
+    folder.mkdir()
+    await (await place.log()).close()
+
+    async def refused(text: str) -> None:
+        with monkeypatch.context() as patch:
+            refusing(patch, LogFull("no space"))
+            with pytest.raises(LogFull):
+                await place.backfill(TALLIES, history={"marks": [From(text)]})
+
+    def add(name: str) -> None:
+        pq.write_table(pa.table({"key": [name], "value": [1], "timestamp_ms": [1]}), folder / f"{name}.parquet")
+
+    add("a")
+    await refused(f"parquet:{folder}")
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "run", computes)
+        await refused(f"parquet:{folder}")  # with what is kept
+    add("b")
+    await refused(f"parquet:{folder}")
+    place.spark.read.parquet(str(folder)).createOrReplaceTempView("some_rows")
+    await refused("select * from some_rows")
+    place.spark.sql("select 'c' as key, 1L as value, 5L as timestamp_ms").createOrReplaceTempView("some_rows")
+    facts = await place.backfill(TALLIES, history={"marks": [From("select * from some_rows")]})
+    assert facts["records_in"] == 1 and len(kept(place)) == 3, "one of each answer, and none was taken for another"
+    log = await place.log()
+    assert {record.key for _, record in await read_all(log, "seen")} == {b"c"}
     await log.close()
 
 
