@@ -10,6 +10,7 @@ import re
 
 NOISE = re.compile(r"An error occurred while calling \S+|^\s*SQLSTATE: \w+$")
 JAVA_CLASS = re.compile(r"^:?\s*(?:[a-z]\w*\.)+\w+: ")
+ALONE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)")  # of an error without a message
 CRASHED = ("EOFException", "Python worker exited unexpectedly", "Connection reset")
 ADVICE = {
     "Java heap space": "Java has not enough memory (Java heap space); give more, as in --conf spark.driver.memory=4g",
@@ -48,5 +49,7 @@ def _is_python(line: str) -> bool:
     """Whether it is the last line of a Python traceback."""
     java = ("at ", "Caused by", "Suppressed", "org.", "java.", "scala.", "py4j.", ": ")
     name, colon, _ = line.partition(": ")
+    if ALONE.fullmatch(line):
+        return not line.startswith(java)
     named = colon and " " not in name and name.rpartition(".")[2][:1].isupper()
     return bool(named) and not line.startswith(java)

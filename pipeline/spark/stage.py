@@ -30,6 +30,7 @@ from pipeline.records import OutputRecord, RawRecord
 from pipeline.resources import Resources
 from pipeline.spark.attempts import Draft
 from pipeline.spark.cells import Cells
+from pipeline.spark.history import FIRST_SEQ
 from pipeline.spark.merging import Merging
 from pipeline.spark.numbered import Numbered, Sources
 from pipeline.spark.row_counts import PROCESSED, RowCount
@@ -184,11 +185,11 @@ def _into(job: StageJob) -> AbstractContextManager[None]:
     )
 
 
-def _failed(task: str, rows: Iterator[Rows], error: ProcessorFailed | NoSpaceLeft) -> TaskFacts:
+def _failed(task: str, rows: Iterator[Rows], error: ProcessorFailed | NoSpaceLeft, text: str = "") -> TaskFacts:
     """The facts of a task whose other attempts would fail, too: it ends without an exception, so Spark makes none, and the driver stops."""
     for _ in rows:
         continue
-    return TaskFacts(task, failure=str(error), frames=getattr(error, "frames", ""))
+    return TaskFacts(task, failure=text or str(error), frames=getattr(error, "frames", ""))
 
 
 class _Running:
@@ -209,6 +210,7 @@ class _Running:
         self._heavy = HeavyKeys()
         self._rows = RowCount(Path(job.attempts), PROCESSED, partition)
         self._waits = Waits(Path(job.attempts), partition)
+        self._held: Sequence[tuple[str, RawRecord]] = ()  # what is processed
 
     def run(self, rows: Iterator[Rows]) -> TaskFacts:
         begun = monotonic_s()
@@ -219,7 +221,7 @@ class _Running:
             with self._timed("write"), _into(self._job):
                 self._keep()
         except ProcessorFailed as error:
-            return _failed(self._facts.task, rows, error)
+            return _failed(self._facts.task, rows, error, self._in_history(error))
         finally:
             gc.set_threshold(*kept)
             self._state.close()
@@ -274,8 +276,30 @@ class _Running:
         for at in range(0, len(listed), RUN_RECORDS):
             await self._some(process, listed[at : at + RUN_RECORDS])
 
+    def _in_history(self, error: ProcessorFailed) -> str:
+        """What failed, with the record as its file has it: a row of history has a number of ours in the place of an offset."""
+        if not FIRST_SEQ < error.offset < FIRST_SEQ // 2:
+            return str(error)
+        held = (raw for topic, raw in self._held if (topic, raw.offset) == (error.topic, error.offset))
+        raw = next(held, None)
+        about = (
+            "a record"
+            if raw is None
+            else f"the record of key {self._shown(error.topic, raw.key)} at {raw.timestamp_ms} ms"
+        )
+        place = f"{error.topic}-{error.partition}@{error.offset}"
+        return str(error).replace(place, f"{about} in the history of {error.topic}")
+
+    def _shown(self, topic: str, key: bytes | None) -> str:
+        about = next((one for one in self._app.topics.values() if one.topic == topic), None)
+        try:
+            return repr(key if about is None or key is None else about.key_codec.decode(key))
+        except Exception:  # noqa: BLE001 - a codec of the user's may raise anything; the bytes name the key as well
+            return repr(key)
+
     async def _some(self, process: TaskProcess, rows: Sequence[tuple[str, RawRecord]]) -> None:
         left: Sequence[tuple[str, RawRecord]] = rows
+        self._held = rows
         while True:
             if process.needs_async:
                 await process.run_async(left)

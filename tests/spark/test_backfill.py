@@ -280,6 +280,20 @@ async def test_nothing_to_read_commits_nothing(place: Place) -> None:
     await log.close()
 
 
+@pytest.mark.parametrize("key", ["k7", None])
+async def test_a_record_of_history_that_fails_is_named_as_its_file_has_it(key: str | None, place: Place) -> None:
+    """It was said to lie at offset -1099511627769, or what came due."""
+    lines = [{"key": f"k{n}", "value": n, "timestamp_ms": n} for n in range(20)]
+    lines[7] |= {"key": key, "value": -1}
+    (place.folder / "clicks.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    log = await place.log()
+    with pytest.raises(
+        ComputationFailed, match=rf"failed at the record of key {key!r} at 7 ms in the history of clicks in task 0_\d: "
+    ):
+        await place.backfill(OUTSIDE, history={"clicks": [str(place.folder / "clicks.jsonl")]}, allow_outside=True)
+    await log.close()
+
+
 async def test_a_failing_processor_leaves_nothing(place: Place) -> None:
     log = await place.log()
     clicks = [(outside.clicks, f"k{n}", n if n != 7 else -1, n) for n in range(20)]

@@ -93,7 +93,10 @@ async def test_what_was_computed_of_rows_that_are_others_by_now_is_not_written(
         with monkeypatch.context() as patch:
             refusing(patch, LogFull("no space"))
             with pytest.raises(LogFull):
-                await place.backfill(TALLIES, history={"marks": [From(text)]})
+                await place.backfill(TALLIES, history={"marks": given(text)})
+
+    def given(text: str) -> Any:
+        return [From(text)]
 
     def add(name: str) -> None:
         pq.write_table(pa.table({"key": [name], "value": [1], "timestamp_ms": [1]}), folder / f"{name}.parquet")
@@ -108,7 +111,7 @@ async def test_what_was_computed_of_rows_that_are_others_by_now_is_not_written(
     place.spark.read.parquet(str(folder)).createOrReplaceTempView("some_rows")
     await refused("select * from some_rows")
     place.spark.sql("select 'c' as key, 1L as value, 5L as timestamp_ms").createOrReplaceTempView("some_rows")
-    facts = await place.backfill(TALLIES, history={"marks": [From("select * from some_rows")]})
+    facts = await place.backfill(TALLIES, history={"marks": given("select * from some_rows")})
     assert facts["records_in"] == 1 and len(kept(place)) == 3, "one of each answer, and none was taken for another"
     log = await place.log()
     assert {record.key for _, record in await read_all(log, "seen")} == {b"c"}

@@ -108,6 +108,8 @@ CALL = "py4j.protocol.Py4JJavaError: An error occurred while calling o282.collec
         (f"{CALL}: org.apache.spark.SparkException: Job 3 cancelled\n\tat org.a", "Job 3 cancelled"),
         (f"{CALL}: java.io.EOFException\n", "a Python worker on an executor ended by itself: it was killed, or had not enough memory"),
         (f"{CALL}Caused by: java.lang.OutOfMemoryError: Java heap space\n", "Java has not enough memory (Java heap space); give more, as in --conf spark.driver.memory=4g"),
+        (PYTHON.replace("ValueError: no such thing", "KeyboardInterrupt"), "KeyboardInterrupt"),
+        (f"{CALL}: java.lang.X: first\nCaused by: java.lang.ClassNotFoundException: delta.DefaultSource\n", "first"),
         ("", "without a word"),
     ],
 )  # fmt: skip
