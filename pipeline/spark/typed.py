@@ -23,6 +23,7 @@ _OF_SCHEMA = {
     "number": PLAIN["float"],
     "boolean": ("boolean", pa.bool_()),
 }
+_OF_ENUM = {str: PLAIN["str"], int: PLAIN["int"]}  # by what all its values are
 _IN_JSON = {"string": (str,), "bigint": (int,), "double": (float,), "boolean": (bool,)}
 
 
@@ -102,7 +103,10 @@ def _of(described: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[str, A
     if "anyOf" in parts:
         found = {_of(choice, schema) for choice in parts["anyOf"] if choice.get("type") != "null"}
         return found.pop() if len(found) == 1 else None
-    return _OF_SCHEMA.get(str(parts.get("type"))) if "enum" not in parts else None
+    if "enum" not in parts:
+        return _OF_SCHEMA.get(str(parts.get("type")))
+    kinds = {type(value) for value in parts["enum"]}
+    return _OF_ENUM.get(kinds.pop()) if len(kinds) == 1 else None
 
 
 def _resolved(described: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import re
 import shutil
 import signal
@@ -13,8 +14,9 @@ import traceback
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -132,6 +134,30 @@ def test_struct_columns() -> None:
     assert pa.array([value, None], found.arrow).to_pylist() == [value, None]
     assert column("json", {"type": "array"}).value(b"[1]") == "[1]"
     assert column("custom").ddl == "binary" and column("int").value(b"\0" * 7 + b"\5") == 5
+
+
+class State(enum.Enum):
+    OPEN, OVER = "open", "over"
+
+
+class Level(enum.IntEnum):
+    LOW, HIGH = 1, 2
+
+
+class Ticket(msgspec.Struct, tag="ticket"):
+    state: State
+    level: Level | None = None
+    kind: Literal["a", "b"] = "a"
+    either: Literal["a", 1] = 1
+
+
+def test_a_field_of_an_enum_is_its_value() -> None:
+    """It was JSON text: where state = 'open' had no rows, for what stood there was "open" with its quotes."""
+    found = column("json", msgspec.json.schema(Ticket))
+    assert found.ddl == "struct<`type`:string,`state`:string,`level`:bigint,`kind`:string,`either`:string>"
+    value = found.value(msgspec.json.encode(Ticket(State.OPEN, Level.HIGH)))
+    assert value == {"type": "ticket", "state": "open", "level": 2, "kind": "a", "either": "1"}
+    assert found.value(b'{"type": "ticket", "state": "over"}')["kind"] == "a"
 
 
 @pytest.mark.parametrize(
