@@ -20,6 +20,7 @@ import sysconfig
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -79,10 +80,13 @@ def _forget_others(folder: Path) -> None:
         first = place.removeprefix(files).partition("/")[0]
         return bool(_UNPACKED.search(first)) and first != folder.name
 
-    for name, module in list(sys.modules.items()):
-        places = [getattr(module, "__file__", None), *(getattr(module, "__path__", None) or ())]
-        if any(is_other(place) for place in places):
-            del sys.modules[name]
+    def places(module: ModuleType) -> list[object]:
+        return [getattr(module, "__file__", None), *(getattr(module, "__path__", None) or ())]
+
+    # All are found before any goes: a package without an `__init__.py` looks for its places in the one that it lies in.
+    gone = [name for name, module in list(sys.modules.items()) if any(map(is_other, places(module)))]
+    for name in gone:
+        del sys.modules[name]
     sys.path[:] = [entry for entry in sys.path if not is_other(entry)]
 
 
