@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from pathlib import Path
-from secrets import token_hex
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FILE = "computed.json"
+FRAMES = ".history-"  # folders below the snapshots with the rows of DataFrames, for as long as a backfill runs
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -57,7 +57,10 @@ class Kept(msgspec.Struct, frozen=True):
 
 def keep(scratch: Scratch, inputs: Inputs, computed: Computed, made_of: str, name: str, time_ms: int, say: Say) -> bool:
     """From now on the folder stays until the same command has written what is in it. False where its disk has no place for the
-    facts, which may be that of the log."""
+    facts, which may be that of the log, and where no other run can know them for its own."""
+    if not made_of:
+        say("what was computed is not kept: whether its history would be the same again is not known")
+        return False
     until, begins = sorted(inputs.until.items()), sorted(inputs.begins.items())
     facts = Kept(
         *(inputs.prepared.app.id, inputs.log_id, made_of, name, time_ms, until, begins),
@@ -75,7 +78,7 @@ def keep(scratch: Scratch, inputs: Inputs, computed: Computed, made_of: str, nam
 
 def find(root: Path, inputs: Inputs, made_of: str, say: Say) -> Kept | None:
     """The newest that the same command has left below `root`; folders of others of the app are named, and stay."""
-    found: Kept | None = None
+    found: Kept | None = None  # of none where `made_of` is not known
     for path in sorted(root.glob(f".*/{FILE}")):
         kept = msgspec.json.decode(path.read_bytes(), type=Kept)
         if (kept.application, kept.log_id) != (inputs.prepared.app.id, inputs.log_id):
@@ -91,13 +94,15 @@ def find(root: Path, inputs: Inputs, made_of: str, say: Say) -> Kept | None:
 
 
 def sum_of(session: SparkSession, inputs: Inputs, *, snapshot_only: bool) -> str:
-    """Of all that an answer is made of but the records of the log, which are there up to the cut as long as the topics are. Where it is
-    not known whether Spark would read the same again, no two sums are alike."""
+    """Of all that an answer is made of but the records of the log, which are there up to the cut as long as the topics are. "" where it
+    is not known whether the same would be read again: what is computed of that is of no use to another run."""
     prepared = inputs.prepared
-    history: dict[str, list[object]] = {
-        topic: [_file(one) if isinstance(one, str) else _source(session, one) for one in sources]
-        for topic, sources in sorted(inputs.history.items())
-    }
+    history: dict[str, list[object]] = {}
+    for topic, sources in sorted(inputs.history.items()):
+        facts = [_file(one) if isinstance(one, str) else _source(session, one) for one in sources]
+        if None in facts:
+            return ""
+        history[topic] = list(facts)
     topics = {name: (info.topic_id, info.partitions) for name, info in sorted(prepared.topics.items())}
     parts = (inputs.app_ref, prepared.topology.numbering(), topics, history, inputs.shape, inputs.bad, snapshot_only)
     found = hashlib.blake2b(packed(pieces(module_of(inputs.app_ref))), digest_size=16)
@@ -105,11 +110,13 @@ def sum_of(session: SparkSession, inputs: Inputs, *, snapshot_only: bool) -> str
     return found.hexdigest()
 
 
-def _source(session: SparkSession, one: From) -> tuple[str, object]:
+def _source(session: SparkSession, one: From) -> tuple[object, ...] | None:
     files = made_of(session, one)
-    return one.text, token_hex(8) if files is None else files
+    return None if files is None else (one.text, files)
 
 
-def _file(name: str) -> tuple[str, int, int]:
+def _file(name: str) -> tuple[object, ...] | None:
+    if any(part.startswith(FRAMES) for part in Path(name).parts):
+        return None
     facts = Path(name).stat()
     return name, facts.st_size, facts.st_mtime_ns

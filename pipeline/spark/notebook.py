@@ -20,6 +20,7 @@ from pipeline.files.shape import shape_of
 from pipeline.spark.backfill import backfill as run_backfill
 from pipeline.spark.frame_files import write
 from pipeline.spark.history import BadHistory
+from pipeline.spark.kept_work import FRAMES
 from pipeline.spark.session import failure
 from state.scratch import scratch
 
@@ -60,7 +61,7 @@ def backfill(
     session = frames[0].sparkSession
     name = app if isinstance(app, str) else name_of(app)
     root = Path(snapshots).absolute()
-    with scratch(root, ".history-") as folder:  # where executors write, too
+    with scratch(root, FRAMES) as folder:  # where executors write, too
         named = {topic: [str(kept(frame, folder / str(n)))] for n, (topic, frame) in enumerate(history.items())}
         shape = shape_of(key, value, timestamp, headers, partition)
         running = run_backfill(name, log, root, history=named, shape=shape, session=session, **{"say": print, **more})

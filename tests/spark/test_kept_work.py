@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.spark.engine import Engine
+from pipeline.spark.kept_work import FRAMES
 from pipeline.spark.moment import sources
 from pipeline.spark.sources import From
 from state import manifest, snapshot
@@ -116,6 +117,25 @@ async def test_what_was_computed_of_rows_that_are_others_by_now_is_not_written(
     log = await place.log()
     assert {record.key for _, record in await read_all(log, "seen")} == {b"c"}
     await log.close()
+
+
+@pytest.mark.parametrize("is_frame", [False, True])
+async def test_what_is_computed_of_rows_that_nothing_names_is_not_kept(
+    place: Place, monkeypatch: pytest.MonkeyPatch, *, is_frame: bool
+) -> None:
+    """No other run could know it for its own; it was said that the same command goes on from there."""
+    await (await place.log()).close()
+    source: Any = From("select 'c' as key, 1L as value, 5L as timestamp_ms")
+    if is_frame:
+        folder = place.snapshots / f"{FRAMES}1" / "0"
+        folder.mkdir(parents=True)
+        source = str(folder / "a.parquet")
+        pq.write_table(pa.table({"key": ["c"], "value": [1], "timestamp_ms": [1]}), source)
+    refusing(monkeypatch, LogFull("no space"))
+    with pytest.raises(LogFull):
+        await place.backfill(TALLIES, history={"marks": [source]})
+    assert not kept(place) and "is not kept" in place.said[-1]
+    assert [path.name for path in place.snapshots.iterdir()] == [f"{FRAMES}1"] * is_frame
 
 
 async def test_a_full_log_is_not_taken_for_another_process(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
