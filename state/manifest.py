@@ -11,6 +11,7 @@ import errno
 import hashlib
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -218,22 +219,24 @@ def newest(
 
 
 def prune(root: Path, keep: int, *, protected: Iterable[str] = ()) -> list[str]:
-    """Remove all but the newest `keep` snapshots; never a base, nor one of `protected`. Returns what went. Another one may be at work,
-    and what one that was killed has left goes, too."""
-    kept = set(protected)
+    """Remove all but the newest `keep` snapshots of each application and log; never a base, nor one of `protected`. Returns what went.
+    Another one may be at work, and what one that was killed has left goes, too."""
+    kept, found = set(protected), listing(root)[0]
+    left = Counter((one.application, one.log_id) for one in found)
     removed: list[str] = []
-    for one in listing(root)[0][: -keep or None]:
-        if one.base or one.snapshot in kept:
+    for one in found:
+        left[one.application, one.log_id] -= 1  # how many newer ones there are
+        if left[one.application, one.log_id] < keep or one.base or one.snapshot in kept:
             continue
         try:
             (root / one.snapshot).rename(root / f".{one.snapshot}{REMOVED}")  # from here on it is no snapshot
         except FileNotFoundError:  # another one has it
             continue
         removed.append(one.snapshot)
-    for left in root.glob(f".*{REMOVED}"):
-        while left.exists():
+    for gone in root.glob(f".*{REMOVED}"):
+        while gone.exists():
             with suppress(FileNotFoundError):  # another one removes it, too
-                shutil.rmtree(left)
+                shutil.rmtree(gone)
     return removed
 
 

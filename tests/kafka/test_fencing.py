@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from state.errors import Fenced
 from state.log.group_store import OwnerRecord
-from state.log.kafka import broker
+from state.log.kafka import broker, facts
 from state.log.kafka.log import KafkaLog
 from state.log.protocol import Partition, TaskCommit, TopicSpec
 from tests import brokers
-from tests.contracts.logs import values
+from tests.contracts.logs import read_all, values
 from tests.kafka.place import APP, CHANGES, IN, OUT, ROUNDS, Place, child, count
 
 pytestmark = pytest.mark.kafka
@@ -109,3 +110,25 @@ async def test_a_broker_that_is_killed_costs_time_and_nothing_else(tmp_path: Pat
     finally:
         await place.close()
         made.stop(kill=True)
+
+
+async def test_what_was_fenced_long_ago_is_forgotten(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fence of each worker that crashed lay in the facts for ever."""
+    log = await place.topics()
+    lease = await log.acquire(APP, "first", "a:1", await log.lease(APP))
+    assert lease is not None
+    await log.fence(lease, ["w-1", "w-2"])
+    await log.fence(lease, ["w-3"])
+    monkeypatch.setattr(facts, "FENCED_KEPT_MS", -60_000)
+    await log.fence(lease, ["w-4"])
+    other = await place.open()
+    assert await fenced_of(other) == {"w-4"}
+    with pytest.raises(Fenced):
+        await other.open_writer(APP, "w-4")
+
+
+async def fenced_of(log: KafkaLog) -> set[str]:
+    found: dict[str, bytes | None] = {}
+    for record in await read_all(log, Partition(facts.topic_of(APP), facts.UNDER_LEASE)):
+        found[(record.key or b"").decode()] = record.value
+    return {name.removeprefix("fenced/") for name, value in found.items() if value and name.startswith("fenced/")}

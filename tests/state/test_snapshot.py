@@ -22,7 +22,9 @@ STAMP = {"log_id": "log-1", "topic_id": "topic-1"}
 PAIRS = [(b"k%05d" % number, b"value-%d" % number) for number in range(3_000)]
 
 
-def write(root: Path, name: str, *, time_ms: int = 1_000, base: bool = False, **changes: object) -> SnapshotManifest:
+def write(
+    root: Path, name: str, *, time_ms: int = 1_000, base: bool = False, application: str = "app"
+) -> SnapshotManifest:
     folder = root / name / "0_0"
     make_folder(folder)
     table = snapshot.write_table(folder, "counts", PAIRS, ORIGIN)
@@ -30,7 +32,7 @@ def write(root: Path, name: str, *, time_ms: int = 1_000, base: bool = False, **
     digest = manifest.write_scope(folder, ScopeManifest("0_0", "log-1", time_ms, (table, empty)))
     made = SnapshotManifest(
         name,
-        "app",
+        application,
         "log-1",
         time_ms,
         {"counts-changelog": 4, "empty-changelog": 4},
@@ -245,6 +247,15 @@ def test_pruning_keeps_the_newest_the_protected_and_every_base(tmp_path: Path) -
     assert [one.snapshot for one in manifest.listing(root)[0]] == ["s-1", "s-2", "s-3", "s-4"]
     assert manifest.prune(root, 0) == ["s-2", "s-3", "s-4"]
     assert [path.name for path in root.iterdir()] == ["s-1"]
+
+
+def test_pruning_counts_the_snapshots_of_each_application(tmp_path: Path) -> None:
+    root = tmp_path / "snapshots"
+    write(root, "old", time_ms=1, application="calm")
+    for number in range(3):
+        write(root, f"s-{number}", time_ms=2 + number)
+    assert manifest.prune(root, 2) == ["s-0"]
+    assert [one.snapshot for one in manifest.listing(root)[0]] == ["old", "s-1", "s-2"]
 
 
 def test_of_prunes_at_one_time_each_removes_what_it_can(tmp_path: Path) -> None:

@@ -35,7 +35,9 @@ def run(argv: list[str]) -> int:
     parser.add_argument("action", metavar="APP|list|verify|prune", choices=ACTIONS)
     parser.add_argument("name", nargs="?", metavar="SNAPSHOT", help="verify: that one alone")
     parser.setting("snapshots", default=".orchestrator/snapshots", help="the folder")
-    parser.add_argument("--keep", type=checked(whole_number), metavar="N", help="prune: how many stay, the newest")
+    parser.add_argument(
+        "--keep", type=checked(whole_number), metavar="N", help="prune: how many stay of each application, the newest"
+    )
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
     root = Path(args.snapshots)

@@ -24,6 +24,9 @@ TOPIC_SUFFIX = "-orchestrator"
 LEASE = "lease"
 SEED = "seed"
 _OWNER, _FENCED, _METADATA = "owner/", "fenced/", "metadata/"
+# Brokers forget an id that was idle for a week (transactional.id.expiration.ms), and who had it owns nothing any more.
+FENCED_KEPT_MS = 30 * 24 * 3_600_000
+FORGOTTEN_AT_ONCE = 100
 
 
 class _LeaseFact(msgspec.Struct, frozen=True):
@@ -75,7 +78,7 @@ def owner_record(owner: OwnerRecord) -> NewRecord:
 
 
 def fenced_record(transactional_id: str, term: int) -> NewRecord:
-    return _record(_FENCED + transactional_id, b"%d" % term)
+    return _record(_FENCED + transactional_id, b"%d %d" % (term, wall_ms()))
 
 
 def seed_record(seed: Seed | None) -> NewRecord:
@@ -135,6 +138,17 @@ class View:
 
     def is_fenced(self, transactional_id: str) -> bool:
         return self._value(UNDER_LEASE, _FENCED + transactional_id) is not None
+
+    def long_fenced(self) -> list[NewRecord]:
+        """What removes ids that were fenced so long ago that nobody can have them any more, some at a time."""
+        before_ms, found = wall_ms() - FENCED_KEPT_MS, list[NewRecord]()
+        for name, (_, value) in self._found[UNDER_LEASE].items():
+            if value is None or not name.startswith(_FENCED):
+                continue
+            _, _, at_ms = value.partition(b" ")
+            if at_ms and int(at_ms) < before_ms:
+                found.append(_record(name, None))
+        return found[:FORGOTTEN_AT_ONCE]
 
     def seed(self) -> Seed | None:
         value = self._value(UNDER_LEASE, SEED)

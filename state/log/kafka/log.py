@@ -197,7 +197,9 @@ class KafkaLog:
         checks.ids_to_fence(transactional_ids)
         topic = await self._facts_of(lease.application)
         marks = [facts.fenced_record(one, lease.term) for one in transactional_ids]
-        await self.leases.write(topic, lease, lambda: marks)
+        await self.leases.write(
+            topic, lease, lambda: [*marks, *(topic.view.long_fenced() if topic is not None else ())]
+        )
         fencing = [self._writers.producer(lease.application, one).initialise() for one in transactional_ids]
         try:
             await asyncio.gather(*fencing)
