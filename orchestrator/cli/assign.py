@@ -87,14 +87,22 @@ def _options(argv: list[str]) -> argparse.Namespace:
 
 
 def _read(file: str) -> tuple[str, str]:
-    if file == "-":
-        return sys.stdin.read(), "standard input"
+    source = "standard input" if file == "-" else file
     try:
-        return Path(file).read_text(encoding="utf-8"), file
+        return (_standard_input() if file == "-" else Path(file).read_bytes()).decode("utf-8-sig"), source
     except OSError as error:
-        raise _WrongUse(f"cannot read the description: {error.strerror}; {file}; name a readable file or -") from error
+        raise _WrongUse(
+            f"cannot read the description: {error.strerror}; {source}; name a readable file or -"
+        ) from error
     except UnicodeDecodeError as error:
-        raise _WrongUse(f"the description is not UTF-8 text: {error.reason}; {file}; save it as UTF-8") from error
+        raise _WrongUse(f"the description is not UTF-8 text: {error.reason}; {source}; save it as UTF-8") from error
+
+
+def _standard_input() -> bytes:
+    """As it came; where a program has put a text in its place, that."""
+    buffer = getattr(sys.stdin, "buffer", None)
+    found: bytes = sys.stdin.read().encode() if buffer is None else buffer.read()
+    return found
 
 
 def _assignor(name: str, prefer: Any) -> Assignor:

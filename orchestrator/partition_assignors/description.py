@@ -20,6 +20,9 @@ from typing import Any
 
 from orchestrator.partition_assignors.model import AssignorError, Subscription, TopicPartition
 
+DIGITS_MAX = 18
+PARTITIONS_MAX = 10_000_000  # an assignment of so many takes a few seconds, and a GB or two of memory
+
 
 class DescriptionError(AssignorError):
     """The description cannot be read; the message names the line."""
@@ -43,8 +46,8 @@ def parse_partition(text: str) -> TopicPartition:
     """`t0-3`; the topic may hold dashes, but `t0--3` is taken for a slip, not for a topic that ends with one.
     Raises ValueError."""
     topic, _, number = text.rpartition("-")
-    if not topic or topic.endswith("-") or not (number.isascii() and number.isdigit()):
-        raise ValueError(f"{text!r} is no partition")
+    if not topic or topic.endswith("-") or not (number.isascii() and number.isdigit() and len(number) <= DIGITS_MAX):
+        raise ValueError(f"{_shown(text)} is no partition")
     return TopicPartition(topic, int(number))
 
 
@@ -72,7 +75,13 @@ def _topic_line(found: Description, words: list[str]) -> None:
     name, count = words
     if name in found.topics:
         raise ValueError(f"topic {name!r} is there twice")
-    found.topics[name] = _whole(count, "partition count")
+    _add_topic(found, name, _whole(count, "partition count"))
+
+
+def _add_topic(found: Description, name: str, count: int) -> None:
+    found.topics[name] = count
+    if sum(found.topics.values()) > PARTITIONS_MAX:
+        raise ValueError(f"with {count} partitions of topic {_shown(name)} there are more than {PARTITIONS_MAX:,}")
 
 
 def _member_line(found: Description, words: list[str]) -> None:
@@ -124,13 +133,20 @@ _FORMS = {
 
 
 def _whole(text: str, what: str, lowest: int = 0) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        raise ValueError(f"{what} {text!r} is no whole number") from None
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()):
+        raise ValueError(f"{what} {_shown(text)} is no whole number")
+    if len(digits) > DIGITS_MAX:
+        raise ValueError(f"{what} {_shown(text)} is too large")
+    number = int(text)
     if number < lowest:
         raise ValueError(f"{what} {number} is below {lowest}")
     return number
+
+
+def _shown(text: str) -> str:
+    """A word in a message, which is one line that can be read."""
+    return repr(text if len(text) <= 60 else text[:60] + "...")
 
 
 def _one(parts: Mapping[str, list[str]], name: str, default: str) -> str:
@@ -144,9 +160,11 @@ def _one(parts: Mapping[str, list[str]], name: str, default: str) -> str:
 
 def _from_json(text: str, source: str) -> Description:
     try:
-        document: Any = json.loads(text, object_pairs_hook=_no_twice)
+        document: Any = json.loads(text, object_pairs_hook=_no_twice, parse_int=_json_whole)
     except json.JSONDecodeError as error:
         raise DescriptionError(f"{error.msg}; {source} line {error.lineno}; write one JSON object") from error
+    except RecursionError:
+        raise DescriptionError(f"it is nested too deeply; {source}; see --help for the form") from None
     except _Twice as error:
         raise DescriptionError(
             f"key {error.key!r} is there twice; {source} line {_line(text, [error.key])}; name it once"
@@ -154,10 +172,16 @@ def _from_json(text: str, source: str) -> Description:
     found = Description()
     for path, value in _entries(document, text, source):
         try:
+            _refuse_halves([path, value])
             _json_entry(found, path, value)
         except ValueError as error:
             raise DescriptionError(f"{error}; {source} line {_line(text, path)}; see --help for the form") from error
     return found
+
+
+def _json_whole(text: str) -> int | float:
+    """Nothing here has so many digits; Python does not even read 5,000 of them."""
+    return int(text) if len(text) <= DIGITS_MAX + 1 else float(text)
 
 
 class _Twice(ValueError):
@@ -186,14 +210,25 @@ def _entries(document: dict[str, Any], text: str, source: str) -> Iterator[tuple
             yield [section, key], value
 
 
+def _refuse_halves(value: Any) -> None:
+    """JSON can escape half a character, which no file or terminal takes."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{error.object[error.start : error.end]!r} is no text") from None
+
+
 def _json_entry(found: Description, path: list[str], value: Any) -> None:
     section, key = path
     if section == "topics":
         if type(value) is not int or value < 0:
             raise ValueError(f"partition count {value!r} of topic {key!r} is not 0 or more")
-        found.topics[key] = value
+        _add_topic(found, key, value)
     elif section == "replicas":
-        found.replicas[parse_partition(key)] = tuple(_texts(value, f"replicas of {key!r}"))
+        partition = parse_partition(key)
+        if partition in found.replicas:  # t-0 and t-00
+            raise ValueError(f"replicas of {partition} are there twice")
+        found.replicas[partition] = tuple(_texts(value, f"replicas of {key!r}"))
     else:
         found.members[key] = _json_member(key, value)
 

@@ -105,6 +105,15 @@ def read(
             raise AssignorError(
                 f"generation {subscription.generation!r} is not a whole number; member {name!r}; use -1 for unknown"
             )
+        for what, value in (("instance id", subscription.instance_id), ("rack", subscription.rack)):
+            if value is not None and not isinstance(value, str):
+                raise AssignorError(
+                    f"{what} {value!r} is not text; member {name!r}; use a str, or None where it has none"
+                )
+        if not isinstance(subscription.owned, Iterable):
+            raise AssignorError(
+                f"owned {subscription.owned!r} is no tuple of partitions; member {name!r}; give a tuple"
+            )
         raw_kind.append(kind)
     wanted = frozenset[str]().union(*declared)
     known = sorted(topic for topic in wanted if partitions_per_topic.get(topic, 0) > 0)

@@ -50,6 +50,14 @@ class OverheardNetwork(Network):
         if link is not None and isinstance(event, ev.Heartbeat):
             self.carry(link, replace(event, session=link.session))
 
+    def close(self, session: int, fenced: bool) -> None:
+        super().close(session, fenced)
+        link = self.links.get(session)
+        if link is not None and link.overheard:  # what is closed carries nothing more
+            link.overheard = False
+            if self.overheard.get(link.node.name) is link:
+                del self.overheard[link.node.name]
+
 
 class Announcements(Watch):
     """The events of a command, each once."""

@@ -106,10 +106,25 @@ COMPLAINTS = [
     ('{"members": {"a": {"rack": 5}}}', "rack 5 of member 'a' is not text"),
     ('{"members": {"a": 5}}', "member 'a' is no object"),
     ('{"replicas": {"t-0": "a"}}', "replicas of 't-0': 'a' is no list of texts"),
+    ('{"replicas": {"t-0": ["a"],\n"t-00": ["b"]}}', "replicas of t-0 are there twice; FILE line 2"),
+    ("topic t +3", "partition count '+3' is no whole number"),
+    ("topic t 1_000", "partition count '1_000' is no whole number"),
+    ("topic t \u0663", "partition count '\u0663' is no whole number"),
+    ("topic t " + "9" * 5_000, "partition count '999"),
+    ("topic t 20000000", "with 20000000 partitions of topic 't' there are more than 10,000,000; FILE line 1"),
+    ("topic t 6000000\ntopic u 6000000", "with 6000000 partitions of topic 'u' there are more than 10,000,000"),
+    (
+        '{"topics": {"t": 20000000}}',
+        "with 20000000 partitions of topic 't' there are more than 10,000,000; FILE line 1",
+    ),
+    ('{"topics": {"t": ' + "9" * 5_000 + "}}", "partition count inf of topic 't' is not 0 or more; FILE line 1"),
+    ("member a owned t-" + "9" * 5_000, "is no partition; FILE line 1"),
+    ('{"topics": ' * 100_000, "it is nested too deeply; FILE"),
+    ('{"members": {"\\ud800": {}}}', "is no text; FILE line 1"),
 ]
 
 
-@pytest.mark.parametrize(("text", "complaint"), COMPLAINTS, ids=[text for text, _ in COMPLAINTS])
+@pytest.mark.parametrize(("text", "complaint"), COMPLAINTS, ids=[text[:60] for text, _ in COMPLAINTS])
 def test_bad_input_is_named_with_its_line(
     text: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,3 +166,19 @@ def test_bytes_that_are_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[st
     path.write_bytes(b"\xff\xfe")
     assert run([str(path)]) == 2
     assert "is not UTF-8 text" in capsys.readouterr().err
+
+
+def test_standard_input_that_is_no_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), encoding="utf-8"))
+    assert run(["-"]) == 2
+    assert "is not UTF-8 text: invalid start byte; standard input" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", [TEXT, json.dumps(DOCUMENT)], ids=["text", "json"])
+def test_a_byte_order_mark_is_passed_over(
+    text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([write(tmp_path, "\ufeff" + text)]) == 0
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"\ufeff{text}".encode()), encoding="utf-8"))
+    assert run(["-"]) == 0
+    assert capsys.readouterr().out.count("4 partitions, 3 members") == 2
