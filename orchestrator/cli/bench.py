@@ -168,7 +168,7 @@ def picture(workload: Workload, runs: list[Run]) -> str:
 
 def _read(name: str) -> str:
     try:
-        return sys.stdin.read() if name == "-" else Path(name).read_text()
+        return sys.stdin.read().removeprefix("\ufeff") if name == "-" else Path(name).read_text("utf-8-sig")
     except OSError as error:
         raise WrongUse(f"cannot read {name}: {error.strerror}; name a workload file") from None
     except UnicodeDecodeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -137,6 +138,8 @@ def test_what_never_ends_is_told(monkeypatch: pytest.MonkeyPatch, text: str, sta
         ("at 5s leave 0.5", "write 50%"),
         ("speeds restore=fast", "not a size"),
         ("speeds lease=3", "not a duration"),
+        ("at 31d join 1", "at most 30d"),
+        ("tasks 4 state=1MiB rate=1 rate=2", "rate= stands there twice"),
         ("hello", "unknown word"),
     ],
 )
@@ -144,6 +147,22 @@ def test_what_cannot_be_read_is_named(line: str, told: str) -> None:
     with pytest.raises(WrongUse, match="line 1:") as failure:
         parse_workload(line)
     assert told in str(failure.value)
+
+
+def test_instances_are_told_once() -> None:
+    with pytest.raises(WrongUse, match="line 3: there is an 'instances' line already"):
+        parse_workload("tasks 2 stateless\ninstances 2\ninstances 3\n")
+
+
+def test_a_byte_order_mark_is_passed_over(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "\ufefftasks 2 stateless rate=1\ninstances 2\n"
+    (tmp_path / "workload.txt").write_text(text)
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    for name in (str(tmp_path / "workload.txt"), "-"):
+        assert main(["bench", "rebalance", "--workload", name, "--copies", "none", "--protocol", "eager"]) == 0
+        assert "2 tasks (0 with" in capsys.readouterr().out
 
 
 def test_changes_that_make_no_sense_are_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

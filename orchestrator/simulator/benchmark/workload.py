@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from orchestrator.durations import parse_duration_ms, parse_size_bytes
+from orchestrator.durations import UNITS_MS, parse_duration_ms, parse_size_bytes
 from orchestrator.errors import WrongUse
 from orchestrator.group.scale_plan import parse_amount
 from orchestrator.model import TaskId
@@ -23,6 +23,7 @@ VERBS = ("join", "leave", "crash", "return", "failover")
 TASKS_MAX = 100_000
 INSTANCES_MAX = 5_000
 JOIN_PERCENT_MAX = 100_000
+AT_DAYS_MAX = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,8 @@ def parse_workload(text: str) -> Workload:
             match words[0]:
                 case "tasks":
                     tasks += _tasks(words[1:], subtopology=len({t.id.subtopology for t in tasks}))
+                case "instances" if found.instances:
+                    raise WrongUse("there is an 'instances' line already; write one")
                 case "instances":
                     found = _instances(found, words[1:])
                 case "speeds":
@@ -119,6 +122,8 @@ def _options(words: list[str], known: dict[str, str]) -> dict[str, str]:
         key, equals, value = word.partition("=")
         if key not in known or not equals or not value:
             raise WrongUse(f"'{word}' is not understood; one of {', '.join(f'{k}={v}' for k, v in known.items())}")
+        if key in options:
+            raise WrongUse(f"{key}= stands there twice; write it once")
         options[key] = value
     return options
 
@@ -174,6 +179,8 @@ def _change(words: list[str]) -> Change:
     if len(words) < 2 or words[1] not in VERBS or (len(words) > 2) is (words[1] == "failover"):
         raise WrongUse("at TIME CHANGE, as in: at 60s join 2, at 300s crash I1, at 330s return I1, at 400s failover")
     at_ms, verb, what = parse_duration_ms(words[0]), words[1], tuple(words[2:])
+    if at_ms > AT_DAYS_MAX * UNITS_MS["d"]:
+        raise WrongUse(f"at {words[0]}: every heartbeat until then is played; write at most {AT_DAYS_MAX}d")
     if verb in ("join", "leave"):
         if len(what) != 1:
             raise WrongUse(f"{verb} takes one amount, such as 2 or 50%")
