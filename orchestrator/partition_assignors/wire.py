@@ -91,6 +91,8 @@ def _decode_held(data: bytes, at: int) -> tuple[tuple[TopicPartition, ...], int]
             (count,) = _INT32.unpack_from(data, at)
             at += _INT32.size
             partitions = struct.unpack_from(f">{_counted(count, data, at, 4)}i", data, at)
+            if partitions and (lowest := min(partitions)) < 0:
+                raise WireError(f"no topic has a partition {lowest}; user data at byte {at}; is it another kind?")
             at += count * _INT32.size
             held.extend(TopicPartition(name, partition) for partition in partitions)
     except (struct.error, UnicodeDecodeError) as error:

@@ -149,6 +149,18 @@ def test_data_that_cannot_be_read_is_logged_and_the_member_starts_afresh(caplog:
     assert "member a starts without a past" in caplog.text
 
 
+@pytest.mark.parametrize("number", [-1, -(2**31)])
+def test_partitions_that_no_topic_has_are_data_that_cannot_be_read(
+    number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One member that is out of order costs its own past, and not the rebalance of the whole group."""
+    strange = wire.encode_sticky([TopicPartition("t0", 1), TopicPartition("t0", number)], 5)
+    good = wire.encode_sticky([TopicPartition("t0", 0)], 5)
+    result = StickyPartitionAssignor.assign(Cluster(t0=2), {"a": told(strange), "b": told(good)})
+    assert shown(result) == {"a": [("t0", 1)], "b": [("t0", 0)]}
+    assert "member a starts without a past" in caplog.text and str(number) in caplog.text
+
+
 def test_cooperative_is_sticky_here_and_refuses_to_lead_members_that_keep_partitions() -> None:
     own = CooperativeStickyPartitionAssignor.for_consumer(generation=lambda: 3)
     own.on_assignment(own.assign(Cluster(t0=2), {"a": told()})["a"])
