@@ -223,7 +223,7 @@ class TableSpec:
         if isinstance(codec, StrCodec | BytesCodec):
             first = self.encode_key(start)
             return first, after_prefix(first), False
-        if not isinstance(codec, JsonCodec):
+        if not isinstance(codec, JsonCodec) or not codec.has_parts:
             raise PipelineError(f"table {self.name!r}: prefix() is for keys of str, bytes and tuple")
         parts = start if isinstance(start, tuple | list) else (start,)
         first = codec.encode_parts(parts)[:-1]

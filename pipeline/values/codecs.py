@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar, cast, get_args, get_origin, is_typeddict, runtime_checkable
 
 import msgspec
@@ -141,6 +142,10 @@ class JsonCodec:
             self._decoder = msgspec.json.Decoder(type_)
         except KeyError as error:  # msgspec distinguishes types by their names
             raise DefinitionError(f"two types inside {type_name(type_)} are called {error}; rename one") from None
+        except NameError as error:
+            raise DefinitionError(
+                f"{type_name(type_)}: {error}; a type that it names as text must be there, in its module, by now"
+            ) from None
         except (TypeError, RuntimeError) as error:
             reason = str(error).strip().splitlines()[-1]
             raise DefinitionError(
@@ -151,6 +156,7 @@ class JsonCodec:
         order = "deterministic" if key or _has_set(self.schema) else None
         self._encoder = msgspec.json.Encoder(order=cast(Any, order))
         self._has_numbers = has_numbers(self.schema)
+        self._has_forms = key and _has_forms(self.schema)
         self._class = type_ if isinstance(type_, type) and get_origin(type_) is None and not _plain(type_) else None
 
     def encode(self, value: Any) -> bytes:
@@ -165,19 +171,31 @@ class JsonCodec:
             raise CodecError(
                 f"{_shown(value)} cannot be written as JSON: {found} is a number that JSON has none of; use None, or a text"
             )
-        if expected is None:
+        if expected is None or self._has_forms:
             try:
-                self._decoder.decode(data)
+                read = self._decoder.decode(data)
             except msgspec.MsgspecError as error:
                 raise CodecError(f"{_shown(value)} is not a {type_name(self.type)}: {error}") from None
+            if self._has_forms:  # 1 for a float is 1.0: what a key is once it has been read
+                return self._encoder.encode(read)
         return data
 
     def encode_parts(self, parts: Any) -> bytes:
         """Some parts of a tuple key, unchecked: what whole keys that begin with them begin with. Raises CodecError."""
         try:
-            return self._encoder.encode(list(parts))
+            data = self._encoder.encode(list(parts))
         except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
             raise CodecError(f"{_shown(parts)} cannot be part of a key: {error}") from None
+        types = get_args(self.type) if self._has_forms and get_origin(self.type) is tuple else ()
+        if len(parts) <= len(types) and Ellipsis not in types:
+            with suppress(msgspec.MsgspecError):  # of another type: no key begins so
+                return self._encoder.encode(msgspec.json.decode(data, type=tuple[types[: len(parts)]]))  # type: ignore[misc]
+        return data
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether its values can be arrays, as those of a tuple are."""
+        return _can_be_array(self.schema, self.schema.get("$defs", {}))
 
     def decode(self, data: bytes) -> Any:
         try:
@@ -221,8 +239,8 @@ def codec_for(spec: Any, *, what: str, key: bool = False) -> Codec[Any]:
     """The codec of a declared type, or the user's own. Raises DefinitionError naming `what`."""
     if not isinstance(spec, type) and isinstance(spec, Codec):
         return spec if isinstance(spec, OURS) else OwnCodec(spec)
-    while hasattr(spec, "__supertype__"):  # NewType("Account", str) is written as a str
-        spec = spec.__supertype__
+    while (name := _other_name(spec)) is not None:  # NewType("Account", str) is written as a str
+        spec = getattr(spec, name)
     try:
         if key and _is_dict(spec):
             raise DefinitionError("a dict cannot be a key (its order is no part of it); use a frozen Struct or a tuple")
@@ -282,7 +300,14 @@ def _is_type(spec: Any) -> bool:
 
 
 def _union(spec: Any) -> bool:
-    return hasattr(spec, "__args__") or type(spec).__name__ == "TypeAliasType"
+    return hasattr(spec, "__args__")
+
+
+def _other_name(spec: Any) -> str | None:
+    """Where another name of a type has that type: one of NewType, and of `type Account = str` (Python 3.12)."""
+    if type(spec).__name__ == "TypeAliasType":
+        return "__value__"
+    return "__supertype__" if hasattr(spec, "__supertype__") else None
 
 
 def _is_dict(spec: Any) -> bool:
@@ -302,6 +327,22 @@ def _has_set(schema: Any) -> bool:
     if isinstance(schema, dict):
         return bool(schema.get("uniqueItems")) or any(_has_set(part) for part in schema.values())
     return isinstance(schema, list) and any(_has_set(part) for part in schema)
+
+
+def _has_forms(schema: Any) -> bool:
+    """Whether a field takes values of several types that are equal, and are not one text: 1 for a float, or a Decimal."""
+    if isinstance(schema, dict):
+        is_one = schema.get("type") == "number" or schema.get("format") == "decimal"
+        return is_one or any(_has_forms(part) for part in schema.values())
+    return isinstance(schema, list) and any(_has_forms(part) for part in schema)
+
+
+def _can_be_array(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> bool:
+    if "$ref" in schema:
+        return _can_be_array(parts[schema["$ref"].rpartition("/")[2]], parts)
+    if "anyOf" in schema:
+        return any(_can_be_array(one, parts) for one in schema["anyOf"])
+    return schema.get("type", "array") == "array" and "enum" not in schema and "const" not in schema
 
 
 def _shown(value: Any) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import struct
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, NewType, TypedDict
 
 import msgspec
@@ -93,6 +94,43 @@ def test_a_set_has_one_text(value: set[str]) -> None:
 def test_equal_keys_of_a_dict_are_equal_bytes() -> None:
     assert codec(float, key=True).encode(-0.0) == codec(float, key=True).encode(0.0)
     assert codec(int, key=True).encode(True) == codec(int, key=True).encode(1)
+
+
+class Spot(msgspec.Struct, frozen=True):
+    y: float
+    price: Decimal = Decimal(0)
+
+
+@pytest.mark.parametrize(
+    ("type_", "given", "read"),
+    [
+        (tuple[float, str], (1, "a"), (1.0, "a")),
+        (tuple[tuple[float, ...], int], ((1, 2), 3), ((1.0, 2.0), 3)),
+        (Spot, Spot(1, 2), Spot(1.0, Decimal(2))),  # type: ignore[arg-type]
+        (float | None, 1, 1.0),
+    ],
+)
+def test_a_key_has_the_bytes_that_it_has_once_it_was_read(type_: Any, given: Any, read: Any) -> None:
+    assert given == read
+    keys = codec(type_, key=True)
+    assert keys.encode(given) == keys.encode(read) == keys.encode(keys.decode(keys.encode(given)))
+
+
+def test_another_name_of_a_type_is_that_type() -> None:
+    class TypeAliasType:  # as `type Account = str` makes one, from Python 3.12 on
+        def __init__(self, value: Any) -> None:
+            self.__value__ = value
+
+    assert codec_name(codec(TypeAliasType(NewType("Account", str)))) == "str"
+    assert codec_name(codec(TypeAliasType(TypeAliasType(int)))) == "int"
+
+
+def test_a_type_that_is_not_there_yet_is_named() -> None:
+    class Node(msgspec.Struct):
+        next: Later  # type: ignore[name-defined]  # noqa: F821
+
+    with pytest.raises(DefinitionError, match=r"topic 'a', value: Node: name 'Later' is not defined; a type"):
+        App("x").topic("a", key=str, value=Node)
 
 
 @pytest.mark.parametrize("type_", [dict, dict[str, int], Shape, tuple[str, dict[str, int]], dict[str, int] | None])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -25,6 +26,10 @@ from pipeline.values.partitioner import partition_of
 
 KEYS = st.sampled_from(["", "a", "ab", "b", "ä", "zz"])
 VALUES = st.lists(st.integers(0, 3), max_size=3)
+
+
+class Place(msgspec.Struct, frozen=True):
+    name: str
 
 
 class Account(msgspec.Struct):
@@ -365,6 +370,21 @@ def test_prefix_of_tuples_is_by_parts(keys: set[tuple[str, int]]) -> None:
         assert {key for key, _ in table.prefix((first,))} == {key for key in keys if key[0] == first}
         assert {key for key, _ in table.prefix((first, 1))} == {key for key in keys if key == (first, 1)}
     assert {key for key, _ in table.prefix(())} == keys
+
+
+def test_a_prefix_has_the_form_of_the_parts() -> None:
+    table = TableView(App("x").table("t", key=tuple[float, str], value=int).spec, DictStore())
+    table[1, "a"] = 1
+    assert list(table.prefix((1,))) == list(table.prefix(1.0)) == [((1.0, "a"), 1)]
+    assert not list(table.prefix((1, "a", 2)))
+    assert not list(table.prefix("no number"))
+
+
+@pytest.mark.parametrize("type_", [UUID, Place, Literal["ab", "ac"]])
+def test_prefix_is_refused_for_keys_that_have_no_parts(type_: Any) -> None:
+    table = TableView(App("x").table("t", key=type_, value=int).spec, DictStore())
+    with pytest.raises(PipelineError, match=r"prefix\(\) is for keys of str, bytes and tuple"):
+        table.prefix("a")
 
 
 def test_a_table_that_grows_while_it_is_iterated_is_told() -> None:
