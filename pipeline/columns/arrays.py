@@ -106,6 +106,8 @@ def fitted(codec: Codec[Any], array: pa.Array, what: str) -> pa.Array:
         return array
     if not _fits(given, wanted):
         raise CodecError(f"{what}: an array of {given} is none of {wanted}; cast it (pyarrow.compute.cast) to {wanted}")
+    if _lacks(given, wanted):
+        return array  # what the class has for a field that is not given is not null
     try:
         return array.cast(wanted)
     except pa.ArrowException as error:
@@ -127,6 +129,16 @@ def _fits(given: Any, wanted: Any) -> bool:
     if kind.is_binary(wanted):
         return bool(kind.is_large_binary(given) or kind.is_fixed_size_binary(given) or kind.is_binary(given))
     return not kind.is_primitive(wanted) or kind.is_temporal(wanted)
+
+
+def _lacks(given: Any, wanted: Any) -> bool:
+    """Whether a struct, or one inside, has not all of its fields."""
+    if pa.types.is_struct(wanted) and pa.types.is_struct(given):
+        types = {field.name: field.type for field in given}
+        return any(one.name not in types or _lacks(types[one.name], one.type) for one in wanted)
+    if pa.types.is_list(wanted) and (pa.types.is_list(given) or pa.types.is_large_list(given)):
+        return _lacks(given.value_type, wanted.value_type)
+    return False
 
 
 def _maker(codec: Codec[Any], given: Any) -> Callable[[Any], Any]:

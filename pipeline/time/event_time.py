@@ -89,9 +89,15 @@ def too_far_ahead(raw: RawRecord, stream_ms: int, max_ahead_ms: int) -> TooFarAh
     """What is wrong with the time of a record; None where nothing is. Before any record there is nothing to compare."""
     if stream_ms < 0 or raw.timestamp_ms <= stream_ms + max_ahead_ms:
         return None
-    ahead = timedelta(milliseconds=raw.timestamp_ms - stream_ms)
     return TooFarAhead(
-        f"its time {raw.timestamp_ms} is {ahead} ahead of stream time {stream_ms}, and max_ahead="
+        f"its time {raw.timestamp_ms} is {_shown(raw.timestamp_ms - stream_ms)} ahead of stream time {stream_ms}, and max_ahead="
         f"{timedelta(milliseconds=max_ahead_ms)}; it would make all others late",
         stream_ms,
     )
+
+
+def _shown(ahead_ms: int) -> str:
+    try:
+        return str(timedelta(milliseconds=ahead_ms))
+    except OverflowError:  # as of nanoseconds that were taken for milliseconds
+        return f"{ahead_ms} ms"

@@ -498,6 +498,29 @@ def test_tables_that_expire_and_upgrade() -> None:
     assert driver.table(table) == {"a": 1, "b": 1, "c": 1}
 
 
+class Price(msgspec.Struct):
+    amount: int
+    currency: str | None = "EUR"
+    steps: list[int] = []
+
+
+def test_a_field_that_a_struct_array_has_not_got_has_its_default() -> None:
+    app = App("x", partitions=1)
+    source, out = app.topic("in", key=str, value=int), app.topic("out", key=str, value=Price)
+    prices = app.table("prices", key=str, value=Price)
+
+    @app.processor(source, prices, out, columns=True)
+    def price(batch: Any, prices: Any, out: Any) -> None:
+        amounts = pa.StructArray.from_arrays([batch.table["value"].combine_chunks()], ["amount"])
+        prices.put(batch.table["key"], amounts)
+        out.send(batch.table["key"], amounts)
+
+    with Driver(app) as driver:
+        driver.send(source, "a", 5)
+        assert driver.table(prices) == {"a": Price(5)}
+        assert driver.items(out) == [("a", Price(5))]
+
+
 class Named(msgspec.Struct):
     key: str
 

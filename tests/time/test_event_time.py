@@ -55,6 +55,18 @@ def test_records_are_taken_in_the_order_of_their_own_times() -> None:
         assert [record.timestamp_ms for record in d.records(out)] == [50, 150]
 
 
+def test_a_time_in_nanoseconds_is_too_far_ahead() -> None:
+    app, beats, _, dead, _, seen = app_of(on_error="dead")
+    with Driver(app) as d:
+        for at in (1_700_000_000_000, 1_700_000_000_000_000_000, 1_700_000_000_001):
+            d.send(beats, "ann", Beat(at))
+        assert seen == [1_700_000_000_000, 1_700_000_000_001]
+        headers = dict(d.records(dead)[0].headers)
+        assert headers["error-message"].startswith(
+            b"its time 1700000000000000000 is 1699998300000000000 ms ahead of stream time 1700000000000, and max_ahead=0:00:01;"
+        )
+
+
 def test_too_far_ahead_goes_by_on_error_and_moves_no_time() -> None:
     app, beats, _, dead, sums, seen = app_of(on_error="dead")
     with Driver(app) as d:
