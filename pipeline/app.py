@@ -375,6 +375,10 @@ class App(Declares, DeclaresTables, DeclaresTime, DeclaresJoins, DeclaresTableJo
         self._register(self.tables, item)
 
     def _register(self, where: dict[str, Any], item: Declared[Any]) -> None:
-        if item.name in where:
-            raise DefinitionError(f"app {self.id!r} has two {item.kind}s called {item.name!r}; rename one of them")
+        if (other := where.get(item.name)) is not None:
+            raise DefinitionError(
+                f"app {self.id!r} has two {item.kind}s called {item.name!r}; rename one of them"
+                if item.kind == other.kind == item.kind.rstrip("s")
+                else f"app {self.id!r} has {other.kind} and {item.kind} called {item.name!r}; rename one of them"
+            )
         where[item.name] = item

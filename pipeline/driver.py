@@ -28,7 +28,7 @@ from pipeline.merge import Merger
 from pipeline.process import TaskProcess
 from pipeline.records import OutputRecord, Record, SourceRecord
 from pipeline.resources import Resources
-from pipeline.sinks import checked_headers, checked_timestamp, encoded
+from pipeline.sinks import checked_headers, checked_time, checked_timestamp, encoded
 from pipeline.tables.dict_store import DictStore
 from pipeline.values.partitioner import partition_of
 
@@ -216,7 +216,7 @@ class Driver:
     async def _advance(self, to_ms: int) -> int:
         if not self._tasks:
             raise PipelineError("a Driver runs inside its block: with Driver(app) as driver: ...")
-        checked_timestamp("advance", to_ms)
+        checked_time("advance", to_ms)
         self._latest_ms = max(self._latest_ms, to_ms)
         runs = 0
         for number in self._flow.in_order():  # what comes due at one is there before time has come further at another

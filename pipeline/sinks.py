@@ -75,9 +75,14 @@ def _is_unicode(text: str) -> bool:
 
 def checked_timestamp(topic: str, timestamp_ms: int) -> int:
     """A timestamp in whole milliseconds, as the log keeps it. Raises CodecError."""
-    if not isinstance(timestamp_ms, int) or not 0 <= timestamp_ms <= LAST_MS:
-        raise CodecError(f"timestamp_ms for topic {topic!r}: {timestamp_ms!r} is no time in milliseconds since 1970")
-    return timestamp_ms
+    return checked_time(f"timestamp_ms for topic {topic!r}", timestamp_ms)
+
+
+def checked_time(what: str, found: int) -> int:
+    """A time that the log can keep. Raises CodecError."""
+    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= LAST_MS:
+        raise CodecError(f"{what}: {found!r} is no time in milliseconds since 1970")
+    return found
 
 
 class LiveSink(Sink[Any, Any]):

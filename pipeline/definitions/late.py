@@ -1,7 +1,7 @@
-"""Where late records go: what cannot be meant by `on_late=` is refused.
+"""Where late records and dead letters go: what cannot be meant by `on_late=` or `on_error=` is refused.
 
-One rule: a late record goes as it came, so the topic must have the types of the one that it came from; and it never comes
-back to who found it late, at once or by way of others, because it would be late for ever.
+One rule: a late record goes as it came, so the topic must have the types of the one that it came from; and neither it nor a
+dead letter comes back to who sent it away, at once or by way of others, because it would go round for ever.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pipeline.definitions.declarations import Declarations
 from pipeline.definitions.definition import Topic
 from pipeline.definitions.processor import Processor
 from pipeline.errors import DefinitionError
 from pipeline.values.codecs import Codec, JsonCodec, codec_name
 from pipeline.values.schemas import unreadable
+
+Ways = dict[Topic[Any, Any], list[tuple[Topic[Any, Any], str]]]  # from a topic to others, by the names of processors
 
 
 def checked_late(made: Processor) -> Processor:
@@ -40,7 +43,7 @@ def checked_late(made: Processor) -> Processor:
 
 def check_circles(app_id: str, processors: Mapping[str, Processor]) -> None:
     """Refuses late records that come back by way of other processors or re-keys. Raises DefinitionError."""
-    ways: dict[Topic[Any, Any], list[tuple[Topic[Any, Any], str]]] = {}
+    ways: Ways = {}
     for processor in processors.values():
         targets = processor.late_topics if processor.rekey_to is None else (processor.rekey_to,)
         for source in processor.sources:
@@ -56,8 +59,31 @@ def check_circles(app_id: str, processors: Mapping[str, Processor]) -> None:
                     )
 
 
+def check_letters(app: Declarations) -> None:
+    """Refuses dead letters that come back by way of other processors or re-keys. Raises DefinitionError."""
+    ways: Ways = {}
+    for processor in app.processors.values():
+        targets = dead_letters(app, processor) + ([] if processor.rekey_to is None else [processor.rekey_to])
+        for source in processor.sources:
+            ways.setdefault(source, []).extend((target, processor.name) for target in targets)
+    for processor in app.processors.values():
+        for letters in dead_letters(app, processor):
+            for source in processor.sources:
+                names = next(_paths(ways, letters, source, (processor.name,)), None)
+                if names is not None:
+                    raise DefinitionError(
+                        f"app {app.id!r}: dead letters of {source.name!r} come back to it by on_error= of {', '.join(names)}, and "
+                        f'fail for ever; give {names[-1]} an on_error= of its own: "stop", "skip", or a topic that none of them reads'
+                    )
+
+
+def dead_letters(app: Declarations, processor: Processor) -> list[Topic[Any, Any]]:
+    """The topics that take what fails in a processor."""
+    return [choice for choice in app.error_policy(processor).choices() if isinstance(choice, Topic)]
+
+
 def _paths(
-    ways: Mapping[Topic[Any, Any], list[tuple[Topic[Any, Any], str]]],
+    ways: Ways,
     at: Topic[Any, Any],
     to: Topic[Any, Any],
     names: tuple[str, ...],

@@ -14,7 +14,7 @@ from typing import Any
 
 from pipeline.definitions.declarations import Declarations
 from pipeline.definitions.definition import Topic
-from pipeline.definitions.late import check_circles
+from pipeline.definitions.late import check_circles, check_letters, dead_letters
 from pipeline.definitions.numbering import Numbered, number
 from pipeline.definitions.processor import Processor
 from pipeline.errors import DefinitionError, TopologyError, TopologyRefused
@@ -182,6 +182,7 @@ def build(app: Declarations, kept: Mapping[str, Any] | None) -> Topology:
     _check_concurrency(app)
     _check_global(app)
     check_circles(app.id, app.processors)
+    check_letters(app)
     pieces = tuple(_pieces(app))
     for piece in pieces:
         _check_time(piece)
@@ -232,7 +233,7 @@ def _pieces(app: Declarations) -> list[_Piece]:
 def _piece(app: Declarations, members: Sequence[Processor]) -> _Piece:
     sinks = {topic.topic for processor in members for topic in processor.sinks}
     for processor in members:
-        sinks |= {choice.topic for choice in app.error_policy(processor).choices() if isinstance(choice, Topic)}
+        sinks |= {letters.topic for letters in dead_letters(app, processor)}
     sources = {topic for processor in members for topic in processor.sources}
     sources |= {table.source for processor in members for table in processor.tables if table.source is not None}
     return _Piece(

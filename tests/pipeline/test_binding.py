@@ -188,6 +188,7 @@ def test_names_and_options_of_an_app(app: App) -> None:
         (lambda: App("x", guarantee="exactly-twice"), "guarantee='exactly-twice'"),  # type: ignore[arg-type]
         (lambda: app.topic("in", key=str, value=str), "two topics called 'in'"),
         (lambda: app.table("balances", key=str, value=str), "two tables called 'balances'"),
+        (lambda: app.timers("balances", key=str), "has table and timers called 'balances'"),
         (lambda: app.topic("new", key=str, value=str, partitions=-1), "partitions=-1"),
         (lambda: app.topic("new", key=str, value=str, start="now"), "start='now'"),  # type: ignore[call-overload]
         (lambda: app.processor(app.topics["in"], timeout=0)(lambda record: None), "timeout=0"),

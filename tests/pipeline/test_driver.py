@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from orchestrator import App, PipelineError, ProcessorFailed, Record, Sink, Table
 from orchestrator.testing import Driver
 from pipeline.definitions.definition import TableDef, Topic
+from pipeline.errors import CodecError
 from pipeline.values.partitioner import partition_of
 
 
@@ -137,6 +138,23 @@ def test_together_takes_the_order_of_a_task() -> None:
         driver.send(first, "k", "first topic, same time", timestamp_ms=9)
         driver.send(second, "k", "tie goes by name", timestamp_ms=9)
     assert seen == ["early", "tie goes by name", "late", "first topic, same time"]
+
+
+@pytest.mark.parametrize("at", [-1, 1.5, True, None, 1 << 63])
+def test_a_time_is_whole_milliseconds(at: Any) -> None:
+    app = App("x")
+    source, out = app.topic("in", key=str, value=int), app.topic("out", key=str, value=int)
+
+    @app.processor(source, out)
+    def pass_on(record: Any, out: Any) -> None:
+        out.send(record.key, record.value, timestamp_ms=at)
+
+    with Driver(app) as driver:
+        with pytest.raises(CodecError, match=f"^advance: {at} is no time in milliseconds"):
+            driver.advance(at)
+        if at is not None:
+            with pytest.raises(ProcessorFailed, match=f"timestamp_ms for topic 'out': {at} is no time"):
+                driver.send(source, "a", 1)
 
 
 def test_a_failed_record_leaves_what_was_there() -> None:

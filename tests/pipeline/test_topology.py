@@ -80,6 +80,32 @@ def test_a_dead_letter_topic_is_written() -> None:
     assert app.topology().topics["dead"].written and app.topology().subtopologies[0].sinks == ("dead",)
 
 
+def test_dead_letters_that_come_back_are_refused() -> None:
+    """At once, by the app's choice, by way of others, or of a re-key; the readers of dead letters may give them up."""
+
+    def app_of(*ways: tuple[str, str], rest: str = "stop") -> App:
+        app = App("x", on_error=rest)
+        topics = {name: app.topic(name, key=str, value=bytes) for name in ("in", "dead", "worse")}
+        for source, choice in ways:
+            app.processor(topics[source], on_error=topics.get(choice, choice or None))(lambda record: None)
+        return app
+
+    app_of(("in", "dead"), ("dead", "worse"), ("worse", "skip")).topology()
+    app_of(("in", ""), ("dead", "stop"), rest="dead").topology()
+    for app in (
+        app_of(("in", "in")),
+        app_of(("in", ""), ("dead", ""), rest="dead"),
+        app_of(("in", "dead"), ("dead", "worse"), ("worse", "in")),
+    ):
+        with pytest.raises(DefinitionError, match=r"dead letters of '\w+' come back to it by on_error= of <lambda>"):
+            app.topology()
+    app = app_of(("worse", "skip"))
+    again = app.topics["dead"].rekey("again", key=str, by=lambda record: record.key)
+    app.processor(again, on_error={ValueError: app.topics["dead"]})(lambda record: None)
+    with pytest.raises(DefinitionError, match="come back"):
+        app.topology()
+
+
 def test_counts_must_be_equal_and_are_named() -> None:
     app = make([(["a", "b"], [], [])], counts={"b": 5})
     with pytest.raises(TopologyError, match="a has 2, b has 5"):
