@@ -313,7 +313,7 @@ class KeyedDef(Stored[A_co]):
         self.value_codec = codec_for(value, what=f"{what}, value")
         if isinstance(self.key_codec, JsonCodec) and not hashable_values(key):
             raise DefinitionError(
-                f"{what}, key: {type_name(key)} cannot be the key of a dict; use frozen=True or a tuple"
+                f"{what}, key: {type_name(key)} cannot be the key of a dict; use frozen=True or a tuple, also inside"
             )
         for option, function in {"default": default, "route": route, "upgrade": upgrade}.items():
             if function is not None and not callable(function):

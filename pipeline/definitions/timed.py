@@ -215,7 +215,7 @@ class TimersDef(TimedDef[Timers[K]]):
         self.value_codec = codec_for(int, what=f"{what}, value")
         if isinstance(self.key_codec, JsonCodec) and not hashable_values(key):
             raise DefinitionError(
-                f"{what}, key: {type_name(key)} cannot be the key of a dict; use frozen=True or a tuple"
+                f"{what}, key: {type_name(key)} cannot be the key of a dict; use frozen=True or a tuple, also inside"
             )
         if route is not None and not callable(route):
             raise DefinitionError(f"{what}: route={route!r} is not a function; write route=lambda key: ...")

@@ -285,14 +285,19 @@ def type_name(type_: Any) -> str:
     )
 
 
-def hashable_values(type_: Any) -> bool:
-    """Whether values of the type can be keys of a dict; unknown types are trusted."""
+def hashable_values(type_: Any, inside: tuple[Any, ...] = ()) -> bool:
+    """Whether values of the type can be keys of a dict; unknown types are trusted. `inside`: the classes around it."""
     origin = get_origin(type_) or type_
-    if isinstance(origin, type) and issubclass(origin, msgspec.Struct):
-        return origin.__struct_config__.frozen or not origin.__struct_config__.eq
-    if isinstance(origin, type):
-        return origin.__hash__ is not None and all(hashable_values(part) for part in get_args(type_))
-    return True
+    if not isinstance(origin, type):
+        return True
+    if issubclass(origin, msgspec.Struct):
+        config = origin.__struct_config__
+        if not config.eq or not config.frozen:
+            return not config.eq
+        if origin.__hash__ is not msgspec.Struct.__hash__ or origin in inside:
+            return True
+        return all(hashable_values(one.type, (*inside, origin)) for one in msgspec.structs.fields(type_))
+    return origin.__hash__ is not None and all(hashable_values(part, inside) for part in get_args(type_))
 
 
 def _is_type(spec: Any) -> bool:

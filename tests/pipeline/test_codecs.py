@@ -151,6 +151,37 @@ def test_keys_of_tables_must_be_keys_of_dicts() -> None:
             App("x").table("t", key=type_, value=str)
 
 
+class Steps(msgspec.Struct, frozen=True):
+    at: list[int]
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    at: list[int]
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.at))
+
+
+class Path(msgspec.Struct, frozen=True):
+    at: tuple[int, ...]
+    rest: Path | None = None
+
+
+@pytest.mark.parametrize("type_", [Steps, tuple[Steps, int], Steps | None])
+def test_what_a_key_has_inside_must_be_hashable_too(type_: Any) -> None:
+    with pytest.raises(
+        DefinitionError, match=r"Steps.* cannot be the key of a dict; use frozen=True or a tuple, also inside"
+    ):
+        App("x").table("t", key=type_, value=str)
+    with pytest.raises(DefinitionError, match="also inside"):
+        App("x").timers("t", key=type_)
+
+
+@pytest.mark.parametrize("type_", [Chosen, Path])
+def test_what_is_hashable_inside_is_a_key(type_: Any) -> None:
+    App("x").table("t", key=type_, value=str)
+
+
 class Plain:
     pass
 
