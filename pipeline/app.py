@@ -7,7 +7,7 @@ Topics, tables, resources and processors register themselves on the app; `topolo
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from importlib import import_module
@@ -183,28 +183,30 @@ class App(Declares, DeclaresTables, DeclaresTime, DeclaresJoins, DeclaresTableJo
         check_schema(self, kept)
 
     def error_policy(self, processor: Processor) -> ErrorPolicy:
-        """What becomes of a record whose call failed: the processor's own `on_error`, else the app's."""
+        """What becomes of a record whose call failed: the processor's own `on_error`, else the app's. Who reads the app's dead letters
+        stops at one that fails: it would come back for ever."""
         levels: list[dict[type[Exception], Choice]] = []
         rest: Choice = "stop"
-        for on_error in (processor.on_error, self.on_error):
+        for on_error, read in ((processor.on_error, ()), (self.on_error, processor.sources)):
             if on_error is None:
                 continue
             if not isinstance(on_error, Mapping):
-                rest = self._choice(on_error, processor)
+                rest = self._choice(on_error, processor, read)
                 break
-            levels.append({kind: self._choice(choice, processor) for kind, choice in on_error.items()})
+            levels.append({kind: self._choice(choice, processor, read) for kind, choice in on_error.items()})
         return ErrorPolicy(tuple(levels), rest)
 
-    def _choice(self, choice: Choice, processor: Processor) -> Choice:
-        """A choice with the name of a topic replaced by the topic. Raises DefinitionError where there is none."""
-        if not isinstance(choice, str) or choice in (STOP, SKIP, WAIT):
+    def _choice(self, choice: Choice, processor: Processor, read: Collection[Topic[Any, Any]]) -> Choice:
+        """A choice with the name of a topic replaced by the topic, and "stop" for one of `read`. Raises DefinitionError where there is
+        none."""
+        if choice in (STOP, SKIP, WAIT):
             return choice
-        topic = self.topics.get(choice)
+        topic = self.topics.get(choice) if isinstance(choice, str) else choice
         if topic is None:
             raise DefinitionError(
                 f'app {self.id!r}: on_error={choice!r} of {processor.name} is none of "stop", "skip", one of its topics'
             )
-        return topic
+        return STOP if topic in read else topic
 
     def run(self, *, log: str = "", state_dir: str = "") -> None:
         """Run one instance in this process until Ctrl-C, for debuggers. `log` is a URL as `--log` takes it, "memory:" for

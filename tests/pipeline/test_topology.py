@@ -91,10 +91,10 @@ def test_dead_letters_that_come_back_are_refused() -> None:
         return app
 
     app_of(("in", "dead"), ("dead", "worse"), ("worse", "skip")).topology()
-    app_of(("in", ""), ("dead", "stop"), rest="dead").topology()
+    app_of(("in", ""), ("dead", ""), rest="dead").topology()
     for app in (
         app_of(("in", "in")),
-        app_of(("in", ""), ("dead", ""), rest="dead"),
+        app_of(("in", ""), ("dead", "dead"), rest="dead"),
         app_of(("in", "dead"), ("dead", "worse"), ("worse", "in")),
     ):
         with pytest.raises(DefinitionError, match=r"dead letters of '\w+' come back to it by on_error= of <lambda>"):
