@@ -97,7 +97,7 @@ async def topics_of(log: Log, described: dict[str, Any]) -> list[dict[str, Any]]
                 "kind": facts["kind"],
                 "partitions": len(own),
                 "offsets": sum(ends[p] - starts[p] for p in own) if own else None,
-                "is_global": facts.get("is_global", False),
+                **({"is_global": True} if facts.get("is_global") else {}),
                 "read_by": [sub["number"] for sub in described["subtopologies"] if name in sub["sources"]],
             }
         )
@@ -209,7 +209,7 @@ def text(facts: dict[str, Any]) -> str:
 
 def _readers(topic: dict[str, Any]) -> str | None:
     """The subtopologies whose tasks read it; the whole of a global table's topic is read by each worker."""
-    return ", ".join([*map(str, topic["read_by"]), *(["each worker"] if topic["is_global"] else [])]) or None
+    return ", ".join([*map(str, topic["read_by"]), *(["each worker"] if topic.get("is_global") else [])]) or None
 
 
 def _versions(facts: dict[str, Any]) -> list[str]:
