@@ -15,12 +15,14 @@ from typing import Any
 
 import pytest
 
+from pipeline.spark import half_made
 from pipeline.spark.snapshotting import take
 from pipeline.values.partitioner import partition_of
 from state import manifest, snapshot
 from state.directory import StateDirectory
 from state.log.protocol import GroupLog, NewRecord, Partition
 from state.manifest import FileSum, TableManifest
+from state.scratch import LOCK, _is_left
 from state.store.rocksdb import RocksDbStore
 from tests.cli.console import Console
 from tests.spark import tallies
@@ -71,6 +73,9 @@ def killed(url: str, root: Path) -> Path:
     finally:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
+    # A process that it was about to start may still be on its way out, with the lock.
+    while not _is_left(root / f".{found[0].name}{half_made.WORK}" / LOCK):
+        assert time.monotonic() < until
     return found[0]
 
 
