@@ -38,7 +38,9 @@ class Cluster:
         return set(range(self.counts[topic])) if topic in self.counts else None
 
 
-def told(data: bytes = b"", topics: tuple[str, ...] = ("t0",), version: int = 0) -> ConsumerProtocolMemberMetadata:
+def metadata_of(
+    data: bytes = b"", topics: tuple[str, ...] = ("t0",), version: int = 0
+) -> ConsumerProtocolMemberMetadata:
     return ConsumerProtocolMemberMetadata(version, list(topics), data)
 
 
@@ -96,9 +98,9 @@ def test_data_cut_short_is_refused(cut: int) -> None:
 
 def test_sticky_goes_on_from_what_members_carry() -> None:
     members = {
-        "a": told(wire.encode_sticky([TopicPartition("t0", 3)], 5)),
-        "b": told(wire.encode_sticky([TopicPartition("t0", 0), TopicPartition("t0", 1)], 5)),
-        "c": told(),
+        "a": metadata_of(wire.encode_sticky([TopicPartition("t0", 3)], 5)),
+        "b": metadata_of(wire.encode_sticky([TopicPartition("t0", 0), TopicPartition("t0", 1)], 5)),
+        "c": metadata_of(),
     }
     result = StickyPartitionAssignor.assign(Cluster(t0=4), members)
     assert shown(result) == {"a": [("t0", 3)], "b": [("t0", 0), ("t0", 1)], "c": [("t0", 2)]}
@@ -106,23 +108,23 @@ def test_sticky_goes_on_from_what_members_carry() -> None:
 
 def test_a_member_that_does_not_know_its_generation_is_believed_where_nobody_contradicts() -> None:
     members = {
-        "a": told(wire.encode_sticky([TopicPartition("t0", 0)], 5)),
-        "b": told(wire.encode_sticky([TopicPartition("t0", 0), TopicPartition("t0", 1)], -1)),
-        "c": told(wire.encode_sticky([TopicPartition("t0", 2)], 4)),
+        "a": metadata_of(wire.encode_sticky([TopicPartition("t0", 0)], 5)),
+        "b": metadata_of(wire.encode_sticky([TopicPartition("t0", 0), TopicPartition("t0", 1)], -1)),
+        "c": metadata_of(wire.encode_sticky([TopicPartition("t0", 2)], 4)),
     }
     result = StickyPartitionAssignor.assign(Cluster(t0=4), members)
     assert shown(result) == {"a": [("t0", 0), ("t0", 3)], "b": [("t0", 1)], "c": [("t0", 2)]}
 
 
 def test_unknown_topics_are_left_out() -> None:
-    result = StickyPartitionAssignor.assign(Cluster(t0=1), {"a": told(topics=("t0", "gone"))})
+    result = StickyPartitionAssignor.assign(Cluster(t0=1), {"a": metadata_of(topics=("t0", "gone"))})
     assert shown(result) == {"a": [("t0", 0)]}
 
 
 def test_each_consumer_has_its_own_past() -> None:
     first = StickyPartitionAssignor.for_consumer(generation=lambda: 9)
     second = StickyPartitionAssignor.for_consumer()
-    result = first.assign(Cluster(t0=2), {"a": told(), "b": told()})
+    result = first.assign(Cluster(t0=2), {"a": metadata_of(), "b": metadata_of()})
     first.on_assignment(result["a"])
     second.on_assignment(result["b"])
     assert wire.decode_sticky(first.metadata(["t0"]).user_data) == ((TopicPartition("t0", 0),), 9)
@@ -135,7 +137,7 @@ def test_each_consumer_has_its_own_past() -> None:
 def test_instance_ids_survive_a_bounce(adapter: type[RangePartitionAssignor]) -> None:
     def group(names: dict[str, str]) -> dict[str, list[tuple[str, int]]]:
         data = {m: adapter.for_consumer(instance).metadata(["t0"]).user_data for m, instance in names.items()}
-        result = shown(adapter.assign(Cluster(t0=3), {m: told(bytes(d)) for m, d in data.items()}))
+        result = shown(adapter.assign(Cluster(t0=3), {m: metadata_of(bytes(d)) for m, d in data.items()}))
         return {names[m]: found for m, found in result.items()}
 
     assert group({"m1": "I0", "m2": "I1", "m3": "I2"}) == group({"m9": "I0", "m7": "I1", "m8": "I2"})
@@ -144,7 +146,7 @@ def test_instance_ids_survive_a_bounce(adapter: type[RangePartitionAssignor]) ->
 
 def test_data_that_cannot_be_read_is_logged_and_the_member_starts_afresh(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        result = StickyPartitionAssignor.assign(Cluster(t0=1), {"a": told(b"\xff\xff\xff\xff")})
+        result = StickyPartitionAssignor.assign(Cluster(t0=1), {"a": metadata_of(b"\xff\xff\xff\xff")})
     assert shown(result) == {"a": [("t0", 0)]}
     assert "member a starts without a past" in caplog.text
 
@@ -156,18 +158,18 @@ def test_partitions_that_no_topic_has_are_data_that_cannot_be_read(
     """One member that is out of order costs its own past, and not the rebalance of the whole group."""
     strange = wire.encode_sticky([TopicPartition("t0", 1), TopicPartition("t0", number)], 5)
     good = wire.encode_sticky([TopicPartition("t0", 0)], 5)
-    result = StickyPartitionAssignor.assign(Cluster(t0=2), {"a": told(strange), "b": told(good)})
+    result = StickyPartitionAssignor.assign(Cluster(t0=2), {"a": metadata_of(strange), "b": metadata_of(good)})
     assert shown(result) == {"a": [("t0", 1)], "b": [("t0", 0)]}
     assert "member a starts without a past" in caplog.text and str(number) in caplog.text
 
 
 def test_cooperative_is_sticky_here_and_refuses_to_lead_members_that_keep_partitions() -> None:
     own = CooperativeStickyPartitionAssignor.for_consumer(generation=lambda: 3)
-    own.on_assignment(own.assign(Cluster(t0=2), {"a": told()})["a"])
-    members = {"a": told(bytes(own.metadata(["t0"]).user_data)), "b": told()}
+    own.on_assignment(own.assign(Cluster(t0=2), {"a": metadata_of()})["a"])
+    members = {"a": metadata_of(bytes(own.metadata(["t0"]).user_data)), "b": metadata_of()}
     assert shown(own.assign(Cluster(t0=2), members)) == {"a": [("t0", 0)], "b": [("t0", 1)]}
     with pytest.raises(AssignorError, match="member 'java'"):
-        own.assign(Cluster(t0=2), {**members, "java": told(version=3)})
+        own.assign(Cluster(t0=2), {**members, "java": metadata_of(version=3)})
 
 
 async def test_a_group_consumer_has_assignors_of_its_own() -> None:

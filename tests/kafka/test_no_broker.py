@@ -73,8 +73,8 @@ def test_an_instance_that_is_started_again_goes_on(console: Console, tmp_path: P
 def test_a_broker_that_tells_an_address_that_leads_nowhere_from_here(console: Console, tmp_path: Path) -> None:
     """The first address answers, and sends clients on, as a broker in a container does whose listeners are advertised to others."""
     brokers.shared()  # skips the test where none can be had
-    told = {"advertised.listeners": "PLAINTEXT://broker.invalid:9092"}
-    made = broker.prepare(tmp_path / "broker", version=brokers.VERSION, settings=told)
+    settings = {"advertised.listeners": "PLAINTEXT://broker.invalid:9092"}
+    made = broker.prepare(tmp_path / "broker", version=brokers.VERSION, settings=settings)
     try:
         made.launch()
         for words in (("status", "bank"), ("run", "bank:app"), ("topics", "create", "bank:app")):

@@ -282,7 +282,7 @@ async def test_nothing_to_read_commits_nothing(place: Place) -> None:
 
 @pytest.mark.parametrize("key", ["k7", None])
 async def test_a_record_of_history_that_fails_is_named_as_its_file_has_it(key: str | None, place: Place) -> None:
-    """It was said to lie at offset -1099511627769, or what came due."""
+    """The error had an offset of -1099511627769, or named what came due."""
     lines = [{"key": f"k{n}", "value": n, "timestamp_ms": n} for n in range(20)]
     lines[7] |= {"key": key, "value": -1}
     (place.folder / "clicks.jsonl").write_text("\n".join(map(json.dumps, lines)))

@@ -123,7 +123,7 @@ async def test_what_was_computed_of_rows_that_are_others_by_now_is_not_written(
 async def test_what_is_computed_of_rows_that_nothing_names_is_not_kept(
     place: Place, monkeypatch: pytest.MonkeyPatch, *, is_frame: bool
 ) -> None:
-    """No other run could know it for its own; it was said that the same command goes on from there."""
+    """No other run could know it for its own, and the message named the same command as what goes on from there."""
     await (await place.log()).close()
     source: Any = From("select 'c' as key, 1L as value, 5L as timestamp_ms")
     if is_frame:

@@ -245,7 +245,7 @@ def test_a_column_of_two_types_is_refused(tmp_path: Path, spark: Any) -> None:
 
 
 def test_a_folder_that_spark_has_written_is_its_files(tmp_path: Path, spark: Any) -> None:
-    """What Spark writes as a.json is a folder: it was said to be no file, by the name of a copy."""
+    """What Spark writes as a.json is a folder; the error named a copy that was no file."""
     frame = spark.createDataFrame(ROWS, "key string, value string, timestamp_ms bigint").repartition(2)
     frame.write.json(str(tmp_path / "a.json"))
     frame.write.csv(str(tmp_path / "a.csv"), header=True)

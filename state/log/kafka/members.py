@@ -57,27 +57,25 @@ class _Described:
         return cls(code, _TEXT.decode(stream) or "")
 
 
-_ASKED = Schema(("groups", CompactArray(_TEXT)), ("authorized_operations", Boolean), ("tags", TaggedFields))
+class _DescribeRequest_v0:
+    API_VERSION = 0
+    FLEXIBLE_VERSION = True
+    RESPONSE_TYPE = _Described
+    SCHEMA: ClassVar[Any] = Schema(
+        ("groups", CompactArray(_TEXT)), ("authorized_operations", Boolean), ("tags", TaggedFields)
+    )
 
 
-class ConsumerGroupDescribeRequest_v0(RequestStruct):  # type: ignore[misc]
+class ConsumerGroupDescribeRequest_v0(_DescribeRequest_v0, RequestStruct):  # type: ignore[misc]
     """A group of the protocol that brokers assign by, `group.protocol=consumer` (KIP-848)."""
 
     API_KEY = 69
-    API_VERSION = 0
-    FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = _Described
-    SCHEMA: ClassVar[Any] = _ASKED
 
 
-class StreamsGroupDescribeRequest_v0(RequestStruct):  # type: ignore[misc]
+class StreamsGroupDescribeRequest_v0(_DescribeRequest_v0, RequestStruct):  # type: ignore[misc]
     """A group of Kafka Streams with `group.protocol=streams` (KIP-1071)."""
 
     API_KEY = 89
-    API_VERSION = 0
-    FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = _Described
-    SCHEMA: ClassVar[Any] = _ASKED
 
 
 async def refuse_members(cluster: Cluster, application: str) -> None:
