@@ -14,6 +14,7 @@ from orchestrator.explain.load import Load
 from orchestrator.explain.planning import Barrier, is_given_up, some, time_left
 from orchestrator.explain.planning import why_not_planned as why_not_planned
 from orchestrator.group import partition_growth
+from orchestrator.group.assignments import waits_for_hand_over
 from orchestrator.group.convergence import holder_of
 from orchestrator.group.members import Member, is_released
 from orchestrator.group.phases import absent_transactional_ids
@@ -112,7 +113,11 @@ class _About:
     def copies(self) -> Iterator[str]:
         group, name = self.group, self.name
         if self.learner is not None:
-            yield f"{self.learner.name} is learning {name}{self.load.why_learned(self._keeper(), self.learner)}"
+            learner, why = self.learner.name, self.load.why_learned(self._keeper(), self.learner)
+            if waits_for_hand_over(group, self.task):
+                yield f"{learner} is to learn {name}, and begins when the hand-over under way is done{why}"
+            else:
+                yield f"{learner} is learning {name}{why}"
         standbys = group.standbys.get(self.task, ())
         for member in filter(None, map(group.members.get, standbys)):
             copy = member.status.copies.get(self.task)

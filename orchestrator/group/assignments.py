@@ -14,7 +14,7 @@ from orchestrator.group import hand_overs
 from orchestrator.group.members import Member, is_released
 from orchestrator.group.state import GroupState
 from orchestrator.group.tables import TaskTable
-from orchestrator.model import Assignment, Owner, TaskId
+from orchestrator.model import Assignment, Owner, Role, TaskId
 
 Owned = Sequence[tuple[TaskId, Owner]]
 
@@ -32,13 +32,13 @@ def assignment_of(group: GroupState, member: Member, owned: Owned) -> Assignment
         else:
             active[task] = owner.epoch
     held = active.keys() | release.keys()
-    incoming = group.moves.of(member.name).keys() | group.recording.of(member.name).keys()
-    # A copy that is about to be granted the task stays open until then. What was sent last counts as what is held: a
-    # member with two assignments on their way to it would answer each with a status that asks for the other.
-    sent = member.sent.learners if member.sent is not None else ()
     beside = _beside(group, member)
-    learners = _runnable(group, member, group.learners) - beside
-    learners |= incoming & (member.status.copies.keys() | set(sent))
+    learners, standbys = _incoming(group, member)
+    begun = learners.union(member.sent.learners if member.sent is not None else ())
+    due = _runnable(group, member, group.learners) - beside
+    learners.update(task for task in due if task in begun or not waits_for_hand_over(group, task))
+    standbys -= held
+    standbys |= _runnable(group, member, group.standbys) - active.keys() - beside
     leaving = member.is_leaving
     return Assignment(
         group.generation,
@@ -46,13 +46,43 @@ def assignment_of(group: GroupState, member: Member, owned: Owned) -> Assignment
         active,
         release,
         tuple(sorted(learners - held)),
-        tuple(sorted(_runnable(group, member, group.standbys) - active.keys() - beside)),
+        tuple(sorted(standbys)),
         group.protocol,
         leaving,
         leaving and not held and _may_go(group, member),
         {t: w for t in active if (w := group.weights.get(t, 1)) != 1},
         {t: e for t in group.hand_overs.keys() & active.keys() if (e := hand_overs.ending(group, t, active[t]))},
     )
+
+
+def waits_for_hand_over(group: GroupState, task: TaskId) -> bool:
+    """Whether the learner of a task begins only when the hand-over that is under way is done: another one learned the task for
+    that, and there is at most one learner of a task. An owner that does not answer keeps it waiting."""
+    record, move = group.recording.get(task), group.moves.get(task)
+    targets = (record.member if record is not None else "", move.target if move is not None else "")
+    others = (group.members.get(name) for name in targets if name and name != group.learners.get(task))
+    return any(other is not None and _role_of(other, task) is Role.LEARNER for other in others)
+
+
+def _incoming(group: GroupState, member: Member) -> tuple[set[TaskId], set[TaskId]]:
+    """Learners and standbys that are about to be granted their task: they stay open until then, as what they are."""
+    learners, standbys = set[TaskId](), set[TaskId]()
+    for task in group.moves.of(member.name).keys() | group.recording.of(member.name).keys():
+        role = _role_of(member, task)
+        if role is not None:
+            (learners if role is Role.LEARNER else standbys).add(task)
+    return learners, standbys
+
+
+def _role_of(member: Member, task: TaskId) -> Role | None:
+    """What copy of the task the member has. What was sent last counts as what is held: a member with two assignments on
+    their way to it would answer each with a status that asks for the other."""
+    sent, copy = member.sent, member.status.copies.get(task)
+    if sent is not None and task in sent.learners:
+        return Role.LEARNER
+    if sent is not None and task in sent.standbys:
+        return Role.STANDBY
+    return copy.role if copy is not None else None
 
 
 def _runnable(group: GroupState, member: Member, table: TaskTable[Any]) -> Set[TaskId]:

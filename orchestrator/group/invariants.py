@@ -37,7 +37,18 @@ def breaches(group: GroupState) -> list[str]:
     found += _unknown_tasks(group)
     found += _agreed(group)
     found += _assigned_twice(group)
+    found += _learned_twice(group)
     return found
+
+
+def _learned_twice(group: GroupState) -> list[str]:
+    """At most one learner per task: also while the owner of a task does not answer, and a move to a learner waits for it."""
+    learners: dict[TaskId, list[str]] = {}
+    for member in group.members:
+        if member.sent is not None and member.session is not None and not member.fenced:
+            for task in member.sent.learners:
+                learners.setdefault(task, []).append(member.name)
+    return [f"{task} is learned by {' and '.join(names)}" for task, names in learners.items() if len(names) > 1]
 
 
 def _assigned_twice(group: GroupState) -> list[str]:

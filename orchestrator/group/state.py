@@ -202,8 +202,10 @@ class GroupState:
         self.touched.update(names)
 
     def _touch_owner(self, task: TaskId, names: Iterable[str]) -> None:
-        """What a move or a coming record says of a task changes the assignment of its present owner, too."""
+        """What a move or a coming record says of a task changes the assignments of its present owner and its learner, too."""
         self.touched.update(names)
+        if task in self.learners:
+            self.touched.add(self.learners[task])
         owner = self.owners.get(task)
         if owner is not None:
             self.touched.add(owner.member)

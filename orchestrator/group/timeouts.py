@@ -8,6 +8,7 @@ from __future__ import annotations
 from orchestrator.group import changes as ch
 from orchestrator.group import events as ev
 from orchestrator.group import fencing, takeovers
+from orchestrator.group.assignments import waits_for_hand_over
 from orchestrator.group.assignor_view import can_go_on_elsewhere, has_warm_standby
 from orchestrator.group.convergence import holder_of
 from orchestrator.group.members import Member, is_released
@@ -140,7 +141,7 @@ def _give_up_learners(group: GroupState, member: Member, now_ms: int) -> ch.Deci
     """A learner without progress is placed elsewhere: a scale-down must not wait forever."""
     if member.session is None:
         return
-    learning = list(group.learners.of(member.name))
+    learning = [task for task in group.learners.of(member.name) if not waits_for_hand_over(group, task)]
     if unreported := tuple(task for task in learning if task not in member.progress):
         yield ch.LearnerAwaited(member, unreported, now_ms)
     for task in member.stuck(learning, now_ms, group.settings.learner_timeout_ms):

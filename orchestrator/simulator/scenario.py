@@ -12,6 +12,7 @@ from orchestrator.durations import UNITS_MS, parse_duration_ms, parse_size_bytes
 from orchestrator.errors import OrchestratorError, WrongUse
 from orchestrator.explain.task import explain_task
 from orchestrator.group import invariants
+from orchestrator.group.assignments import waits_for_hand_over
 from orchestrator.group.members import is_released
 from orchestrator.group.scale_plan import choose, parse_amount
 from orchestrator.group.topology_versions import ranges
@@ -360,7 +361,11 @@ class Scenario:
             active = {t for t, o in group.owners.items() if o.writer == transactional_id}
             if member is not None and member.status.released:  # given up, and waiting for others behind a barrier
                 active = {t for t in active if not is_released(group.owners[t], member)}
-            learning = {t for t, m in group.learners.items() if m == node.name}
+            learning = {
+                t
+                for t, m in group.learners.items()
+                if m == node.name and (t in node.machine.held or not waits_for_hand_over(group, t))
+            }
             learning |= {t for t, move in group.moves.items() if move.target == node.name and t in node.machine.held}
             standby = {t for t, names in group.standbys.items() if node.name in names} - active - learning
             rows[node.name] = {

@@ -320,7 +320,10 @@ class Judges(Watch):
                 other = held.setdefault((host, task), member.name)
                 if other != member.name:
                     raise Broken(f"{other} and {member.name} of one instance are both told to hold {task}")
+            incoming = group.moves.of(member.name).keys() | group.recording.of(member.name).keys()
             for task in member.sent.standbys:
+                if task in incoming:
+                    continue  # it stays what it is until it is granted
                 standbys[task] = standbys.get(task, 0) + 1
             for task in member.sent.learners:
                 copy = member.status.copies.get(task)

@@ -298,6 +298,11 @@ def trust_the_clock(stack: ExitStack) -> None:
     _patch(stack, step, "pause_before", lambda group, now_ms: 0)
 
 
+def learn_while_it_moves(stack: ExitStack) -> None:
+    """A learner begins while another one waits for the same task to be handed over to it."""
+    _patch(stack, assignments, "waits_for_hand_over", lambda group, task: False)
+
+
 def copies_beside_workers(stack: ExitStack) -> None:
     """A worker is told to keep a copy of what another worker of its instance runs."""
     _patch(stack, assignments, "_beside", lambda group, member: set())
@@ -397,6 +402,7 @@ MUTATIONS: dict[str, Mutation] = {
         ignore_who_tells_last,
         trust_the_clock,
         copies_beside_workers,
+        learn_while_it_moves,
         follow_noise,
         start_before_caught_up,
         believe_any_proof,
