@@ -2,7 +2,8 @@
 
 One rule: a restore is timed by the journal of the instance, from the moment in which the first task opens its stores until
 the last one has started; its CPU time is that of the worker's process. State folders are deleted before. What others feel is
-measured as in bench-handover.
+measured as in bench-handover. On Kafka, Kafka Streams restores the same counts from the same broker: from the first partition
+that begins to the last that has, which leaves out what it does before.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.handover import PLACES
-from benchmarks.handover_apps import PARTITIONS
+from benchmarks.handover_apps import PARTITIONS, TOPIC
 from benchmarks.moving import APP, NAME, WAIT_S, Keys, Load, Place, Watch, caught_up, fill, fleet, place_on, verb
 from benchmarks.processes import cpu_s, family
+from benchmarks.rivals import streams_classpath
 from benchmarks.section import write_section
+from state.log.kafka import broker
 from workers.journal import read_journals
 from workers.log.logs import open_log
 
+RESTORE = Path(__file__).parent / "restore_java" / "Restore.java"
 DOCS = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 REST_S = 6.0
 
@@ -74,6 +78,26 @@ async def _one(place: Place, fleet_pid: int) -> tuple[float, float]:
 
 def _journal(place: Place) -> list[dict[str, Any]]:
     return read_journals(place.folder / "state" / NAME)
+
+
+def streams_restores(place: Place, rounds: int) -> dict[str, Restores]:
+    """Kafka Streams' count of the same input on the same broker; nothing where there is no Java, or no jars."""
+    classpath = streams_classpath(place.folder / "classes", RESTORE)
+    if classpath is None:
+        return {}
+    java = [broker.java() or "java", "-Xmx1g", "-cp", classpath, "Restore"]
+    where = [place.url.removeprefix("kafka://"), TOPIC, str(PARTITIONS), str(place.folder / "streams")]
+    subprocess.run([*java, *where, "fill", "1"], check=True, timeout=WAIT_S * 2)
+    found = {"Kafka Streams, its JVM just started": Restores(), "Kafka Streams, once more in the same JVM": Restores()}
+    for _ in range(rounds):
+        done = subprocess.run(
+            [*java, *where, "restore", "2"], check=True, stdout=subprocess.PIPE, text=True, timeout=WAIT_S
+        )
+        for one, line in zip(found.values(), done.stdout.splitlines()[-2:], strict=True):
+            seconds, cpu = map(float, line.split())
+            one.seconds.append(seconds)
+            one.cpu.append(cpu)
+    return found
 
 
 async def take_snapshot(place: Place) -> None:
@@ -152,6 +176,8 @@ async def measure(kind: str, count: int, rate: int, rounds: int) -> str:
             await caught_up(log, 0)
             await log.close()
         found = {"the changelog": await restores(place, rounds)}
+        if kind == "kafka":
+            found |= await asyncio.to_thread(streams_restores, place, rounds)
         await take_snapshot(place)
         found["a snapshot"] = await restores(place, rounds, "--snapshots", str(place.folder / "snapshots"))
         felt = await beside(place, keys, rate)

@@ -27,6 +27,7 @@ ABSENT = {
     STREAMS: "Kafka Streams was not measured: a Java development kit or the jars were not here, or it was left out.",
 }
 WAIT_S = 300.0
+TIME = Path(__file__).parent / "time_java" / "Time.java"
 # Records behind which a JVM is measured: behind a tenth of them it has not compiled its loops, and costs four times as much.
 WARM = 1_000_000
 EXACTLY, LEAST = "exactly", "least"
@@ -48,7 +49,7 @@ class Rivals:
     def __init__(self, asked: Collection[str], folder: Path) -> None:
         self._folder = folder
         self._python = os.environ.get("QUIX_PYTHON") if "quix" in asked else None
-        self._classpath = _classpath(folder / "classes") if "streams" in asked else None
+        self._classpath = streams_classpath(folder / "classes", TIME) if "streams" in asked else None
         self.names = [name for name, here in ((QUIX, self._python), (STREAMS, self._classpath)) if here]
 
     def rate(self, name: str, count: Count) -> float | None:
@@ -90,8 +91,8 @@ def _last_number(command: list[str]) -> float:
     return float(done.stdout.split()[-1])
 
 
-def _classpath(folder: Path) -> str | None:
-    """Where the Java classes and Kafka's jars are; None where there is no Java to compile them, or no jars."""
+def streams_classpath(folder: Path, source: Path) -> str | None:
+    """Where the compiled classes of `source` and Kafka's jars are; None where there is no Java to compile them, or no jars."""
     compiler = broker.java("javac")
     if broker.java("java") is None or compiler is None:
         return None
@@ -101,6 +102,5 @@ def _classpath(folder: Path) -> str | None:
     except broker.BrokerUnusable as error:
         print(f"Kafka Streams is left out: {error}", flush=True)
         return None
-    source = Path(__file__).parent / "time_java" / "Time.java"
     subprocess.run([compiler, "-cp", found, "-d", str(folder), str(source)], check=True)
     return found
