@@ -10,11 +10,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from decimal import Decimal
 from typing import Any, Protocol, TypeVar, cast, get_args, get_origin, is_typeddict, runtime_checkable
 
 import msgspec
 
 from pipeline.errors import CodecError, DefinitionError
+from pipeline.values.key_forms import KeyForms
 from pipeline.values.no_numbers import NULL, has_numbers, no_number
 
 T = TypeVar("T")
@@ -156,7 +158,8 @@ class JsonCodec:
         order = "deterministic" if key or _has_set(self.schema) else None
         self._encoder = msgspec.json.Encoder(order=cast(Any, order))
         self._has_numbers = has_numbers(self.schema)
-        self._has_forms = key and _has_forms(self.schema)
+        forms = KeyForms(type_) if key else None
+        self._forms = forms if forms is not None and forms.are_several else None
         self._class = type_ if isinstance(type_, type) and get_origin(type_) is None and not _plain(type_) else None
 
     def encode(self, value: Any) -> bytes:
@@ -171,13 +174,13 @@ class JsonCodec:
             raise CodecError(
                 f"{_shown(value)} cannot be written as JSON: {found} is a number that JSON has none of; use None, or a text"
             )
-        if expected is None or self._has_forms:
+        if expected is None or self._forms is not None:
             try:
                 read = self._decoder.decode(data)
             except msgspec.MsgspecError as error:
                 raise CodecError(f"{_shown(value)} is not a {type_name(self.type)}: {error}") from None
-            if self._has_forms:  # 1 for a float is 1.0: what a key is once it has been read
-                return self._encoder.encode(read)
+            if self._forms is not None:  # 1 for a float is 1.0: what a key is once it has been read
+                return self._forms.encode(read)
         return data
 
     def encode_parts(self, parts: Any) -> bytes:
@@ -186,10 +189,15 @@ class JsonCodec:
             data = self._encoder.encode(list(parts))
         except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
             raise CodecError(f"{_shown(parts)} cannot be part of a key: {error}") from None
-        types = get_args(self.type) if self._has_forms and get_origin(self.type) is tuple else ()
-        if len(parts) <= len(types) and Ellipsis not in types:
-            with suppress(msgspec.MsgspecError):  # of another type: no key begins so
-                return self._encoder.encode(msgspec.json.decode(data, type=tuple[types[: len(parts)]]))  # type: ignore[misc]
+        if self._forms is None:
+            return data
+        types = get_args(self.type) if get_origin(self.type) is tuple else ()
+        if Ellipsis in types:
+            types = (types[0],) * len(parts)
+        if len(parts) > len(types):
+            return self._forms.encode(list(parts))
+        with suppress(msgspec.MsgspecError):  # of another type: no key begins so
+            return self._forms.encode(msgspec.json.decode(data, type=tuple[types[: len(parts)]]))  # type: ignore[misc]
         return data
 
     @property
@@ -273,7 +281,7 @@ def encode_natural(value: Any) -> bytes:
         if isinstance(value, type_) and not isinstance(value, bool):
             return codec.encode(value)
     try:
-        return _ANY_JSON._encoder.encode(value)
+        return _ANY_FORMS.encode(value)
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
         raise CodecError(f"{_shown(value)} cannot be part of a key: {error}") from None
 
@@ -334,14 +342,6 @@ def _has_set(schema: Any) -> bool:
     return isinstance(schema, list) and any(_has_set(part) for part in schema)
 
 
-def _has_forms(schema: Any) -> bool:
-    """Whether a field takes values of several types that are equal, and are not one text: 1 for a float, or a Decimal."""
-    if isinstance(schema, dict):
-        is_one = schema.get("type") == "number" or schema.get("format") == "decimal"
-        return is_one or any(_has_forms(part) for part in schema.values())
-    return isinstance(schema, list) and any(_has_forms(part) for part in schema)
-
-
 def _can_be_array(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> bool:
     if "$ref" in schema:
         return _can_be_array(parts[schema["$ref"].rpartition("/")[2]], parts)
@@ -364,4 +364,4 @@ _NATIVE: dict[Any, tuple[str, Codec[Any]]] = {
     int: ("int", IntCodec()),
     float: ("float", FloatCodec()),
 }
-_ANY_JSON = JsonCodec(Any, key=True)
+_ANY_FORMS = KeyForms(Decimal)  # a part of a key was read by its type, whose numbers are not known here

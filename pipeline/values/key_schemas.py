@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from pipeline.errors import CodecError
+from pipeline.values.key_forms import KeyForms
 
 Schema = Mapping[str, Any]
 _FORMATS: dict[str, Any] = {
@@ -48,16 +49,17 @@ def key_bytes(schema: Schema, text: str) -> bytes:
     """The bytes of a key of that type. Raises CodecError."""
     try:
         type_ = _type(schema, schema.get("$defs", {}), 0)
-        decoder = msgspec.json.Decoder(type_)
+        decoder, forms = msgspec.json.Decoder(type_), KeyForms(type_)
     except (
         _Unsaid,
         TypeError,
         ValueError,
         RuntimeError,
     ):  # also what msgspec makes no decoder of: unions of like types
-        decoder = msgspec.json.Decoder(Any)
+        decoder, forms = msgspec.json.Decoder(Any), None
     try:
-        return msgspec.json.encode(decoder.decode(text), order="deterministic")
+        key = decoder.decode(text)
+        return msgspec.json.encode(key, order="deterministic") if forms is None else forms.encode(key)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise CodecError(
             f"'{text}' is no key of this table: {error}; write it as JSON of the type of its keys"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import struct
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any, NewType, TypedDict
 
@@ -114,6 +114,69 @@ def test_a_key_has_the_bytes_that_it_has_once_it_was_read(type_: Any, given: Any
     assert given == read
     keys = codec(type_, key=True)
     assert keys.encode(given) == keys.encode(read) == keys.encode(keys.decode(keys.encode(given)))
+
+
+class Deal(msgspec.Struct, frozen=True, array_like=True):
+    price: Decimal
+    at: datetime | None = None
+
+
+HERE, THERE = timezone(timedelta(hours=2)), timezone(timedelta(hours=-5))
+MOST = "123456789012345678901234567890.5"
+
+
+@pytest.mark.parametrize(
+    ("type_", "one", "other"),
+    [
+        (Decimal, Decimal("1"), Decimal("1.00")),
+        (Decimal, Decimal("100"), Decimal("1E+2")),
+        (Decimal, Decimal("0"), Decimal("-0.00")),
+        (Decimal, Decimal(MOST), Decimal(f"{MOST}0")),
+        (tuple[Decimal, ...], (Decimal("1"), Decimal("2.50")), (Decimal("1.0"), Decimal("2.5"))),
+        (Deal, Deal(Decimal("1.50")), Deal(Decimal("1.5"))),
+        (datetime, datetime(2026, 1, 1, 12, tzinfo=HERE), datetime(2026, 1, 1, 5, tzinfo=THERE)),
+        (datetime, datetime(2026, 1, 1, 12, tzinfo=HERE), datetime(2026, 1, 1, 10, tzinfo=UTC)),
+        (time, time(12, 30, tzinfo=HERE), time(10, 30, tzinfo=UTC)),
+        (time, time(0, 30, tzinfo=HERE), time(1, 30, tzinfo=timezone(timedelta(hours=3)))),
+        (tuple[float, str], (0.0, "a"), (-0.0, "a")),
+        (int | float, 1, 1.0),
+        (int | float, 2**60, 2.0**60),
+        (tuple[int | float | None, str], (1, "a"), (1.0, "a")),
+        (Any, 1, 1.0),
+    ],
+)
+def test_equal_keys_of_several_forms_are_one_key(type_: Any, one: Any, other: Any) -> None:
+    """They would be one in a dict; of two, in different tasks maybe, each had a part of what is the key's."""
+    assert one == other
+    keys = codec(type_, key=True)
+    data = keys.encode(one)
+    assert data == keys.encode(other) == keys.encode(keys.decode(data))
+    assert keys.decode(data) == one
+
+
+@pytest.mark.parametrize(
+    ("type_", "one", "other"),
+    [
+        (Decimal, Decimal(MOST), Decimal("123456789012345678901234567890.6")),
+        (datetime, datetime(2026, 1, 1, 10), datetime(2026, 1, 1, 10, tzinfo=UTC)),
+        (time, time(0, 30, tzinfo=HERE), time(22, 30, tzinfo=UTC)),  # of the day before, to Python
+        (datetime, datetime(1, 1, 1, tzinfo=HERE), datetime(1, 1, 1, tzinfo=UTC)),
+        (int | float, 1, 1.5),
+    ],
+)
+def test_other_keys_are_others(type_: Any, one: Any, other: Any) -> None:
+    assert one != other
+    keys = codec(type_, key=True)
+    assert keys.encode(one) != keys.encode(other)
+    assert (keys.decode(keys.encode(one)), keys.decode(keys.encode(other))) == (one, other)
+
+
+@pytest.mark.parametrize("type_", [tuple[Decimal, str], tuple[Decimal, ...], Deal])
+def test_a_part_of_a_key_has_its_form(type_: Any) -> None:
+    keys = codec(type_, key=True)
+    assert isinstance(keys, JsonCodec)
+    assert keys.encode_parts([Decimal("1.50")]) == b'["1.5"]'
+    assert encode_natural(Decimal("1.50")) == codec(Decimal, key=True).encode(Decimal("1.5"))
 
 
 def test_another_name_of_a_type_is_that_type() -> None:

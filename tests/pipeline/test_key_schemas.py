@@ -36,6 +36,8 @@ KEYS: list[tuple[Any, Any, str]] = [
     (Moment, datetime(2026, 1, 31, tzinfo=UTC), '"2026-01-31T00:00:00+00:00"'),
     (tuple[date, uuid.UUID], (date(2026, 1, 31), uuid.UUID(int=7)), f'["2026-01-31","{uuid.UUID(int=7)}"]'),
     (tuple[Decimal, str], (Decimal("1.50"), ""), '["1.50",""]'),
+    (tuple[Decimal, float], (Decimal("1.5"), 0.0), '["1.50",-0.0]'),
+    (tuple[int | float, str], (1, ""), '[1.0,""]'),
     (Place, Place("a", 3), '{"number": 3, "street": "a"}'),
     (tuple[Place, int], (Place("a", 3), 1), '[{"street":"a","number":3},1]'),
     (Renamed, Renamed("x"), '{"type":"r","theName":"x"}'),
