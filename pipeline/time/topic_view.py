@@ -20,6 +20,7 @@ from pipeline.tables.observed import Row, RowChange
 from pipeline.tables.table import StoreView, Table, TableSpec, after_prefix
 from pipeline.tables.view import TableView
 from pipeline.time.timed_view import TIME_BYTES, Prefixed, read_time, time_bytes
+from pipeline.values.codecs import FloatCodec, JsonCodec
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -55,6 +56,9 @@ class TopicTableView(TableView[K, V], TopicTable[K, V]):
         )
         super().__init__(inner, store)
         self._keys = spec
+        self._has_one_form = not isinstance(
+            spec.key_codec, JsonCodec | FloatCodec
+        )  # what is found by its key is as it came
         self.versions_ms = versions_ms
         self.is_observed = False  # the change that each record makes is kept until the next one
         self.change: RowChange | None = None
@@ -103,10 +107,11 @@ class TopicTableView(TableView[K, V], TopicTable[K, V]):
         """A record has come; it counts with the unit that is open."""
         if raw.key is None:
             return
-        before = self.row(raw.key) if self.is_observed else None
-        self.layers.put(self.entries(raw, stream_ms), raw.timestamp_ms)
+        key = self._own_form(raw.key)
+        before = self.row(key) if self.is_observed else None
+        self.layers.put(self._entries_of(key, raw, stream_ms), raw.timestamp_ms)
         if self.is_observed:
-            self.change = RowChange(raw.key, before, self.row(raw.key), raw.timestamp_ms)
+            self.change = RowChange(key, before, self.row(key), raw.timestamp_ms)
 
     def row(self, key: bytes) -> Row | None:
         """The row of a key's bytes."""
@@ -115,7 +120,14 @@ class TopicTableView(TableView[K, V], TopicTable[K, V]):
 
     def entries(self, raw: RawRecord, stream_ms: int) -> dict[bytes, bytes | None]:
         """What a record of the topic changes."""
-        key, value = raw.key or b"", raw.value
+        return self._entries_of(self._own_form(raw.key or b""), raw, stream_ms)
+
+    def _own_form(self, key: bytes) -> bytes:
+        """The bytes by which a key is found here: others may write it in another form, as JSON with spaces."""
+        return key if self._has_one_form else self._keys.key_codec.encode(self._keys.key_codec.decode(key))
+
+    def _entries_of(self, key: bytes, raw: RawRecord, stream_ms: int) -> dict[bytes, bytes | None]:
+        value = raw.value
         result = {LAST + key: None if value is None else expiry.stored(value, raw.timestamp_ms)}
         if self.versions_ms is not None:
             head = version_head(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -285,6 +286,61 @@ def test_what_cannot_be_read_goes_by_on_error_and_is_not_in_the_table(
             assert d.table(known) == {"ann": ["A"], "bob": ["B"]}
             assert seen == ([{"ann": ["A"]}, {"ann": ["A"], "bob": ["B"]}] if is_both else [{"ann": ["A"]}])
             assert [letter.value for letter in d.records(dead)] == ([value] if on_error == "dead" else [])
+
+
+@pytest.mark.parametrize("declare", [App.table_of, App.global_table])
+@pytest.mark.parametrize(
+    ("type_", "key", "forms"),
+    [
+        (tuple[str, int], ("ann", 1), [b'["ann", 1]', b'["ann",1]', b'[ "\\u0061nn",1 ]']),
+        (Decimal, Decimal("1.5"), [b'"1.50"', b"1.5"]),
+        (float, 0.0, [b"\x80" + bytes(7), bytes(8)]),
+    ],
+)
+def test_a_key_is_found_in_whatever_form_it_was_written(declare: Any, type_: Any, key: Any, forms: list[bytes]) -> None:
+    app: Any = App("shop")
+    orders, names = app.topic("orders", key=str, value=int), app.topic("names", key=type_, value=str)
+    known, seen = declare(app, names), list[Any]()
+
+    @app.processor(orders, known)
+    def look(order: Any, names: Any) -> None:
+        seen.append((names.get(key), dict(names)))
+
+    with Driver(app) as d:
+        for number, form in enumerate(forms):
+            d.send_bytes(names, form, f"{number}".encode())
+            d.send(orders, "ann", 1)
+        d.send_bytes(names, forms[0], None)
+        d.send(orders, "ann", 1)
+    assert seen == [*((f"{number}", {key: f"{number}"}) for number in range(len(forms))), (None, {})]
+
+
+def test_rows_are_joined_in_whatever_form_their_keys_were_written() -> None:
+    app: Any = App("shop")
+    Key = tuple[str, int]
+    prices, names = app.topic("prices", key=Key, value=int), app.topic("names", key=Key, value=str)
+    tags = app.topic("tags", key=str, value=tuple[str, int])
+    out = app.topic("out", key=str, value=str)
+
+    @app.table_join(prices, names, out)
+    def match(price: Any, name: Any, out: Any) -> None:
+        out.send("join", f"{price.key} {price.value} {name and name.value}")
+
+    @app.foreign_key_join(tags, names, out, key=lambda tag: tag)
+    def tagged(tag: Any, name: Any, out: Any) -> None:
+        out.send("tag", f"{tag.value} {name and name.value}")
+
+    with Driver(app) as d:
+        d.send_bytes(names, b'["ann", 1]', b"Ann")
+        d.send(prices, ("ann", 1), 5)
+        d.send(tags, "x", ("ann", 1))
+        d.send_bytes(names, b'[ "ann", 1]', b"Anna")
+        assert sorted(d.items(out)) == [
+            ("join", "('ann', 1) 5 Ann"),
+            ("join", "('ann', 1) 5 Anna"),
+            ("tag", "('ann', 1) Ann"),
+            ("tag", "('ann', 1) Anna"),
+        ]
 
 
 def test_fakes() -> None:
