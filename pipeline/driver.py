@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from pipeline.calls.call import without_waiting
+from pipeline.calls.global_records import GlobalRecords
 from pipeline.calls.retries import cannot_wait
 from pipeline.calls.task_tables import global_views
 from pipeline.definitions.definition import Stored
@@ -69,7 +70,7 @@ class Driver:
         self._latest_ms = -1
         self._event_times = {topic.topic: topic.event_time for topic in app.topics.values()}
         self._late: Counter[str] = Counter()
-        self._shared = {name: DictStore() for name in app.globals}
+        self._global = GlobalRecords(app)
         self._held = False
         self._flow = Flow(self.topology.subtopologies)
         self._sent: dict[tuple[str, int], list[Sequence[OutputRecord]]] = {}  # to tasks, and not there yet
@@ -102,7 +103,7 @@ class Driver:
                 stores = {table: DictStore() for table in sub.tables}
                 self._stores[task] = stores
                 self._inbox[task] = Merger()
-                outside: dict[Any, Any] = {**resources, **global_views(self.app, self._shared)}
+                outside: dict[Any, Any] = {**resources, **global_views(self.app, self._global.stores)}
                 process = TaskProcess(self.app, sub, partition, stores, self._partitions, outside, rests=False)
                 self._tasks[task] = process
         self._task_of = {topic: sub.number for sub in self.topology.subtopologies for topic in sub.sources}
@@ -182,7 +183,7 @@ class Driver:
         timers the due times. Raises PipelineError."""
         checked_app(self.app, table)
         if isinstance(table, GlobalTableDef):
-            return dict(table.pairs(self._shared[table.name]))
+            return dict(table.pairs(self._global.stores[table.name]))
         result: dict[Any, Any] = {}
         for task, stores in self._stores.items():
             if table.name not in stores or partition not in (None, self._tasks[task].partition):
@@ -260,9 +261,7 @@ class Driver:
         self._ends[topic, partition] = offset + 1
         raw = SourceRecord(offset, rest[2], rest[0], rest[1], rest[3])
         self._records[topic].append((partition, raw))
-        for name, table in self.app.globals.items():
-            if table.of.topic == topic:
-                self._shared[name].write(table.entries(raw))
+        self._global.put(topic, partition, raw)
         number = self._task_of.get(topic)
         if number is not None:
             self._inbox[f"{number}_{partition}"].add(topic, partition, self._event_times[topic].stamped([raw]))
@@ -286,6 +285,7 @@ class Driver:
                     if inbox:
                         await self._run(task, inbox.take(len(inbox)))
                         runs += 1
+        self._global.check()
         return runs
 
     def _inbox_of(self, number: int) -> list[tuple[str, Merger]]:

@@ -288,6 +288,34 @@ def test_what_cannot_be_read_goes_by_on_error_and_is_not_in_the_table(
             assert [letter.value for letter in d.records(dead)] == ([value] if on_error == "dead" else [])
 
 
+@pytest.mark.parametrize(("key", "value"), [(b"\xff", b"[]"), (b"\xff", None), (b"ann", b"no list"), (b"ann", b"[]")])
+def test_what_cannot_be_read_is_not_in_a_global_table(key: bytes, value: bytes | None) -> None:
+    """Else each call that looks at the row fails for it. Whoever may not go without it stops; the others keep what was there."""
+    for on_error in ("stop", "skip", "dead", {KeyError: "stop"}):
+        app = App("shop", on_error="skip")
+        orders, dead = app.topic("orders", key=str, value=int), app.topic("dead", key=bytes, value=bytes)
+        names = app.topic("names", key=str, value=list[str], timestamp=lambda names: len(names[0]))
+        known, seen = app.global_table(names), list[Any]()
+        policy: Any = dead if on_error == "dead" else on_error
+
+        @app.processor(orders, known, on_error=policy)
+        def look(order: Any, names: Any) -> None:
+            seen.append(dict(names))  # noqa: B023 - it is called in this round alone
+
+        with Driver(app) as d:
+            d.send(names, "ann", ["A"])
+            if on_error == "stop":
+                with pytest.raises(ProcessorFailed, match="look cannot read names-0@1, a record of a global table: "):
+                    d.send_bytes(names, key, value)
+            else:
+                d.send_bytes(names, key, value)
+            d.send(orders, "ann", 1)
+            d.send(names, "ann", ["B"])
+            d.send(orders, "ann", 1)
+            assert d.table(known) == {"ann": ["B"]} and not d.items(dead)
+        assert seen == [{"ann": ["A"]}, {"ann": ["B"]}]
+
+
 @pytest.mark.parametrize("declare", [App.table_of, App.global_table])
 @pytest.mark.parametrize(
     ("type_", "key", "forms"),

@@ -74,6 +74,7 @@ async def running(
     log: HeldLog | None = None,
     keys: int = 1,
     app: App | None = None,
+    on_halt: str = "exit",
     **options: Any,
 ) -> AsyncIterator[tuple[Worker, HeldLog, asyncio.Task[int]]]:
     """A worker that owns both tasks, with so many records in each partition; `options` are the processor's."""
@@ -86,7 +87,7 @@ async def running(
             for n in range(records)
         ]
         await log.append({Partition("in", task.partition): rows})
-    instance = InstanceSpec("tests:app", app.id, "i1", "memory:", str(tmp_path), commit_ms=10)
+    instance = InstanceSpec("tests:app", app.id, "i1", "memory:", str(tmp_path), commit_ms=10, on_halt=on_halt)
     worker = Worker(WorkerSpec(instance, 1, "one"), log, prepared, {})
     lease = await log.acquire(app.id, "i1", "", None)
     assert lease is not None

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+import pytest
+
 from orchestrator import App
+from pipeline.errors import DecodingFailed
 from state.errors import LogDamaged
 from state.log.protocol import Fetched, NewRecord, Partition
 from tests.workers.test_record_loop import HeldLog, count, judge, running, until
@@ -71,3 +75,38 @@ async def test_a_global_table_is_read_again_and_its_worker_goes_on(tmp_path: Pat
         await until("the order", lambda: bool(seen))
         await until("no word", lambda: not worker.notice())
     assert seen == [50]
+
+
+@pytest.mark.parametrize(("on_error", "on_halt"), [("skip", "exit"), ("stop", "exit"), ("stop", "continue")])
+async def test_a_record_that_cannot_be_read_is_not_in_a_global_table(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, on_error: str, on_halt: str
+) -> None:
+    """It is left out with a line, or its reader stops: with the worker, or at what it knew before."""
+    log, app, seen = HeldLog(), App("x", partitions=2), list[dict[str, int]]()
+    rates = app.global_table(app.topic("rates", key=str, value=int, partitions=2))
+    orders = app.topic("in", key=str, value=int, partitions=2)
+    app.processor(orders, rates, on_error=on_error)(lambda order, rates: seen.append(dict(rates)))
+    good = {Partition("rates", 0): [NewRecord(b"usd", (1).to_bytes(8, "big"), 1)]}
+    bad = {Partition("rates", 0): [NewRecord(b"usd", b"bad", 2), NewRecord(b"eur", (2).to_bytes(8, "big"), 3)]}
+    async with running(tmp_path, count, records=0, log=log, app=app, on_halt=on_halt) as (worker, _, life):
+        await log.append(good)
+        await until("the first rate", lambda: len(worker.globals.stores["rates"].data) == 1)
+        await log.append(bad)
+        order = {Partition("in", 0): [NewRecord(b"ann", bytes(8), 1)]}
+        if on_error == "skip":
+            await until("what is behind it", lambda: len(worker.globals.stores["rates"].data) == 2)
+            await log.append(order)
+            await until("an order", lambda: bool(seen))
+            assert seen == [{"usd": 1, "eur": 2}]
+            assert "a global table left a record of rates out" in caplog.text and "rates-0@2" in caplog.text
+        elif on_halt == "continue":
+            await until(
+                "a word", lambda: "rates-0 cannot be read at 2: <lambda> cannot read rates-0@2" in worker.notice()
+            )
+            await log.append(order)
+            await until("an order", lambda: bool(seen))
+            assert seen == [{"usd": 1}] and not life.done()
+        else:
+            await asyncio.wait([life])
+            error = life.exception()
+            assert isinstance(error, DecodingFailed) and error.record == "rates-0@2"

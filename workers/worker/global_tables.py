@@ -2,18 +2,22 @@
 
 One rule: no task of the worker begins before what the topics held at its start has been read. After that they change
 between any two calls. They are kept in memory, and nothing of them is committed. Bytes that cannot be read are read again
-every second (`unreadable.py`): the tables lack what is behind them meanwhile, and status says so.
+every second (`unreadable.py`): the tables lack what is behind them meanwhile, and status says so. So it is with a record that
+`on_error` of who looks at the table stops at, where `--on-halt continue` keeps the worker; else that ends it, as a call would.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
-from pipeline.definitions.topic_tables import GlobalTableDef
-from pipeline.tables.dict_store import DictStore
+from pipeline.calls.global_records import GlobalRecords
+from pipeline.errors import DecodingFailed
+from pipeline.records import RawRecord
 from state.errors import LogDamaged, PositionOutOfRange
 from state.log.batches import decode
 from state.log.protocol import Partition, Reader
+from workers.worker.left_out import LeftOutLines
 from workers.worker.ports import GlobalPort
 from workers.worker.unreadable import Unreadable
 
@@ -26,7 +30,9 @@ class GlobalTables:
     def __init__(self, worker: GlobalPort) -> None:
         self._worker = worker
         self._tables = list(worker.prepared.app.globals.values())
-        self.stores = {table.name: DictStore() for table in self._tables}
+        self._records = GlobalRecords(worker.prepared.app)
+        self.stores = self._records.stores
+        self._left_out = LeftOutLines()
         self._are_known = asyncio.Event()
         self.unreadable = Unreadable(worker.surroundings.clock)
 
@@ -38,7 +44,6 @@ class GlobalTables:
     async def run(self) -> None:
         """Until the worker stops."""
         log = self._worker.log
-        by_topic = {table.of.topic: table for table in self._tables}
         positions = await log.starts(self._partitions())
         ends = await log.ends(list(positions))
         reader = log.reader()
@@ -50,12 +55,13 @@ class GlobalTables:
                     self._are_known.set()
                 for partition, position in self.unreadable.due():
                     reader.add(partition, position)
-                await self._read(reader, positions, by_topic)
+                await self._read(reader, positions)
                 for partition in self._partitions():
                     if partition not in positions:  # the topic has grown
                         positions[partition] = 0
                         reader.add(partition, 0)
         finally:
+            self._left_out.end()
             await reader.close()
 
     def _partitions(self) -> list[Partition]:
@@ -63,9 +69,7 @@ class GlobalTables:
         names = [table.of.topic for table in self._tables]
         return [Partition(name, number) for name in names for number in range(topics[name].partitions)]
 
-    async def _read(
-        self, reader: Reader, positions: dict[Partition, int], by_topic: dict[str, GlobalTableDef[object, object]]
-    ) -> None:
+    async def _read(self, reader: Reader, positions: dict[Partition, int]) -> None:
         try:
             fetched = await reader.poll(wait_ms=WAIT_MS)
         except PositionOutOfRange as error:  # retention removed what was yet to be read
@@ -75,13 +79,24 @@ class GlobalTables:
             reader.add(partition, error.start)
             return
         for part in fetched:
-            table = by_topic[part.partition.topic]
             try:
                 records = decode(part.data, part.position) if part.data else []
-            except LogDamaged as error:
-                self.unreadable.hold(part.partition, part.position, error)
+                self._take(part.partition, records, positions)
+            except (LogDamaged, DecodingFailed) as error:
+                if isinstance(error, DecodingFailed) and self._worker.spec.instance.on_halt == "exit":
+                    raise
+                self.unreadable.hold(part.partition, max(part.position, positions[part.partition]), error)
                 reader.drop(part.partition)
                 continue
-            for record in records:
-                self.stores[table.name].write(table.entries(record))
             positions[part.partition] = part.next_position
+
+    def _take(self, partition: Partition, records: Sequence[RawRecord], positions: dict[Partition, int]) -> None:
+        """Raises DecodingFailed, with the position at the record that its readers stop at."""
+        for record in records:
+            try:
+                left_out = self._records.take(*partition, record)
+            except DecodingFailed:
+                positions[partition] = record.offset
+                raise
+            if left_out is not None:
+                self._left_out.committed("a global table", [left_out])

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from state.errors import LogDamaged
 from state.log.protocol import Partition
 
 log = logging.getLogger("orchestrator.log")
@@ -32,7 +31,7 @@ class Unreadable:
         self._clock = clock
         self._held: dict[Partition, _Held] = {}
 
-    def hold(self, partition: Partition, position: int, error: LogDamaged) -> None:
+    def hold(self, partition: Partition, position: int, error: Exception) -> None:
         """A read from `position` failed: it is made again in a second."""
         if partition not in self._held:
             log.error(
