@@ -13,7 +13,8 @@ from pipeline.calls.effects import Effects, LeftOut
 from pipeline.calls.lanes import Outputs
 from pipeline.calls.retries import Tries
 from pipeline.calls.steps import Step, place
-from pipeline.definitions.error_policy import SKIP
+from pipeline.definitions.definition import Topic
+from pipeline.definitions.error_policy import SKIP, STOP
 from pipeline.errors import ProcessorFailed
 from pipeline.failures import dead_letter, failed, what_failed, without_our_head
 from pipeline.records import RawRecord
@@ -86,10 +87,12 @@ class FailedCalls:
             "raw": raw,
         }
         chosen = step.policy.of(error)
+        if isinstance(chosen, Topic) and chosen.topic == topic and topic in step.topics_as_tables:
+            chosen = STOP  # it would come back, and cannot be read again
         into = self._effects if into is None else into
         if chosen == SKIP:
             into.left_out.append(LeftOut(topic, False, what_failed(error, decoding=decoding, tries=tries, **where)))
-        elif not isinstance(chosen, str):
+        elif isinstance(chosen, Topic):
             into.left_out.append(LeftOut(topic, True))
             target = place(raw, chosen.topic, self.partitions, self._partition)
             into.outputs.setdefault(target, []).append(dead_letter(error, **where))

@@ -99,6 +99,7 @@ class Step:
         self.countdown = None if processor.timeout_s is None else Countdown(processor.timeout_s)
         self.retries = processor.retries
         self.backoff_s = processor.backoff_s
+        self.topics_as_tables = {table.source.topic for table in processor.tables if table.source is not None}
         self.tables: list[TableView[Any, Any]] = []
         self.sinks: list[LiveSink] = []
         self.rekey: LiveSink | None = None

@@ -62,19 +62,29 @@ def check_circles(app_id: str, processors: Mapping[str, Processor]) -> None:
 def check_letters(app: Declarations) -> None:
     """Refuses dead letters that come back by way of other processors or re-keys. Raises DefinitionError."""
     ways: Ways = {}
+    answers = {processor.name: _answers_for(app, processor) for processor in app.processors.values()}
     for processor in app.processors.values():
         targets = dead_letters(app, processor) + ([] if processor.rekey_to is None else [processor.rekey_to])
-        for source in processor.sources:
+        for source in answers[processor.name]:
             ways.setdefault(source, []).extend((target, processor.name) for target in targets)
     for processor in app.processors.values():
         for letters in dead_letters(app, processor):
-            for source in processor.sources:
+            for source in answers[processor.name]:
+                if source is letters and source not in processor.sources:
+                    continue  # of a table of its own: it stops at one that it cannot read
                 names = next(_paths(ways, letters, source, (processor.name,)), None)
                 if names is not None:
                     raise DefinitionError(
                         f"app {app.id!r}: dead letters of {source.name!r} come back to it by on_error= of {', '.join(names)}, and "
                         f'fail for ever; give {names[-1]} an on_error= of its own: "stop", "skip", or a topic that none of them reads'
                     )
+
+
+def _answers_for(app: Declarations, processor: Processor) -> list[Topic[Any, Any]]:
+    """The topics whose records go by its `on_error`: those that it reads, and those of its tables that nobody reads."""
+    read = {topic for other in app.processors.values() for topic in other.sources}
+    tables = [table.source for table in processor.tables if table.source is not None and table.source not in read]
+    return [*processor.sources, *tables]
 
 
 def dead_letters(app: Declarations, processor: Processor) -> list[Topic[Any, Any]]:

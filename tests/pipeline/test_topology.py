@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator import App
+from orchestrator.testing import Driver
 from pipeline.definitions.numbering import number
 from pipeline.definitions.topology import Subtopology
-from pipeline.errors import DefinitionError, TopologyError, TopologyRefused
+from pipeline.errors import DecodingFailed, DefinitionError, TopologyError, TopologyRefused
 
 Shape = list[tuple[list[str], list[str], list[str]]]  # of each processor: sources, tables, sinks
 
@@ -103,6 +104,32 @@ def test_dead_letters_that_come_back_are_refused() -> None:
     again = app.topics["dead"].rekey("again", key=str, by=lambda record: record.key)
     app.processor(again, on_error={ValueError: app.topics["dead"]})(lambda record: None)
     with pytest.raises(DefinitionError, match="come back"):
+        app.topology()
+
+
+@pytest.mark.parametrize("rest", ["stop", "dead"])
+def test_a_dead_letter_that_a_table_cannot_read_does_not_go_round(rest: str) -> None:
+    """The processor that has it as a table stops there: each letter of it would be one more that cannot be read."""
+    app = App("x", partitions=1, on_error=rest)
+    orders, dead = app.topic("orders", key=str, value=int), app.topic("dead", key=str, value=int)
+    app.processor(orders, app.table_of(dead), on_error=dead if rest == "stop" else None)(
+        lambda order, dead: 1 / order.value
+    )
+    with Driver(app) as driver:
+        driver.send(orders, "ann", 0)  # which can be read as a letter
+        assert driver.items(dead) == [("ann", 0)]
+        with pytest.raises(DecodingFailed, match="cannot read dead-0@1"):
+            driver.send_bytes(orders, b"ann", b"no number")
+        assert len(driver._records["dead"]) == 2
+
+
+def test_dead_letters_that_come_back_by_way_of_a_table_are_refused() -> None:
+    app = App("x", partitions=1)
+    orders, dead = app.topic("orders", key=str, value=int), app.topic("dead", key=str, value=int)
+    worse = app.topic("worse", key=str, value=int)
+    app.processor(orders, app.table_of(worse), on_error=dead)(lambda order, worse: None)
+    app.processor(dead, on_error=worse)(lambda letter: None)
+    with pytest.raises(DefinitionError, match="dead letters of 'worse' come back to it"):
         app.topology()
 
 
