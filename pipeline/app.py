@@ -17,9 +17,17 @@ from pipeline.definitions.declare_foreign_key_join import DeclaresForeignKeyJoin
 from pipeline.definitions.declare_join import DeclaresJoins
 from pipeline.definitions.declare_processor import Declares, Name, Wait
 from pipeline.definitions.declare_table_join import DeclaresTableJoins
-from pipeline.definitions.declare_tables import DeclaresTables
+from pipeline.definitions.declare_tables import DeclaresTables, checked_options
 from pipeline.definitions.declare_time import DeclaresTime, Options
-from pipeline.definitions.definition import Declared, Resource, Start, Stored, Topic, checked_name, checked_partitions
+from pipeline.definitions.definition import (
+    Declared,
+    Resource,
+    Start,
+    Stored,
+    Topic,
+    checked_name,
+    checked_partitions,
+)
 from pipeline.definitions.describe import check_schema, describe, with_others
 from pipeline.definitions.error_policy import SKIP, STOP, WAIT, Choice, ErrorPolicy, OnError
 from pipeline.definitions.foreign_key_join import ForeignKeyJoin, ForeignKeySide
@@ -55,6 +63,7 @@ V = TypeVar("V")
 T = TypeVar("T")
 
 Guarantee = Literal["exactly-once", "at-least-once"]
+TOPIC_OPTIONS = ("partitions", "start", "alias", "timestamp", "max_ahead", "retention", "retention_bytes")
 _RUNNER = ("workers.fleet.run_here", "run_app")
 
 
@@ -151,6 +160,7 @@ class App(Declares, DeclaresTables, DeclaresTime, DeclaresJoins, DeclaresTableJo
         gives a record's time from its value, in place of the log's; a record further ahead of stream time than `max_ahead`
         goes by `on_error`. `retention` and `retention_bytes` (of each partition) say how long the log keeps its records, where
         the app makes the topic; without them for ever, on a broker as that is set up."""
+        checked_options(f"topic {name!r}", options, TOPIC_OPTIONS)
         topic: Topic[Any, Any] = Topic(self, name, key, value, **options)
         self._register(self.topics, topic)
         return topic

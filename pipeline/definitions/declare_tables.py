@@ -6,7 +6,7 @@ that a checker cannot name (a union, a generic) gives Any for its part.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
@@ -143,9 +143,13 @@ class DeclaresTables:
                     raise DefinitionError(
                         f"table {name!r}: {option}= is for windows; give window= too, or leave it out"
                     )
+            checked_options(f"table {name!r}", options, (*Options.__annotations__, "expire", "window"))
             table = TableDef(self._owner(), name, key, value, **options)
         else:
             kind = _kind_of(name, window)
+            checked_options(
+                f"table {name!r}", options, (*WindowOptions.__annotations__, "expire")
+            )  # which is refused there
             table = kind(self._owner(), name, key, value, window=window, **options)
         self._add_stored(table)
         return table
@@ -173,6 +177,7 @@ class DeclaresTables:
     def timers(self, name: str, *, key: Any, **options: Any) -> Any:
         """Declare timers: a mapping from key to due time in ms, in event time. `@app.when_due(...)` is called with each that
         comes due. `route` and `local` are those of a table. Raises DefinitionError."""
+        checked_options(f"timers {name!r}", options, ("route", "local", "alias"))
         timers: TimersDef[Any] = TimersDef(self._owner(), name, key, **options)
         self._add_stored(timers)
         return timers
@@ -201,6 +206,15 @@ class DeclaresTables:
 
     def _add_stored(self, item: Declared[Any]) -> None:
         raise NotImplementedError
+
+
+def checked_options(what: str, options: Collection[str], known: Collection[str]) -> None:
+    """Raises DefinitionError where one is none of those that are known."""
+    for name in options:
+        if name not in known:
+            raise DefinitionError(
+                f"{what}: there is no option {name}=; there are {', '.join(f'{one}=' for one in known)}"
+            )
 
 
 def _kind_of(name: str, window: Any) -> type[WindowedDef[Any]]:

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from decimal import Decimal
-from typing import Any, Protocol, TypeVar, cast, get_args, get_origin, is_typeddict, runtime_checkable
+from typing import Annotated, Any, Protocol, TypeVar, cast, get_args, get_origin, is_typeddict, runtime_checkable
 
 import msgspec
 
@@ -247,9 +247,8 @@ def codec_for(spec: Any, *, what: str, key: bool = False) -> Codec[Any]:
     """The codec of a declared type, or the user's own. Raises DefinitionError naming `what`."""
     if not isinstance(spec, type) and isinstance(spec, Codec):
         return spec if isinstance(spec, OURS) else OwnCodec(spec)
-    while (name := _other_name(spec)) is not None:  # NewType("Account", str) is written as a str
-        spec = getattr(spec, name)
     try:
+        spec = _named(spec)
         if key and _is_dict(spec):
             raise DefinitionError("a dict cannot be a key (its order is no part of it); use a frozen Struct or a tuple")
         native = _NATIVE.get(spec) if isinstance(spec, type) else None
@@ -314,6 +313,31 @@ def _is_type(spec: Any) -> bool:
 
 def _union(spec: Any) -> bool:
     return hasattr(spec, "__args__")
+
+
+def _named(spec: Any) -> Any:
+    """The type that NewType("Account", str), `type Account = str` or Annotated[str, "of a customer"] names. Raises DefinitionError."""
+    while True:
+        if (name := _other_name(spec)) is not None:
+            spec = getattr(spec, name)
+        elif get_origin(spec) is Annotated and not any(map(_limits, spec.__metadata__)):
+            spec = spec.__origin__
+        else:
+            break
+    of = _named(spec.__origin__) if get_origin(spec) is Annotated else None
+    if isinstance(of, type) and of in _NATIVE:
+        raise DefinitionError(
+            f"the limits of {type_name(spec)} are checked inside a Struct or a tuple alone; declare {of.__name__}"
+        )
+    return spec
+
+
+def _limits(meta: Any) -> bool:
+    """Whether what a type is annotated with limits its values, as msgspec.Meta(ge=0) does."""
+    words = ("title", "description", "examples", "extra_json_schema", "extra")
+    return isinstance(meta, msgspec.Meta) and any(
+        value is not None for name, value in meta.__rich_repr__() if name not in words
+    )
 
 
 def _other_name(spec: Any) -> str | None:

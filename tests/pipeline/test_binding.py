@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import App
+from orchestrator import App, Tumbling
 from pipeline.definitions.definition import Declared
 from pipeline.errors import DefinitionError, DefinitionUsed
 
@@ -207,3 +207,31 @@ def test_one_function_on_several_sources_has_several_names(app: App) -> None:
 
 def test_the_app_knows_its_module(app: App) -> None:
     assert app.module == __name__
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (
+            lambda app: app.table("t", key=str, value=int, expires=1),
+            "table 't': there is no option expires=; there are default=, ",
+        ),
+        (
+            lambda app: app.table("t", key=str, value=int, window=Tumbling(hours=1), late=1),
+            "table 't': there is no option late=",
+        ),
+        (
+            lambda app: app.timers("t", key=str, default=int),
+            "timers 't': there is no option default=; there are route=, local=, alias=",
+        ),
+        (
+            lambda app: app.topic("t", key=str, value=int, retain=1),
+            "topic 't': there is no option retain=; there are partitions=, ",
+        ),
+        (lambda app: app.topic("t", key=str, value=int, is_between=True), "topic 't': there is no option is_between="),
+    ],
+)
+def test_an_option_that_there_is_not(app: App, wrong: Callable[[Any], Any], said: str) -> None:
+    with pytest.raises(DefinitionError) as raised:
+        wrong(app)
+    assert str(raised.value).startswith(said)

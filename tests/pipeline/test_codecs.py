@@ -7,7 +7,7 @@ import math
 import struct
 from datetime import UTC, datetime, time, timedelta, timezone
 from decimal import Decimal
-from typing import Any, NewType, TypedDict
+from typing import Annotated, Any, NewType, TypedDict
 
 import msgspec
 import pytest
@@ -186,6 +186,22 @@ def test_another_name_of_a_type_is_that_type() -> None:
 
     assert codec_name(codec(TypeAliasType(NewType("Account", str)))) == "str"
     assert codec_name(codec(TypeAliasType(TypeAliasType(int)))) == "int"
+
+
+def test_an_annotated_type_is_that_type() -> None:
+    """What is annotated is no reason for JSON text where Java has 8 bytes."""
+    limited = msgspec.Meta(ge=0, title="A count")
+    for type_, name in (
+        (Annotated[str, "of a customer"], "str"),
+        (NewType("Account", Annotated[int, msgspec.Meta(title="An account")]), "int"),  # type: ignore[valid-newtype]
+        (Annotated[tuple[str, int], "of a customer"], "json"),
+        (tuple[Annotated[int, limited], str], "json"),
+        (Annotated[list[int], msgspec.Meta(min_length=1)], "json"),
+    ):
+        assert codec_name(codec(type_)) == name
+    for wrong in (Annotated[int, limited], NewType("Count", Annotated[int, limited])):  # type: ignore[valid-newtype]
+        with pytest.raises(DefinitionError, match=r"topic 'a', value: the limits of Annotated.*; declare int"):
+            App("x").topic("a", key=str, value=wrong)
 
 
 def test_a_type_that_is_not_there_yet_is_named() -> None:
