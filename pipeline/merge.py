@@ -40,8 +40,9 @@ class Merger:
             if size_bytes:
                 self._fetched.setdefault(place, deque()).append((next_position, size_bytes))
 
-    def take(self, limit: int) -> Sequence[tuple[str, RawRecord]]:
-        """The next records, at most `limit`, with the topic of each."""
+    def take(self, limit: int, *, to_first_end: bool = False) -> Sequence[tuple[str, RawRecord]]:
+        """The next records, at most `limit`, with the topic of each. `to_first_end`: none behind the last one that waits of a
+        partition, of which earlier ones may be on their way."""
         heads = [(records[0].timestamp_ms, *place) for place, records in self._waiting.items() if records]
         if len(heads) == 1:
             _, topic, partition = heads[0]
@@ -63,6 +64,8 @@ class Merger:
                 taken.append((topic, record))
             if records:
                 heapreplace(heads, (records[0].timestamp_ms, topic, partition))
+            elif to_first_end:
+                break
             else:
                 heappop(heads)
         return taken

@@ -43,7 +43,7 @@ class Pieces(Merger):
             if size_bytes:
                 self._fetches.append((next_position, size_bytes))
 
-    def take(self, limit: int) -> Sequence[Row]:
+    def take(self, limit: int, *, to_first_end: bool = False) -> Sequence[Row]:
         """The next records, at most `limit`: those of one piece."""
         if not self._pieces:
             return ()

@@ -49,6 +49,17 @@ def test_cuts_change_nothing(times: Times, cuts: list[int]) -> None:
     assert len(made) == 0
 
 
+@given(TIMES, st.integers(0, 10))
+def test_none_is_taken_before_one_that_is_on_its_way(times: Times, limit: int) -> None:
+    """Where the last record that waits of a partition is taken, an earlier one than the next may come."""
+    made = merger(times)
+    taken = made.take(limit, to_first_end=True)
+    assert taken == by_definition(times)[: len(taken)]
+    gone = [place for place, stamps in times.items() if stamps and not made.has_head(*place)]
+    assert len(taken) == min(limit, sum(map(len, times.values()))) or (gone and taken[-1][0] == gone[0][0])
+    assert len(gone) <= 1
+
+
 @given(TIMES, st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=20))
 def test_what_is_put_back_comes_again(times: Times, cuts: list[tuple[int, int]]) -> None:
     times = {(topic, 0): stamps for (topic, partition), stamps in times.items() if partition == 0}

@@ -60,6 +60,38 @@ class SlowLog(MemoryLog):
         return SlowReader(super().reader())
 
 
+class NarrowReader:
+    """A reader whose fetches bring one batch of topic `left` at a time, as those of large records do."""
+
+    def __init__(self, narrow: Reader, rest: Reader) -> None:
+        self._narrow, self._rest = narrow, rest
+
+    def _of(self, partition: Partition) -> Reader:
+        return self._narrow if partition.topic == "left" else self._rest
+
+    def add(self, partition: Partition, position: int) -> None:
+        self._of(partition).add(partition, position)
+
+    def drop(self, partition: Partition) -> None:
+        self._of(partition).drop(partition)
+
+    async def poll(self, *, max_bytes_per_partition: int = 1 << 20, wait_ms: int = 0) -> list[Fetched]:
+        found = await self._narrow.poll(max_bytes_per_partition=1)
+        wait_ms = 0 if found else wait_ms
+        return found + await self._rest.poll(max_bytes_per_partition=max_bytes_per_partition, wait_ms=wait_ms)
+
+    async def close(self) -> None:
+        await self._narrow.close()
+        await self._rest.close()
+
+
+class NarrowLog(MemoryLog):
+    """The memory log, with such a reader."""
+
+    def reader(self) -> Any:
+        return NarrowReader(super().reader(), super().reader())
+
+
 def app_of(kind: str) -> App:
     app = App("x")
     left, right = app.topic("left", key=str, value=int), app.topic("right", key=str, value=int)
@@ -75,13 +107,14 @@ def app_of(kind: str) -> App:
     return app
 
 
-async def times(tmp_path: Path, app: App) -> list[int]:
+async def times(tmp_path: Path, app: App, log: MemoryLog | None = None) -> list[int]:
     """In which order the records' times were taken."""
-    log, task = SlowLog(), TaskId(0, 0)
+    log, task = log or SlowLog(), TaskId(0, 0)
     prepared = await prepare(log, app)
     for topic, first in (("left", 0), ("right", 1)):
         rows = [NewRecord(b"k", at.to_bytes(8, "big"), at) for at in range(first, 40, 2)]
-        await log.append({Partition(topic, 0): rows})
+        for row in rows:  # each is a fetch, where it must be small
+            await log.append({Partition(topic, 0): [row]})
     instance = InstanceSpec("tests:app", app.id, "i1", "memory:", str(tmp_path), commit_ms=10)
     worker = Worker(WorkerSpec(instance, 1, "one"), log, prepared, {})
     lease = await log.acquire(app.id, "i1", "", None)
@@ -115,6 +148,13 @@ async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
 @pytest.mark.parametrize("kind", ["timers", "table of topic"])
 async def test_what_is_fetched_later_is_not_late(tmp_path: Path, kind: str) -> None:
     assert await times(tmp_path, app_of(kind)) == list(range(40))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", ["timers", "table of topic"])
+async def test_what_is_fetched_a_little_at_a_time_is_not_late(tmp_path: Path, kind: str) -> None:
+    """A turn takes many records, and one input may have no more that wait, while there are more in the log."""
+    assert await times(tmp_path, app_of(kind), NarrowLog()) == list(range(40))
 
 
 @pytest.mark.asyncio

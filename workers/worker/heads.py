@@ -2,7 +2,8 @@
 
 One rule (KIP-695): a task that keeps time, or has a topic as a table, takes a record only when each of its inputs has one
 waiting, or was read to the end that the log has now; else all that lies in the slower input after a restart would come late.
-Other tasks, and those with one input, never wait here. Asked by the record loop before each turn.
+Other tasks, and those with one input, never wait here. Asked by the record loop before each turn, which takes nothing behind the
+last record that waits of an input.
 """
 
 from __future__ import annotations

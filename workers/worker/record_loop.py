@@ -280,8 +280,8 @@ class RecordLoop:
     def _take(self, run: TaskRun, process: TaskProcess) -> Turn:
         """The records of the next turn; one, with a note of its call, where the worker is careful."""
         careful = self._caution.is_careful(run.scope)
-        most = run.turn_records if process.most_at_once == 1 else process.most_at_once
-        turn = Turn(run.scope, process, run.merger.take(1 if careful else most), careful)
+        most = 1 if careful else run.turn_records if process.most_at_once == 1 else process.most_at_once
+        turn = Turn(run.scope, process, run.merger.take(most, to_first_end=process.keeps_order), careful)
         if careful:
             self._caution.begin(blame(turn))
         return turn
