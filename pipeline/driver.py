@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from pipeline.calls.call import without_waiting
 from pipeline.calls.global_records import GlobalRecords
-from pipeline.calls.retries import cannot_wait
+from pipeline.calls.retries import behind, cannot_wait
 from pipeline.calls.task_tables import global_views
 from pipeline.definitions.definition import Stored
 from pipeline.definitions.processor import checked_app
 from pipeline.definitions.topic_tables import GlobalTableDef
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, ProcessorFailed
 from pipeline.meeting import Flow, met
 from pipeline.merge import Merger
 from pipeline.process import TaskProcess
@@ -247,8 +247,7 @@ class Driver:
             Record(
                 _decoded(topic.key_codec, raw.key),
                 _decoded(topic.value_codec, raw.value),
-                raw.timestamp_ms,
-                raw.headers,
+                *(raw.timestamp_ms, raw.headers),
                 name,
                 partition,
                 raw.offset,
@@ -326,12 +325,13 @@ class Driver:
             self._append(topic, partition, output.key, output.value, output.timestamp_ms, output.headers)
 
     async def _run_to_the_end(self, task: str, process: TaskProcess, records: Sequence[tuple[str, Any]]) -> None:
-        """A retry follows at once; an error that waits ends it."""
+        """A retry follows at once; an error that waits ends it. What lies behind a record that fails goes with what is sent next."""
         while True:
-            if process.needs_async:
-                await process.run_async(records)
-            else:
-                process.run(records)
+            try:
+                await process.run_async(records) if process.needs_async else process.run(records)
+            except ProcessorFailed as error:
+                self._inbox[task].put_back(process.partition, behind(process.left(records), error))
+                raise
             if process.again is None:
                 return
             records = process.left(records)

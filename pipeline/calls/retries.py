@@ -102,6 +102,11 @@ def _delay_s(backoff_s: float, count: int) -> float:
     return float(min(backoff_s * 2 ** min(count - 1, _DOUBLINGS), max(MOST_BACKOFF_S, backoff_s)))
 
 
+def behind(left: Iterable[tuple[str, RawRecord]], error: ProcessorFailed) -> list[tuple[str, RawRecord]]:
+    """Of the records that are left those that are not the one that has failed."""
+    return [(topic, raw) for topic, raw in left if (topic, raw.offset) != (error.topic, error.offset)]
+
+
 def cannot_wait(waiting: Waiting, task: str) -> ProcessorFailed:
     """What a Driver raises where an error waits."""
     return ProcessorFailed(

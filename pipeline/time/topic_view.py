@@ -12,8 +12,8 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
-from pipeline.errors import PipelineError
-from pipeline.records import RawRecord
+from pipeline.errors import CodecError, PipelineError
+from pipeline.records import LAST_MS, RawRecord
 from pipeline.tables import expiry
 from pipeline.tables.expiry import STREAM_TIME_KEY
 from pipeline.tables.observed import Row, RowChange
@@ -99,6 +99,10 @@ class TopicTableView(TableView[K, V], TopicTable[K, V]):
         if self.versions_ms is None:
             name = self.spec.name
             raise PipelineError(f"table {name!r} keeps no versions; give app.table_of(..., versions=timedelta(...))")
+        if type(timestamp_ms) is not int or timestamp_ms > LAST_MS:
+            raise CodecError(
+                f"table {self.spec.name!r}: as_of({timestamp_ms!r}) is no time; give milliseconds since 1970"
+            )
         return _AsOf(self, timestamp_ms)
 
     # records of the topic

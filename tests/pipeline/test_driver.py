@@ -296,3 +296,29 @@ def test_without_key_a_record_stays_in_the_number_of_its_task() -> None:
         for key in "abcdefgh":
             driver.send(source, key, "")
         assert {(record.value, record.partition) for record in driver.records(out)} == {("0", 0), ("1", 1), ("2", 0)}
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": True}, {"concurrency": 2}])
+def test_what_lies_behind_a_record_that_stops_is_not_lost(options: dict[str, Any]) -> None:
+    """A halted task has it when it goes on; here it goes with what is sent next."""
+    app = App("x", partitions=1)
+    numbers, sums = app.topic("numbers", key=str, value=int), app.table("sums", key=str, value=int, default=int)
+
+    def one(number: Any, sums: Any) -> None:
+        sums[number.key] += 6 // number.value
+
+    def many(batch: Any, sums: Any) -> None:
+        for number in batch:
+            one(number, sums)
+
+    async def alone(number: Any, sums: Any) -> None:
+        one(number, sums)
+
+    app.processor(numbers, sums, **options)(many if "batch" in options else alone if options else one)
+    with Driver(app) as driver:
+        with pytest.raises(ProcessorFailed, match="numbers-0@1"), driver.together():
+            for value in (1, 0, 2, 3):
+                driver.send(numbers, "ann", value)
+        assert driver.table(sums) == {"ann": 6}
+        driver.send(numbers, "ann", 6)
+        assert driver.table(sums) == {"ann": 6 + 3 + 2 + 1}

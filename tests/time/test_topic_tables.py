@@ -195,6 +195,13 @@ def test_versions_that_were_not_asked_for() -> None:
         shop.ask(d, "ann", lambda order, customers: customers.as_of(5))
 
 
+@pytest.mark.parametrize("wrong", [None, "now", 1.5, True, 10**30])
+def test_a_version_of_no_time(wrong: Any) -> None:
+    shop = Shop(lambda app, topic: app.table_of(topic, versions=100 * MS))
+    with Driver(shop.app) as d, pytest.raises(ProcessorFailed, match=r"table 'customers': as_of\(.*\) is no time"):
+        shop.ask(d, "ann", lambda order, customers: customers.as_of(wrong).get("ann"))
+
+
 def test_partitions_must_be_equal_but_for_a_global_table() -> None:
     with pytest.raises(PipelineError, match="partition counts differ"):
         Shop(of_topic, customers=3).app.topology()
