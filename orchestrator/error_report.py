@@ -58,8 +58,13 @@ def fail(message: str, code: int, frames: str = "") -> int:
         print(shape(line, code, frames.rstrip()), file=sys.stderr, flush=True)
     except OSError:
         # Standard error takes nothing. The code stays, and the interpreter must not flush again at its end, which gives another one.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        mute(2)
     return code
+
+
+def mute(descriptor: int) -> None:
+    """Has a standard stream that cannot be written take whatever is written, also what is left in its buffer."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def as_text(line: str, code: int, frames: str) -> str:

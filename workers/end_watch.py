@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -19,6 +20,12 @@ from types import AsyncGeneratorType, FrameType
 LIMIT_S = 12.0  # stores are closed within 10 s; an instance that was asked to stop kills its workers after 15 s, without a word
 FRAMES = 4
 BETWEEN = ("anext_awaitable", "async_generator_asend", "async_generator_athrow")
+
+
+def stopping_signals() -> list[signal.Signals]:
+    """Those that stop a process of the group in order. A hang-up that it was started to ignore (`nohup`) it ignores."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
 
 
 def failure_of(tasks: Iterable[asyncio.Task[None]]) -> BaseException | None:

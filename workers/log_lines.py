@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -38,9 +39,11 @@ def set_up(level: str, form: str, instance: str = "", worker: int | None = None)
 
 
 def announce(form: str, text: str, level: str = "WARNING") -> None:
-    """A line of a process that says what it does with others."""
+    """A line of a process that says what it does with others, which goes on where nobody reads it any more (the other end of a
+    pipe is gone, a disk is full)."""
     row = json.dumps(_line(wall_ms() / 1000, level, "orchestrator.fleet", text, "", None)) if form == JSON else text
-    print(row, file=sys.stderr, flush=True)
+    with suppress(OSError):
+        print(row, file=sys.stderr, flush=True)
 
 
 def _task(record: logging.LogRecord) -> str:

@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from types import FrameType
 
 from orchestrator.cli.commands import COMMANDS, place_called
-from orchestrator.error_report import fail, is_unwritable, report
+from orchestrator.error_report import fail, is_unwritable, mute, report
 
 CO_COROUTINE, CO_ASYNC_GENERATOR = 0x80, 0x200  # of a code's flags, as `inspect` names them
 
@@ -42,13 +42,8 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:
         if not is_unwritable(error):
             raise
-        _mute()
+        mute(1)  # the interpreter must not try again when it ends
         return 0 if isinstance(error, BrokenPipeError) else report(error)
-
-
-def _mute() -> None:
-    """Standard output takes nothing any more: the interpreter must not try again when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _run(argv: Sequence[str]) -> int:

@@ -23,7 +23,7 @@ import msgspec
 from orchestrator.clocks import monotonic_s
 from orchestrator.errors import WrongUse
 from pipeline.spark.decommissions import Decommissions
-from pipeline.spark.hosted_task import SIGNALS, Task, host
+from pipeline.spark.hosted_task import Task, host
 from pipeline.spark.leash import Process
 from pipeline.spark.leash_server import LeashServer
 from pipeline.spark.pods import waiting
@@ -35,6 +35,7 @@ from workers.commands import run as run_command
 from workers.commands.cluster import IN_DRIVER, RETRIES, Cluster
 from workers.connection.credentials import instance_credentials
 from workers.connection.listening import LOOPBACK, place_of
+from workers.end_watch import stopping_signals
 from workers.spec import HOST_GOES, InstanceSpec
 
 if TYPE_CHECKING:
@@ -315,7 +316,8 @@ async def _on_spark(spec: InstanceSpec, count: int, cluster: Cluster) -> int:
         if beginning is not None:  # until the fleet handles the signals itself
             beginning.cancel()
 
-    for number in SIGNALS:
+    signals = stopping_signals()
+    for number in signals:
         loop.add_signal_handler(number, on_signal, number)
     session = await asyncio.to_thread(spark_session, f"instances of {spec.application}", cluster)
     try:
@@ -327,7 +329,7 @@ async def _on_spark(spec: InstanceSpec, count: int, cluster: Cluster) -> int:
         if not received:
             raise
     finally:
-        for number in SIGNALS:
+        for number in signals:
             loop.add_signal_handler(number, received.append, number)
         if host_ is not None:
             await host_.close()

@@ -108,23 +108,33 @@ class Console:
             os.environ.update(kept)
         return Done(code, out.getvalue(), err.getvalue())
 
-    def start(self, *words: str, name: str = "background", stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-        """Start a command and go on; its output is in `<name>.out` and `<name>.err`."""
-        return self._start(self._words(words), name, stdin)
+    def start(
+        self,
+        *words: str,
+        name: str = "background",
+        stdin: int = subprocess.DEVNULL,
+        under: tuple[str, ...] = (),
+        output: int | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """Start a command and go on, `under` another one; its output is in `<name>.out` and `<name>.err`, or goes all to a
+        descriptor."""
+        return self._start([*under, *self._words(words)], name, stdin, output)
 
     def script(self, *words: str, name: str) -> subprocess.Popen[bytes]:
         """The same with a script of the user's own."""
         return self._start([sys.executable, *words], name)
 
-    def _start(self, command: list[str], name: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    def _start(
+        self, command: list[str], name: str, stdin: int = subprocess.DEVNULL, output: int | None = None
+    ) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.out").open("ab") as out, (self.folder / f"{name}.err").open("ab") as err:
             process = subprocess.Popen(
                 command,
                 cwd=self.folder,
                 env=self._environment(),
                 stdin=stdin,
-                stdout=out,
-                stderr=err,
+                stdout=out if output is None else output,
+                stderr=err if output is None else output,
             )
         self._background.append(process)
         return process

@@ -20,6 +20,7 @@ from orchestrator.coordinator.handshake import Credentials
 from orchestrator.coordinator.secret import Right
 from orchestrator.coordinator.tls import check_signed, check_tls, is_loopback, make_tls
 from orchestrator.durations import show_duration
+from orchestrator.error_report import mute
 from orchestrator.errors import WrongUse
 from orchestrator.instance_settings import INSTANCE, instance_values
 from orchestrator.names import counted
@@ -36,6 +37,7 @@ from workers.commands.cluster import add_cluster, cluster_of, refuse_without_spa
 from workers.commands.show import warn_of_idle
 from workers.connection.credentials import agree, instance_credentials, read_secret, refuse_to_make
 from workers.connection.listening import place_of
+from workers.end_watch import stopping_signals
 from workers.fleet.client import Client, host_elsewhere
 from workers.fleet.fleet import Fleet
 from workers.fleet.hosts import Host, ProcessHost
@@ -212,19 +214,27 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
             received.append(number)
             fleet.stop()
 
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in stopping_signals():
             loop.add_signal_handler(number, stop, number)
         tasks = len(prepared.tasks())
         who = f"instance {spec.instance}" if spec.instance else counted(count, "instance")
         if not spec.instance:
             warn_of_idle(count * spec.workers, tasks, lambda text: log_lines.announce(spec.log_format, text))
-        print(f"{who}, {counted(tasks, 'task')}, {show_log(spec.log)}{no_broker(spec.log)}", flush=True)
+        _show(f"{who}, {counted(tasks, 'task')}, {show_log(spec.log)}{no_broker(spec.log)}")
         code = await fleet.run(count)
         if code == 0:
             await _positions_are_kept(log, prepared)
         return 128 + received[0] if received and received[0] == signal.SIGINT else code
     finally:
         await log.close()
+
+
+def _show(text: str) -> None:
+    """The answer of a command that goes on: a fleet does not end because nobody reads what it says."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        mute(1)
 
 
 async def _positions_are_kept(log: GroupLog, prepared: Prepared) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -27,7 +26,7 @@ from workers import log_lines
 from workers.calls.blame import Blame, CallNote, note_path
 from workers.connection.credentials import agree, in_renewal
 from workers.connection.listening import place_of
-from workers.end_watch import LIMIT_S
+from workers.end_watch import LIMIT_S, stopping_signals
 from workers.instance import metrics_page
 from workers.instance.candidate import Candidate
 from workers.instance.instance_stores import InstanceStores
@@ -267,7 +266,7 @@ class Instance:
 
     def _listen(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in stopping_signals():
             loop.add_signal_handler(number, self._signal, "")
         if self._leash is not None:
             self._leashed = loop.create_task(self._hold_leash(self._leash))

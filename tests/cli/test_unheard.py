@@ -1,0 +1,64 @@
+"""A fleet to which nobody listens any more: its terminal is gone, or who reads what it writes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cli.console import WAIT, Console
+from tests.cli.test_signals import instance_pid
+
+pytestmark = pytest.mark.processes
+
+
+def test_a_fleet_goes_on_where_nobody_reads_what_it_writes(console: Console) -> None:
+    """`run ... 2>&1 | head -1`: an instance that crashed was not started again, and the fleet ended with 0."""
+    reader, writer = os.pipe()
+    fleet = console.start("run", "bank:app", "--instances", "2", output=writer)
+    os.close(writer)
+    assert b"2 instances" in os.read(reader, 1_000)
+    os.close(reader)
+    assert console.here("wait", "bank", "--instances", "2", *WAIT).code == 0
+    before = instance_pid(console, "i2")
+    os.kill(before, signal.SIGKILL)
+    console.until("another i2", lambda: fleet.poll() is not None or instance_pid(console, "i2") != before)
+    assert fleet.poll() is None
+    assert console.here("wait", "bank", "--instances", "2", *WAIT).code == 0
+    fleet.terminate()
+    assert console.end(fleet) == 0
+
+
+def test_a_fleet_begins_where_nobody_reads_what_it_writes(console: Console) -> None:
+    """It ended with 0, and nothing ran."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    fleet = console.start("run", "bank:app", output=writer)
+    os.close(writer)
+    assert console.here("wait", "bank", *WAIT).code == 0
+    fleet.terminate()
+    assert console.end(fleet) == 0
+
+
+@pytest.mark.skipif(not Path("/usr/bin/nohup").exists(), reason="there is no nohup")
+def test_a_hang_up_that_is_to_be_ignored_is(console: Console) -> None:
+    """`nohup orchestrator run ... &`: the fleet ended with its terminal all the same."""
+    fleet = console.start("run", "bank:app", name="run", under=("nohup",))
+    assert console.here("wait", "bank", *WAIT).code == 0
+    worker = console.here("status", "bank", "--json").json["instances"][0]["pid"]
+    for process in (fleet.pid, instance_pid(console, "i1"), worker):
+        os.kill(process, signal.SIGHUP)
+    console.pay(("ann", 5))
+    assert console.balance("ann") == "5\n"
+    assert fleet.poll() is None
+    assert console.here("status", "bank", "--json").json["instances"][0]["pid"] == worker
+    fleet.terminate()
+    assert console.end(fleet) == 0
+
+
+def test_a_hang_up_stops_a_fleet_in_order(console: Console) -> None:
+    fleet = console.run()
+    fleet.send_signal(signal.SIGHUP)
+    assert console.end(fleet) == 0
