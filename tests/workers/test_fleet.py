@@ -25,6 +25,7 @@ from workers.fleet.fleet import GRANTED, REQUEST, Fleet
 from workers.fleet.hosts import ProcessHandle
 from workers.fleet.named import NamedInstance
 from workers.fleet.presence import FLEET, NAMED, fleet_of, is_looked_after, may_be_looked_after, started, this_process
+from workers.instance.ledger import LogLedger
 from workers.log.patient_log import PatientLog
 from workers.spec import InstanceSpec
 
@@ -40,6 +41,7 @@ class QuietHost:
         self.started: list[str] = []
         self.handles: dict[str, ProcessHandle] = {}
         self.failures: dict[str, list[Exception]] = {}
+        self.ports: list[int] = []
 
     async def start(self, spec: InstanceSpec) -> ProcessHandle:
         if waiting := self.failures.get(spec.instance):
@@ -48,6 +50,7 @@ class QuietHost:
             sys.executable, "-c", "import sys; sys.stdin.read()", stdin=asyncio.subprocess.PIPE
         )
         self.started.append(spec.instance)
+        self.ports.append(spec.metrics_port)
         self.handles[spec.instance] = ProcessHandle(process)
         return self.handles[spec.instance]
 
@@ -178,6 +181,22 @@ async def test_what_a_fleet_that_ended_had_taken_is_not_done_again(tmp_path: Pat
         await life.request(1)
         await life.until("the other request", lambda: GRANTED + "w" in life.notes())
         assert life.host.started == ["i1", "i2"]
+
+
+async def test_no_instance_is_started_under_a_name_that_leaves(tmp_path: Path) -> None:
+    """A scale-down outlives its fleet: of the two that the next one starts, one was sent away at once, without a word. One whose
+    time is over is taken back by the next coordinator."""
+    async with life_in(tmp_path) as life:
+        lease = await life.log.acquire("app", "i9", "", None)
+        facts = {"id": "one", "leaving": ["i1", "i3"], "deadline_wall_ms": None, "force": False}
+        over = {"id": "two", "leaving": ["i2"], "deadline_wall_ms": 1_000, "force": False}
+        await LogLedger(life.log, lease).put_operations([facts, over])
+        life.fleet = Fleet(
+            life.host, life.log, msgspec.structs.replace(life.spec, metrics_port=9_100), life.said.append
+        )
+        await life.run(2)
+        assert life.host.started == ["i2", "i4"]
+        assert life.host.ports == [9_100, 9_101], "the first of the fleet is where it was asked for"
 
 
 async def test_an_instance_that_cannot_be_started_now_is_started_later(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -28,6 +28,7 @@ from workers.connection.listening import places_in_fleet
 from workers.fleet.hosts import Handle, Host
 from workers.fleet.presence import FLEET, hold, named_of, started, this_process
 from workers.fleet.state_watch import StateWatch
+from workers.instance.ledger import kept_operations
 from workers.log.logs import log_path, show_log
 from workers.spec import FAILED_APP, LOG_REPLACED, InstanceSpec, how_ended
 
@@ -68,7 +69,7 @@ class Fleet:
         self._id = secrets.token_hex(4)
         self._changed = asyncio.Event()
         self._registered: list[str] | None = None  # the instances that the log knows of
-        self._taken: set[str] = set()  # names of instances that are not of this fleet
+        self._taken: set[str] = set()  # names that are not for instances of this fleet
         self._added: dict[str, list[str]] = {}  # requests that were granted, until the log has the answer
         self._trouble = False
         self._error: BaseException | None = None
@@ -100,7 +101,7 @@ class Fleet:
             facts = self._facts([])
             if await self._log.replace_metadata(self._base.application, FLEET, "fleet", found, facts):
                 self._registered = []
-                self._taken = set(await named_of(self._log, self._base.application))
+                self._taken = await self._names_taken()
                 return
 
     def _refuse_another(self, other: dict[str, Any]) -> None:
@@ -202,7 +203,7 @@ class Fleet:
         while f"i{self._next}" in self._taken:
             self._next += 1
         self._next += 1
-        placed = places_in_fleet(self._base, self._next - 1)
+        placed = places_in_fleet(self._base, len(self._slots) + 1)
         return {"instance": f"i{self._next - 1}", "name_returns": False, **placed}
 
     def _ended(self, slot: Slot, watcher: asyncio.Task[None]) -> None:
@@ -311,8 +312,19 @@ class Fleet:
                     continue  # withdrawn
             elif facts[TAKEN] != self._id:
                 continue  # by a fleet that has ended
-            self._taken = set(await named_of(self._log, self._base.application))
+            self._taken = await self._names_taken()
             self._added[request] = [self._add() for _ in range(int(facts["add"]))]
+
+    async def _names_taken(self) -> set[str]:
+        """Names of instances that run by themselves, and of those that a scale-down has leave which a fleet before this one did not
+        see to its end: under such a name a new instance would be sent away at once."""
+        application, now_ms = self._base.application, wall_ms()
+        leaving: set[str] = set()
+        for operation in await kept_operations(self._log, application):
+            until_ms = operation.get("deadline_wall_ms")
+            if until_ms is None or int(str(until_ms)) > now_ms or operation.get("force"):
+                leaving.update(map(str, cast(Sequence[object], operation["leaving"])))
+        return leaving | set(await named_of(self._log, application))
 
     async def _answer(self) -> None:
         if self._added and self.instances() != self._registered:

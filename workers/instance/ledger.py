@@ -38,6 +38,15 @@ async def kept_settings(store: GroupStore, application: str) -> dict[str, str]:
     return found
 
 
+async def kept_operations(store: GroupStore, application: str) -> Sequence[Mapping[str, object]]:
+    """The scale-downs that run, as they were written down."""
+    found = await store.metadata(application, OPERATION, "scale-down")
+    if not found:
+        return []
+    first = json.loads(found)
+    return [first, *first.pop("beside", ())]
+
+
 class LogLedger:
     """Owner records, fences and operations of one application under one lease."""
 
@@ -86,11 +95,7 @@ class LogLedger:
         await self._put(GENERATION, GENERATION.name, b"%d" % generation)
 
     async def operations(self) -> Sequence[Mapping[str, object]]:
-        found = await self._log.metadata(self._lease.application, OPERATION, "scale-down")
-        if not found:
-            return []
-        first = json.loads(found)
-        return [first, *first.pop("beside", ())]
+        return await kept_operations(self._log, self._lease.application)
 
     async def put_operations(self, facts: Sequence[Mapping[str, object]]) -> None:
         # One alone is written as ever: versions that know of one at a time go on with the first.

@@ -1,0 +1,32 @@
+"""What operators do at one moment, or one after the other while something runs: each gets what was asked for, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli import waiting
+from tests.cli.console import WAIT, console_of
+
+pytestmark = pytest.mark.processes
+
+
+def test_a_fleet_has_what_it_was_started_with_beside_a_scale_down_of_the_one_before(tmp_path: Path) -> None:
+    """The scale-down is in the log: the next fleet lost an instance to it, for good and without a word."""
+    with console_of(waiting, tmp_path) as console:
+        fleet = console.run(instances=2)
+        (tmp_path / "hold").touch()
+        rows = "\n".join(f'{{"key": "k{n}", "value": {n}}}' for n in range(20))
+        assert console.here("produce", "waiting:app", "source", stdin=rows).code == 0
+        console.until("a call that lasts", lambda: (tmp_path / "holds").exists())
+        assert console.here("scale-down", "waiting", "--to", "1").code == 0
+        for _ in range(2):
+            fleet.terminate()
+        console.end(fleet)
+        (tmp_path / "hold").unlink()
+        console.nothing_left()
+        console.run(instances=2)
+        assert console.here("wait", "waiting", "--instances", "2", *WAIT).code == 0
+        instances = console.here("status", "waiting", "--json").json["instances"]
+        assert [one["state"] for one in instances] == ["running", "running"]
