@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli import waiting
-from tests.cli.console import WAIT, console_of
+from tests.cli.console import WAIT, Console, console_of
 
 pytestmark = pytest.mark.processes
 
@@ -30,3 +30,15 @@ def test_a_fleet_has_what_it_was_started_with_beside_a_scale_down_of_the_one_bef
         assert console.here("wait", "waiting", "--instances", "2", *WAIT).code == 0
         instances = console.here("status", "waiting", "--json").json["instances"]
         assert [one["state"] for one in instances] == ["running", "running"]
+
+
+def test_of_two_operators_that_want_as_many_both_get_them(console: Console) -> None:
+    """Two `scale-up --to 3` at one moment made five."""
+    console.run()
+    both = [console.start("scale-up", "bank", "--to", "3", "--wait", name=f"up{n}") for n in (1, 2)]
+    assert [console.end(one) for one in both] == [0, 0], console.said("up1") + console.said("up2")
+    instances = console.here("status", "bank", "--json").json["instances"]
+    assert len(instances) == 3, console.said("up1") + console.said("up2")
+    both = [console.start("scale-up", "bank", "--by", "1", "--wait", name=f"by{n}") for n in (1, 2)]
+    assert [console.end(one) for one in both] == [0, 0], console.said("by1") + console.said("by2")
+    assert len(console.here("status", "bank", "--json").json["instances"]) == 5

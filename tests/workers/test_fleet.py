@@ -155,7 +155,7 @@ async def test_a_wish_that_was_withdrawn_starts_nothing(tmp_path: Path) -> None:
         await life.fleet.announce()  # and looks at nothing yet
         await life.execute("create trigger keep before delete on notes begin select raise(ignore); end")
         with pytest.raises(TimedOut, match="nothing was started"):
-            await _ask_fleet(life.log, "app", 2, time.monotonic())
+            await _ask_fleet(life.log, "app", 2, time.monotonic(), [])
         [key] = [key for key in life.notes() if key.startswith(REQUEST)]  # the note itself could not be removed
         await life.run(1)
         await life.request(1)
@@ -167,10 +167,23 @@ async def test_scale_up_does_not_deny_what_the_fleet_has_taken(tmp_path: Path) -
     async with life_in(tmp_path) as life:
         await life.run(1)
         await life.execute(REFUSE.format("granted-%"))
-        asking = asyncio.create_task(_ask_fleet(life.log, "app", 1, time.monotonic() + 1.5))
+        asking = asyncio.create_task(_ask_fleet(life.log, "app", 1, time.monotonic() + 1.5, ["i1"]))
         await life.until("the second", lambda: life.host.started == ["i1", "i2"])
         with pytest.raises(TimedOut, match="may start them yet"):
             await asking
+
+
+async def test_of_two_that_counted_the_same_instances_one_counts_again(tmp_path: Path) -> None:
+    """Two `scale-up --to 3` at one moment made five."""
+    async with life_in(tmp_path) as life:
+        await life.run(1)
+        until = time.monotonic() + DEADLINE_S
+        asked = [asyncio.create_task(_ask_fleet(life.log, "app", 2, until, ["i1"])) for _ in range(2)]
+        answers = await asyncio.gather(*asked)
+        assert None in answers and ["i2", "i3"] in answers
+        await life.known("i1", "i2", "i3")
+        assert await _ask_fleet(life.log, "app", 1, until, ["i1", "i2", "i3"]) == ["i4"]
+        assert sorted(life.host.started) == ["i1", "i2", "i3", "i4"]
 
 
 async def test_what_a_fleet_that_ended_had_taken_is_not_done_again(tmp_path: Path) -> None:

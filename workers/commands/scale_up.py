@@ -65,39 +65,48 @@ def _amounts(args: Any) -> tuple[Amount | None, Amount | None]:
 
 async def _run(args: Any) -> dict[str, Any]:
     async with client_of(args) as (application, log, client):
-        before, fleet = await _who_runs(application, log, client)
-        client.require(Right.SCALE)  # the request goes through the log
-        current = size_now(before["instances"], fleet)
-        if args.current is not None and args.current != current:
-            raise RefusedBySafety(
-                f"{counted(current, 'instance')} {'runs' if current == 1 else 'run'}, not {args.current}; look at `status` and decide again"
-            )
-        to, by = _amounts(args)
-        size = target_size(current, to=to, by=by, grow=True)
-        if size - current > INSTANCES_MAX:
-            raise WrongUse(f"{size - current} more instances are too many; write at most {INSTANCES_MAX}")
-        since = before["hand_overs"]["count"]
-        if size <= current:
-            none = await client.ask(StatusRequest(hand_overs_since=since))
-            facts = _facts(current, current, [], "nothing to do", 0.0, none)
-            return {
-                **facts,
-                "why": f"{counted(current, 'instance')} {'runs' if current == 1 else 'run'}, and --to {args.to} asks for no more",
-            }
-        if fleet is None:
-            raise RefusedBySafety(
-                f"the instances of '{application}' were not started by `orchestrator run` here; start more with "
-                f"`orchestrator run MODULE:APP --instances {size - current}` where they live"
-            )
-        warn_of_idle(size * max((row["workers"] for row in before["instances"]), default=1), len(before["tasks"]))
-        started = monotonic_s()
-        deadline = started + args.timeout / 1000
-        added = await _ask_fleet(log, application, size - current, deadline)
-        outcome, after = "running", before
-        if args.wait:
-            after = await wait_stable(client, added, deadline, since)
-            outcome = "done"
-        return _facts(current, size, added, outcome, monotonic_s() - started, after)
+        while (facts := await _scaled(args, application, log, client)) is None:
+            pass
+        return facts
+
+
+async def _scaled(args: Any, application: str, log: GroupStore, client: Client) -> dict[str, Any] | None:
+    """The answer; None where the fleet has changed since its instances were counted, by another operator: count again."""
+    before, fleet = await _who_runs(application, log, client)
+    client.require(Right.SCALE)  # the request goes through the log
+    current = size_now(before["instances"], fleet)
+    if args.current is not None and args.current != current:
+        raise RefusedBySafety(
+            f"{counted(current, 'instance')} {'runs' if current == 1 else 'run'}, not {args.current}; look at `status` and decide again"
+        )
+    to, by = _amounts(args)
+    size = target_size(current, to=to, by=by, grow=True)
+    if size - current > INSTANCES_MAX:
+        raise WrongUse(f"{size - current} more instances are too many; write at most {INSTANCES_MAX}")
+    since = before["hand_overs"]["count"]
+    if size <= current:
+        none = await client.ask(StatusRequest(hand_overs_since=since))
+        facts = _facts(current, current, [], "nothing to do", 0.0, none)
+        return {
+            **facts,
+            "why": f"{counted(current, 'instance')} {'runs' if current == 1 else 'run'}, and --to {args.to} asks for no more",
+        }
+    if fleet is None:
+        raise RefusedBySafety(
+            f"the instances of '{application}' were not started by `orchestrator run` here; start more with "
+            f"`orchestrator run MODULE:APP --instances {size - current}` where they live"
+        )
+    warn_of_idle(size * max((row["workers"] for row in before["instances"]), default=1), len(before["tasks"]))
+    started = monotonic_s()
+    deadline = started + args.timeout / 1000
+    added = await _ask_fleet(log, application, size - current, deadline, fleet["instances"])
+    if added is None:
+        return None
+    outcome, after = "running", before
+    if args.wait:
+        after = await wait_stable(client, added, deadline, since)
+        outcome = "done"
+    return _facts(current, size, added, outcome, monotonic_s() - started, after)
 
 
 def size_now(members: list[dict[str, Any]], fleet: dict[str, Any] | None) -> int:
@@ -122,9 +131,11 @@ async def _who_runs(application: str, log: GroupStore, client: Client) -> tuple[
         await asyncio.sleep(POLL_S)
 
 
-async def _ask_fleet(log: GroupStore, application: str, count: int, deadline: float) -> list[str]:
-    """The names of what was started. However the waiting ends, a request that no fleet has taken is withdrawn."""
-    key, request = secrets.token_hex(4), json.dumps({"add": count}).encode()
+async def _ask_fleet(
+    log: GroupStore, application: str, count: int, deadline: float, beside: list[str]
+) -> list[str] | None:
+    """The names of what was started `beside` the instances of the fleet; None where these are others by now. However the waiting ends, a request that no fleet has taken is withdrawn."""
+    key, request = secrets.token_hex(4), json.dumps({"add": count, "beside": beside}).encode()
     await log.put_metadata(application, FLEET, REQUEST + key, request)
     try:
         while (found := await log.metadata(application, FLEET, GRANTED + key)) is None:
@@ -142,8 +153,9 @@ async def _ask_fleet(log: GroupStore, application: str, count: int, deadline: fl
             else f"the fleet did not answer in time, but may start them yet; look at `orchestrator status {application}`"
         )
     await _forget(log, application, GRANTED + key)
-    added: list[str] = json.loads(found)["added"]
-    return added
+    answer = json.loads(found)
+    added: list[str] = answer["added"]
+    return None if answer.get("changed") else added
 
 
 async def _withdraw(log: GroupStore, application: str, key: str, request: bytes) -> bool:

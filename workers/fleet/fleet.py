@@ -70,7 +70,7 @@ class Fleet:
         self._changed = asyncio.Event()
         self._registered: list[str] | None = None  # the instances that the log knows of
         self._taken: set[str] = set()  # names that are not for instances of this fleet
-        self._added: dict[str, list[str]] = {}  # requests that were granted, until the log has the answer
+        self._answers: dict[str, dict[str, Any]] = {}  # to requests that were taken, until the log has them
         self._trouble = False
         self._error: BaseException | None = None
         self.code = 0
@@ -300,10 +300,11 @@ class Fleet:
 
     async def _look_for_requests(self) -> None:
         """A request is taken by a word in the log before anything is started for it, so that it is withdrawn or granted and
-        never both; it is granted once, however often the log refuses the answer."""
+        never both; it is granted once, however often the log refuses the answer. One that was made beside other instances than
+        there are now (of two operators one is first) is given back, to be counted again."""
         for key, found in (await self._log.metadata_of(self._base.application, FLEET)).items():
             request = key.removeprefix(REQUEST)
-            if request == key or request in self._added:
+            if request == key or request in self._answers:
                 continue
             facts = json.loads(found)
             if TAKEN not in facts:
@@ -313,7 +314,10 @@ class Fleet:
             elif facts[TAKEN] != self._id:
                 continue  # by a fleet that has ended
             self._taken = await self._names_taken()
-            self._added[request] = [self._add() for _ in range(int(facts["add"]))]
+            if facts.get("beside", self.instances()) != self.instances():
+                self._answers[request] = {"added": [], "changed": True}
+            else:
+                self._answers[request] = {"added": [self._add() for _ in range(int(facts["add"]))]}
 
     async def _names_taken(self) -> set[str]:
         """Names of instances that run by themselves, and of those that a scale-down has leave which a fleet before this one did not
@@ -327,13 +331,12 @@ class Fleet:
         return leaving | set(await named_of(self._log, application))
 
     async def _answer(self) -> None:
-        if self._added and self.instances() != self._registered:
+        if self._answers and self.instances() != self._registered:
             await self._register()
-        for request, added in list(self._added.items()):
+        for request, answer in list(self._answers.items()):
             await self._log.put_metadata(self._base.application, FLEET, REQUEST + request, None)
-            answer = json.dumps({"added": added}).encode()
-            await self._log.put_metadata(self._base.application, FLEET, GRANTED + request, answer)
-            del self._added[request]
+            await self._log.put_metadata(self._base.application, FLEET, GRANTED + request, json.dumps(answer).encode())
+            del self._answers[request]
 
     # ---- the end
 
