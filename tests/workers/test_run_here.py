@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.console import Console
+from tests.cli.console import WAIT, Console
 
 pytestmark = pytest.mark.processes
 SCRIPT = """
@@ -62,6 +62,26 @@ def test_an_app_runs_in_its_own_script(console: Console) -> None:
     assert console.end(again) == 1
     said = console.said("again")
     assert "unlucky" in said and 'bank.py", line' in said and "workers/" not in said, said
+
+
+def test_a_fleet_beside_it_has_another_name(console: Console) -> None:
+    """With state elsewhere the lock of the state folder tells it nothing: both were i1, and took each other's tasks for ever."""
+    running = console.script("bank.py", name="script")
+    assert console.here("wait", "bank", *WAIT).code == 0
+    fleet = console.start("run", "bank:app", "--state-dir", "elsewhere", name="run")
+    assert console.here("wait", "bank", "--instances", "2", *WAIT).code == 0, console.said("run")
+    status = console.here("status", "bank", "--json").json
+    assert [one["id"] for one in status["instances"]] == ["i1", "i2"]
+    running.send_signal(signal.SIGINT)
+    assert console.end(running) == 0, console.said("script")
+    refused = console.script("bank.py", name="refused")
+    assert console.end(refused) == 3 and f"by process {fleet.pid}" in console.said("refused")
+    fleet.terminate()
+    assert console.end(fleet) == 0
+    again = console.script("bank.py", name="again")  # its name is free
+    assert console.here("wait", "bank", *WAIT).code == 0
+    again.send_signal(signal.SIGINT)
+    assert console.end(again) == 0, console.said("again")
 
 
 def test_where_it_cannot_run(console: Console) -> None:

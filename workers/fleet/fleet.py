@@ -26,7 +26,7 @@ from state.errors import LogReplaced, StateError
 from state.log.group_store import GroupStore
 from workers.connection.listening import places_in_fleet
 from workers.fleet.hosts import Handle, Host
-from workers.fleet.presence import FLEET, hold, named_of, started, this_process
+from workers.fleet.presence import FLEET, hold, is_here, named_of, started, this_process
 from workers.fleet.state_watch import StateWatch
 from workers.instance.ledger import kept_operations
 from workers.log.logs import log_path, show_log
@@ -87,7 +87,8 @@ class Fleet:
         """Raises RefusedBySafety where a fleet runs the application with state elsewhere, or an instance of its name."""
         found = await self._log.metadata(self._base.application, FLEET, "fleet")
         self._refuse_another(json.loads(found) if found else {})
-        if self._base.instance in await named_of(self._log, self._base.application):
+        named = (await named_of(self._log, self._base.application)).get(self._base.instance)
+        if named is not None and (not is_here(named) or named["pid"] != os.getpid()):
             raise RefusedBySafety(
                 f"instance '{self._base.instance}' of '{self._base.application}' runs already; stop it first"
             )
@@ -127,7 +128,7 @@ class Fleet:
         finally:
             if self._ending is not None:
                 self._ending.cancel()
-            await self._forget()
+            await self.forget()
             if self._lock is not None:
                 os.close(self._lock)
                 self._lock = None
@@ -174,7 +175,7 @@ class Fleet:
             self._error = error
             self.stop()
 
-    async def _forget(self) -> None:
+    async def forget(self) -> None:
         """A log that is away is not waited for: who reads a note that stays looks whether its process lives."""
         try:
             async with asyncio.timeout(FORGET_S):

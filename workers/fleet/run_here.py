@@ -27,6 +27,7 @@ from state.open_files import raise_limit
 from workers import topic_identities
 from workers.fleet.fleet import Fleet
 from workers.fleet.hosts import ProcessHost
+from workers.fleet.named import NamedInstance
 from workers.instance.instance import Instance
 from workers.log.logs import configured, default_log, no_broker, open_log, show_log
 from workers.missing_inputs import prepare_and_say
@@ -111,19 +112,29 @@ def _refuse_where_it_cannot_run() -> None:
 async def _run(app: App, spec: InstanceSpec) -> int:
     memory = MemoryLog() if spec.log == "memory:" else None
     opened: GroupLog = memory or await open_log(spec.log, create=True)
+    name = NamedInstance(ProcessHost(), opened, spec, print, _nobody)
     try:
         fleet = Fleet(ProcessHost(), opened, spec, print)  # for its lock: it starts nothing
         fleet.claim()
         await fleet.check()
+        await name.announce()  # so that a fleet that is started beside it, with state elsewhere, has no i1
+        await fleet.check()
         await topic_identities.check(opened, app)
         prepared = await prepare_and_say(opened, app, spec.log, partial(print, file=sys.stderr, flush=True))
         await topic_identities.keep(opened, prepared)
+        return await _run_here(app, spec, memory, len(prepared.tasks()))
     finally:
+        await name.forget()
         await opened.close()
+
+
+async def _nobody(name: str) -> None:
+    """No instance of another machine has the name, as far as this one looks."""
+
+
+async def _run_here(app: App, spec: InstanceSpec, memory: MemoryLog | None, tasks: int) -> int:
     where = "a log in memory" if memory is not None else f"{show_log(spec.log)}{no_broker(spec.log)}"
-    print(
-        f"1 instance, {counted(len(prepared.tasks()), 'task')}, {where}; Ctrl-C stops it", file=sys.stderr, flush=True
-    )
+    print(f"1 instance, {counted(tasks, 'task')}, {where}; Ctrl-C stops it", file=sys.stderr, flush=True)
     around = replace(REAL, load_app=lambda name, folder: app)
     if memory is not None:
 
