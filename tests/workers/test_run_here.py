@@ -37,6 +37,17 @@ if __name__ == "__main__":
 """
 
 
+# Interrupted by its own code, where the topics are being prepared.
+SLOW = """
+def interrupt(value):
+    os.kill(os.getpid(), signal.SIGINT)
+    return None
+
+bank.app.describe = lambda *given: interrupt(given) or type(bank.app).describe(bank.app, *given)
+bank.app.run()
+"""
+
+
 @pytest.fixture
 def console(tmp_path: Path) -> Iterator[Console]:
     made = Console(tmp_path)
@@ -82,6 +93,32 @@ def test_a_fleet_beside_it_has_another_name(console: Console) -> None:
     assert console.here("wait", "bank", *WAIT).code == 0
     again.send_signal(signal.SIGINT)
     assert console.end(again) == 0, console.said("again")
+
+
+def test_a_log_in_memory_leaves_the_state_of_another_alone(console: Console) -> None:
+    """It was wiped, as state of another log, and the next start restored all of it."""
+    journal = console.folder / ".orchestrator/state/bank/i1/journal.jsonl"
+    lasting = console.script("bank.py", name="lasting")
+    assert console.here("wait", "bank", *WAIT).code == 0
+    lasting.send_signal(signal.SIGINT)
+    assert console.end(lasting) == 0, console.said("lasting")
+    before = journal.read_bytes()
+    (console.folder / "tmp").mkdir()
+    console.environment["TMPDIR"] = str(console.folder / "tmp")
+    passing = console.script("bank.py", "log=memory:", name="passing")
+    elsewhere = "tmp/orchestrator-*/bank/i1/journal.jsonl"
+    console.until("its state", lambda: journal.read_bytes() != before or [*console.folder.glob(elsewhere)])
+    passing.send_signal(signal.SIGINT)
+    assert console.end(passing) == 0, console.said("passing")
+    assert journal.read_bytes() == before
+    assert not [*(console.folder / "tmp").iterdir()]
+
+
+def test_an_interrupt_while_it_begins_is_no_traceback(console: Console) -> None:
+    console.write("slow.py", "import bank, os, signal\n" + SLOW)
+    running = console.script("slow.py", name="slow")
+    assert console.end(running) == 130
+    assert "Traceback" not in console.said("slow"), console.said("slow")
 
 
 def test_where_it_cannot_run(console: Console) -> None:

@@ -12,6 +12,9 @@ import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
 
 from orchestrator.error_report import report
 from orchestrator.errors import OrchestratorError, WrongUse
@@ -38,6 +41,8 @@ from workers.worker.worker_main import run_worker
 STATE = ".orchestrator/state"
 PATIENCE_MS = 24 * 3_600_000  # a person at a breakpoint
 KILLED = -9
+MEMORY = "memory:"
+INTERRUPTED = 130
 
 
 class WorkerHere:
@@ -92,11 +97,19 @@ def run_app(app: App, *, log: str = "", state_dir: str = "") -> None:
             started_with=1,
         )
         raise_limit()
-        code = asyncio.run(_run(app, spec))
+        code = asyncio.run(_run(app, spec)) if url != MEMORY or state_dir else _run_in_passing(app, spec)
     except (OrchestratorError, StateError, PipelineError) as error:
         code = report(error)
+    except KeyboardInterrupt:  # before the instance listens to signals
+        code = INTERRUPTED
     if code:
         raise SystemExit(1 if code in (FAILED_APP, LOG_REPLACED) else code)
+
+
+def _run_in_passing(app: App, spec: InstanceSpec) -> int:
+    """With state that is gone afterwards, as the log is: in the usual folder it would take the place of a log's that stays."""
+    with TemporaryDirectory(prefix="orchestrator-") as folder:
+        return asyncio.run(_run(app, msgspec.structs.replace(spec, state_dir=folder)))
 
 
 def _refuse_where_it_cannot_run() -> None:
@@ -110,7 +123,7 @@ def _refuse_where_it_cannot_run() -> None:
 
 
 async def _run(app: App, spec: InstanceSpec) -> int:
-    memory = MemoryLog() if spec.log == "memory:" else None
+    memory = MemoryLog() if spec.log == MEMORY else None
     opened: GroupLog = memory or await open_log(spec.log, create=True)
     name = NamedInstance(ProcessHost(), opened, spec, print, _nobody)
     try:
