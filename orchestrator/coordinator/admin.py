@@ -321,6 +321,8 @@ def _fitting_plan(coordinator: Coordinator, request: ScaleDownRequest) -> dict[s
 async def undo(coordinator: Coordinator, request: UndoRequest) -> dict[str, Any]:
     """Take the marks of all scale-downs that run back."""
     async with coordinator.operations_lock:  # one that is being written down is taken back, too
+        if coordinator.group.operations:  # a coordinator that comes after this answer must not go on with them
+            await coordinator.forget_operations()
         running_now = list(coordinator.group.operations)
         if not running_now:
             return {"outcome": "nothing to do"}

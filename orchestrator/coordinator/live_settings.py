@@ -25,6 +25,7 @@ class SetSettingsRequest(Request, tag="set-settings", frozen=True):
     """Change these, `name=value` each; an empty value takes one back."""
 
     right: ClassVar[Right] = Right.SCALE
+    alters: ClassVar[bool] = True
     changes: str  # a line each
 
 

@@ -18,9 +18,10 @@ from orchestrator.errors import OrchestratorError, WrongUse
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of all. `right`: what it takes."""
+    """Base of all. `right`: what it takes; `alters`: whether something is other after it."""
 
     right: ClassVar[Right] = Right.READ
+    alters: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         bounded(self)
@@ -67,6 +68,7 @@ class ScaleDownRequest(Request, tag="scale-down", frozen=True):
     """The same, done. `plan`: exactly that one, or nothing."""
 
     right: ClassVar[Right] = Right.SCALE
+    alters: ClassVar[bool] = True
     to: str | None = None
     by: str | None = None
     instances: str | None = None
@@ -80,6 +82,7 @@ class UndoRequest(Request, tag="undo", frozen=True):
     """Take a running scale-down back."""
 
     right: ClassVar[Right] = Right.SCALE
+    alters: ClassVar[bool] = True
 
 
 class StoreRequest(Request, tag="store", frozen=True):

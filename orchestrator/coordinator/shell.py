@@ -168,15 +168,23 @@ class Coordinator:
             )
 
     async def keep_operation(self, facts: Mapping[str, object]) -> None:
-        """Has the log know a scale-down that is about to begin. Under the lock. Raises NotCoordinator, which ends the term
-        at once: the loops, whose writes would be refused as well, may wait for a log that takes none."""
+        """Has the log know a scale-down that is about to begin. Under the lock. Raises NotCoordinator."""
+        await self._put_operations({**self._operations, str(facts["id"]): facts})
+        self.outcomes.pop(str(facts["id"]), None)
+
+    async def forget_operations(self) -> None:
+        """Has the log know that all are about to be taken back. Under the lock. Raises NotCoordinator."""
+        await self._put_operations({})
+
+    async def _put_operations(self, operations: dict[str, Mapping[str, object]]) -> None:
+        """Raises NotCoordinator, which ends the term at once: the loops, whose writes would be refused as well, may wait for a
+        log that takes none."""
         try:
-            await self.ledger.put_operations([*self._operations.values(), facts])
+            await self.ledger.put_operations([*operations.values()])
         except NotCoordinator as error:
             self._refusals.put_nowait(error)
             raise
-        self._operations[str(facts["id"])] = facts
-        self.outcomes.pop(str(facts["id"]), None)
+        self._operations = operations
 
     async def _forget_operation(self, operation: str) -> None:
         async with self.operations_lock:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.cli import waiting
 from tests.cli.console import WAIT, Console, console_of
+from workers.fleet import client
 
 pytestmark = pytest.mark.processes
 
@@ -42,3 +45,20 @@ def test_of_two_operators_that_want_as_many_both_get_them(console: Console) -> N
     both = [console.start("scale-up", "bank", "--by", "1", "--wait", name=f"by{n}") for n in (1, 2)]
     assert [console.end(one) for one in both] == [0, 0], console.said("by1") + console.said("by2")
     assert len(console.here("status", "bank", "--json").json["instances"]) == 5
+
+
+def test_a_change_that_was_not_answered_may_yet_be_made(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator waits for a log that is locked. It was said to be none, with 3, and that `run` was to be started; the
+    change came all the same."""
+    monkeypatch.setattr(client, "ASK_S", 1.0)
+    console.run()
+    with closing(sqlite3.connect(console.folder / ".orchestrator/bank.db", isolation_level=None)) as held:
+        held.execute("begin immediate")
+        done = console.here("settings", "set", "bank", "balancing-factor=2")
+        assert done.code == 4 and "did not answer within 1 s; it may do it yet" in done.err, done
+        held.execute("rollback")
+
+    def is_set() -> bool:
+        return bool(console.here("settings", "show", "bank", "--json").json["settings"]["balancing-factor"] == "2")
+
+    console.until("the change", is_set)

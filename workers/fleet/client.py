@@ -73,6 +73,10 @@ async def description(log: GroupStore, application: str) -> dict[str, Any]:
     return facts
 
 
+class Unanswered(ConnectionEnded):
+    """The other end is there, and gave no answer in time."""
+
+
 class Client:
     """Questions to the coordinator; finds it again when it moves."""
 
@@ -88,11 +92,19 @@ class Client:
 
     async def ask(self, request: Request, *, retry_s: float = FIND_S) -> Any:
         """The answer, or the error that the coordinator gave with its exit code. Raises RefusedBySafety where no
-        coordinator can be found within `retry_s`."""
+        coordinator can be found within `retry_s`, TimedOut where one may yet do what it was asked for."""
         begun = monotonic_s()
         while True:
             try:
                 return await self._ask(request)
+            except Unanswered as error:
+                await self.close()
+                who = f"the coordinator of '{self._application}' {error}"
+                if request.alters:  # it has been sent, and may wait for the log
+                    raise TimedOut(
+                        f"{who}; it may do it yet, so look at `orchestrator status {self._application}` before you try again"
+                    ) from None
+                raise RefusedBySafety(f"{who}; try again") from None
             except ConnectionEnded as error:
                 await self.close()
                 # With instances, a coordinator will be found in a moment; without any, there will be none.
@@ -151,7 +163,7 @@ async def ask_over(connection: Connection, request: Request) -> Any:
             async with asyncio.timeout(ASK_S):
                 answer = await connection.receive_down()
         except TimeoutError:
-            raise ConnectionEnded(f"it did not answer within {ASK_S:.0f} s") from None
+            raise Unanswered(f"did not answer within {ASK_S:g} s") from None
         if isinstance(answer, messages.Answer) and answer.id == number:
             if answer.error:
                 raise _raised(answer)
