@@ -61,6 +61,8 @@ def live_changes(changes: str) -> dict[str, str]:
                 else f"it is no setting of the group; there are {', '.join(LIVE)}"
             )
             raise WrongUse(f"{name[:80]} cannot be set for a group that runs: {why}")
+        if name in found:
+            raise WrongUse(f"{name} is given twice: name it once")
         if text:
             BY_NAME[name].read(text, name)
         found[name] = text

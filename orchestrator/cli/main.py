@@ -29,7 +29,7 @@ def usage() -> str:
         "usage: orchestrator COMMAND [APP] [options]\n\n"
         f"{rows}\n\n`orchestrator COMMAND --help` tells the options of a command. APP is MODULE:APP, or the application id\n"
         "for commands that need no code. Exit codes: 0 done, 1 failed, 2 wrong use, 3 refused by a safety rule,\n"
-        "4 timed out, 5 key not there, 130 interrupted, 143 terminated."
+        "4 timed out, 5 key not there, 6 log not usable for long, 130 interrupted, 143 terminated."
     )
 
 
@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(argv: Sequence[str]) -> int:
     if not argv or argv[0] in ("-h", "--help", "help"):
-        print(usage())
+        print(usage(), file=sys.stdout if argv else sys.stderr)
         return 0 if argv else 2
     if argv[0] == "--version":
         from importlib.metadata import version

@@ -184,7 +184,7 @@ def _known(where: str, key: str) -> None:
 def _keys(path: Path, below: tuple[str, ...]) -> dict[str, str]:
     """Keys and values as text; {} where there is no file, or no such section in it."""
     try:
-        found: Any = tomllib.loads(path.read_bytes().decode())
+        found: Any = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -193,6 +193,8 @@ def _keys(path: Path, below: tuple[str, ...]) -> dict[str, str]:
         raise WrongUse(f"{path.name} is not UTF-8 text; correct it or move it away") from None
     except tomllib.TOMLDecodeError as error:
         raise WrongUse(f"{path.name} is not TOML: {error}; correct it") from None
+    except (ValueError, RecursionError):  # thousands of digits, or of brackets
+        raise WrongUse(f"{path.name} has a number that is too long, or is nested too deeply; correct it") from None
     for part in below:
         found = found.get(part, {}) if isinstance(found, dict) else {}
     if not isinstance(found, dict):

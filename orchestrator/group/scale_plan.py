@@ -39,9 +39,11 @@ def parse_amount(text: str, option: str, *, percent_max: int = 100) -> Amount:
         if value.isascii() and value.isdecimal():
             count = int(value)
             if count == 0:
-                raise WrongUse(f"{option} 0: one instance always stays; write a count of 1 or more")
+                why = "that changes nothing" if option == "--by" else "one instance always stays"
+                raise WrongUse(f"{option} 0: {why}; write a count of 1 or more")
             return Amount(count=count)
-        share = Fraction(value) if "." in value else None
+        is_share = value.isascii() and value.replace(".", "", 1).isdecimal()  # an exponent could be of any size
+        share = Fraction(value) if is_share else None
     except (ValueError, ZeroDivisionError):
         share = None
     if share is not None and 0 < share < 1:

@@ -204,6 +204,7 @@ def test_refusals(group: Console) -> None:
     assert group.here("scale-down", "bank", "--apply", "0123").code == 3
     assert group.here("scale-down", "bank", "--instances", "i77").code == 2
     assert group.here("scale-down", "bank", "--instances", "i1,i2,i3").code == 2
+    assert group.here("scale-down", "bank", "--instances", "i2, i3", "--plan", "--json").json["leaving"] == ["i2", "i3"]
     assert group.here("drain", "bank", "i77").code == 2
     assert group.here("scale-up", "bank", "--to", "4", "--current", "2").code == 3
     assert group.here("scale-up", "bank", "--to", "80%", "--json").json["outcome"] == "nothing to do"

@@ -81,6 +81,8 @@ def test_config_show_tells_value_and_place(tmp_path: Path) -> None:
         ("protocol = 'magic'", "not one of eager, cooperative, learner"),
         ("= broken", "is not TOML"),
         ("standbys = [1]", "neither text nor a whole number"),
+        ("standbys = " + "9" * 5_000, "a number that is too long"),
+        ("standbys = " + "[" * 5_000, "nested too deeply"),
     ],
 )
 def test_a_file_that_is_wrong(tmp_path: Path, text: str, said: str) -> None:
@@ -90,6 +92,14 @@ def test_a_file_that_is_wrong(tmp_path: Path, text: str, said: str) -> None:
     assert (done.code, done.out) == (2, "")
     assert said in done.err, done.err
     assert done.err.count("\n") == 1
+
+
+def test_a_file_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """As editors of Windows write it: line 1 was no TOML."""
+    console = Console(tmp_path / "place")
+    console.write("orchestrator.toml", "\ufeffcommit-interval = '50ms'\n")
+    lines = [line.split() for line in console.here("config", "show").out.splitlines()]
+    assert ["commit-interval", "50ms", "orchestrator.toml"] in lines
 
 
 def test_every_command_with_settings_reads_the_files(tmp_path: Path) -> None:

@@ -61,7 +61,10 @@ def one_line(err: str) -> bool:
         (["scale-down", "bank", "--wai", "--to", "1"], "unrecognized arguments: --wai"),
         (["scale-up", "bank"], "how many"),
         (["scale-up", "bank", "--to", "5", "--by", "1"], "exclude each other"),
-        (["scale-up", "bank", "--by", "0"], "always stays"),
+        (["scale-up", "bank", "--by", "0"], "--by 0: that changes nothing; write a count of 1 or more"),
+        (["scale-up", "bank", "--to", "0"], "always stays"),
+        (["scale-down", "bank", "--to", "1.0e9999999999"], "not a count or a share"),
+        (["settings", "set", "bank", "standbys=1", "standbys=2"], "standbys is given twice"),
         (["scale-up", "bank", "--by", "0.5"], "write 50%"),
         (["run", "bank:app", "--listen", "10.0.0.5:7000"], "needs TLS; give --tls-cert and --tls-key"),
         (["run", "bank:app", "--listen", "0.0.0.0:7000"], "name the address that other machines reach"),
@@ -188,7 +191,8 @@ def test_help_and_version_need_nothing(place: Console) -> None:
     for command in COMMANDS:
         assert f"  {command}" in place.here("--help").out
     assert place.here("status", "--help").code == 0
-    assert place.here().code == 2
+    assert (place.here().code, place.here().out) == (2, "")  # no answer
+    assert place.here().err == place.here("--help").out
     assert "ORCHESTRATOR_LOG" in place.here("status", "--help").out
 
 

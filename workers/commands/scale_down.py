@@ -50,6 +50,8 @@ def run(argv: list[str]) -> int:
 def do(args: Any) -> int:
     """What the options say. Raises WrongUse."""
     _check(args)
+    if args.instances is not None:
+        args.instances = ",".join(name.strip() for name in args.instances.split(","))
     return asyncio.run(_run(args))
 
 
