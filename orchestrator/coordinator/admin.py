@@ -51,6 +51,7 @@ async def status(coordinator: Coordinator, request: StatusRequest) -> dict[str, 
     if request.counted:
         running(group)
     rates = coordinator.rates
+    since = request.hand_overs_since if request.of_term in (0, group.term) else 0
     return {
         "generation": group.generation,
         "protocol": group.protocol.value,
@@ -62,7 +63,7 @@ async def status(coordinator: Coordinator, request: StatusRequest) -> dict[str, 
         "instances": instances(group),
         "tasks": [{**task_facts(group, task), "records_per_s": rates.of(task)} for task in sorted(group.tasks)],
         "versions": versions(group),
-        "hand_overs": hand_over_facts(coordinator, request.hand_overs_since),
+        "hand_overs": hand_over_facts(coordinator, since),
         "last_outcome": list(next(reversed(coordinator.outcomes.items()))) if coordinator.outcomes else None,
         "outcomes": coordinator.outcomes,
     }
@@ -301,7 +302,7 @@ async def _scale_down(coordinator: Coordinator, request: ScaleDownRequest) -> di
     deadline = None if timeout_ms is None else monotonic_ms() + timeout_ms
     coordinator.scale_since = coordinator.hand_over_count
     coordinator.event(ev.Leaving(name, tuple(made["leaving"]), deadline, force))
-    return {**made, "outcome": "running", "since": coordinator.scale_since}
+    return {**made, "outcome": "running", "since": coordinator.scale_since, "term": coordinator.group.term}
 
 
 def _fitting_plan(coordinator: Coordinator, request: ScaleDownRequest) -> dict[str, Any]:

@@ -28,10 +28,12 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StatusRequest(Request, tag="status", frozen=True):
-    """The whole group. `counted`: refuse while it is not known how many instances run."""
+    """The whole group. `counted`: refuse while it is not known how many instances run. `hand_overs_since`: so many hand-overs that
+    the coordinator of `of_term` (0: whichever it is) had seen are left out; one that came after it has seen later ones alone."""
 
     counted: bool = False
     hand_overs_since: int = 0
+    of_term: int = 0
 
 
 class HandOversRequest(Request, tag="hand-overs", frozen=True):

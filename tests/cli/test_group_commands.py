@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.coordinator.requests import StatusRequest
 from orchestrator.errors import TimedOut
 from tests.cli.console import WAIT, Console, Done
 from workers.commands.scale_down import counts
@@ -257,7 +258,7 @@ def test_scale_up_tells_its_own_hand_overs_and_is_taken_back_at_its_deadline(gro
     async def waited() -> None:
         async with client_of(words) as (_, _, client):
             with pytest.raises(TimedOut, match=f"{name} leave again"):
-                await wait_stable(client, [name, "i99"], 0.0, 0)
+                await wait_stable(client, [name, "i99"], 0.0, StatusRequest())
 
     asyncio.run(waited())
     stable(group, 3)
@@ -303,6 +304,7 @@ def test_an_interrupt_leaves_it_running(group: Console) -> None:
             undone = group.here("scale-down", "bank", "--undo", "--json")
             assert (undone.code, undone.json["outcome"]) == (0, "rolled back")
             assert group.end(joined) == 4, group.said(f"joins{code}")  # it waited for the one that ran, as for its own
+            assert "it was taken back, with `--undo`" in group.said(f"joins{code}")
         finally:
             os.kill(worker, signal.SIGCONT)
     stable(group, 3)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from pipeline.values.partitioner import partition_of
 from tests.cli import waiting
 from tests.cli.console import WAIT, Console, console_of
 from workers.fleet import client
@@ -62,3 +65,32 @@ def test_a_change_that_was_not_answered_may_yet_be_made(console: Console, monkey
         return bool(console.here("settings", "show", "bank", "--json").json["settings"]["balancing-factor"] == "2")
 
     console.until("the change", is_set)
+
+
+def test_the_longest_pause_is_one_of_all_hand_overs(tmp_path: Path) -> None:
+    """It was answered when the last leaver had gone, before the new owner, which is in a call here, had said when it began."""
+    with console_of(waiting, tmp_path) as console:
+        console.environment["STATELESS"] = "yes"
+        console.run(instances=2)
+        before = console.here("status", "waiting", "--json").json
+        stays = before["coordinator"]["instance"]  # which counts the hand-overs
+        [leaver] = [one["id"] for one in before["instances"] if one["id"] != stays]
+        staying = {int(task["id"][2:]) for task in before["tasks"] if task["active"] == stays}
+        key = next(f"k{n}" for n in range(100) if partition_of(f"k{n}".encode(), 4) in staying)
+        (tmp_path / "hold").touch()
+        row = f'{{"key": "{key}", "value": 1}}'
+        assert console.here("produce", "waiting:app", "source", stdin=row).code == 0
+        console.until("a call that lasts", lambda: (tmp_path / "holds").exists())
+        words = ("scale-down", "waiting", "--instances", leaver, "--wait", "--json")
+        leaving = console.start(*words, name="leave")
+        alone = itertools.count()  # looks at a group of one: the command has looked as well
+
+        def has_looked() -> bool:
+            instances = console.here("status", "waiting", "--json").json["instances"]
+            return leaving.poll() is not None or (len(instances) == 1 and next(alone) > 10)
+
+        console.until("its last look", has_looked)
+        (tmp_path / "hold").unlink()
+        assert console.end(leaving) == 0
+        done = json.loads((tmp_path / "leave.out").read_text())
+        assert (done["moved"], done["hand_overs"]["count"]) == (2, 2)

@@ -1,7 +1,8 @@
-"""An app whose calls wait for as long as there is a file `hold`."""
+"""An app whose calls wait for as long as there is a file `hold`; without state where the environment says so."""
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -12,9 +13,21 @@ source = app.topic("source", key=str, value=int)
 seen = app.table("seen", key=str, value=int, default=int)
 
 
-@app.processor(source, seen)
-def take(record: Record[str, int], seen: Table[str, int]) -> None:
+def wait() -> None:
     while Path("hold").exists():
         Path("holds").touch()
         time.sleep(0.02)
-    seen[record.key] += 1
+
+
+if os.environ.get("STATELESS"):
+
+    @app.processor(source)
+    def look(record: Record[str, int]) -> None:
+        wait()
+
+else:
+
+    @app.processor(source, seen)
+    def take(record: Record[str, int], seen: Table[str, int]) -> None:
+        wait()
+        seen[record.key] += 1

@@ -22,7 +22,7 @@ from workers.commands.show import CLEAR, show_json
 from workers.fleet.client import Client, client_of
 from workers.fleet.presence import fleet_of, named_of
 
-POLL_S, SHUT_DOWN_S, BAR = 0.1, 15.0, 30
+POLL_S, SHUT_DOWN_S, TIMED_S, BAR = 0.1, 15.0, 5.0, 30
 NONE_RUNS = "no scale-down runs"
 
 
@@ -110,7 +110,8 @@ async def _follow(args: Any, client: Client, log: GroupStore, application: str) 
         return _end(args, {"outcome": "nothing to do", "leaving": [], "why": NONE_RUNS})
     scale = status["scale"]
     plans = [one["id"] for one in status["scales"]]
-    answer = {"plan": scale["id"], "plans": plans, "leaving": scale["leaving"], "since": status["scale_since"]}
+    since = {"since": status["scale_since"], "term": status["term"]}
+    answer = {"plan": scale["id"], "plans": plans, "leaving": scale["leaving"], **since}
     return await _see_through(args, client, log, application, answer, status)
 
 
@@ -128,6 +129,8 @@ async def _see_through(args: Any, client: Client, log: GroupStore, application: 
             file=sys.stderr,
         )
         raise
+    if outcome == "done":
+        after = await _all_timed(client, answer, before, after)
     moved, disturbed = counts(before, after)
     result = {"outcome": outcome, "elapsed_s": round(monotonic_s() - started, 3), "moved": moved}
     return _end(args, {**answer, **result, "disturbed": disturbed, "hand_overs": after["hand_overs"]})
@@ -136,9 +139,8 @@ async def _see_through(args: Any, client: Client, log: GroupStore, application: 
 async def wait_for_end(client: Client, answer: Any, progress: Progress) -> tuple[str, Any]:
     """Until what was asked for is over: "done", "rolled back" or "forced", and the last status."""
     plans = answer.get("plans", [answer["plan"]])
-    since = StatusRequest(hand_overs_since=answer["since"])
     while True:
-        status = await client.ask(since, retry_s=30)
+        status = await client.ask(_since(answer), retry_s=30)
         present = {i["id"] for i in status["instances"]}
         left = sum(1 for name in answer["leaving"] if name in present)
         running = [scale for scale in status["scales"] if scale["id"] in plans]
@@ -149,6 +151,22 @@ async def wait_for_end(client: Client, answer: Any, progress: Progress) -> tuple
             return next((o for o in ("rolled back", "forced") if o in ended), "done"), status
         progress.show(sum(scale["moves_left"] for scale in running), left)
         await asyncio.sleep(POLL_S)
+
+
+def _since(answer: Any) -> StatusRequest:
+    return StatusRequest(hand_overs_since=answer["since"], of_term=answer["term"])
+
+
+async def _all_timed(client: Client, answer: Any, before: Any, after: Any) -> Any:
+    """The status once the new owners have reported when they began, so that the longest pause is among those that are known: the last
+    leaver may be gone before that. A coordinator that came meanwhile has not seen all."""
+    deadline = monotonic_s() + TIMED_S
+    while after["term"] == answer["term"] and after["hand_overs"]["count"] < counts(before, after)[0]:
+        if monotonic_s() >= deadline:
+            break
+        await asyncio.sleep(POLL_S)
+        after = await client.ask(_since(answer), retry_s=30)
+    return after
 
 
 class Progress:
@@ -218,8 +236,8 @@ def _end(args: Any, facts: dict[str, Any]) -> int:
         "hand_overs": {"count": 0, "p50_ms": None, "p99_ms": None, "max_ms": None},
     }
     facts = {**known, **facts}
-    facts.pop("since", None)
-    facts.pop("plans", None)
+    for name in ("since", "term", "plans"):
+        facts.pop(name, None)
     if facts["outcome"] != "nothing to do":
         facts.pop("why", None)
     if args.json:
@@ -227,7 +245,11 @@ def _end(args: Any, facts: dict[str, Any]) -> int:
     else:
         print(_text(facts))
     if facts["outcome"] == "rolled back" and not args.undo:
-        raise TimedOut("the leavers did not get ready in time; the mark is taken back and they stay")
+        raise TimedOut(
+            "the leavers did not get ready in time; the mark is taken back and they stay"
+            if args.timeout is not None
+            else "it was taken back, with `--undo` or by a --timeout of who began it; the leavers stay"
+        )
     if facts["outcome"] == "forced":
         print("the leavers were stopped; their tasks went to the best copies", file=sys.stderr)
     return 0

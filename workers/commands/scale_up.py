@@ -83,9 +83,9 @@ async def _scaled(args: Any, application: str, log: GroupStore, client: Client) 
     size = target_size(current, to=to, by=by, grow=True)
     if size - current > INSTANCES_MAX:
         raise WrongUse(f"{size - current} more instances are too many; write at most {INSTANCES_MAX}")
-    since = before["hand_overs"]["count"]
+    since = StatusRequest(hand_overs_since=before["hand_overs"]["count"], of_term=before["term"])
     if size <= current:
-        none = await client.ask(StatusRequest(hand_overs_since=since))
+        none = await client.ask(since)
         facts = _facts(current, current, [], "nothing to do", 0.0, none)
         return {
             **facts,
@@ -178,10 +178,10 @@ async def _forget(log: GroupStore, application: str, key: str) -> None:
         logger.info("a note of scale-up stays: %s", error)
 
 
-async def wait_stable(client: Client, added: list[str], deadline: float, since: int) -> Any:
+async def wait_stable(client: Client, added: list[str], deadline: float, since: StatusRequest) -> Any:
     """Until the new instances are there and nothing moves any more. Raises TimedOut, once they leave again."""
     while True:
-        status = await client.ask(StatusRequest(hand_overs_since=since), retry_s=30)
+        status = await client.ask(since, retry_s=30)
         present = {i["id"] for i in status["instances"]}
         if set(added) <= present and status["stable"]:
             return status
