@@ -18,6 +18,7 @@ from pipeline.definitions.timed import WindowedDef
 from pipeline.definitions.topology import Topology
 from pipeline.errors import SchemaRefused
 from pipeline.values.codecs import Codec, JsonCodec, codec_name
+from pipeline.values.made_defaults import with_made_defaults
 from pipeline.values.schemas import unreadable
 
 
@@ -37,7 +38,8 @@ def describe(app: Declarations, topology: Topology) -> dict[str, Any]:
                 "written": found.written,
                 "key_codec": codec_name(by_topic[name].key_codec),
                 "value_codec": codec_name(by_topic[name].value_codec),
-                **({} if (schema := _schema(by_topic[name].value_codec)) is None else {"schema": schema}),
+                **({} if (schema := _shown_schema(by_topic[name].value_codec)) is None else {"schema": schema}),
+                **({} if (schema := _schema(by_topic[name].key_codec)) is None else {"key_schema": schema}),
                 **({"is_global": True} if name in everywhere else {}),
             }
             for name, found in topology.topics.items()
@@ -53,7 +55,7 @@ def describe(app: Declarations, topology: Topology) -> dict[str, Any]:
                 "subtopology": by_table[name].number,
                 "partitions": by_table[name].partitions,
                 "expire_ms": table.spec.expire_ms,
-                "schema": _schema(table.value_codec),
+                "schema": _shown_schema(table.value_codec),
                 "key_schema": _schema(table.key_codec),
                 **({} if type(table) is TableDef else {"form": table.described()}),
                 **({"of": list(table.sides)} if isinstance(table, JoinDef | JoinState) else {}),
@@ -161,6 +163,11 @@ def _shown_form(form: Mapping[str, Any]) -> str:
 
 def _schema(codec: Codec[Any]) -> dict[str, Any] | None:
     return codec.schema if isinstance(codec, JsonCodec) else None
+
+
+def _shown_schema(codec: Codec[Any]) -> dict[str, Any] | None:
+    """With what a field is that a value does not have, also where a function makes it: tools have no code to call."""
+    return with_made_defaults(codec.type, codec.schema) if isinstance(codec, JsonCodec) else None
 
 
 def _foreign_keys(app: Declarations, topology: Topology, table: str) -> bool:

@@ -129,7 +129,8 @@ async def _types(options: Mapping[str, str]) -> dict[str, Column] | None:
     if facts is None:
         known = ", ".join(sorted({**described["topics"], **plain}))
         raise WrongUse(f"with app, topics names one topic of '{described['id']}': {known}")
-    return {"key": column(facts["key_codec"]), "value": column(facts["value_codec"], facts.get("schema"))}
+    key = column(facts["key_codec"], facts.get("key_schema"))
+    return {"key": key, "value": column(facts["value_codec"], facts.get("schema"))}
 
 
 def _typed(batch: pa.RecordBatch, types: Mapping[str, Column]) -> pa.RecordBatch:

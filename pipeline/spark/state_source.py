@@ -161,7 +161,8 @@ async def _facts(options: Mapping[str, str]) -> Facts:
     except CodecError as error:
         raise WrongUse(str(error)) from None
     of_value = facts.get("schema") if form.kind != "timers" else None
-    return Facts(facts, form, key, (column(facts["key_codec"]), column(form.value_codec, of_value)))
+    columns = column(facts["key_codec"], facts.get("key_schema")), column(form.value_codec, of_value)
+    return Facts(facts, form, key, columns)
 
 
 def _tasks(options: Mapping[str, str], found: Facts, partitions: int) -> list[str]:

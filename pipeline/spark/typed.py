@@ -1,10 +1,12 @@
 """Keys and values of the app as typed columns of Spark. One rule: the types are those of the app's own definitions, as the log keeps
-them; what has no type there is a binary column, and what has no one type (a union, a dict, a list) is JSON text. A value that is none
+them; what has no type there is a binary column, and what has no one type (a union, a dict, a list) is JSON text. What JSON writes as
+text (a date, a UUID, a Decimal) is that text, wherever it stands. A value that is none
 of its type is refused, never rounded, cut or made null; a field that is not there has the default that the app would see.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -36,12 +38,14 @@ class Field(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column: its type in Spark and in Arrow, the codec of its bytes, and the fields of a struct."""
+    """A column: its type in Spark and in Arrow, the codec of its bytes, the fields of a struct, and the type in Spark of what is one plain
+    value in JSON ("": none)."""
 
     ddl: str
     arrow: Any
     codec: str
     fields: tuple[Field, ...] = ()
+    plain: str = ""
 
     def value(self, data: bytes | None) -> Any:
         """What stands in the column for these bytes. Raises CodecError."""
@@ -54,6 +58,8 @@ class Column(NamedTuple):
             text = data.decode()
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise CodecError(f"the value is no JSON: {error}") from None
+        if self.plain:
+            return _cell(found, Field("it", self.plain))
         if not self.fields:
             return text
         if found is None:
@@ -72,6 +78,8 @@ def _cell(value: Any, field: Field) -> Any:
         return float(value)
     if field.kind == PLAIN["int"][0] and type(value) is float and value.is_integer():
         return int(value)
+    if field.kind == BYTES[0]:
+        return _binary(value, field)
     if type(value) not in _IN_JSON[field.kind]:  # of which Arrow would make another value: 1 of 1.5, 1.0 of true
         raise CodecError(
             f"the value does not fit the column in Spark: {field.name} is {json.dumps(value)[:80]}, no {field.kind}"
@@ -79,11 +87,23 @@ def _cell(value: Any, field: Field) -> Any:
     return value
 
 
+def _binary(value: Any, field: Field) -> bytes:
+    """JSON has bytes as base64."""
+    try:
+        return base64.b64decode(value, validate=True)
+    except (TypeError, ValueError):
+        raise CodecError(
+            f"the value does not fit the column in Spark: {field.name} is {json.dumps(value)[:80]}, no base64"
+        ) from None
+
+
 def column(codec: str, schema: Mapping[str, Any] | None = None) -> Column:
-    """The column of a codec; of JSON objects with named fields a struct of them."""
+    """The column of a codec; of JSON objects with named fields a struct of them, of what is one plain value the type of that."""
     if codec != "json":
         return Column(*PLAIN.get(codec, BYTES), codec)
-    parts = _resolved(schema or {}, schema or {})
+    parts = _without_null(schema or {}, schema or {})
+    if (one := _of(parts, schema or {})) is not None:
+        return Column(*one, codec, plain=one[0])
     properties = parts.get("properties")
     if parts.get("type") != "object" or not properties:
         return Column("string", pa.string(), codec)
@@ -103,10 +123,19 @@ def _of(described: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[str, A
     if "anyOf" in parts:
         found = {_of(choice, schema) for choice in parts["anyOf"] if choice.get("type") != "null"}
         return found.pop() if len(found) == 1 else None
+    if parts.get("contentEncoding") == "base64":
+        return BYTES
     if "enum" not in parts:
         return _OF_SCHEMA.get(str(parts.get("type")))
     kinds = {type(value) for value in parts["enum"]}
     return _OF_ENUM.get(kinds.pop()) if len(kinds) == 1 else None
+
+
+def _without_null(described: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `X | None` is besides None."""
+    parts = _resolved(described, schema)
+    choices = [choice for choice in parts.get("anyOf", ()) if choice.get("type") != "null"]
+    return _resolved(choices[0], schema) if len(choices) == 1 else parts
 
 
 def _resolved(described: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:

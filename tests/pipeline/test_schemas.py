@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from datetime import date, datetime
+from decimal import Decimal
 from typing import Any, Literal
 
 import msgspec
@@ -188,6 +189,22 @@ def test_a_version_without_the_table_does_not_make_its_type_forgotten() -> None:
     assert kept["topics"].keys() == {"in", "other"} and kept["tables"].keys() == {"accounts"}
     with pytest.raises(SchemaRefused, match="accounts"):
         app_of(list[str]).check_schema(kept)
+
+
+class Made(msgspec.Struct):
+    tags: list[str] = msgspec.field(default_factory=lambda: ["a"])
+    other: str = msgspec.field(default_factory=lambda: date.today().isoformat())
+    since: date = msgspec.field(default_factory=date.today)
+    money: Decimal = msgspec.field(default_factory=Decimal)
+
+
+@pytest.mark.parametrize("type_", [Made, Made | None])
+def test_a_made_default_is_told_where_every_call_gives_the_same(type_: Any) -> None:
+    app = app_of(type_)
+    described = app.describe()["tables"]["accounts"]["schema"]["$defs"]["Made"]["properties"]
+    made = {name: one["default"] for name, one in described.items() if "default" in one}
+    assert made == {"tags": ["a"], "money": "0"}
+    app.check_schema(json.loads(json.dumps(app.describe())))
 
 
 def test_describe_is_json_and_needs_no_code() -> None:

@@ -11,7 +11,10 @@ import sys
 import threading
 import time
 import traceback
+import uuid
 from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -29,6 +32,8 @@ from pipeline.spark.history import BadHistory
 from pipeline.spark.repartition import repartition
 from pipeline.spark.snapshotting import take
 from pipeline.spark.typed import column
+from pipeline.values.codecs import JsonCodec
+from pipeline.values.made_defaults import with_made_defaults
 from pipeline.values.partitioner import partition_of
 from state.log.sqlite import open_sqlite
 from state.store.rocksdb import RocksDbStore
@@ -158,6 +163,56 @@ def test_a_field_of_an_enum_is_its_value() -> None:
     value = found.value(msgspec.json.encode(Ticket(State.OPEN, Level.HIGH)))
     assert value == {"type": "ticket", "state": "open", "level": 2, "kind": "a", "either": "1"}
     assert found.value(b'{"type": "ticket", "state": "over"}')["kind"] == "a"
+
+
+class Spot(msgspec.Struct, frozen=True):
+    town: str
+    since: date
+
+
+class Visit(msgspec.Struct):
+    at: datetime
+    price: Decimal = Decimal("1.5")
+    photo: bytes = b"x"
+    tags: list[str] = msgspec.field(default_factory=lambda: ["a"])
+    where: Spot | None = None
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "ddl", "shown"),
+    [
+        (date, date(2026, 1, 31), "string", "2026-01-31"),
+        (uuid.UUID, uuid.UUID(int=7), "string", "00000000-0000-0000-0000-000000000007"),
+        (datetime, datetime(2026, 1, 31, 12, tzinfo=UTC), "string", "2026-01-31T12:00:00Z"),
+        (Decimal, Decimal("1.50"), "string", "1.50"),
+        (State, State.OPEN, "string", "open"),
+        (bool, True, "boolean", True),
+        (int | None, None, "bigint", None),
+        (str | None, "x", "string", "x"),
+        (bytes | None, b"\xff", "binary", b"\xff"),
+        (int | str, "x", "string", '"x"'),
+        (tuple[str, int], ("a", 1), "string", '["a",1]'),
+        (Spot, Spot("Rome", date(2026, 1, 31)), "struct<`town`:string,`since`:string>", {"town": "Rome", "since": "2026-01-31"}),
+        (Spot | None, None, "struct<`town`:string,`since`:string>", None),
+    ],
+)  # fmt: skip
+def test_keys_and_values_that_json_writes_as_text(type_: Any, value: Any, ddl: str, shown: Any) -> None:
+    """They were JSON text, with quotes: where key = '2026-01-31' had no rows."""
+    codec = JsonCodec(type_)
+    found = column("json", codec.schema)
+    assert found.ddl == ddl
+    assert pa.array([found.value(codec.encode(value))], found.arrow).to_pylist() == [shown]
+
+
+def test_bytes_of_a_field_are_binary_and_what_a_function_makes_is_a_default() -> None:
+    found = column("json", with_made_defaults(Visit, msgspec.json.schema(Visit)))
+    assert found.ddl == "struct<`at`:string,`price`:string,`photo`:binary,`tags`:string,`where`:string>"
+    value = {"at": "2026-01-31T12:00:00Z", "price": "1.5", "photo": b"x", "tags": '["a"]', "where": None}
+    assert found.value(b'{"at": "2026-01-31T12:00:00Z"}') == value
+    with pytest.raises(CodecError, match=r"photo is \"a\", no base64"):
+        found.value(b'{"at": "2026-01-31T12:00:00Z", "photo": "a"}')
+    with pytest.raises(CodecError, match=r"it is 5, no string"):
+        column("json", msgspec.json.schema(date)).value(b"5")
 
 
 @pytest.mark.parametrize(
@@ -419,6 +474,32 @@ def test_the_stores_of_instances_and_of_a_disk(console: Console, spark: Any) -> 
         shutil.rmtree(folder)
     with pytest.raises(Exception, match=r"no store of 0_\d can be read: .*it belongs to another log"):
         reader.load().collect()
+
+
+def test_tables_and_topics_with_keys_of_dates(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    frame = spark.sql(
+        """select '2026-01-31' as key, '{"count": 3, "last": "2026-02-01"}' as value, 5L as timestamp_ms"""
+    )
+    url = f"sqlite:{tmp_path / 'log.db'}"
+    given = {"log": url, "snapshots": tmp_path / "snapshots", "say": lambda text: None}
+    orchestrator.spark.backfill("tests.spark.dated:app", {"days": frame}, **given)
+    orchestrator.spark.register(spark)
+    state = spark.read.format("orchestrator.state").options(app="dated", log=url, table="latest")
+    for found in (
+        state.load().where("key = '2026-01-31' and value.last > '2026-01-31'"),
+        state.option("key", '"2026-01-31"').load(),
+    ):
+        [row] = found.collect()
+        assert row["key"] == "2026-01-31" and row["value"].asDict() == {
+            "count": 3,
+            "last": "2026-02-01",
+            "tags": '["none"]',
+        }
+    changes = (
+        spark.read.format("orchestrator.log").options(app="dated", log=url, topics="dated-latest-changelog").load()
+    )
+    assert [row["key"] for row in changes.collect()] == ["2026-01-31"]
 
 
 def test_what_is_named_twice_is_read_once(filled: Filled) -> None:
