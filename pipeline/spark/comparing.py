@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.app import App
+from pipeline.definitions.join import JoinDef
 from pipeline.definitions.topology import Subtopology
-from pipeline.spark import differences
+from pipeline.spark import differences, letters
 from pipeline.spark.differences import Changelogs, Found, computed_tables, last_values, last_words, sent
 from pipeline.spark.inputs import Computed, Inputs, Say, external
+from pipeline.spark.join_entries import heads, together
 from pipeline.spark.live_stores import Copy, store_frame
 from pipeline.spark.log_source import NOTHING, log_frame
 from pipeline.spark.moment import Moment
@@ -108,14 +110,19 @@ class Comparing:
         alone = F.lit(0).alias("copy")
         ends = {str(p): end for p, end in self._moment.ends.items()}
         live = last_values(self._changelogs(ends), "subject", "partition")
-        changelogs = Changelogs(
-            "found",
-            lambda: self._records_of_changelogs(None, ends).withColumn("copy", alone),
-            lambda: last_words(self._changelogs(ends), "subject", "partition", name="there").withColumn("copy", alone),
-        )
+        joins = self._joins_behind()
+
+        def after() -> DataFrame:
+            return heads(self._records_of_changelogs(None, ends).withColumn("copy", alone), joins)
+
+        def again() -> DataFrame:
+            words = last_words(self._changelogs(ends), "subject", "partition", name="there").withColumn("copy", alone)
+            return together(words, "there", joins)
+
+        changelogs = Changelogs("found", after, again)
         found = differences.tables(
-            computed_tables(self._session, paths),
-            live.select("subject", "partition", alone, "key", "found"),
+            together(computed_tables(self._session, paths), "expected", joins),
+            together(live.select("subject", "partition", alone, "key", "found"), "found", joins),
             self._folder,
             "tables",
             changelogs,
@@ -168,6 +175,7 @@ class Comparing:
                 continue
             ends = {str(p): end for p, end in self._moment.ends.items() if p.topic in topics}
             there = log_frame(self._session, self._inputs.log_url, topics, ends).withColumn("subject", F.col("topic"))
+            there = letters.compared(there, self._letters() & set(topics), self._rekeys())
             wanted = sent(self._session, [str(path) for topic in topics for path in self._computed.outputs(topic)])
             if name == "last":
                 found |= differences.last_records(wanted, there, self._folder, name)
@@ -180,15 +188,26 @@ class Comparing:
                 found |= self._in_any_order(wanted, there, mixed)
         return made + [self._topic(topic, found.get(topic, Found()), topic in last) for topic in whole]
 
+    def _rekeys(self) -> set[str]:
+        return {name for name, info in self._prepared.topics.items() if info.kind == "repartition"}
+
+    def _behind(self) -> list[Subtopology]:
+        """Those that read what several tasks have sent on."""
+        rekeys = self._rekeys()
+        return [sub for sub in self._prepared.topology.subtopologies if rekeys & set(sub.sources)]
+
     def _behind_rekeys(self) -> list[str]:
         """Outputs of tasks that read what several others have sent on: live, in the order in which that came."""
-        topics = self._prepared.topics
-        behind = [
-            sub
-            for sub in self._prepared.topology.subtopologies
-            if any(topics[s].kind == "repartition" for s in sub.sources)
-        ]
-        return sorted({name for sub in behind for name in sub.sinks if topics[name].kind != "repartition"})
+        return sorted({name for sub in self._behind() for name in sub.sinks} - self._rekeys())
+
+    def _joins_behind(self) -> set[str]:
+        """The tables of joins of streams among what they have."""
+        tables = self._prepared.app.tables
+        return {name for sub in self._behind() for name in sub.tables if isinstance(tables[name], JoinDef)}
+
+    def _letters(self) -> set[str]:
+        """The topics of their dead letters, which name places that are others here."""
+        return {name for sub in self._behind() for name in letters.letters_of(self._prepared.app, sub)}
 
     def _in_any_order(self, wanted: DataFrame, there: DataFrame, topics: list[str]) -> dict[str, Found]:
         """Those of the topics that differ in times alone: a count that is sent on, say, goes with the time of another record."""

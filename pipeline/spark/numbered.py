@@ -1,12 +1,13 @@
 """The topics of rows that come out of runs, and the offsets of those of history.
 
-One rule: history lies before the log, so its offsets are below zero, and count in the order of its rows. In the flow: merging
--> here -> stage.
+One rule: history lies before the log, so its offsets are below zero, and count in the order of its rows; so do those of records that
+tasks have sent on, each of which counts its own: of two tasks they would be the same, and a join keeps a record by its offset. In the
+flow: merging -> here -> stage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import repeat
 from typing import Any
 
@@ -52,3 +53,26 @@ class Numbered:
             found[chosen] = self._next[number] + np.arange(len(chosen))
             self._next[number] += len(chosen)
         return of_numpy(found)
+
+
+def has_place(offset: int) -> bool:
+    """Whether a record of this offset lies in the log (or is none, as what comes due): those that are counted here do not."""
+    return not FIRST_SEQ < offset < FIRST_SEQ // 2
+
+
+def sent_on(rows: Iterable[Rows], topics: Collection[str]) -> Iterator[Rows]:
+    """The rows of one task; those of these topics, which tasks have sent on, with offsets of their own."""
+    following = dict.fromkeys(topics, FIRST_SEQ + 1)
+    for some in rows:
+        named = following.keys() & set(some.topics)
+        yield _counted(some, named, following) if named else some
+
+
+def _counted(some: Rows, named: Collection[str], following: dict[str, int]) -> Rows:
+    batch, at = some.batch, some.batch.schema.get_field_index("seq")
+    seq, of_rows = to_numpy(batch.column(at)).copy(), np.array(some.topics, object)
+    for topic in named:
+        chosen = np.flatnonzero(of_rows == topic)
+        seq[chosen] = following[topic] + np.arange(len(chosen))
+        following[topic] += len(chosen)
+    return Rows(some.topics, batch.set_column(at, batch.schema.field(at), of_numpy(seq)))

@@ -30,9 +30,9 @@ from pipeline.records import OutputRecord, RawRecord
 from pipeline.resources import Resources
 from pipeline.spark.attempts import Draft
 from pipeline.spark.cells import Cells
-from pipeline.spark.history import FIRST_SEQ
+from pipeline.spark.letters import letters_of, without_place
 from pipeline.spark.merging import Merging
-from pipeline.spark.numbered import Numbered, Sources
+from pipeline.spark.numbered import Numbered, Sources, has_place, sent_on
 from pipeline.spark.row_counts import PROCESSED, RowCount
 from pipeline.spark.rows import Rows, Written, in_columns, of_records, records, write_pairs
 from pipeline.spark.runs import Moved, Spent, unpack
@@ -204,6 +204,8 @@ class _Running:
         topology = self._app.topology(job.numbering).with_partitions(job.counts)
         self._sub: Subtopology = topology.subtopology(job.subtopology)
         self._kinds = {name: topic.kind for name, topic in topology.topics.items()}
+        self._sent_on = {name for name in self._sub.sources if self._kinds[name] == "repartition"}
+        self._letters = letters_of(self._app, self._sub)
         self._facts = TaskFacts(f"{job.subtopology}_{partition}")
         self._state = TaskState(self._sub.tables, job.memory_bytes)
         self._files: dict[str, Written] = {}
@@ -217,7 +219,7 @@ class _Running:
         kept = gc.get_threshold()
         gc.set_threshold(OBJECTS, *kept[1:])
         try:
-            asyncio.run(self._process(rows))
+            asyncio.run(self._process(sent_on(rows, self._sent_on)))
             with self._timed("write"), _into(self._job):
                 self._keep()
         except ProcessorFailed as error:
@@ -277,8 +279,9 @@ class _Running:
             await self._some(process, listed[at : at + RUN_RECORDS])
 
     def _in_history(self, error: ProcessorFailed) -> str:
-        """What failed, with the record as its file has it: a row of history has a number of ours in the place of an offset."""
-        if not FIRST_SEQ < error.offset < FIRST_SEQ // 2:
+        """What failed, with the record as its file has it: a row of history has a number of ours in the place of an offset, and so has one
+        that a task has sent on."""
+        if has_place(error.offset):
             return str(error)
         held = (raw for topic, raw in self._held if (topic, raw.offset) == (error.topic, error.offset))
         raw = next(held, None)
@@ -288,7 +291,8 @@ class _Running:
             else f"the record of key {self._shown(error.topic, raw.key)} at {raw.timestamp_ms} ms"
         )
         place = f"{error.topic}-{error.partition}@{error.offset}"
-        return str(error).replace(place, f"{about} in the history of {error.topic}")
+        where = error.topic if error.topic in self._sent_on else f"the history of {error.topic}"
+        return str(error).replace(place, f"{about} in {where}")
 
     def _shown(self, topic: str, key: bytes | None) -> str:
         about = next((one for one in self._app.topics.values() if one.topic == topic), None)
@@ -331,7 +335,8 @@ class _Running:
             self._send(changes.outputs)
 
     def _send(self, outputs: Mapping[tuple[str, int], list[OutputRecord]]) -> None:
-        for (topic, partition), sent in outputs.items():
+        for (topic, partition), some in outputs.items():
+            sent = without_place(some) if topic in self._letters else some
             file = self._files.get(topic)
             if file is None:
                 kind = "rekeyed" if self._kinds[topic] == "repartition" else "outputs"
