@@ -8,7 +8,8 @@ In the flow: options -> From -> `local_files`, when a session is there -> `histo
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,13 +20,14 @@ from orchestrator.errors import WrongUse
 from pipeline.files.columns import Columns
 from pipeline.files.shape import BadFile, Reading, Shape
 from pipeline.files.text import COMPRESSED
-from pipeline.spark import log_range
+from pipeline.spark import avro_columns, log_range
 from pipeline.spark.file_order import one_split_a_task, order_of_parts
 from pipeline.spark.folder_columns import as_they_stand
 from pipeline.spark.frame_files import write
 from pipeline.spark.history import BadHistory
 from pipeline.spark.log_range import LOG
 from pipeline.spark.own_words import own_words
+from pipeline.spark.set_to import set_to
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,7 +77,8 @@ def local_files(
                 order = order_of_parts(frame)
                 write(frame, folder)
         else:
-            write(frame, folder)
+            with merged_in_queries(session):
+                write(frame, folder)
     except (BadFile, WrongUse) as error:
         raise BadHistory(str(error)) from None
     except Exception as error:
@@ -104,7 +107,17 @@ def _task_of(path: str) -> int:
 def _read(session: SparkSession, text: str, folder: Path, reading: Reading, shape: Shape) -> DataFrame | dict[str, str]:
     if _is_path(text):
         return as_they_stand(session, partial(_frame, session, text), reading, shape)
-    return read_as(session, text, folder)
+    with merged_in_queries(session):
+        return read_as(session, text, folder)
+
+
+@contextmanager
+def merged_in_queries(session: SparkSession) -> Iterator[None]:
+    """Files that a query names, as parquet.`PATH`, have the columns of all of them, unless the user's own settings say how it is."""
+    names = [f"spark.sql.{kind}.mergeSchema" for kind in MERGED]
+    own = session.sparkContext.getConf()
+    with set_to(session, {name: "true" for name in names if not own.contains(name)}):
+        yield
 
 
 def _is_path(text: str) -> bool:
@@ -156,6 +169,9 @@ def _files(session: SparkSession, kind: str, path: str, is_merged: bool) -> Data
     reader = session.read.format(kind)
     if is_merged and kind.lower() in MERGED:
         reader = reader.option("mergeSchema", "true")
+    if is_merged and kind.lower() == "avro":
+        schema = avro_columns.of_all(session, path)
+        reader = reader if schema is None else reader.schema(schema)
     return reader.load(path)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +26,28 @@ session.createDataFrame(rows, "account string, amount bigint, at bigint").repart
 """
 
 
+NOTES = """
+from typing import Any
+from orchestrator import App, Record, Table
+app = App("notes", partitions=2)
+notes = app.topic("notes", key=str, value=dict)
+last = app.table("last", key=str, value=dict)
+
+@app.processor(notes, last)
+def keep(note: Record[str, dict[str, Any]], last: Table[str, dict[str, Any]]) -> None:
+    last[note.key] = note.value
+"""
+SEVERAL = """
+import sys
+from pyspark.sql import SparkSession
+session = SparkSession.builder.master("local[1]").config("spark.jars.packages", sys.argv[1]).getOrCreate()
+for columns in ("'plain' as text", "'more' as text, 7L as count", "named_struct('a', 1) as inner"):
+    name = columns.split("'")[1]
+    session.sql(f"select '{name}' as key, 5L as at, {columns}").write.mode("append").format("avro").save(sys.argv[2])
+session.sql("select 'x' as key, 5L as at, 'text' as count").write.format("avro").save(sys.argv[2] + "-two")
+"""
+
+
 def jar_of(history: str) -> str:
     """The jar that docs/spark.md names for it, in the first column of versions."""
     text = (ROOT / "docs/spark.md").read_text()
@@ -32,15 +56,40 @@ def jar_of(history: str) -> str:
     return found.group(1)
 
 
-async def test_avro_files_are_history(console: Console) -> None:
-    jar, files = jar_of("Avro"), console.folder / "payments.avro"
-    words = [sys.executable, "-c", WRITE, jar, str(files)]
+async def written_by(script: str, jar: str, files: Path) -> None:
+    words = [sys.executable, "-c", script, jar, str(files)]
     made = await asyncio.to_thread(
         subprocess.run, words, capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )
     if "unresolved dependency" in made.stderr + made.stdout:
         pytest.skip(f"{jar} cannot be fetched here")
     assert made.returncode == 0, made.stderr[-2_000:]
+
+
+async def test_avro_files_of_several_schemas_have_the_columns_of_all(console: Console) -> None:
+    """Spark takes the schema of one file: what others had besides was lost without a word."""
+    jar, files = jar_of("Avro"), console.folder / "notes.avro"
+    await written_by(SEVERAL, jar, files)
+    console.write("notes.py", NOTES)
+    at = ("--key", "key", "--timestamp", "at", "--packages", jar)
+    done = console("backfill", "notes:app", "--from", f"notes=avro:{files}", *at)
+    assert done.code == 0, done
+    log = await open_sqlite(console.folder / ".orchestrator/notes.db", create=False)
+    written = await read_all(log, "notes-last-changelog")
+    await log.close()
+    found = {(r.key or b"").decode(): json.loads(r.value or b"") for _, r in written}
+    assert found == {
+        "plain": {"count": None, "inner": None, "text": "plain"},
+        "more": {"count": 7, "inner": None, "text": "more"},
+        "a": {"count": None, "inner": {"a": 1}, "text": None},
+    }
+    done = console("backfill", "notes:app", "--from", f"notes=avro:{files}*", *at, "--log", "sqlite:other.db")
+    assert done.code == 2 and "its files have a column of two types" in done.err and done.err.count("\n") == 1, done
+
+
+async def test_avro_files_are_history(console: Console) -> None:
+    jar, files = jar_of("Avro"), console.folder / "payments.avro"
+    await written_by(WRITE, jar, files)
     at = ("--key", "account", "--timestamp", "at")
     done = console("backfill", "bank:app", "--from", f"payments=avro:{files}", "--packages", jar, *at)
     assert done.code == 0, done

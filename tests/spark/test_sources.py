@@ -229,6 +229,17 @@ def test_a_column_that_some_of_the_files_have_is_read_of_these(tmp_path: Path, s
         assert found == {b'{"who":"ann","currency":"EUR"}', b'{"who":"bob","currency":"USD"}'}, text
 
 
+def test_files_that_a_query_names_have_the_columns_of_all(tmp_path: Path, spark: Any) -> None:
+    """As those of a path: Spark took the columns of one file, and `select *` had no others."""
+    rows = {"a": {"key": ["ann"], "timestamp_ms": [1]}, "b": {"key": ["bob"], "timestamp_ms": [2], "value": ["Bob"]}}
+    for name, columns in rows.items():
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+    text = f"select * from parquet.`{tmp_path}/*.parquet`"
+    found = read(spark, text, tmp_path / "rows")
+    assert [(one.key, one.value) for one in found] == [(b"ann", None), (b"bob", b"Bob")]
+    assert spark.conf.get("spark.sql.parquet.mergeSchema") == "false", "it is the session's own again"
+
+
 def test_a_column_of_two_types_is_refused(tmp_path: Path, spark: Any) -> None:
     """It depended on which file Spark looked at whether it was read, or refused in words of Spark's reader."""
     (tmp_path / "rows").mkdir()
