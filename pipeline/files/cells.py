@@ -10,6 +10,7 @@ import contextlib
 import math
 import re
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -76,6 +77,8 @@ def from_cell(codec: Codec[Any], value: Any) -> bytes | None:
         return _custom(codec, value)
     if isinstance(value, str) and name != "str":
         return from_text(codec, value)
+    if name == "int":
+        value = without_scale(value)
     if name == "json":
         data = numbers_kept(msgspec.json.encode(value), value)
         codec.decode(data)
@@ -90,10 +93,14 @@ def numbers_kept(data: bytes, value: Any) -> bytes:
     return data
 
 
+def without_scale(cell: Any) -> Any:
+    """A decimal of a column without digits behind the point as an int, which it is: Spark has whole numbers without a sign so."""
+    return int(cell) if isinstance(cell, Decimal) and cell.is_finite() and cell.as_tuple().exponent == 0 else cell
+
+
 def whole(cell: Any) -> int | None:
     """A whole number of 64 bits, or its digits; None for anything else."""
-    if isinstance(cell, str) and _WHOLE.fullmatch(cell):
-        cell = int(cell)
+    cell = int(cell) if isinstance(cell, str) and _WHOLE.fullmatch(cell) else without_scale(cell)
     is_whole = isinstance(cell, int) and not isinstance(cell, bool)
     return cell if is_whole and -LONG_MAX - 1 <= cell <= LONG_MAX else None
 
@@ -122,6 +129,7 @@ def time_of_cell(value: Any, unit: str) -> int:
         return time_of_cell(datetime(value.year, value.month, value.day, tzinfo=UTC), unit)
     if isinstance(value, str):
         return time_of_text(value, unit)
+    value = without_scale(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return whole_ms(value, unit)
     raise NotThis(f"{shown(value)} is no time: a timestamp, a date, or whole {unit} since 1970 are")

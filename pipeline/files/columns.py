@@ -8,6 +8,7 @@ string is wanted; null where the type has a default and does not know null is th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, get_args, get_origin
 
 import msgspec
@@ -171,11 +172,14 @@ class Columns:
         empty = {name: field.empty for name, field in fields.items()}
         text, strict, type_ = self._text, not self._text, codec.type
         absent = {name for name, field in fields.items() if not field.required and not field.takes_null}
+        whole = [name for name, field in fields.items() if field.is_whole]
 
         def build(row: Row) -> bytes:
             found = {name: row[name] for name in fields}
             if text:
                 found = {name: empty[name] if cell == "" else cell for name, cell in found.items()}
+            for name in whole:
+                found[name] = cells.without_scale(found[name])
             for name in absent:
                 if found[name] is None:
                     del found[name]
@@ -191,6 +195,7 @@ class Field:
         self.required = required
         self.takes_null = _takes(None, type_)
         self.is_number = any(_takes(one, type_) for one in (1, 0.5, True)) and not _takes("1", type_)
+        self.is_whole = _takes(1, type_) and not _takes(Decimal(1), type_)
         self.empty = "" if _takes("", type_) and not self.takes_null else None
 
 

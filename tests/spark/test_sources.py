@@ -229,6 +229,30 @@ def test_a_column_that_some_of_the_files_have_is_read_of_these(tmp_path: Path, s
         assert found == {b'{"who":"ann","currency":"EUR"}', b'{"who":"bob","currency":"USD"}'}, text
 
 
+class Count(msgspec.Struct):
+    id: int
+    share: float = 0.0
+    price: Decimal = Decimal(0)
+
+
+def test_whole_numbers_without_a_sign_are_ints(tmp_path: Path, spark: Any) -> None:
+    """Spark has them as decimals, which fields, keys and times of the type int refused."""
+    ids, at = pa.array([7], pa.uint64()), pa.array([5], pa.uint64())
+    price = pa.array([Decimal("1.50")], pa.decimal128(20, 2))
+    pq.write_table(pa.table({"k": ids, "id": ids, "share": ids, "price": price, "at": at}), tmp_path / "a.parquet")
+    text, reading = (
+        From(f"parquet:{tmp_path / 'a.parquet'}"),
+        Reading("counts", codec_for(int, what="key"), codec_for(Count, what="value"), 4),
+    )
+    for number, value in enumerate((None, "id")):
+        shape = shape_of("k", value, "at")
+        own = reading if value is None else reading._replace(value=codec_for(int, what="value"))
+        names, _ = local_files(spark, text, tmp_path / f"rows{number}", own, shape)
+        [through] = [one for name in names for part in parts.parts(name) for one in parts.read(part, own, shape)]
+        [alone] = [one for part in parts.parts(str(tmp_path / "a.parquet")) for one in parts.read(part, own, shape)]
+        assert through == alone and (through.key, through.timestamp_ms) == ((7).to_bytes(8, "big"), 5)
+
+
 def test_files_that_a_query_names_have_the_columns_of_all(tmp_path: Path, spark: Any) -> None:
     """As those of a path: Spark took the columns of one file, and `select *` had no others."""
     rows = {"a": {"key": ["ann"], "timestamp_ms": [1]}, "b": {"key": ["bob"], "timestamp_ms": [2], "value": ["Bob"]}}
