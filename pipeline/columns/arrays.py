@@ -106,6 +106,10 @@ def fitted(codec: Codec[Any], array: pa.Array, what: str) -> pa.Array:
         return array
     if not _fits(given, wanted):
         raise CodecError(f"{what}: an array of {given} is none of {wanted}; cast it (pyarrow.compute.cast) to {wanted}")
+    if (more := _more(given, wanted)) is not None:
+        raise CodecError(
+            f"{what}: its structs have a field {more!r}, which their type has not, so it would be lost; leave it out, or give the type such a field"
+        )
     if _lacks(given, wanted):
         return array  # what the class has for a field that is not given is not null
     try:
@@ -139,6 +143,18 @@ def _lacks(given: Any, wanted: Any) -> bool:
     if pa.types.is_list(wanted) and (pa.types.is_list(given) or pa.types.is_large_list(given)):
         return _lacks(given.value_type, wanted.value_type)
     return False
+
+
+def _more(given: Any, wanted: Any) -> str | None:
+    """The first field that a struct, or one inside, has and its type has not: Arrow would leave it out."""
+    kind = pa.types
+    if kind.is_struct(wanted) and kind.is_struct(given):
+        types = {field.name: field.type for field in wanted}
+        found = (one.name if one.name not in types else _more(one.type, types[one.name]) for one in given)
+        return next((name for name in found if name is not None), None)
+    if kind.is_list(wanted) and (kind.is_list(given) or kind.is_large_list(given) or kind.is_fixed_size_list(given)):
+        return _more(given.value_type, wanted.value_type)
+    return _more(given.item_type, wanted.item_type) if kind.is_map(wanted) and kind.is_map(given) else None
 
 
 def _maker(codec: Codec[Any], given: Any) -> Callable[[Any], Any]:

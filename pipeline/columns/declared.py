@@ -18,6 +18,16 @@ from pipeline.values.codecs import Codec, JsonCodec, own_name, type_name
 OWN = ("key", "timestamp_ms", "offset")  # the columns that every batch has
 SCALAR = "value"
 _NEEDED = ("pyarrow", "numpy")
+_FAMILIES = {
+    kinds.IntType: "numbers",
+    kinds.FloatType: "numbers",
+    kinds.BoolType: "bool",
+    kinds.StrType: "text",
+    kinds.BytesType: "text",
+    kinds.DecimalType: "text",
+    kinds.UUIDType: "text",
+}  # those of one family are of one column, also where Arrow takes the type from what comes
+_PARTS = ("type", "item_type", "key_type", "value_type")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +80,41 @@ def _is_plain(found: Any) -> bool:
     return isinstance(found, kinds.TypedDictType)
 
 
+def check_keys(name: str, topic: str, codec: Codec[Any]) -> None:
+    """Whether a topic's keys can be a column. Raises DefinitionError."""
+    _refuse_mixed(name, f"keys of topic {topic!r}", codec)
+
+
+def _refuse_mixed(name: str, what: str, codec: Codec[Any]) -> None:
+    """Each batch would fail for it."""
+    found = mixed_tuple(kinds.type_info(codec.type)) if isinstance(codec, JsonCodec) else None
+    if found is not None:
+        raise DefinitionError(
+            f"{name}: columns=True, and {what} have a tuple of {' and '.join(found)}, which no column of Arrow holds; make it a "
+            "frozen Struct, or leave columns= out"
+        )
+
+
+def mixed_tuple(kind: kinds.Type, inside: tuple[Any, ...] = ()) -> list[str] | None:
+    """The types of the parts of a tuple in it, where Arrow has none for all of them. `inside`: the classes around it."""
+    if isinstance(kind, kinds.TupleType):
+        families = dict.fromkeys(_FAMILIES.get(type(without_none(one)), "") for one in kind.item_types)
+        families.pop("", None)
+        if len(families) > 1:
+            return list(families)
+    if getattr(kind, "cls", None) in inside:
+        return None
+    if isinstance(kind, kinds.StructType | kinds.DataclassType | kinds.TypedDictType | kinds.NamedTupleType):
+        parts, inside = [field.type for field in kind.fields], (*inside, kind.cls)
+    else:
+        parts = [*getattr(kind, "types", ()), *getattr(kind, "item_types", ())]
+        parts += [part for name in _PARTS if isinstance(part := getattr(kind, name, None), kinds.Type)]
+    return next((found for part in parts if (found := mixed_tuple(part, inside)) is not None), None)
+
+
 def check_values(name: str, topic: str, codec: Codec[Any]) -> None:
     """Whether a topic's values can be columns. Raises DefinitionError."""
+    _refuse_mixed(name, f"values of topic {topic!r}", codec)
     record = record_kind(codec)
     for field in record.fields if record is not None else ():
         if field.name in OWN:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from pipeline.columns.declared import check_alike, check_installed, check_values
+from pipeline.columns.declared import check_alike, check_installed, check_keys, check_values
 from pipeline.definitions.definition import ByArrays, Declared, Owner, Resource, Stored, Topic, aliases
 from pipeline.definitions.error_policy import WAIT, Choice, OnError
 from pipeline.definitions.foreign_key_join import ForeignKeySide
@@ -287,6 +287,7 @@ def checked_columns(
                 "app.table(), or leave columns= out"
             )
     for topic in sources:
+        check_keys(name, topic.name, topic.key_codec)
         check_values(name, topic.name, topic.value_codec)
     check_alike(name, [(topic.name, topic.key_codec, topic.value_codec) for topic in sources])
     return True

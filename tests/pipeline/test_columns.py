@@ -521,6 +521,65 @@ def test_a_field_that_a_struct_array_has_not_got_has_its_default() -> None:
         assert driver.items(out) == [("a", Price(5))]
 
 
+class Bill(msgspec.Struct):
+    prices: list[Price]
+    by_name: dict[str, Price] = {}
+
+
+@pytest.mark.parametrize("place", ["value", "list", "map"])
+def test_a_field_that_its_type_has_not_is_refused(place: str) -> None:
+    """Arrow's cast left it out, without a word."""
+    app = App("x", partitions=1)
+    source = app.topic("in", key=str, value=int)
+    prices = app.table("prices", key=str, value=Price if place == "value" else Bill)
+    one = {"amount": 5, "curency": "USD"}
+    price = pa.struct([("amount", pa.int64()), ("curency", pa.string())])
+    given = {
+        "value": pa.array([one], price),
+        "list": pa.array([{"prices": [one]}], pa.struct([("prices", pa.list_(price))])),
+        "map": pa.array([{"by_name": [("a", one)]}], pa.struct([("by_name", pa.map_(pa.string(), price))])),
+    }
+
+    @app.processor(source, prices, columns=True)
+    def put(batch: Any, prices: Any) -> None:
+        prices.put(batch.table["key"], given[place])
+
+    with Driver(app) as driver, pytest.raises(ProcessorFailed, match=r"values of put.*have a field 'curency', which"):
+        driver.send(source, "a", 5)
+
+
+class Pair(msgspec.Struct, frozen=True):
+    both: tuple[str, int] | None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (tuple[str, int], int, "keys of topic 'in' have a tuple of text and numbers"),
+        (tuple[int, bool, str], int, "keys of topic 'in' have a tuple of numbers and bool and text"),
+        (str, Pair, "values of topic 'in' have a tuple of text and numbers"),
+        (str, dict[str, list[Pair]], "values of topic 'in' have a tuple of text and numbers"),
+        (tuple[int, float], tuple[str, ...], ""),
+        (tuple[str, str | None], list[Price], ""),
+    ],
+)
+def test_a_tuple_of_several_types_is_refused_where_it_is_declared(key: Any, value: Any, message: str) -> None:
+    """Every batch failed for it: a column of Arrow has one type."""
+    app = App("x", partitions=1)
+    source = app.topic("in", key=key, value=value)
+    if message:
+        with pytest.raises(DefinitionError, match=message):
+            app.processor(source, columns=True)(lambda batch: None)
+        return
+    app.processor(source, columns=True)(lambda batch: seen.append(batch.table["key"].to_pylist()))
+    seen: list[Any] = []
+    with Driver(app) as driver:
+        driver.send(
+            source, (1, 2.5) if key == tuple[int, float] else ("a", None), ("x",) if key == tuple[int, float] else []
+        )
+    assert seen == [[[1, 2.5]]] or seen == [[["a", None]]]
+
+
 class Named(msgspec.Struct):
     key: str
 
