@@ -30,11 +30,13 @@ _IN_JSON = {"string": (str,), "bigint": (int,), "double": (float,), "boolean": (
 
 
 class Field(NamedTuple):
-    """A field of a struct: its type in Spark ("": JSON text), and what the app sees where it is not there."""
+    """A field of a struct: its type in Spark ("": JSON text), and what the app sees where it is not there; of one that is required
+    that is an error."""
 
     name: str
     kind: str
     default: Any = None
+    is_required: bool = False
 
 
 class Column(NamedTuple):
@@ -66,6 +68,9 @@ class Column(NamedTuple):
             return None
         if not isinstance(found, dict):
             raise CodecError(f"the value does not fit the column in Spark: {text[:80]} is no object with fields")
+        missing = next((one.name for one in self.fields if one.is_required and one.name not in found), None)
+        if missing is not None:  # the app could not read it either, or makes of it what no schema says (upgrade=)
+            raise CodecError(f"the value does not fit the column in Spark: {text[:80]} has no {missing}")
         return {one.name: _cell(found.get(one.name, one.default), one) for one in self.fields}
 
 
@@ -108,12 +113,15 @@ def column(codec: str, schema: Mapping[str, Any] | None = None) -> Column:
     if parts.get("type") != "object" or not properties:
         return Column("string", pa.string(), codec)
     ddl, arrow, fields = [], [], []
+    required = parts.get("required", ())
     for name, described in properties.items():
         found = _of(described, schema or {})
         kind = found or PLAIN["str"]
         ddl.append(f"`{name}`:{kind[0]}")
         arrow.append((name, kind[1]))
-        fields.append(Field(name, found[0] if found else "", described.get("default")))
+        is_tag = len(described.get("enum", ())) == 1  # which need not be there
+        default = described["enum"][0] if is_tag else described.get("default")
+        fields.append(Field(name, found[0] if found else "", default, name in required and not is_tag))
     return Column(f"struct<{','.join(ddl)}>", pa.struct(arrow), codec, tuple(fields))
 
 

@@ -163,6 +163,7 @@ def test_a_field_of_an_enum_is_its_value() -> None:
     value = found.value(msgspec.json.encode(Ticket(State.OPEN, Level.HIGH)))
     assert value == {"type": "ticket", "state": "open", "level": 2, "kind": "a", "either": "1"}
     assert found.value(b'{"type": "ticket", "state": "over"}')["kind"] == "a"
+    assert found.value(b'{"state": "over"}')["type"] == "ticket", "as the app reads it, too"
 
 
 class Spot(msgspec.Struct, frozen=True):
@@ -209,6 +210,8 @@ def test_bytes_of_a_field_are_binary_and_what_a_function_makes_is_a_default() ->
     assert found.ddl == "struct<`at`:string,`price`:string,`photo`:binary,`tags`:string,`where`:string>"
     value = {"at": "2026-01-31T12:00:00Z", "price": "1.5", "photo": b"x", "tags": '["a"]', "where": None}
     assert found.value(b'{"at": "2026-01-31T12:00:00Z"}') == value
+    with pytest.raises(CodecError, match=r'\{"price": "2"\} has no at'):  # it was null, which no value of the app is
+        found.value(b'{"price": "2"}')
     with pytest.raises(CodecError, match=r"photo is \"a\", no base64"):
         found.value(b'{"at": "2026-01-31T12:00:00Z", "photo": "a"}')
     with pytest.raises(CodecError, match=r"it is 5, no string"):
