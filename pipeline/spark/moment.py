@@ -18,6 +18,7 @@ from state.log.protocol import GroupLog, Log, Partition
 from workers.prepare import Prepared, beginning, from_the_end
 
 QUIET_S, STILL_S, LOOK_S = 20.0, 3.0, 0.1
+ANSWER_S = 30.0
 BUSY_S = 3.0  # after which what is under way is taken out
 
 
@@ -132,18 +133,18 @@ async def first_begins(log: GroupLog, prepared: Prepared, until: Mapping[Partiti
 
 
 async def _has_records(log: Log, partition: Partition, start: int, end: int) -> bool:
-    """Whether a record lies there: behind the last one of a transaction there is a marker alone."""
+    """Whether a record lies there: behind the last one of a transaction there is a marker alone. A log that gives nothing for long has
+    not said that there is none."""
     reader = log.reader()
     reader.add(partition, start)
     try:
-        position = start
-        while position < end:
+        position, deadline = start, monotonic_s() + ANSWER_S
+        while position < end and monotonic_s() < deadline:
             fetched = await reader.poll(wait_ms=1_000)
             if any(one.data for one in fetched):
                 return True
-            if not fetched:
-                return False
-            position = fetched[-1].next_position
-        return False
+            if fetched:
+                position, deadline = fetched[-1].next_position, monotonic_s() + ANSWER_S
+        return position < end
     finally:
         await reader.close()
