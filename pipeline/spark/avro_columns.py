@@ -31,7 +31,8 @@ def of_all(session: SparkSession, path: str) -> StructType | None:
     first = dict(zip(reversed(heads), reversed(files), strict=True))  # a file of each
     if len(first) == 1:
         return None
-    kinds = [session.read.format("avro").load(_escaped(file))._jdf.schema() for file in first.values()]
+    names = [_escaped(str(_path(session, file).toString())) for file in first.values()]
+    kinds = [session.read.format("avro").load(name)._jdf.schema() for name in names]
     merged, *others = kinds
     for other in others:
         merged = merged.merge(other, True)
@@ -42,13 +43,18 @@ def _head(session: SparkSession, file: str) -> str:
     """The schema of a file, as it stands there."""
     java: Any = session.sparkContext._jvm
     conf: Any = session.sparkContext._jsc.hadoopConfiguration()
-    path = java.org.apache.hadoop.fs.Path(java.java.net.URI(file))
-    seen = java.org.apache.avro.mapred.FsInput(path, conf)
+    seen = java.org.apache.avro.mapred.FsInput(_path(session, file), conf)
     try:
         reader = java.org.apache.avro.generic.GenericDatumReader()
         return str(java.org.apache.avro.file.DataFileReader.openReader(seen, reader).getSchema().toString())
     finally:
         seen.close()
+
+
+def _path(session: SparkSession, file: str) -> Any:
+    """Spark lists files as addresses, in which a space is %20."""
+    java: Any = session.sparkContext._jvm
+    return java.org.apache.hadoop.fs.Path(java.java.net.URI(file))
 
 
 def _escaped(file: str) -> str:

@@ -68,11 +68,11 @@ async def written_by(script: str, jar: str, files: Path) -> None:
 
 async def test_avro_files_of_several_schemas_have_the_columns_of_all(console: Console) -> None:
     """Spark takes the schema of one file: what others had besides was lost without a word."""
-    jar, files = jar_of("Avro"), console.folder / "notes.avro"
+    jar, files = jar_of("Avro"), console.folder / "my [old] notes.avro"
     await written_by(SEVERAL, jar, files)
     console.write("notes.py", NOTES)
     at = ("--key", "key", "--timestamp", "at", "--packages", jar)
-    done = console("backfill", "notes:app", "--from", f"notes=avro:{files}", *at)
+    done = console("backfill", "notes:app", "--from", f"notes=avro:{console.folder}/my*notes.avro", *at)
     assert done.code == 0, done
     log = await open_sqlite(console.folder / ".orchestrator/notes.db", create=False)
     written = await read_all(log, "notes-last-changelog")
@@ -83,7 +83,15 @@ async def test_avro_files_of_several_schemas_have_the_columns_of_all(console: Co
         "more": {"count": 7, "inner": None, "text": "more"},
         "a": {"count": None, "inner": {"a": 1}, "text": None},
     }
-    done = console("backfill", "notes:app", "--from", f"notes=avro:{files}*", *at, "--log", "sqlite:other.db")
+    done = console(
+        "backfill",
+        "notes:app",
+        "--from",
+        f"notes=avro:{console.folder}/my*notes.avro*",
+        *at,
+        "--log",
+        "sqlite:other.db",
+    )
     assert done.code == 2 and "its files have a column of two types" in done.err and done.err.count("\n") == 1, done
 
 
