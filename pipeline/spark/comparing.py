@@ -175,8 +175,9 @@ class Comparing:
                 continue
             ends = {str(p): end for p, end in self._moment.ends.items() if p.topic in topics}
             there = log_frame(self._session, self._inputs.log_url, topics, ends).withColumn("subject", F.col("topic"))
-            there = letters.compared(there, self._letters() & set(topics), self._rekeys())
             wanted = sent(self._session, [str(path) for topic in topics for path in self._computed.outputs(topic)])
+            rejected = self._letters() & set(topics), self._rekeys()
+            there, wanted = letters.compared(there, *rejected), letters.compared(wanted, *rejected)
             if name == "last":
                 found |= differences.last_records(wanted, there, self._folder, name)
                 continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 TOPIC, OFFSET = "error-topic", "error-offset"
+OF_LAST = (TOPIC, OFFSET, "error-partition")  # of a pair's letter
 OF_PAIRS = ("error-left", "error-right")  # places of a join's records, as orders-0@5
 
 
@@ -79,7 +80,7 @@ def _number(text: str) -> int:
 
 
 def compared(records: DataFrame, letters: Collection[str], sent_on: Collection[str]) -> DataFrame:
-    """Records of the log (`subject`: their topic) with the letters among them as an audit compares them."""
+    """Records (`subject`: their topic) with the letters among them as an audit compares them: those of the log, and those of Spark."""
     from pyspark.sql import functions as F
 
     if not letters or not sent_on:
@@ -91,6 +92,19 @@ def compared(records: DataFrame, letters: Collection[str], sent_on: Collection[s
 
 def _cells(sent_on: Collection[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        at = batch.schema.get_field_index("headers")
-        cells: list[Any] = [packed(_without(unpacked(one), sent_on)) for one in batch.column(at).to_pylist()]
-        yield batch.set_column(at, batch.schema.field(at), pa.array(cells, batch.schema.field(at).type))
+        columns = [batch.column(name).to_pylist() for name in ("value", "headers")]
+        found = [_compared(value, unpacked(headers), sent_on) for value, headers in zip(*columns, strict=True)]
+        for name, cells in zip(("value", "headers"), zip(*found, strict=True), strict=False):
+            at = batch.schema.get_field_index(name)
+            batch = batch.set_column(at, batch.schema.field(at), pa.array(cells, batch.schema.field(at).type))
+        yield batch
+
+
+def _compared(value: bytes | None, headers: Headers, sent_on: Collection[str]) -> tuple[bytes | None, bytes | None]:
+    """The value and the headers of a record; of a letter of a pair without what is of the record that came last, which is the other one
+    with another run."""
+    placed = _without(headers, sent_on)
+    if not {name for name, _ in placed}.issuperset(OF_PAIRS):
+        return value, packed(placed)
+    at = max(number for number, (name, _) in enumerate(placed) if name == TOPIC)
+    return None, packed(tuple(one for one in placed[at:] if one[0] not in OF_LAST))
