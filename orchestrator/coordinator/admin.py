@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -41,6 +41,7 @@ from orchestrator.names import natural
 from orchestrator.settings import named_in
 
 AMOUNTS = ("to", "by", "instances")
+KEPT = ("from", "to", "leaving", "staying", "since", "term")  # of the answer to a scale-down, in the log
 PLANS_KEPT = 100
 
 
@@ -282,7 +283,16 @@ async def scale_down(coordinator: Coordinator, request: ScaleDownRequest) -> dic
     part; a second request that comes meanwhile waits for that, and counts the instances that stay."""
     await coordinator.gathered.wait()
     async with coordinator.operations_lock:
+        known = coordinator.requested.get(request.request)
+        if known is not None:  # its answer did not arrive
+            return _begun(coordinator.group, known)
         return await _scale_down(coordinator, request)
+
+
+def _begun(group: GroupState, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer to a scale-down that this coordinator, or the one before, has written down."""
+    answer = {name: facts[name] for name in KEPT}
+    return {**answer, "plan": facts["id"], "moves": _moves(group, set(facts["leaving"])), "outcome": "running"}
 
 
 async def _scale_down(coordinator: Coordinator, request: ScaleDownRequest) -> dict[str, Any]:
@@ -296,13 +306,13 @@ async def _scale_down(coordinator: Coordinator, request: ScaleDownRequest) -> di
         return made
     timeout_ms, force, name = request.timeout_ms, request.force, str(made["plan"])
     deadline_wall = None if timeout_ms is None else coordinator.wall_ms() + timeout_ms
-    await coordinator.keep_operation(
-        {"id": name, "leaving": made["leaving"], "deadline_wall_ms": deadline_wall, "force": force}
-    )
+    answer = {**made, "outcome": "running", "since": coordinator.hand_over_count, "term": coordinator.group.term}
+    facts = {"id": name, "deadline_wall_ms": deadline_wall, "force": force, "request": request.request}
+    await coordinator.keep_operation({**facts, **{fact: answer[fact] for fact in KEPT}})
     deadline = None if timeout_ms is None else monotonic_ms() + timeout_ms
-    coordinator.scale_since = coordinator.hand_over_count
+    coordinator.scale_since = answer["since"]
     coordinator.event(ev.Leaving(name, tuple(made["leaving"]), deadline, force))
-    return {**made, "outcome": "running", "since": coordinator.scale_since, "term": coordinator.group.term}
+    return answer
 
 
 def _fitting_plan(coordinator: Coordinator, request: ScaleDownRequest) -> dict[str, Any]:

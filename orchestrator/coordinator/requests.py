@@ -67,7 +67,8 @@ class PlanRequest(Request, tag="plan", frozen=True):
 
 
 class ScaleDownRequest(Request, tag="scale-down", frozen=True):
-    """The same, done. `plan`: exactly that one, or nothing."""
+    """The same, done. `plan`: exactly that one, or nothing. `request`: what its client calls it: one that comes again, since no
+    answer came to the first, is answered as the first was."""
 
     right: ClassVar[Right] = Right.SCALE
     alters: ClassVar[bool] = True
@@ -78,6 +79,7 @@ class ScaleDownRequest(Request, tag="scale-down", frozen=True):
     plan: str | None = None
     timeout_ms: int | None = None
     force: bool = False
+    request: str = ""
 
 
 class UndoRequest(Request, tag="undo", frozen=True):

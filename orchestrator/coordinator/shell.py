@@ -77,6 +77,7 @@ class Coordinator:
         self._reasons: dict[tuple[TaskId, int], str] = {}  # why tasks change hands, by task and epoch
         self.rates = Rates()
         self.outcomes: dict[str, str] = {}  # of the last scale-downs that ended, the latest one last
+        self.requested: dict[str, Mapping[str, Any]] = {}  # the last scale-downs, by what their clients call them
         self.operations_lock = asyncio.Lock()  # held from the choice of leavers until they are marked
         self._operations: dict[str, Mapping[str, object]] = {}  # those that run, as the log has them
         self.scale_since = 0  # hand-overs before the last scale-down under this coordinator
@@ -153,6 +154,7 @@ class Coordinator:
     async def _resume_operations(self) -> None:
         for facts in await self.ledger.operations():
             self._operations[str(facts["id"])] = facts
+            self._remember(facts)
             deadline = facts.get("deadline_wall_ms")
             left = None if deadline is None else int(str(deadline)) - self.wall_ms()
             instances = facts["leaving"]
@@ -170,7 +172,15 @@ class Coordinator:
     async def keep_operation(self, facts: Mapping[str, object]) -> None:
         """Has the log know a scale-down that is about to begin. Under the lock. Raises NotCoordinator."""
         await self._put_operations({**self._operations, str(facts["id"]): facts})
+        self._remember(facts)
         self.outcomes.pop(str(facts["id"]), None)
+
+    def _remember(self, facts: Mapping[str, object]) -> None:
+        """Its client asks again where the answer is lost, and a scale-down may be over by then."""
+        if facts.get("request"):
+            self.requested[str(facts["request"])] = facts
+            if len(self.requested) > OUTCOMES_KEPT:
+                del self.requested[next(iter(self.requested))]
 
     async def forget_operations(self) -> None:
         """Has the log know that all are about to be taken back. Under the lock. Raises NotCoordinator."""

@@ -6,6 +6,7 @@ One rule: the coordinator keeps the operation and its deadline in the log; a clo
 from __future__ import annotations
 
 import asyncio
+import secrets
 import sys
 from typing import Any
 
@@ -96,7 +97,11 @@ async def _run(args: Any) -> int:
             return _end(args, {**answer, "why": _why_nothing(args, answer)})
         before = await client.ask(StatusRequest())
         request = ScaleDownRequest(
-            args.to, args.by, args.instances, args.current, plan=args.apply, timeout_ms=args.timeout, force=args.force
+            *(args.to, args.by, args.instances, args.current),
+            plan=args.apply,
+            timeout_ms=args.timeout,
+            force=args.force,
+            request=secrets.token_hex(8),
         )
         answer = await client.ask(request)
         if answer["outcome"] == "nothing to do" or not args.wait:
