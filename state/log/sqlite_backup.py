@@ -16,7 +16,7 @@ from pathlib import Path
 from state import private
 from state.errors import FileTaken, LogMissing, StateError
 from state.log.group_store import MetadataKind
-from state.log.sqlite_file import connect, explain, prepare
+from state.log.sqlite_file import COPY_ID, connect, explain, prepare
 
 BUSY_MS = 10_000
 
@@ -52,8 +52,9 @@ def backup(source: Path, target: Path, forget: Collection[MetadataKind] = ()) ->
 
 
 def _of_nobody(copy: Path, forget: Collection[MetadataKind]) -> None:
-    """The lease keeps its term, which the next one is to exceed."""
+    """The lease keeps its term, which the next one is to exceed. Its first connection makes a log of it."""
     with contextlib.closing(sqlite3.connect(copy)) as db, db:
+        db.execute(f"pragma application_id={COPY_ID}")
         db.execute("update leases set address = ''")
         db.executemany("delete from notes where kind = ?", [(kind.name,) for kind in forget])
 

@@ -5,6 +5,7 @@ One rule: a file that is not a log of a format we know is never written. Below s
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import time
@@ -20,6 +21,7 @@ from state.errors import LogBusy, LogFull, LogMissing, LogReplaced, LogUnusable,
 Synchronous = Literal["NORMAL", "FULL"]
 
 APPLICATION_ID = 0x534F4C47
+COPY_ID = 0x534F4C43  # of a copy that nobody has opened yet: what lies beside it under its name is another log's
 FORMAT = 1
 _PAUSE_S = 0.001
 _MADE_S = 1.0
@@ -109,10 +111,15 @@ def connect(path: Path, *, create: bool, synchronous: Synchronous, busy_timeout_
             private.make_file(path)  # SQLite gives its -wal and -shm the rights of the file
         except OSError as error:
             raise LogUnusable(f"the folder of the log {path} cannot be made: {error.strerror}") from error
-    uri = f"file:{quote(str(path.absolute()))}?mode={'rwc' if create else 'rw'}"
+    uri = f"file:{quote(str(path.absolute()))}"
+    _begin_copy(path, uri, busy_timeout_ms)
     try:
         connection = sqlite3.connect(
-            uri, uri=True, timeout=busy_timeout_ms / 1000, isolation_level=None, check_same_thread=False
+            f"{uri}?mode={'rwc' if create else 'rw'}",
+            uri=True,
+            timeout=busy_timeout_ms / 1000,
+            isolation_level=None,
+            check_same_thread=False,
         )
     except sqlite3.Error as error:
         raise explain(error, path) from error
@@ -125,6 +132,34 @@ def connect(path: Path, *, create: bool, synchronous: Synchronous, busy_timeout_
         connection.close()
         raise explain(error, path) from error
     return connection
+
+
+def _begin_copy(path: Path, uri: str, busy_timeout_ms: int) -> None:
+    """Make a log of a copy, before a write-ahead log is looked at: SQLite would write one that was left where the copy was put over
+    it. All by way of SQLite: whoever else opens and closes the file loses this process the locks that it has on it. Raises
+    LogUnusable."""
+    alone = f"{uri}?mode=ro&immutable=1"  # neither locks nor a write-ahead log
+    if _id_in(alone) != COPY_ID:
+        return
+    left = path.with_name(f"{path.name}-wal")
+    if left.exists() and left.stat().st_size and _id_in(alone) == COPY_ID:  # else another process was faster
+        raise LogUnusable(
+            f"the log {path} is a backup, and {left.name} beside it is of the log that was here before: end what runs on "
+            f"that, remove {left.name} and {path.name}-shm, and start again"
+        )
+    try:
+        with contextlib.closing(sqlite3.connect(f"{uri}?mode=rw", uri=True, timeout=busy_timeout_ms / 1000)) as db:
+            db.execute(f"pragma application_id={APPLICATION_ID}")
+    except sqlite3.Error as error:
+        raise explain(error, path) from error
+
+
+def _id_in(uri: str) -> object:
+    try:
+        with contextlib.closing(sqlite3.connect(uri, uri=True)) as db:
+            return _scalar(db, "pragma application_id")
+    except sqlite3.Error:
+        return None  # who opens it in earnest says why
 
 
 def begin(connection: sqlite3.Connection, busy_timeout_ms: int) -> None:

@@ -119,3 +119,31 @@ def test_a_copy_is_run_beside_the_log_that_it_is_of(console: Console) -> None:
     assert balances(console, "a") == {"a": 4}
     console.until("the copy", lambda: console.here("query", "bank", "balances", "a", *copy).out == "3\n")
     assert len(console.here("status", "bank", "--json").json["instances"]) == 1
+
+
+def test_a_backup_is_not_mixed_with_what_is_left_of_the_log_that_it_replaces(console: Console) -> None:
+    """After a crash the newest commits lie beside the log (`-wal`): they were written over the backup that was put in its place,
+    which undid the restore, or damaged it, without a word."""
+    fleet = console.run(*FAST)
+    pay(console, {"a": 3})
+    assert balances(console, "a") == {"a": 3}
+    backup(console)
+    pay(console, {"a": 2})
+    assert balances(console, "a") == {"a": 5}
+    log = console.folder / ".orchestrator/bank.db"
+    beside = [log.with_name(log.name + suffix) for suffix in ("-wal", "-shm")]
+    left = [file.read_bytes() for file in beside]
+    fleet.terminate()
+    assert console.end(fleet) == 0
+    for file, content in zip(beside, left, strict=True):  # as after a crash
+        file.write_bytes(content)
+    shutil.copy(console.folder / "copy.db", log)
+    refused = console.here("run", "bank:app")
+    assert refused.code == 1 and refused.err.count("\n") == 1 and "remove bank.db-wal and bank.db-shm" in refused.err, (
+        refused
+    )
+    assert beside[0].read_bytes() == left[0], "nothing is lost before somebody says so"
+    for file in beside:
+        file.unlink()
+    console.run(*FAST)
+    assert balances(console, "a") == {"a": 3}
