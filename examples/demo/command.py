@@ -60,6 +60,7 @@ def run(argv: list[str]) -> int:
 async def _tour(options: Options, show: Show) -> int:
     from examples.demo.processes import Processes
     from examples.demo.tour import Tour
+    from workers.end_watch import stopping_signals
 
     processes = Processes(options.folder / "output")
     task = asyncio.current_task()
@@ -72,7 +73,7 @@ async def _tour(options: Options, show: Show) -> int:
         if len(received) == 1:
             task.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in stopping_signals():
         loop.add_signal_handler(number, stop, number)
     try:
         report = await Tour(options, processes, show).run()

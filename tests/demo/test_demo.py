@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,33 @@ def test_a_folder_that_is_not_the_demos_is_left_alone(tmp_path: Path) -> None:
     )
     assert told.returncode == 2 and "not the demo's" in told.stderr
     assert (tmp_path / "precious").read_text() == "keep me"
+
+
+def pending(process: int) -> bool:
+    """Whether a signal has been sent that the process has not received yet."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return any(int(line.split()[1], 16) for line in lines if line.startswith(("SigPnd", "ShdPnd")))
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not Path("/usr/bin/nohup").exists(), reason="there is no nohup")
+def test_a_hang_up_that_is_to_be_ignored_is(tmp_path: Path) -> None:
+    """`nohup orchestrator demo &` ended with its terminal, with 129."""
+    tour = subprocess.Popen(
+        ["nohup", sys.executable, "-m", "orchestrator.cli.main", "demo", "--state-dir", str(tmp_path / "demo")],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "demo").glob("output/*.log")):  # it has begun with its first step
+        assert tour.poll() is None and time.monotonic() < deadline, tour.communicate()
+        time.sleep(0.05)
+    tour.send_signal(signal.SIGHUP)
+    while pending(tour.pid):
+        assert time.monotonic() < deadline
+    tour.send_signal(signal.SIGTERM)
+    said, _ = tour.communicate(timeout=60)
+    assert tour.returncode == 143, said
