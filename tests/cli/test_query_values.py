@@ -31,6 +31,23 @@ def visit(visit: Record[str, int], seen: Table[str, int], pairs: Table[tuple[str
 
 
 @pytest.mark.processes
+def test_a_table_that_the_version_has_not_got_which_runs_the_task(console: Console) -> None:
+    """It said that the task was not open, and to try again, for as long as that version ran it."""
+    console.write("bank.py", EXPIRING)
+    fleet = console.run()
+    fleet.terminate()
+    assert console.end(fleet) == 0
+    without = EXPIRING.replace(", pairs)", ")").replace(", pairs: Table[tuple[str, int], list[int]])", ")")
+    lines = [line for line in without.splitlines() if not line.strip().startswith("pairs")]
+    console.write("bank.py", "\n".join(lines) + "\n")
+    console.run()
+    for words in (("query", "bank", "pairs", '["new", 2]'), ("table", "scan", "bank", "pairs")):
+        refused = console.here(*words)
+        assert refused.code == 1 and refused.err.count("\n") == 1, refused
+        assert "0_0 runs on i1 in a version of the app without a table 'pairs'" in refused.err, refused
+
+
+@pytest.mark.processes
 def test_an_expiring_table_and_a_key_of_parts(console: Console) -> None:
     console.write("bank.py", EXPIRING)
     rows = [("old", 1, 1_000), ("new", 2, 12_000)]

@@ -187,6 +187,11 @@ def _store(worker: StoresPort, wanted: messages.Lookup | messages.Scan, ends: En
     """The store, the role in which it is held, and how far it is behind these ends; a sentence where nothing can be read."""
     run = worker.runs.get(TaskId.parse(wanted.task))
     opened = run.stores.get(wanted.table) if run is not None else None
+    if run is not None and opened is None and run.process is not None:  # an older version runs it, or a later one
+        return (
+            f"{wanted.task} runs on {worker.spec.instance.instance} in a version of the app without a table "
+            f"'{wanted.table}'; it is read where a version that has it runs the task"
+        )
     if run is None or opened is None:
         return f"{wanted.task} is not open on {worker.spec.instance.instance}; try again"
     if (
