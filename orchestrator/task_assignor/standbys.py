@@ -108,8 +108,9 @@ def _emptiest(builder: AssignmentBuilder, heap: list[Ranked], taken: set[str], c
 
 
 def _spread(builder: AssignmentBuilder, tasks: list[TaskId], wanted: int, copies: dict[str, int]) -> Iterator[None]:
-    """Standbys go from hosts with many copies to those with few while they differ by more than the balancing factor. The
-    new one restores beside the old one, which is let go when it has caught up. What is on its way comes first."""
+    """Standbys go from hosts with many copies to those with few while they differ by more than the balancing factor, and out of
+    zones that have another copy whatever these have. The new one restores beside the old one, which is let go when it has caught
+    up. What is on its way comes first."""
     if builder.learners or len(builder.staying) < 2:
         return
     restoring = dict.fromkeys(builder.staying, 0)
@@ -119,21 +120,66 @@ def _spread(builder: AssignmentBuilder, tasks: list[TaskId], wanted: int, copies
         if len(coming) > len(kept) == wanted and coming.keys() >= set(kept):
             for member in sorted(coming, key=natural):
                 host = builder.host_of.get(member)
-                fullest = _fullest(builder, task, copies)
                 new = host in restoring and member not in kept
-                if new and host and fullest and _may_come(builder, task, fullest, host, copies):
-                    _replace(builder, task, fullest, member, copies, restoring)
+                if new and host and (former := _former(builder, task, host, copies)):
+                    _replace(builder, task, former, member, copies, restoring)
                     break
     heap = [(_after(builder, h, copies), builder.rank[h], h) for h in builder.staying if h not in builder.silent]
     heapify(heap)
+    open_zones = _open_zones(builder, restoring)
     for number, task in enumerate(tasks):
         if number % STEP == 0:
             yield
         kept = builder.standbys.get(task, [])
         if len(kept) != wanted or not builder.view.standbys.get(task, {}).keys() >= set(kept):
             continue  # those that it misses restore first
+        if len(open_zones) > 1 and _part(builder, task, copies, restoring, open_zones):
+            continue
         if fullest := _fullest(builder, task, copies):
             _spread_one(builder, task, fullest, copies, restoring, heap)
+
+
+def _open_zones(builder: AssignmentBuilder, restoring: dict[str, int]) -> dict[str, set[str]]:
+    """The hosts of each zone on which one more copy may restore; a zone stays where none of them is left."""
+    zones: dict[str, set[str]] = {}
+    for host in builder.staying:
+        if builder.zone(host) and host not in builder.silent:
+            hosts = zones.setdefault(builder.zone(host), set())
+            if restoring[host] < builder.view.settings.max_learners_per_instance:
+                hosts.add(host)
+    return zones
+
+
+def _part(
+    builder: AssignmentBuilder,
+    task: TaskId,
+    copies: dict[str, int],
+    restoring: dict[str, int],
+    open_zones: dict[str, set[str]],
+) -> bool:
+    """A standby in a zone that has another copy of the task goes to the emptiest host of a zone that has none, if there is one."""
+    taken = _taken(builder, task)
+    zones = {builder.zone(host) for host in taken}
+    if len(zones) == len(taken) or zones >= open_zones.keys():
+        return False
+    former = _sharing(builder, task, copies)
+    if former is None:
+        return False
+    others = _zones_beside(builder, task, former)
+    hosts = [
+        host
+        for zone, there in open_zones.items()
+        if zone not in others
+        for host in there
+        if host not in taken and builder.able(host, task)
+    ]
+    if not hosts:
+        return False
+    host = min(hosts, key=lambda h: (copies[h] / builder.capacity[h], builder.rank[h]))
+    _replace(builder, task, former, builder.least_worker(host, task), copies, restoring)
+    if restoring[host] >= builder.view.settings.max_learners_per_instance:
+        open_zones[builder.zone(host)].discard(host)
+    return True
 
 
 def _spread_one(
@@ -169,12 +215,39 @@ def _after(builder: AssignmentBuilder, host: str, copies: dict[str, int]) -> flo
     return (copies[host] + max(1, builder.view.settings.balancing_factor)) / builder.capacity[host]
 
 
-def _fullest(builder: AssignmentBuilder, task: TaskId, copies: dict[str, int]) -> str | None:
-    """The member whose host has the most copies for its size, of those that keep a standby of the task already."""
+def _fullest(builder: AssignmentBuilder, task: TaskId, copies: dict[str, int], *, sharing: bool = False) -> str | None:
+    """The member whose host has the most copies for its size, of those that keep a standby of the task already; of those alone that
+    are `sharing` their zone with another copy."""
     there = builder.view.standbys.get(task, {})
-    kept = [(member, builder.host_of[member]) for member in builder.standbys.get(task, ()) if member in there]
+    kept = [
+        (member, builder.host_of[member])
+        for member in builder.standbys.get(task, ())
+        if member in there and (not sharing or _shares(builder, task, member))
+    ]
     fullest = max(kept, key=lambda m: (copies[m[1]] / builder.capacity[m[1]], builder.rank[m[1]]), default=None)
     return None if fullest is None else fullest[0]
+
+
+def _sharing(builder: AssignmentBuilder, task: TaskId, copies: dict[str, int]) -> str | None:
+    return _fullest(builder, task, copies, sharing=True)
+
+
+def _shares(builder: AssignmentBuilder, task: TaskId, member: str) -> bool:
+    zone = builder.zone(builder.host_of[member])
+    return zone != "" and zone in _zones_beside(builder, task, member)
+
+
+def _zones_beside(builder: AssignmentBuilder, task: TaskId, member: str) -> set[str]:
+    """The zones of the other copies of a task."""
+    return {builder.zone(h) for h in _taken(builder, task) - {builder.host_of[member]}}
+
+
+def _former(builder: AssignmentBuilder, task: TaskId, host: str, copies: dict[str, int]) -> str | None:
+    """The member whose standby is to be the host's, if any is."""
+    for former in (_sharing(builder, task, copies), _fullest(builder, task, copies)):
+        if former is not None and _may_come(builder, task, former, host, copies):
+            return former
+    return None
 
 
 def _is_above(builder: AssignmentBuilder, member: str, host: str, copies: dict[str, int]) -> bool:
@@ -186,8 +259,9 @@ def _may_come(builder: AssignmentBuilder, task: TaskId, former: str, host: str, 
     """Whether the host can have it, no zone gets a second copy by it, and the move is worth while."""
     if host in builder.silent or host in _taken(builder, task) or not builder.able(host, task):
         return False
-    others = {builder.zone(h) for h in _taken(builder, task) - {builder.host_of[former]}}
-    return (builder.zone(host) == "" or builder.zone(host) not in others) and _is_above(builder, former, host, copies)
+    others, zone = _zones_beside(builder, task, former), builder.zone(host)
+    parts = zone != "" and _shares(builder, task, former)
+    return (zone == "" or zone not in others) and (parts or _is_above(builder, former, host, copies))
 
 
 def _replace(

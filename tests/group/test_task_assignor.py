@@ -310,3 +310,39 @@ def test_standbys_spread_over_those_who_came_later_and_stay_there(
         for donor in standbys:
             free = [copies[name] for name in names if name not in held[task]]
             assert not free or copies[donor] <= min(free) + 1
+
+
+@given(
+    st.integers(1, 12),
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 4)), min_size=2, max_size=6),
+    st.integers(1, 3),
+    st.integers(1, 2),
+)
+@settings(max_examples=200, deadline=None)
+def test_standbys_leave_the_zone_of_another_copy_once_there_is_a_zone_without(
+    partitions: int, hosts: list[tuple[str, int]], first: int, wanted: int
+) -> None:
+    """Some instances are alone for a while, as where a zone is away: who comes then may be fuller than they are for its size, and
+    the standbys stayed beside their task for ever. No close standby is given up on the way."""
+    tasks = [TaskId(0, p) for p in range(partitions)]
+    members = {f"I{n}": MemberView(f"I{n}", f"I{n}", capacity, zone) for n, (zone, capacity) in enumerate(hosts)}
+    view = View(
+        tasks={t: Task(t) for t in tasks},
+        members=dict([*members.items()][:first]),
+        settings=Settings(standbys=wanted),
+    )
+    for turn in range(80):
+        if turn == 10:
+            view = replace(view, members=members)
+        plan = assign_tasks(view)
+        if turn > 10 and not plan.reassigned and not plan.learners:
+            for task in tasks:
+                before = view.standbys.get(task, {}).keys()
+                assert len(before & {*plan.standbys.get(task, ())}) >= min(len(before), wanted)
+        view = carried_out(view, plan)
+    assert assign_tasks(view) == plan, "it comes to rest"
+    for task in tasks:
+        held = [plan.active[task], *plan.standbys.get(task, ())]
+        zones = [members[name].zone for name in held]
+        free = {m.zone for m in members.values()} - {*zones}
+        assert not free or len({*zones}) == len(zones), f"{task} is in {zones}, and nothing of it in {free}"
