@@ -49,19 +49,21 @@ class KeepWhatStays:
 
     async def lost(self, partitions: Iterable[TopicPartition]) -> None:
         """Not ours any more, without having been asked: no commit, only clean up."""
-        gone = self.held & frozenset(partitions)
-        self.held -= gone
-        for partition in sorted(gone):
-            await self.work.close(partition)
+        await self._close(self.held & frozenset(partitions))
 
     async def assigned(self, partitions: Iterable[TopicPartition]) -> None:
         """All that is ours now: clean up what went, set up what came, leave alone what stayed."""
         now = frozenset(partitions)
-        before, self.held = self.held, now
-        for partition in sorted(before - now):
-            await self.work.close(partition)
-        for partition in sorted(now - before):
+        await self._close(self.held - now)
+        for partition in sorted(now - self.held):
             await self.work.open(partition)
+            self.held |= {partition}
+
+    async def _close(self, gone: frozenset[TopicPartition]) -> None:
+        """One by one: aiokafka goes on where a callback raises, and what is left is cleaned up, or set up, by the next one."""
+        for partition in sorted(gone):
+            self.held -= {partition}
+            await self.work.close(partition)
 
 
 class Listener(ConsumerRebalanceListener):  # type: ignore[misc]

@@ -55,6 +55,43 @@ async def test_what_is_gone_is_cleaned_up_after_the_rebalance() -> None:
     assert work.done[2:] == ["commit t-0 t-1", "close t-0", "open t-2"]
 
 
+@dataclass
+class Failing(Noted):
+    """Fails once for each of these."""
+
+    fails: set[str] = field(default_factory=set)
+
+    async def open(self, partition: TopicPartition) -> None:
+        self._fail(f"open {partition}")
+        await super().open(partition)
+
+    async def close(self, partition: TopicPartition) -> None:
+        self._fail(f"close {partition}")
+        await super().close(partition)
+
+    def _fail(self, what: str) -> None:
+        if what in self.fails:
+            self.fails.remove(what)
+            raise OSError(what)
+
+
+async def test_work_that_fails_does_not_leave_the_rest_undone_for_ever() -> None:
+    """aiokafka writes down what a listener raises, and goes on: partitions behind the one that failed were taken for set up, or for
+    cleaned up, by every rebalance that followed."""
+    partitions = [TopicPartition("t", number) for number in range(4)]
+    work = Failing(fails={"open t-1", "close t-0"})
+    callbacks = KeepWhatStays(work)
+    with pytest.raises(OSError, match="open t-1"):
+        await callbacks.assigned(partitions[:3])
+    await callbacks.assigned(partitions[:3])
+    assert work.done == ["open t-0", "open t-1", "open t-2"]
+    work.done.clear()
+    with pytest.raises(OSError, match="close t-0"):
+        await callbacks.lost(partitions[:3])
+    await callbacks.assigned(partitions[3:])
+    assert work.done == ["close t-1", "close t-2", "open t-3"]
+
+
 @pytest.mark.parametrize(("generation", "expected"), [(3, ["commit t-0"]), (-1, ["close t-0"])])
 async def test_what_is_lost_is_not_committed(generation: int, expected: list[str]) -> None:
     work = Noted()
