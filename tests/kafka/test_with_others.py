@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import uuid
+from io import BytesIO
+from typing import Any, ClassVar
+
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.protocol.api import RequestStruct
+from aiokafka.protocol.types import CompactArray, CompactString, Int16, Int32, Schema, TaggedFields
 
 from state.errors import StateError
 from state.log.batches import build
 from state.log.group_store import MetadataKind
-from state.log.protocol import FOR_EVER, NewRecord, Partition, TopicSpec
+from state.log.kafka.connections import GROUP
+from state.log.protocol import AT_LEAST_ONCE, FOR_EVER, NewRecord, Partition, TopicSpec
+from tests import brokers
 from tests.contracts.logs import read_all, records, until
-from tests.kafka.place import APP, Place
+from tests.kafka.place import APP, Place, count, owner
 from tests.state.test_batches import NO_TEXT, no_text
 
 pytestmark = pytest.mark.kafka
 IN = Partition("in", 0)
+_TEXT = CompactString("utf-8")
 
 
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
@@ -57,6 +68,71 @@ async def test_a_group_with_members_of_another_program_is_refused(place: Place) 
 
         await until("the group to be refused", refused)
     await log.open_writer(APP, "w")
+
+
+async def test_a_consumer_that_joins_while_positions_are_committed_outside_of_transactions(place: Place) -> None:
+    """Brokers refuse those of a group with members; whoever reads the error is to know why."""
+    log = await place.topics()
+    await log.open_writer(APP, "w")
+    lease = await log.acquire(APP, "i", "a:1", None)
+    assert lease is not None
+    await log.record_owners(lease, [owner(1, lease)])
+    await log.commit(APP, "w", [count(1)], guarantee=AT_LEAST_ONCE)
+    consumer = AIOKafkaConsumer(
+        place.prefix + "in", bootstrap_servers=f"127.0.0.1:{place.port}", group_id=place.prefix + APP
+    )
+    async with consumer:
+        await until("the consumer to be a member", lambda: asyncio.sleep(0, bool(consumer.assignment())))
+        with pytest.raises(
+            StateError, match="of another program have joined the application's consumer group: stop them"
+        ):
+            await log.commit(APP, "w", [count(2)], guarantee=AT_LEAST_ONCE)
+    assert await log.positions(APP, [IN]) == {IN: 1}
+    await log.commit(APP, "w", [count(2)], guarantee=AT_LEAST_ONCE)
+    assert await log.positions(APP, [IN]) == {IN: 2}
+
+
+class _Joined:
+    """The answer to a heartbeat."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+    @classmethod
+    def decode(cls, stream: BytesIO) -> _Joined:
+        Int32.decode(stream)  # throttle time
+        return cls(Int16.decode(stream))
+
+
+class ShareGroupHeartbeatRequest_v1(RequestStruct):  # type: ignore[misc]
+    API_KEY, API_VERSION, FLEXIBLE_VERSION, RESPONSE_TYPE = 76, 1, True, _Joined
+    SCHEMA: ClassVar[Any] = Schema(
+        ("group", _TEXT),
+        ("member", _TEXT),
+        ("epoch", Int32),
+        ("rack", _TEXT),
+        ("topics", CompactArray(_TEXT)),
+        ("tags", TaggedFields),
+    )
+
+
+@pytest.mark.skipif(brokers.VERSION < "4.2", reason="brokers have share groups from 4.2 on, by default")
+async def test_a_share_group_of_that_name_is_refused(place: Place) -> None:
+    """It takes no positions: the first commit ended with GROUP_ID_NOT_FOUND, again and again."""
+    log = await place.topics()
+    await log.open_writer(APP, "w")
+    connections, group = log._cluster.connections, place.prefix + APP
+    member = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+    async def joined() -> bool:
+        request = ShareGroupHeartbeatRequest_v1(group, member, 0, None, [place.prefix + "in"], {})
+        answer = await connections.retried("joining", lambda: connections.coordinated(GROUP, group, request, "quick"))
+        return answer.code == 0
+
+    await until("the share group", joined)
+    for refused in (log.check_alone(APP), log.open_writer(APP, "w2")):
+        with pytest.raises(StateError, match=f"group {group} is a share group.*give the application another id"):
+            await refused
 
 
 async def test_topics_of_others_that_are_called_as_facts_are(place: Place) -> None:

@@ -116,7 +116,10 @@ _ADVICE = {
     Then.LEADER: "the partition has no leader: look at the brokers, and try again",
     Then.COORDINATOR: "the coordinator does not answer: look at the brokers, and try again",
 }
+_JOINED = "consumers of another program have joined the application's consumer group: stop them, or give the application another id"
 _ADVICE_OF = {
+    22: _JOINED,
+    25: _JOINED,
     17: "a topic's name has, with the log's prefix, at most 249 letters, digits, '.', '_' and '-'",
     INVALID_TRANSACTION_TIMEOUT: "the brokers allow no transaction that long: raise their transaction.max.timeout.ms, which has to be "
     "10 s or more, or ask for less by transaction-timeout in the log's URL",

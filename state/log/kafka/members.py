@@ -1,7 +1,8 @@
 """Whether the consumer group of an application's name has members: another program's, as ours has none.
 
-One rule: a group is asked about in every protocol that has members with positions. Asked as a classic one, a broker calls a group of
-another protocol (KIP-848, KIP-1071) dead and without members, and takes our positions beside theirs all the same.
+One rule: a group is asked about in every protocol. Asked as a classic one, a broker calls a group of another protocol (KIP-848,
+KIP-1071) dead and without members, and takes our positions beside theirs all the same. A share group (KIP-932) takes no positions,
+with members or without.
 Used before a start, and by `writers.py` before an id is opened.
 """
 
@@ -78,6 +79,13 @@ class StreamsGroupDescribeRequest_v0(_DescribeRequest_v0, RequestStruct):  # typ
     API_KEY = 89
 
 
+class ShareGroupDescribeRequest_v1(_DescribeRequest_v0, RequestStruct):  # type: ignore[misc]
+    """A group of consumers that share partitions (KIP-932)."""
+
+    API_KEY = 77
+    API_VERSION = 1
+
+
 async def refuse_members(cluster: Cluster, application: str) -> None:
     """Our offsets stand in the group without members; a consumer of that name would fight us for them. Raises GroupInUse."""
     group = cluster.topics.names.inside(application)
@@ -102,15 +110,20 @@ async def _members(connections: Connections, application: str, group: str) -> st
         return "1 member" if len(members) == 1 else f"{len(members)} members"
     if state != _DEAD:
         return ""
-    for request in (ConsumerGroupDescribeRequest_v0, StreamsGroupDescribeRequest_v0):
+    for request in (ConsumerGroupDescribeRequest_v0, StreamsGroupDescribeRequest_v0, ShareGroupDescribeRequest_v1):
         try:
             found = await connections.coordinated(GROUP, group, request([group], False, {}), "quick")
         except NotSpoken:
             continue  # nobody speaks that protocol with this broker
-        if found.code == TOPIC_DENIED:
-            return "members"  # which read what this user may not see
         if found.code in (UNKNOWN_GROUP, UNSUPPORTED):
             continue
+        if request is ShareGroupDescribeRequest_v1 and found.code in (NONE, TOPIC_DENIED):
+            raise GroupInUse(
+                f"group {group} is a share group, which takes no positions of application '{application}': delete it "
+                "(kafka-share-groups --delete), or give the application another id"
+            )
+        if found.code == TOPIC_DENIED:
+            return "members"  # which read what this user may not see
         _check(connections, application, group, found.code)
         return "" if found.state in (_EMPTY, _DEAD) else "members"
     return ""
