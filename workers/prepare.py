@@ -19,6 +19,7 @@ from state.errors import TopicMismatch
 from state.log.group_store import GroupStore, MetadataKind
 from state.log.protocol import GroupLog, Partition, Retention, TopicInfo, TopicSpec
 from workers.errors import AppRefused
+from workers.same_topics import refuse_others
 
 NUMBERING, DESCRIPTION, BEGUN = (MetadataKind(name) for name in ("numbering", "description", "begun"))
 BEGINNING = MetadataKind("beginning")  # by partition of a topic that is read from its end: where the app began
@@ -125,6 +126,7 @@ async def _fitting(log: GroupLog, app: App) -> Topology | None:
             app.check_schema(json.loads(described))
     except PipelineError as error:
         raise AppRefused(str(error)) from error
+    await refuse_others(log, topology, existing)
     for name, topic in sorted(topology.topics.items()):
         if name not in existing:
             try:

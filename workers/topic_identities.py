@@ -17,8 +17,9 @@ from state.log.group_store import GroupStore, MetadataKind
 from state.log.protocol import GroupLog, Partition, TopicInfo
 from workers.errors import AppRefused
 from workers.prepare import NUMBERING, Prepared, refuse_half_done
+from workers.same_topics import TOPIC_IDS, is_read, refuse_others
 
-TOPIC_IDS, SEEN = MetadataKind("topic-ids"), MetadataKind("positions-seen")
+SEEN = MetadataKind("positions-seen")
 TAKEN = MetadataKind(
     "positions-taken"
 )  # by topic: positions of another program with which a start went on, until committed
@@ -37,10 +38,7 @@ async def check(log: GroupLog, app: App) -> None:
         return  # `prepare` refuses it with its reason
     kept = await log.metadata_of(app.id, TOPIC_IDS)
     there = await log.topics(list({*topology.topics, *kept}))
-    for name, topic_id in sorted(kept.items()):
-        problem = _problem(name, topic_id.decode(), there.get(name), topology)
-        if problem:
-            raise AppRefused(f"'{app.id}': {problem}")
+    await refuse_others(log, topology, there)
     for name, topic in topology.topics.items():
         if topic.kind == "changelog" and name in there and there[name].kind != "changelog":
             raise AppRefused(
@@ -52,31 +50,8 @@ async def check(log: GroupLog, app: App) -> None:
     else:
         await _check_lost_and_gone(log, app, there)
         await _check_set_elsewhere(
-            log, app, {name: there[name] for name in kept if name in there and _is_read(topology, name)}
+            log, app, {name: there[name] for name in kept if name in there and is_read(topology, name)}
         )
-
-
-def _problem(name: str, topic_id: str, info: TopicInfo | None, topology: Topology) -> str:
-    """Why the application cannot go on with this topic; "" where it can, or does not use it any more."""
-    topic = topology.topics.get(name)
-    if topic is None or (topic.kind == "plain" and not _is_read(topology, name)):
-        return ""
-    if info is not None and info.topic_id == topic_id:
-        return ""
-    what = "was deleted since the app ran" if info is None else "was deleted and created again since the app ran"
-    if topic.kind == "changelog":
-        return (
-            f"changelog {name} {what}: its table would be empty, and positions would go on behind what it had counted; go on "
-            f"under another id, or with what is there by `orchestrator topics accept {topology.app_id} {name}`"
-        )
-    return (
-        f"topic {name} {what}: what stands in state and outputs came from the one before; go on under another id, or "
-        f"with the new topic by `orchestrator topics accept {topology.app_id} {name}`"
-    )
-
-
-def _is_read(topology: Topology, name: str) -> bool:
-    return name in _inputs(topology)
 
 
 async def _check_first_start(log: GroupLog, app: App, topology: Topology, there: Mapping[str, TopicInfo]) -> None:
@@ -91,7 +66,7 @@ async def _check_first_start(log: GroupLog, app: App, topology: Topology, there:
             raise AppRefused(
                 f"'{app.id}': topic {name} {whose}, and the log has no facts of '{app.id}' (they may have been deleted): {advice}"
             )
-    inputs = [one for name in there if _is_read(topology, name) for one in _partitions(there[name])]
+    inputs = [one for name in there if is_read(topology, name) for one in _partitions(there[name])]
     found = await log.positions(app.id, inputs)
     if found:
         raise AppRefused(

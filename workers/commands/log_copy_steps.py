@@ -20,8 +20,9 @@ from workers.fleet.held_lease import Held
 from workers.instance.ledger import SETTINGS
 from workers.log.copying import append_all, append_missing, has_equal_values, placed
 from workers.prepare import BACKFILLED, BEGINNING, BEGUN, COPY, DESCRIPTION, REPARTITIONED
+from workers.same_topics import TOPIC_IDS
 from workers.tasks import halts
-from workers.topic_identities import SEEN, TOPIC_IDS
+from workers.topic_identities import SEEN
 
 Places = dict[Partition, Mapping[int, int]]
 

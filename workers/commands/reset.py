@@ -35,8 +35,9 @@ from workers.fleet.held_lease import Held, lease_held, start_refused
 from workers.fleet.presence import hold, is_looked_after
 from workers.instance.ledger import OPERATION
 from workers.prepare import BACKFILLED, BEGINNING, BEGUN, DESCRIPTION, NUMBERING, RESET, refuse_repartitioned
+from workers.same_topics import TOPIC_IDS
 from workers.tasks.halts import HALTS
-from workers.topic_identities import SEEN, TAKEN, TOPIC_IDS
+from workers.topic_identities import SEEN, TAKEN
 
 UNDER_LEASE = (BASE, HISTORY, OPERATION, BACKFILLED)
 FORGOTTEN = (

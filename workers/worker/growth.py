@@ -1,4 +1,5 @@
-"""Topics that grow while the app runs: a worker looks now and then, and goes by the new counts.
+"""Topics that grow while the app runs: a worker looks now and then, and goes by the new counts. It ends where one that the app
+rests on was deleted and created again: a task that moves would be restored from a changelog that is empty.
 
 One rule: the count of a topic that decides where state lies never changes while the app runs. Everything else follows
 the log: what is sent goes to the new partitions, and the tasks that read them are reported to the group by every worker.
@@ -10,19 +11,23 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
-from state.errors import StateError
+from orchestrator.errors import OrchestratorError
+from state.errors import StateError, UnknownTopic
 from state.log.protocol import TopicInfo
 from workers.prepare import Prepared
+from workers.same_topics import problem
 from workers.worker.ports import GrowthPort
 
 log = logging.getLogger("orchestrator.growth")
 LOOK_MAX_S = 1.0
+LOOKS = 3  # that do not find a topic: it was deleted
 
 
 async def run(worker: GrowthPort) -> None:
     """Look once a heartbeat, and at least every second, until cancelled."""
     pause = min(LOOK_MAX_S, worker.spec.instance.settings.heartbeat_ms / 1000)
     warned: set[str] = set()
+    missed = 0  # looks, one behind the other, that did not find a topic
     while True:
         await worker.pulse.next(pause)
         try:
@@ -30,12 +35,32 @@ async def run(worker: GrowthPort) -> None:
         except StateError as error:  # the loops that read and write it report it
             log.debug("topics: %s", error)
             continue
+        strange = others(worker.prepared, found)
+        missed = missed + 1 if strange.keys() - found.keys() else 0
+        if ended := [error for name, error in strange.items() if name in found or missed == LOOKS]:
+            worker.crashed(ended[0])
+            return
         for line in sorted(set(ignored(worker.prepared, found)) - warned):
             warned.add(line)
             log.warning(line)
         prepared = seen_again(worker.prepared, found)
         if prepared is not worker.prepared:
             worker.topics_grew(prepared)
+
+
+def others(prepared: Prepared, found: Mapping[str, TopicInfo]) -> dict[str, OrchestratorError]:
+    """What to end with, by topic that is gone or another than the one that the app rests on."""
+    reasons = {
+        name: problem(name, info.topic_id, found.get(name), prepared.topology, "while the app ran")
+        for name, info in sorted(prepared.topics.items())
+    }
+    return {name: OrchestratorError(f"'{prepared.app.id}': {reason}") for name, reason in reasons.items() if reason}
+
+
+async def explained(worker: GrowthPort, error: UnknownTopic) -> Exception:
+    """What a worker ends with that has found no topic."""
+    prepared = worker.prepared
+    return next(iter(others(prepared, await worker.log.topics(list(prepared.topics))).values()), error)
 
 
 def seen_again(prepared: Prepared, found: Mapping[str, TopicInfo]) -> Prepared:

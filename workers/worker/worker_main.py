@@ -16,7 +16,7 @@ from orchestrator.error_report import report
 from orchestrator.errors import OrchestratorError
 from pipeline.errors import PipelineError
 from pipeline.resources import Resources
-from state.errors import LogReplaced, StateError
+from state.errors import LogReplaced, StateError, UnknownTopic
 from state.open_files import raise_limit
 from state.private import private_process
 from workers import log_lines
@@ -25,7 +25,7 @@ from workers.log.patient_log import open_patiently
 from workers.prepare import prepare
 from workers.spec import BOUNCED, REPORTED, WorkerSpec, decode_worker, end_of_worker, first_line
 from workers.surroundings import OF_A_PROCESS, REAL, Surroundings
-from workers.worker import stand_still
+from workers.worker import growth, stand_still
 from workers.worker.worker import Worker
 
 SWITCH_S = (
@@ -75,6 +75,8 @@ async def _run(spec: WorkerSpec, surroundings: Surroundings) -> int:
             surroundings.freeze()  # modules and the app: a walk over them takes longer than a task that begins here may be away
             try:
                 return await worker.run()
+            except UnknownTopic as error:
+                raise await growth.explained(worker, error) from None
             finally:
                 listening.cancel()
     finally:

@@ -1,0 +1,72 @@
+"""A topic on which a running app rests is deleted, or deleted and created again: the app ends before a task that moves is restored
+from a changelog that is not its own, and nothing makes the topic anew beside the state that came from the one before."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from state.log.protocol import TopicSpec
+from tests.kafka.test_refusals import CHANGES, Bank, bank
+
+__all__ = ["bank"]
+pytestmark = [pytest.mark.kafka, pytest.mark.processes]
+
+
+def pay(bank: Bank, *accounts: str) -> int:
+    lines = [json.dumps({"key": one, "value": {"account": one, "amount": 5}}) for one in accounts]
+    return bank.console("produce", "bank:app", "payments", stdin="\n".join(lines)).code
+
+
+def counted(bank: Bank, account: str) -> None:
+    bank.console.until("the payment", lambda: bank.console("query", "bank", "balances", account).out == "5\n")
+
+
+@pytest.mark.parametrize("topic", [CHANGES, "payments"])
+async def test_a_topic_that_is_deleted_and_created_again_ends_the_app(bank: Bank, topic: str) -> None:
+    """With nothing to process: no read and no commit finds out."""
+    fleet = bank.console.start("run", "bank:app", "--instances", "2", name="run")
+    assert bank.console("wait", "bank", "--instances", "2", "--timeout", "60s").code == 0
+    assert pay(bank, "ann", "bob") == 0
+    counted(bank, "ann")
+    await bank.again(topic, "changelog" if topic == CHANGES else "plain")
+    assert await asyncio.to_thread(fleet.wait, 30) == 1, bank.console.said("run")
+    said = bank.console.said("run")
+    assert "Traceback" not in said and f"topics accept bank {topic}`" in said, said
+    bank.refused(f"{topic} was deleted and created again since the app ran")
+
+
+async def test_a_changelog_that_is_deleted_is_not_made_anew_by_a_command(bank: Bank) -> None:
+    """`produce` made it, and a task that moved was restored from it: all of its keys but those of new records were gone."""
+    fleet = bank.console.start("run", "bank:app", "--instances", "2", name="run")
+    assert bank.console("wait", "bank", "--instances", "2", "--timeout", "60s").code == 0
+    assert pay(bank, "ann", "bob") == 0
+    counted(bank, "ann")
+    await bank.log.delete_topic(CHANGES)
+    done = bank.console(
+        "produce", "bank:app", "payments", stdin='{"key": "ann", "value": {"account": "ann", "amount": 1}}'
+    )
+    assert done.code == 3 and f"changelog {CHANGES} was deleted since the app ran" in done.err, done
+    assert await bank.log.topics([CHANGES]) == {}
+    moved = bank.console("scale-down", "bank", "--to", "1", "--wait", "--timeout", "30s")
+    assert moved.code != 0, moved
+    assert await asyncio.to_thread(fleet.wait, 30) == 1, bank.console.said("run")
+    assert f"changelog {CHANGES} was deleted while the app ran" in bank.console.said("run")
+    bank.refused(f"changelog {CHANGES} was deleted since the app ran")
+
+
+async def test_a_worker_that_comes_back_finds_another_changelog(bank: Bank) -> None:
+    """It is refused, where it wiped its store and went on with an empty table."""
+    fleet = bank.console.start("run", "bank:app", name="run")
+    assert bank.console("wait", "bank", "--instances", "1", "--timeout", "60s").code == 0
+    assert pay(bank, "ann") == 0
+    counted(bank, "ann")
+    await bank.log.delete_topic(CHANGES)
+    bank.kill_worker()
+    assert await asyncio.to_thread(fleet.wait, 30) in (1, 3), bank.console.said("run")
+    assert f"changelog {CHANGES} was deleted" in bank.console.said("run")
+    assert await bank.log.topics([CHANGES]) == {}
+    await bank.log.create_topic(TopicSpec(CHANGES, 8, "changelog"))
+    bank.refused(f"changelog {CHANGES} was deleted and created again since the app ran")
