@@ -19,7 +19,7 @@ TOPIC_IDS = MetadataKind("topic-ids")
 async def refuse_others(log: GroupStore, topology: Topology, there: Mapping[str, TopicInfo]) -> None:
     """Raises AppRefused where one of the topics that the app ran on is gone, or is another one by now."""
     for name, topic_id in sorted((await log.metadata_of(topology.app_id, TOPIC_IDS)).items()):
-        if reason := problem(name, topic_id.decode(), there.get(name), topology):
+        if reason := problem(name, topic_id.decode(errors="replace"), there.get(name), topology):
             raise AppRefused(f"'{topology.app_id}': {reason}")
 
 

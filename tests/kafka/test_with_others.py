@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import uuid
+from dataclasses import replace
 from io import BytesIO
 from typing import Any, ClassVar
 
@@ -13,10 +14,11 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.protocol.api import RequestStruct
 from aiokafka.protocol.types import CompactArray, CompactString, Int16, Int32, Schema, TaggedFields
 
-from state.errors import StateError
+from state.errors import LogDamaged, Refused, StateError
 from state.log.batches import build
 from state.log.group_store import MetadataKind
 from state.log.kafka.connections import GROUP
+from state.log.kafka.facts import UNDER_LEASE
 from state.log.protocol import AT_LEAST_ONCE, FOR_EVER, NewRecord, Partition, TopicSpec
 from tests import brokers
 from tests.contracts.logs import read_all, records, until
@@ -145,6 +147,38 @@ async def test_topics_of_others_that_are_called_as_facts_are(place: Place) -> No
     await log.create_topic(TopicSpec("three-orchestrator", 3, "changelog"))
     await log.append({Partition("three-orchestrator", 0): records("theirs")})
     assert await log.metadata_of_all(kind, "k") == {APP: b"ours"}
+
+
+async def test_a_record_among_the_facts_that_is_none(place: Place) -> None:
+    """It costs its task a hand-over, where no process could read or commit anything any more, and each said so twice a second; and
+    a coordinator that fenced a worker ended with a ValueError, again and again."""
+    log = await place.topics()
+    await log.open_writer(APP, "w")
+    lease = await log.acquire(APP, "i", "a:1", None)
+    assert lease is not None
+    await log.record_owners(lease, [owner(1, lease)])
+    topic = Partition(f"{APP}-orchestrator", UNDER_LEASE)
+    theirs = [NewRecord(key, b"1 no fact", 1) for key in (b"owner/0_0", b"fenced/x", b"owner/0_1")]
+    facts_of = await log._facts_of(APP)
+    assert facts_of is not None
+    await log._cluster.topics.refresh([topic.topic])
+    await log.append({topic: theirs})
+    await facts_of.read_settled(UNDER_LEASE)
+    with pytest.raises(Refused) as refused:
+        await log.commit(APP, "w", [count(1)])
+    assert refused.value.scopes == {"0_0"}
+    with pytest.raises(
+        LogDamaged, match=r"a record of key owner/0_0 that cannot be read.*without a value to partition 0"
+    ):
+        await log.owners(APP)
+    await log.record_owners(lease, [owner(2, lease)])
+    await log.commit(APP, "w", [replace(count(1), epoch=2)])
+    with pytest.raises(LogDamaged, match="owner/0_1"):
+        await log.owners(APP)
+    await log.append({topic: [NewRecord(b"owner/0_1", None, 1)]})
+    await facts_of.read_settled(UNDER_LEASE)
+    assert await log.fence(lease, ["w"]) == {"w": frozenset({"0_0"})}
+    assert [one.epoch for one in (await log.owners(APP)).values()] == [3]
 
 
 async def test_names_of_headers_that_are_no_text(place: Place) -> None:

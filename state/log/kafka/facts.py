@@ -100,10 +100,10 @@ class View:
     _found: tuple[dict[str, tuple[int, bytes | None]], ...] = field(
         default_factory=lambda: tuple({} for _ in range(PARTITIONS))
     )
-    _owners: dict[str, OwnerRecord] = field(default_factory=dict)
+    _owners: dict[str, OwnerRecord | LogDamaged] = field(default_factory=dict)
 
     def apply(self, partition: int, offset: int, key: bytes | None, value: bytes | None) -> None:
-        """Raises LogDamaged for a record that is no fact."""
+        """A record that is no fact is the error of who asks for that fact, until another record of its key comes."""
         name = (key or b"").decode(errors="replace")
         kept = self._found[partition]
         if name in kept and kept[name][0] > offset:
@@ -114,8 +114,14 @@ class View:
             if value is None:
                 self._owners.pop(scope, None)
             else:
-                fact = self._decode(value, _OwnerFact)
-                self._owners[scope] = OwnerRecord(scope, fact.epoch, fact.member, fact.transactional_id, fact.term)
+                self._owners[scope] = self._owner(scope, value)
+
+    def _owner(self, scope: str, value: bytes) -> OwnerRecord | LogDamaged:
+        try:
+            fact = self._decode(_OWNER + scope, value, _OwnerFact)
+        except LogDamaged as error:
+            return error
+        return OwnerRecord(scope, fact.epoch, fact.member, fact.transactional_id, fact.term)
 
     def apply_own(self, partition: int, behind: int, records: Iterable[NewRecord]) -> None:
         """Records of one write whose last one lies before `behind`."""
@@ -127,14 +133,20 @@ class View:
         value = self._value(UNDER_LEASE, LEASE)
         if value is None:
             return None
-        fact = self._decode(value, _LeaseFact)
+        fact = self._decode(LEASE, value, _LeaseFact)
         return Lease(self.application, fact.term, fact.holder, fact.address, fact.beat, fact.transactional_id)
 
     def owners(self) -> dict[str, OwnerRecord]:
-        return dict(sorted(self._owners.items()))
+        """Raises LogDamaged."""
+        for found in self._owners.values():
+            if isinstance(found, LogDamaged):
+                raise LogDamaged(str(found)) from found
+        return {scope: found for scope, found in sorted(self._owners.items()) if isinstance(found, OwnerRecord)}
 
     def owner(self, scope: str) -> OwnerRecord | None:
-        return self._owners.get(scope)
+        """None also for one that cannot be read: its task is given up, and the coordinator, who knows it, writes it anew."""
+        found = self._owners.get(scope)
+        return found if isinstance(found, OwnerRecord) else None
 
     def is_fenced(self, transactional_id: str) -> bool:
         return self._value(UNDER_LEASE, _FENCED + transactional_id) is not None
@@ -146,13 +158,13 @@ class View:
             if value is None or not name.startswith(_FENCED):
                 continue
             _, _, at_ms = value.partition(b" ")
-            if at_ms and int(at_ms) < before_ms:
+            if at_ms.isdigit() and int(at_ms) < before_ms:
                 found.append(_record(name, None))
         return found[:FORGOTTEN_AT_ONCE]
 
     def seed(self) -> Seed | None:
         value = self._value(UNDER_LEASE, SEED)
-        return None if value is None else self._decode(value, Seed)
+        return None if value is None else self._decode(SEED, value, Seed)
 
     def metadata(self, kind: MetadataKind, key: str) -> bytes | None:
         return self._value(UNDER_LEASE if kind.under_lease else EVERYBODYS, f"{_METADATA}{kind.name}/{key}")
@@ -166,11 +178,12 @@ class View:
     def _value(self, partition: int, name: str) -> bytes | None:
         return self._found[partition].get(name, (0, None))[1]
 
-    def _decode(self, value: bytes, what: type[_Fact]) -> _Fact:
+    def _decode(self, name: str, value: bytes, what: type[_Fact]) -> _Fact:
         try:
             return msgspec.json.decode(value, type=what)
         except msgspec.MsgspecError as error:
             raise LogDamaged(
-                f"topic {topic_of(self.application)} holds a record that cannot be read ({error}): it was written by "
-                "something else, or by a newer version; restore it, or update this one"
+                f"topic {topic_of(self.application)} holds a record of key {name} that cannot be read ({error}): it was written "
+                "by a newer version, or by something else; update this one, or stop the app, write a record of that key without a "
+                f"value to partition {UNDER_LEASE} (kafka-console-producer), and start it again"
             ) from error
