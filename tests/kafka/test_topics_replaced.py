@@ -70,3 +70,52 @@ async def test_a_worker_that_comes_back_finds_another_changelog(bank: Bank) -> N
     assert await bank.log.topics([CHANGES]) == {}
     await bank.log.create_topic(TopicSpec(CHANGES, 8, "changelog"))
     bank.refused(f"changelog {CHANGES} was deleted and created again since the app ran")
+
+
+PRICED = """
+from collections.abc import Mapping
+
+from orchestrator import App, Record, Sink
+
+app = App("bank", partitions=1)
+orders = app.topic("orders", key=str, value=str)
+priced = app.topic("priced", key=str, value=str)
+rates = app.global_table(app.topic("rates", key=str, value=int))
+
+
+@app.processor(orders, rates, priced)
+def price(order: Record[str, str], rates: Mapping[str, int], priced: Sink[str, str]) -> None:
+    priced.send(order.key, f"{order.value} {rates.get(order.value)}")
+"""
+
+
+async def test_the_topic_of_a_global_table_that_is_created_again_ends_the_app(bank: Bank) -> None:
+    """Its rows were those of the topic before, and lacked as many of the new one as had been read."""
+    bank.console.write("bank.py", PRICED)
+
+    def priced(order: str, value: str) -> None:
+        done = bank.console("produce", "bank:app", "orders", stdin=json.dumps({"key": order, "value": value}))
+        assert done.code == 0, done
+        bank.console.until(order, lambda: f'"{order}"' in bank.console("consume", "bank", "priced").out)
+
+    def rate(**rates: int) -> None:
+        lines = [json.dumps({"key": key, "value": value}) for key, value in rates.items()]
+        done = bank.console("produce", "bank:app", "rates", stdin="\n".join(lines))
+        assert done.code == 0, done
+
+    fleet = bank.console.start("run", "bank:app", name="run")
+    assert bank.console("wait", "bank", "--instances", "1", "--timeout", "60s").code == 0
+    rate(eur=1, usd=2)
+    priced("one", "usd")
+    await bank.log.delete_topic("rates")
+    await bank.log.create_topic(TopicSpec("rates", 1))
+    assert await asyncio.to_thread(fleet.wait, 30) == 1, bank.console.said("run")
+    said = bank.console.said("run")
+    assert "topic rates of a global table was deleted" in said and "start it again" in said, said
+    fleet = bank.console.start("run", "bank:app", name="run")
+    assert bank.console("wait", "bank", "--instances", "1", "--timeout", "60s").code == 0
+    rate(chf=3)
+    priced("two", "chf")
+    priced("three", "usd")
+    out = bank.console("consume", "bank", "priced").out
+    assert all(text in out for text in ("usd 2", "chf 3", "usd None")), out

@@ -20,6 +20,7 @@ from workers.worker.ports import GrowthPort
 
 log = logging.getLogger("orchestrator.growth")
 LOOK_MAX_S = 1.0
+WHEN = "while the app ran"
 LOOKS = 3  # that do not find a topic: it was deleted
 
 
@@ -50,11 +51,21 @@ async def run(worker: GrowthPort) -> None:
 
 def others(prepared: Prepared, found: Mapping[str, TopicInfo]) -> dict[str, OrchestratorError]:
     """What to end with, by topic that is gone or another than the one that the app rests on."""
+    whole = {table.of.topic for table in prepared.app.globals.values()}
     reasons = {
-        name: problem(name, info.topic_id, found.get(name), prepared.topology, "while the app ran")
+        name: problem(name, info.topic_id, found.get(name), prepared.topology, WHEN)
+        or (name in whole and _of_a_global_table(name, info.topic_id, found.get(name)))
         for name, info in sorted(prepared.topics.items())
     }
     return {name: OrchestratorError(f"'{prepared.app.id}': {reason}") for name, reason in reasons.items() if reason}
+
+
+def _of_a_global_table(name: str, topic_id: str, info: TopicInfo | None) -> str:
+    """A start reads it whole, so it may be another one then."""
+    if info is not None and info.topic_id == topic_id:
+        return ""
+    again = "" if info is None else " and created again"
+    return f"topic {name} of a global table was deleted{again} {WHEN}: its rows are of the one before; start it again"
 
 
 async def explained(worker: GrowthPort, error: UnknownTopic) -> Exception:
