@@ -181,6 +181,16 @@ async def test_a_record_among_the_facts_that_is_none(place: Place) -> None:
     assert [one.epoch for one in (await log.owners(APP)).values()] == [3]
 
 
+async def test_names_that_brokers_take_for_one(place: Place) -> None:
+    """An application bank_eu beside bank.eu: the error said how long a name may be."""
+    log = await place.open()
+    await log.create_topic(TopicSpec("bank.eu-orchestrator", 1))
+    with pytest.raises(
+        StateError, match=r"collides with existing topic.*choose another name, or id of the application"
+    ):
+        await log.create_topic(TopicSpec("bank_eu-orchestrator", 1))
+
+
 async def test_names_of_headers_that_are_no_text(place: Place) -> None:
     """A broker takes them, also from clients of Go and C; they are read, and written on, as Java's client reads them."""
     log = await place.open()

@@ -117,6 +117,8 @@ _ADVICE = {
     Then.COORDINATOR: "the coordinator does not answer: look at the brokers, and try again",
 }
 _JOINED = "consumers of another program have joined the application's consumer group: stop them, or give the application another id"
+_COLLIDES = "collides with"  # a word of the brokers, behind the same code as a name that is none
+_OTHER_NAME = "choose another name, or id of the application: brokers take '.' and '_' for one character"
 _ADVICE_OF = {
     22: _JOINED,
     25: _JOINED,
@@ -148,6 +150,8 @@ class KafkaRefused(LogUnusable):
         self.what, self.code, self.then = what, code, then(code)
         self.partition: tuple[str, int] | None = None
         advice = _ADVICE_OF.get(code) or _ADVICE.get(self.then, _LOOK)
+        if _COLLIDES in (text or ""):
+            advice = _OTHER_NAME
         if self.then is Then.DENIED:
             advice = f"the user lacks {missing(code, rights)}; {advice}"
         super().__init__(f"{what}: {name_of(code)}{f', {text}' if text else ''}; {advice}")
