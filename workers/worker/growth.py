@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from orchestrator.errors import OrchestratorError
-from state.errors import StateError, UnknownTopic
+from state.errors import PositionOutOfRange, StateError, UnknownTopic
 from state.log.protocol import TopicInfo
 from workers.prepare import Prepared
 from workers.same_topics import problem
@@ -68,8 +68,8 @@ def _of_a_global_table(name: str, topic_id: str, info: TopicInfo | None) -> str:
     return f"topic {name} of a global table was deleted{again} {WHEN}: its rows are of the one before; start it again"
 
 
-async def explained(worker: GrowthPort, error: UnknownTopic) -> Exception:
-    """What a worker ends with that has found no topic."""
+async def explained(worker: GrowthPort, error: UnknownTopic | PositionOutOfRange) -> Exception:
+    """What a worker ends with that has found no topic, or not as much in it as it had read."""
     prepared = worker.prepared
     return next(iter(others(prepared, await worker.log.topics(list(prepared.topics))).values()), error)
 

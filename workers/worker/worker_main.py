@@ -16,7 +16,7 @@ from orchestrator.error_report import report
 from orchestrator.errors import OrchestratorError
 from pipeline.errors import PipelineError
 from pipeline.resources import Resources
-from state.errors import LogReplaced, StateError, UnknownTopic
+from state.errors import LogReplaced, PositionOutOfRange, StateError, UnknownTopic
 from state.open_files import raise_limit
 from state.private import private_process
 from workers import log_lines
@@ -75,7 +75,7 @@ async def _run(spec: WorkerSpec, surroundings: Surroundings) -> int:
             surroundings.freeze()  # modules and the app: a walk over them takes longer than a task that begins here may be away
             try:
                 return await worker.run()
-            except UnknownTopic as error:
+            except (UnknownTopic, PositionOutOfRange) as error:
                 raise await growth.explained(worker, error) from None
             finally:
                 listening.cancel()
