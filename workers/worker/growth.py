@@ -21,7 +21,7 @@ from workers.worker.ports import GrowthPort
 log = logging.getLogger("orchestrator.growth")
 LOOK_MAX_S = 1.0
 WHEN = "while the app ran"
-LOOKS = 3  # that do not find a topic: it was deleted
+LOOKS = 10  # that do not find a topic: it was deleted. A broker that has just come back may not know all for a moment
 
 
 async def run(worker: GrowthPort) -> None:
