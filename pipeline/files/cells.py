@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from pipeline.errors import CodecError, text_of
+from pipeline.files.exact_times import refuse_number, written
 from pipeline.files.shape import TIME_MAX_MS, NotThis, whole_ms
 from pipeline.values.codecs import Codec, JsonCodec, codec_name, own_name
 from pipeline.values.json_values import of_base64, to_bytes
@@ -62,7 +63,7 @@ def from_text(codec: Codec[Any], text: str) -> bytes:
         codec.decode(data)
         return data
     except CodecError as error:
-        return codec.encode(_lax(codec, text, error))
+        return _lax(codec, text, error)
 
 
 def from_cell(codec: Codec[Any], value: Any) -> bytes | None:
@@ -151,11 +152,12 @@ def _custom(codec: Codec[Any], value: Any) -> bytes:
         raise NotThis(f"{own_name(codec)} cannot write it: {type(error).__name__}: {text_of(error)}") from error
 
 
-def _lax(codec: Codec[Any], text: str, error: CodecError) -> Any:
+def _lax(codec: Codec[Any], text: str, error: CodecError) -> bytes:
     """Text that is no JSON may still be what the type says: a date, a UUID, a number."""
     if isinstance(codec, JsonCodec):
-        try:
-            return msgspec.convert(text, codec.type, strict=False)
-        except msgspec.MsgspecError:
-            pass
+        with contextlib.suppress(msgspec.MsgspecError):
+            found = msgspec.convert(text, codec.type, strict=False)
+            if isinstance(found, datetime | timedelta):
+                refuse_number(text)
+            return written(codec, found, text.encode())
     raise NotThis(str(error)) from None

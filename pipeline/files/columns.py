@@ -8,6 +8,7 @@ string is wanted; null where the type has a default and does not know null is th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, get_args, get_origin
 
@@ -15,6 +16,7 @@ import msgspec
 
 from pipeline.errors import CodecError
 from pipeline.files import cells
+from pipeline.files.exact_times import has_times, refuse_number, written
 from pipeline.files.json_lines import json_headers
 from pipeline.files.shape import BadFile, BadRow, FileRecord, NotThis, Reading, Shape
 from pipeline.records import Headers
@@ -65,6 +67,12 @@ class Columns:
         except REFUSED as error:
             raise BadRow(where, str(error)) from None
 
+    @property
+    def used(self) -> set[str]:
+        """The columns that a record is made of."""
+        own = {self._key, self._time, self._headers, self._partition, self._offset, self._value}
+        return own | set(self._fields or ())
+
     def _own(self, name: str, shape: Shape) -> str:
         return name if name in self._names and not shape.flat else ""
 
@@ -83,8 +91,9 @@ class Columns:
         cell = row[self._key] if self._key else None
         data = self._cell(codec, cell)
         # Equal keys have equal bytes, whatever the spaces in a file; bytes of a binary column are what was asked for.
-        same = data is None or isinstance(cell, bytes) or codec_name(codec) != "json"
-        return data if same else codec.encode(codec.decode(data))  # type: ignore[arg-type]
+        if data is None or isinstance(cell, bytes) or not isinstance(codec, JsonCodec):
+            return data
+        return written(codec, codec.decode(data), data)
 
     def _read_value(self, row: Row) -> bytes | None:
         if self._build is not None:
@@ -173,6 +182,8 @@ class Columns:
         text, strict, type_ = self._text, not self._text, codec.type
         absent = {name for name, field in fields.items() if not field.required and not field.takes_null}
         whole = [name for name, field in fields.items() if field.is_whole]
+        moments = [name for name, field in fields.items() if field.is_moment] if text else []
+        are_times = has_times(codec)
 
         def build(row: Row) -> bytes:
             found = {name: row[name] for name in fields}
@@ -183,7 +194,10 @@ class Columns:
             for name in absent:
                 if found[name] is None:
                     del found[name]
-            return codec.encode(msgspec.convert(found, type_, strict=strict))
+            for name in moments:
+                refuse_number(found.get(name), name)
+            value = msgspec.convert(found, type_, strict=strict)
+            return written(codec, value, _texts(found.values())) if are_times else codec.encode(value)
 
         return build
 
@@ -196,6 +210,8 @@ class Field:
         self.takes_null = _takes(None, type_)
         self.is_number = any(_takes(one, type_) for one in (1, 0.5, True)) and not _takes("1", type_)
         self.is_whole = _takes(1, type_) and not _takes(Decimal(1), type_)
+        is_time = any(_takes(one, type_) for one in (datetime.min, datetime.max.replace(tzinfo=UTC), timedelta()))
+        self.is_moment = is_time and not _takes(1, type_) and not _takes("1", type_)
         self.empty = "" if _takes("", type_) and not self.takes_null else None
 
 
@@ -222,6 +238,10 @@ def _hints(type_: Any) -> dict[str, Any]:
     from typing import get_type_hints
 
     return get_type_hints(get_origin(type_) or type_)
+
+
+def _texts(found: Iterable[Any]) -> bytes:
+    return b"\n".join(cell.encode() for cell in found if isinstance(cell, str))
 
 
 def _header(one: Any) -> tuple[str, bytes]:

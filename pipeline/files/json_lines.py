@@ -14,11 +14,14 @@ import msgspec
 
 from pipeline.errors import CodecError
 from pipeline.files.cells import encoded
+from pipeline.files.exact_times import written
+from pipeline.files.names_once import these_once
 from pipeline.files.shape import TIME_MAX_MS, BadRow, FileRecord, NotThis, Reading
 from pipeline.records import Headers
-from pipeline.values.codecs import Codec, codec_name
+from pipeline.values.codecs import Codec, JsonCodec, codec_name
 from pipeline.values.json_values import of_base64
 
+NAMES = (b'"key"', b'"value"', b'"timestamp_ms"', b'"headers"')
 FIELDS = {"key", "value", "timestamp_ms", "headers"}
 IGNORED = {"partition", "offset"}  # `consume` prints them; where a record goes is decided by its key
 NUMBER_SHOWN = 20
@@ -54,6 +57,7 @@ def read_line(reading: Reading, number: int, line: bytes) -> FileRecord:
         if at_ms is not None and not 0 <= at_ms <= TIME_MAX_MS:
             raise NotThis("timestamp_ms is not a whole number of milliseconds since 1970")
         reading.timed(at_ms)
+        these_once(line, NAMES, bytes(found.key), bytes(found.value))
         headers = found.headers
         offset = found.offset if type(found.offset) is int else None
         return FileRecord(
@@ -76,8 +80,8 @@ def _key(codec: Codec[Any], raw: msgspec.Raw) -> bytes | None:
         return None
     if codec_name(codec) == "str":
         return _text.decode(data).encode()
-    if codec_name(codec) == "json":  # by its type: a decimal is no float on the way
-        return codec.encode(codec.decode(data))
+    if isinstance(codec, JsonCodec):  # by its type: a decimal is no float on the way
+        return written(codec, codec.decode(data), data)
     return encoded(codec, msgspec.json.decode(data))
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from pipeline.errors import CodecError
 from pipeline.files.columns import REFUSED, Columns, Field, fields_of
+from pipeline.files.exact_times import written
 from pipeline.files.json_lines import NULL, NULL_CELL, json_value
 from pipeline.files.shape import BadRow, FileRecord, Reading, Shape
 from pipeline.values.codecs import JsonCodec
@@ -52,7 +53,7 @@ class JsonColumns(Columns):
         codec = self._reading.key
         if raw != NULL and isinstance(codec, JsonCodec):
             try:
-                return codec.encode(codec.decode(raw))
+                return written(codec, codec.decode(raw), raw)
             except CodecError:  # a text that is what the type says in another way, as in any cell of text
                 pass
         return self._read_key(cells)
@@ -64,7 +65,7 @@ class JsonColumns(Columns):
             return self._cell(codec, msgspec.json.decode(raw)) if self._decoder is None else json_value(codec, raw)
         data = self._assembled(self._fields, row)
         value = self._decoder.decode(data)
-        return data if self._is_any else codec.encode(value)
+        return data if self._is_any or not isinstance(codec, JsonCodec) else written(codec, value, data)
 
     def _assembled(self, fields: Mapping[str, Field], row: Raws) -> bytes:
         """The fields as one object."""

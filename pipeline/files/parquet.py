@@ -64,7 +64,10 @@ def records_of(
 ) -> Iterator[FileRecord]:
     """The rows of a batch, before which there are so many in the file. Raises BadRow, BadFile."""
     unread: dict[int, str] = {}  # why, by row
-    held = {field.name: _cells(batch.column(field.name), field.name, shape, name, unread) for field in batch.schema}
+    wanted = [
+        one for one in batch.schema.names if bad is not None or one in columns.used
+    ]  # one set aside is set aside whole
+    held = {one: _cells(batch.column(one), one, shape, name, unread) for one in wanted}
     for at, cells in enumerate(zip(*held.values(), strict=True)):
         where, values = f"row {before + at + 1}", dict(zip(held, cells, strict=True))
         try:
@@ -84,7 +87,7 @@ def _cells(column: pa.Array, name: str, shape: Shape, file: str, unread: dict[in
 
     cut = name == (shape.timestamp or "timestamp_ms")
     if cut and pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
+        column = _cut(column).cast(pa.timestamp("us", column.type.tz))
     wanted = _in_microseconds(column.type)
     try:
         coarse = column if wanted == column.type else column.cast(wanted)
@@ -101,6 +104,15 @@ def _cells(column: pa.Array, name: str, shape: Shape, file: str, unread: dict[in
         TypeError,
     ):  # a year that Python has not, a key of a map twice, or a struct
         return [_cell(one, name, row, unread) for row, one in enumerate(coarse)]
+
+
+def _cut(column: pa.Array) -> pa.Array:
+    """Nanoseconds since 1970 as whole microseconds. What is before 1970 stays there."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = column.cast(pa.int64())
+    return pc.divide(pc.subtract(found, pc.if_else(pc.less(found, 0), 999, 0)), 1_000)
 
 
 def _cell(one: pa.Scalar, name: str, row: int, unread: dict[int, str]) -> object:

@@ -23,7 +23,8 @@ import msgspec
 from pipeline.files.columns import Columns
 from pipeline.files.json_lines import NOT_UTF8, no_object, read_line
 from pipeline.files.json_rows import JsonColumns
-from pipeline.files.shape import BadFile, BadRow, FileRecord, OnBad, Reading, Shape
+from pipeline.files.names_once import once
+from pipeline.files.shape import BadFile, BadRow, FileRecord, NotThis, OnBad, Reading, Shape
 
 COMPRESSED = (".gz", ".bz2", ".xz")
 CHUNK = 1 << 20
@@ -150,8 +151,11 @@ def _flat(reading: Reading, shape: Shape, number: int, line: bytes) -> FileRecor
     try:
         line.decode()
         row = _rows_of_json.decode(line)
+        once(line, row)
     except UnicodeDecodeError:
         raise BadRow(where, NOT_UTF8) from None
+    except NotThis as error:
+        raise BadRow(where, str(error)) from None
     except (msgspec.MsgspecError, RecursionError) as error:
         raise BadRow(where, _no_row(line, error)) from None
     try:

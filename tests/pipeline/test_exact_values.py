@@ -65,10 +65,10 @@ def parquet(path: Path, column: pa.Array, value: Any, shape: Shape = FLAT, **mor
     return read(file, reading(value), shape)
 
 
-def csv(path: Path, text: str, value: Any, shape: Shape = FLAT) -> list[FileRecord]:
+def csv(path: Path, text: str, value: Any, shape: Shape = FLAT, key: Any = str) -> list[FileRecord]:
     file = path / "x.csv"
     file.write_text(text)
-    return read(file, reading(value), shape)
+    return read(file, reading(value, key), shape)
 
 
 # ---------------------------------------------------------------- digits
@@ -228,3 +228,115 @@ def test_a_compressed_file_without_its_end_is_named_before_anything_is_read(tmp_
     path.write_bytes(gzip.compress(b"key,value\n")[:6])
     with pytest.raises(BadFile, match=r"cannot read .*x.csv.gz"):
         reader.check(str(path), reading(int), Shape())
+
+
+# ---------------------------------------------------------------- times that are text
+
+
+FINE = "2026-01-31T12:00:00.1234567Z"
+OF_TEXT = shape_of("k", "x", "t")
+
+
+class Noted(msgspec.Struct):
+    x: datetime
+    note: str = ""
+
+
+@pytest.mark.parametrize("number", ["20260131", "1700000000", "1.5", "-1", "+1e3"])
+def test_a_number_is_no_time_of_a_field(tmp_path: Path, number: str) -> None:
+    """20260131 became 1970-08-23: seconds, which nobody has written."""
+    for value, shape in ((Time, FLAT), (Lasting, FLAT), (datetime, OF_TEXT), (timedelta, OF_TEXT)):
+        with pytest.raises(BadRow, match=r"x.csv, line 2: "):
+            csv(tmp_path, f"k,t,x\na,1,{number}\n", value, shape)
+    with pytest.raises(BadRow, match=r"line 2: 20260131 is a number without a unit"):
+        csv(tmp_path, "k,t,x\n20260131,1,a\n", str, OF_TEXT, key=datetime)
+    assert csv(tmp_path, "k,t,x\na,1,2026-01-31T12:00:00Z\n", Time)[0].value == b'{"x":"2026-01-31T12:00:00Z"}'
+    assert csv(tmp_path, "k,t,x\na,1,PT1.5S\n", Lasting)[0].value == b'{"x":"PT1.5S"}'
+    assert csv(tmp_path, "k,t,x\na,1,17\n", dict[str, datetime | int])[0].value == b'{"x":17}'
+
+
+def test_text_of_a_time_is_not_rounded(tmp_path: Path) -> None:
+    finer = "finer than a microsecond"
+    for text in (FINE, FINE.replace("T", " "), "2026-01-31T12:00:00.123456789"):
+        for value, shape in ((Time, FLAT), (datetime, OF_TEXT)):
+            with pytest.raises(BadRow, match=f"line 2: .*{finer}"):
+                csv(tmp_path, f"k,t,x\na,1,{text}\n", value, shape)
+        with pytest.raises(BadRow, match=f"line 1: .*{finer}"):
+            json_lines(tmp_path, f'{{"k": "a", "t": 1, "x": "{text}"}}', Time)
+        with pytest.raises(BadRow, match=f"line 1: .*{finer}"):
+            json_lines(tmp_path, f'{{"k": "{text}", "t": 1, "x": 1}}', int, OF_TEXT, datetime)
+        with pytest.raises(BadRow, match=f"line 1: .*{finer}"):
+            json_lines(tmp_path, f'{{"key": "{text}", "value": 1}}', int, Shape(), datetime)
+        with pytest.raises(BadRow, match=f"row 1: .*{finer}"):
+            parquet(tmp_path, pa.array([text]), Time)
+    with pytest.raises(BadRow, match=f"line 1: .*{finer}"):
+        json_lines(tmp_path, f'{{"k": "a", "t": 1, "x": ["{FINE}"]}}', Times)
+    with pytest.raises(BadRow, match=f"line 2: .*{finer}"):
+        csv(tmp_path, "k,t,x\na,1,PT0.1234567S\n", Lasting)
+    with pytest.raises(BadRow, match=f"line 1: .*{finer}"):
+        json_lines(tmp_path, f'{{"k": "a", "t": 1, "x": "{FINE}", "note": "{FINE}"}}', Noted)
+
+
+def test_text_that_looks_like_a_time_stays_as_it_is(tmp_path: Path) -> None:
+    [found] = json_lines(
+        tmp_path, f'{{"k": "a", "t": 1, "x": "2026-01-31T12:00:00.123456000Z", "note": "{FINE}"}}', Noted
+    )
+    assert found.value == f'{{"x":"2026-01-31T12:00:00.123456Z","note":"{FINE}"}}'.encode()
+    [found] = json_lines(tmp_path, f'{{"k": "a", "t": 1, "x": "{FINE}"}}', dict)
+    assert found.value == f'{{"x":"{FINE}"}}'.encode()
+    [found] = json_lines(tmp_path, f'{{"key": "a", "value": {{"x": "{FINE}"}}}}', Time, Shape())
+    assert found.value == f'{{"x": "{FINE}"}}'.encode()
+
+
+def test_a_time_just_before_1970_is_refused(tmp_path: Path) -> None:
+    for cell in (-1, -999, -1_000, -1_001):
+        with pytest.raises(BadRow, match=r"row 1: .* is before 1970"):
+            parquet(tmp_path, pa.array([cell], pa.timestamp("ns")), str, shape_of("k", "v", "x"))
+    found = parquet(tmp_path, pa.array([0, 999, 1_999_999], pa.timestamp("ns")), str, shape_of("k", "v", "x"))
+    assert [one.timestamp_ms for one in found] == [0, 0, 1]
+
+
+def test_a_column_that_no_record_has_may_hold_anything(tmp_path: Path) -> None:
+    column = pa.array([1_001], pa.timestamp("ns"))
+    [found] = parquet(tmp_path, column, str, shape_of("k", "v", "t"))
+    assert found == FileRecord(1, b"a", b"v", 1)
+
+
+# ---------------------------------------------------------------- names that stand there twice
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"k": "a", "t": 1, "x": 1, "x": 2}',
+        '{"k":"a","k":"b","t":1,"x":2}',
+        '{"k":"a","t":1,"x":2,"t":1}',
+        '{ "k" : "a",\t"t":1, "x":2,"x" :2 }',
+        '{"k":"a","t":1,"\\u0078":2,"x":1}',
+        '{"k":"a","t":1,"x":2,"":1,"":1}',
+    ],
+)
+def test_a_name_twice_in_a_line_of_flat_json_is_refused(tmp_path: Path, line: str) -> None:
+    """The last one stood for both, without a word."""
+    for value, shape in ((dict, FLAT), (int, OF_TEXT), (Rates, FLAT)):
+        with pytest.raises(BadRow, match=r"line 2: '.*' stands in the line twice"):
+            json_lines(tmp_path, '{"k":"z","t":1,"x":1}\n' + line, value, shape)
+
+
+def test_a_name_twice_in_a_record_is_refused(tmp_path: Path) -> None:
+    for line in (
+        '{"key": "a", "value": 1, "value": 2}',
+        '{"key": "a", "value": 2, "key": "b"}',
+        '{"key": "a", "value": 2, "timestamp_ms": 1, "timestamp_ms": 2}',
+        '{"key": "a", "value": {"key": "b"}, "key": "b"}',
+    ):
+        with pytest.raises(BadRow, match=r"line 1: '.*' stands in the line twice"):
+            json_lines(tmp_path, line, Any, Shape())
+
+
+def test_names_inside_of_values_are_no_second_ones(tmp_path: Path) -> None:
+    value = '{"key": {"value": "\\"key\\"", "value ": 1}, "headers": "value"}'
+    [found] = json_lines(tmp_path, f'{{"key": "key", "value": {value}, "headers": {{"key": "value"}}}}', dict, Shape())
+    assert (found.key, found.value, found.headers) == (b"key", value.encode(), (("key", b"value"),))
+    [found] = json_lines(tmp_path, f'{{"k": "k", "t": 1,  "x": {value}, "é\\u00e9": "k"}}', dict)
+    assert found.value == b'{"x":' + value.encode() + ',"éé":"k"}'.encode()
