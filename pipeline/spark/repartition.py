@@ -134,9 +134,11 @@ async def repartition(
             return {**facts, "outcome": "nothing to do", "moved": 0, "entries": 0, "bytes": 0, "seconds": 0.0}
         async with spark(session, f"repartition {app.id}", cluster) as spark_:
             given = spark_, app_ref, url
+            is_rest = noted is not None and await _moves_already(log, app.id, to)
             if is_plan:
-                job = await _job(log, app, layout, before, to)
-                found = await in_thread(spark_, partial(_moves, *given, job, layout, most_forward_ms, passes=False))
+                job = await _job(log, app, layout, before, to, is_rest=is_rest)
+                look = partial(_moves, *given, job, layout, most_forward_ms, passes=False, is_rest=is_rest)
+                found = await in_thread(spark_, look)
                 found.close()
                 return {**facts, "outcome": "plan", **_sizes(found), "seconds": round(monotonic_s() - begun, 2)}
             async with (

@@ -222,3 +222,27 @@ async def test_what_moves_comes_in_many_transactions(place: Place, monkeypatch: 
     assert len(after) == len(before) and all(number == partition_of(key, 5) for number, key in after)
     assert not place.spark.sparkContext._jsc.getPersistentRDDs(), "nothing of it is kept"
     await log.close()
+
+
+async def test_a_plan_of_what_did_not_end_shows_what_is_left(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With some of the entries where they belong by the new count: they were said to lie by no hash of their keys."""
+    log = await place.log()
+    await write(log, tallies.app, [(tallies.marks, f"k{n}", n + 1, 10 * n) for n in range(40)])
+    await place.backfill(TALLIES)
+    for name, number in (("CUT", 4), ("FEW", 0)):
+        monkeypatch.setattr(moves, name, number)
+    monkeypatch.setattr(final_records, "PART_RECORDS", 1)
+    monkeypatch.setattr(module, "PARTS", 3)
+    with monkeypatch.context() as patch:
+        Failing(patch, 3)
+        with pytest.raises(StateError):
+            await laid_out(place, 5)
+    half = await values(log)
+    plan = await laid_out(place, 5, is_plan=True)
+    assert await values(log) == half
+    facts = await laid_out(place, 5)
+    assert plan["outcome"] == "plan" and facts["outcome"] == "done"
+    assert {name: plan[name] for name in ("from", "moved", "entries", "bytes")} == {
+        name: facts[name] for name in ("from", "moved", "entries", "bytes")
+    }
+    await log.close()
