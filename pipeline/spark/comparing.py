@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 READ_TOO = " (the app reads it too: records of others count as doubled)"
 LAST_ALONE = "the last result of every key (a join by foreign key sends intermediate results)"
+LAST_OF_COMPACTED = "the last record of every key (the topic is compacted)"
 ANOTHER_ORDER = " (behind a re-key, taken in another order than by time: times are not compared)"
 NO_TIMES = " (a batch processor sends it: times are not compared)"
 
@@ -167,7 +168,7 @@ class Comparing:
         gone = {topic: sum(start for p, start in starts.items() if p.topic == topic) for topic in outputs}
         made = [not_whole(topic, lost) for topic, lost in gone.items() if lost]
         whole = [topic for topic in outputs if not gone[topic]]
-        last = [topic for topic in whole if topic in _with_intermediate_results(app)]
+        last = [topic for topic in whole if topic in _with_intermediate_results(app) or self._is_compacted(topic)]
         each = [topic for topic in whole if topic not in last]
         found: dict[str, Found] = {}
         for name, topics in (("topics", each), ("last", last)):
@@ -225,13 +226,18 @@ class Comparing:
     def _topic(self, topic: str, found: Found, is_last: bool) -> Compared:
         subject = Subject(False, topic)
         if is_last:
-            return Compared(f"outputs {topic}: {LAST_ALONE}", subject, found, not found.differ, found.kinds)
+            text = LAST_OF_COMPACTED if self._is_compacted(topic) else LAST_ALONE
+            return Compared(f"outputs {topic}: {text}", subject, found, not found.differ, found.kinds)
         more = {"lost": found.kinds.get("lost", 0), "doubled": found.kinds.get("doubled", 0), **found.kinds}
         notes = (NO_TIMES if topic in of_batches(self._prepared.app) else "") + (
             READ_TOO if topic in external(self._prepared) else ""
         )
         notes += ANOTHER_ORDER if topic in self._mixed else ""
         return Compared(f"outputs {topic}: every record{notes}", subject, found, not found.differ, more)
+
+    def _is_compacted(self, topic: str) -> bool:
+        """Whether earlier records of a key may have gone."""
+        return self._prepared.topics[topic].kind == "changelog"
 
     def _is_ordered(self, topic: str) -> bool:
         """Whether records of a key have one order: those that one function sends for records of one input, one at a time."""

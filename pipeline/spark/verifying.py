@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.clocks import wall_ms
-from pipeline.app import App
 from pipeline.files.shape import Shape
 from pipeline.loading import load
 from pipeline.spark.backfill import NOTHING, refuse_outside
 from pipeline.spark.bad_rows import BadRecords
 from pipeline.spark.comparing import Base, Compared, Comparing, not_whole
 from pipeline.spark.engine import Engine, checked_history, refuse_without_history
-from pipeline.spark.inputs import MEMORY_BYTES, NO_SHAPE, History, Inputs, Say
+from pipeline.spark.inputs import MEMORY_BYTES, NO_SHAPE, History, Inputs, Say, external
 from pipeline.spark.live_stores import Copy, copies
 from pipeline.spark.moment import Moment, moment_of, removed_since
 from pipeline.spark.running import in_thread, spark
@@ -127,7 +126,7 @@ async def audit(
         await refuse_without_history(log, prepared, chosen)
         bases = await _bases(log, prepared, wanted.snapshots)
         moment = await moment_of(log, prepared)
-        checks = _before(moment, app)
+        checks = _before(moment, prepared)
         facts: dict[str, Any] = {
             "application": app.id,
             "positions": {str(p): at for p, at in sorted(moment.until.items())},
@@ -170,19 +169,25 @@ def _check(what: str, expected: Any, found: Any, ok: bool | None = None, **more:
     return {"check": what, "expected": expected, "found": found, "ok": expected == found if ok is None else ok, **more}
 
 
-def _before(moment: Moment, app: App) -> list[Check]:
+def _before(moment: Moment, prepared: Prepared) -> list[Check]:
     """Whether there is anything to compare with. What waits in re-keys is taken out of what is computed, but for messages of joins, which go
     to and fro, and for what would not fit into memory."""
-    most = 0 if list(messages_of(app)) else MOST
+    most = 0 if list(messages_of(prepared.app)) else MOST
     waiting = sum(end - start for start, end in moment.under_way.values())
     checks = [
-        _check("inputs are whole in the log", 0, moment.gone),
+        _check(f"inputs are whole in the log{_compacted(prepared)}", 0, moment.gone),
         _check("re-keyed records are all processed", 0, 0 if waiting <= most else waiting),
     ]
     if moment.unknown:
         names = ", ".join(map(str, moment.unknown))
         checks.append(_check(f"where the app began in {names} is known: an earlier version did not record it", 0, 1))
     return checks
+
+
+def _compacted(prepared: Prepared) -> str:
+    """Offsets do not say what compaction has removed: those of Kafka have gaps for other reasons."""
+    names = [name for name in external(prepared) if prepared.topics[name].kind == "changelog"]
+    return f", but for earlier values of keys that compaction may have removed of {', '.join(names)}" if names else ""
 
 
 async def _whole_alone(log: GroupLog, moment: Moment, compared: Sequence[Compared]) -> list[Compared]:
