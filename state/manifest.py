@@ -178,7 +178,7 @@ def load(root: Path, snapshot: str) -> SnapshotManifest:
     path = root / snapshot / MANIFEST
     found = _parse(path, _read(path), SnapshotManifest)
     _check_format(path, found.format)
-    return found
+    return msgspec.structs.replace(found, snapshot=snapshot)  # one that was renamed or copied is what it is called now
 
 
 def load_scope(root: Path, manifest: SnapshotManifest, scope: str) -> ScopeManifest:

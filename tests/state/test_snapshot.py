@@ -258,6 +258,21 @@ def test_pruning_counts_the_snapshots_of_each_application(tmp_path: Path) -> Non
     assert [one.snapshot for one in manifest.listing(root)[0]] == ["old", "s-1", "s-2"]
 
 
+def test_a_snapshot_is_what_its_folder_is_called(tmp_path: Path) -> None:
+    """Beside a copy of it the only snapshot was removed, and nothing could be restored from the copy; one that was renamed was lost."""
+    root = tmp_path / "snapshots"
+    write(root, "s-0", time_ms=1)
+    shutil.copytree(root / "s-0", root / "before-release")
+    assert sorted(one.snapshot for one in manifest.listing(root)[0]) == ["before-release", "s-0"]
+    [removed] = manifest.prune(root, 1)
+    [left] = [one.snapshot for one in manifest.listing(root)[0]]
+    assert {removed, left} == {"before-release", "s-0"} and [path.name for path in root.iterdir()] == [left]
+    (root / left).rename(root / "kept")
+    [chosen] = manifest.fitting(root, "app", "log-1", {"counts-changelog": 4, "empty-changelog": 4})
+    assert chosen.snapshot == snapshot.verify(root, "kept").snapshot == "kept"
+    assert manifest.load_scope(root, chosen, "0_0").table("counts") is not None
+
+
 def test_of_prunes_at_one_time_each_removes_what_it_can(tmp_path: Path) -> None:
     """One that came later found a manifest that was gone, and failed."""
     root = tmp_path / "snapshots"
