@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import msgspec
@@ -31,23 +32,30 @@ _IN_JSON = {"string": (str,), "bigint": (int,), "double": (float,), "boolean": (
 
 class Field(NamedTuple):
     """A field of a struct: its type in Spark ("": JSON text), and what the app sees where it is not there; of one that is required
-    that is an error."""
+    that is an error. `is_decimal`: a number in JSON is one, too, and its digits count."""
 
     name: str
     kind: str
     default: Any = None
     is_required: bool = False
+    is_decimal: bool = False
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is made of the text of the value."""
+        return self.is_decimal or not self.kind
 
 
 class Column(NamedTuple):
     """A column: its type in Spark and in Arrow, the codec of its bytes, the fields of a struct, and the type in Spark of what is one plain
-    value in JSON ("": none)."""
+    value in JSON ("": none), which may be a Decimal."""
 
     ddl: str
     arrow: Any
     codec: str
     fields: tuple[Field, ...] = ()
     plain: str = ""
+    is_decimal: bool = False
 
     def value(self, data: bytes | None) -> Any:
         """What stands in the column for these bytes. Raises CodecError."""
@@ -61,7 +69,7 @@ class Column(NamedTuple):
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise CodecError(f"the value is no JSON: {error}") from None
         if self.plain:
-            return _cell(found, Field("it", self.plain))
+            return _cell(found, Field("it", self.plain, is_decimal=self.is_decimal), text)
         if not self.fields:
             return text
         if found is None:
@@ -71,14 +79,22 @@ class Column(NamedTuple):
         missing = next((one.name for one in self.fields if one.is_required and one.name not in found), None)
         if missing is not None:  # the app could not read it either, or makes of it what no schema says (upgrade=)
             raise CodecError(f"the value does not fit the column in Spark: {text[:80]} has no {missing}")
-        return {one.name: _cell(found.get(one.name, one.default), one) for one in self.fields}
+        texts = (
+            msgspec.json.decode(data, type=dict[str, msgspec.Raw]) if any(one.is_text for one in self.fields) else {}
+        )
+        return {one.name: _cell(found.get(one.name, one.default), one, texts.get(one.name)) for one in self.fields}
 
 
-def _cell(value: Any, field: Field) -> Any:
+def _cell(value: Any, field: Field, text: str | msgspec.Raw | None = None) -> Any:
+    """`text`: of the value, where it has one: a number that is read as a float may lose digits."""
     if value is None:
         return None
+    if isinstance(text, msgspec.Raw):
+        text = bytes(text).decode()
     if not field.kind:
-        return json.dumps(value)
+        return json.dumps(value) if text is None else text
+    if field.is_decimal and text is not None and type(value) in (int, float):
+        return str(Decimal(text.strip()))
     if field.kind == PLAIN["float"][0] and type(value) is int:
         return float(value)
     if field.kind == PLAIN["int"][0] and type(value) is float and value.is_integer():
@@ -108,7 +124,7 @@ def column(codec: str, schema: Mapping[str, Any] | None = None) -> Column:
         return Column(*PLAIN.get(codec, BYTES), codec)
     parts = _without_null(schema or {}, schema or {})
     if (one := _of(parts, schema or {})) is not None:
-        return Column(*one, codec, plain=one[0])
+        return Column(*one, codec, plain=one[0], is_decimal=_is_decimal(parts, schema or {}))
     properties = parts.get("properties")
     if parts.get("type") != "object" or not properties:
         return Column("string", pa.string(), codec)
@@ -121,7 +137,8 @@ def column(codec: str, schema: Mapping[str, Any] | None = None) -> Column:
         arrow.append((name, kind[1]))
         is_tag = len(described.get("enum", ())) == 1  # which need not be there
         default = described["enum"][0] if is_tag else described.get("default")
-        fields.append(Field(name, found[0] if found else "", default, name in required and not is_tag))
+        is_decimal = found is not None and _is_decimal(described, schema or {})
+        fields.append(Field(name, found[0] if found else "", default, name in required and not is_tag, is_decimal))
     return Column(f"struct<{','.join(ddl)}>", pa.struct(arrow), codec, tuple(fields))
 
 
@@ -137,6 +154,12 @@ def _of(described: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[str, A
         return _OF_SCHEMA.get(str(parts.get("type")))
     kinds = {type(value) for value in parts["enum"]}
     return _OF_ENUM.get(kinds.pop()) if len(kinds) == 1 else None
+
+
+def _is_decimal(described: Mapping[str, Any], schema: Mapping[str, Any]) -> bool:
+    """Whether a Decimal may stand there, which apps also read of a number."""
+    parts = _resolved(described, schema)
+    return parts.get("format") == "decimal" or any(_is_decimal(choice, schema) for choice in parts.get("anyOf", ()))
 
 
 def _without_null(described: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -250,6 +250,31 @@ def test_a_value_is_what_the_app_would_see_or_refused(data: bytes, found: Any) -
         assert pa.array([typed.value(data)], typed.arrow).to_pylist() == [found]
 
 
+class Offer(msgspec.Struct):
+    price: Decimal
+    least: Decimal | None = None
+    steps: list[Decimal] = []
+
+
+@pytest.mark.parametrize(
+    ("data", "price", "least", "steps"),
+    [
+        (b'{"price": "1.50"}', "1.50", None, "[]"),
+        (b'{"price": 1.50, "least": 3}', "1.50", "3", "[]"),
+        (b'{"price": 12345678901234567.890, "least": 1e2, "steps": [12345678901234567.890]}', "12345678901234567.890", "1E+2", "[12345678901234567.890]"),
+    ],
+)  # fmt: skip
+def test_decimals_that_are_numbers_keep_their_digits(data: bytes, price: str, least: str | None, steps: str) -> None:
+    """The app reads them so; as a field they were refused, and inside of a list they lost digits."""
+    found = column("json", msgspec.json.schema(Offer))
+    assert found.value(data) == {"price": price, "least": least, "steps": steps}
+    read = JsonCodec(Offer).decode(data)
+    assert (str(read.price), read.least and str(read.least)) == (price, least)
+    assert column("json", msgspec.json.schema(Decimal)).value(price.encode()) == price
+    with pytest.raises(CodecError, match="price is true, no string"):
+        found.value(b'{"price": true}')
+
+
 def test_a_record_that_is_none_of_its_type_is_named() -> None:
     from pipeline.spark.log_source import _typed
 
