@@ -58,6 +58,8 @@ def backfill(
     frames = list(history.values())
     if not frames:
         raise WrongUse("a backfill from DataFrames needs at least one, by the name of its topic")
+    for topic, frame in history.items():
+        _refuse_other(str(topic), frame)
     session = frames[0].sparkSession
     name = app if isinstance(app, str) else name_of(app)
     root = Path(snapshots).absolute()
@@ -81,6 +83,19 @@ def name_of(app: App) -> str:
     raise WrongUse(
         f"the app '{app.id}' is of no module that executors could import; save it as a module, and name it as MODULE:APP"
     )
+
+
+def _refuse_other(topic: str, frame: Any) -> None:
+    """Raises WrongUse for what is no DataFrame of Spark, and for one without an end."""
+    if not (hasattr(frame, "sparkSession") and hasattr(frame, "isStreaming")):
+        raise WrongUse(
+            f"the history of '{topic}' is a {type(frame).__module__}.{type(frame).__qualname__}, and no DataFrame of Spark; make one of it with "
+            "spark.createDataFrame(...), or of files with spark.read"
+        )
+    if frame.isStreaming:
+        raise WrongUse(
+            f"the DataFrame of '{topic}' is a stream, which has no end; read the same source with spark.read"
+        )
 
 
 def _of_frames(text: str, folder: Path, topics: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -417,6 +418,31 @@ def until_the_main_thread_waits() -> None:
         assert time.monotonic() < deadline, names
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         names = {one.f_code.co_name for one, _ in traceback.walk_stack(frame)}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            lambda spark: pd.DataFrame({"key": ["ann"]}),
+            r"is a pandas\..*DataFrame, and no DataFrame of Spark; make one",
+        ),
+        (lambda spark: [spark.range(1)], "is a builtins.list, and no DataFrame of Spark"),
+        (lambda spark: "marks.jsonl", "is a builtins.str, and no DataFrame of Spark"),
+        (
+            lambda spark: spark.readStream.format("rate").load(),
+            "is a stream, which has no end; read the same source with",
+        ),
+    ],
+)
+def test_what_is_no_history_is_refused_before_anything(given: Any, said: str, tmp_path: Path, spark: Any) -> None:
+    """An AttributeError, or a class of errors of Spark's."""
+    history = {"marks": given(spark)}
+    with pytest.raises(WrongUse, match=said):
+        orchestrator.spark.backfill(
+            "tests.spark.tallies:app", history, log=f"sqlite:{tmp_path}/log.db", snapshots=tmp_path / "snapshots"
+        )
+    assert not list(tmp_path.iterdir())
 
 
 async def test_a_cell_of_a_notebook_is_called_on_an_event_loop(
