@@ -27,6 +27,7 @@ from pipeline.spark.own_words import own_words
 from pipeline.spark.pods import is_kubernetes, refusal, refuse_without_image
 from pipeline.spark.properties import JAVA, LOG4J, environment, properties
 from pipeline.spark.warming import Warming
+from state.disk_full import writing_to
 from state.errors import StateError
 from state.scratch import Scratch, sweep
 from workers.commands.cluster import Cluster
@@ -72,7 +73,8 @@ def spark_session(
     scratch = Scratch(temporary / f"{PREFIX}{token_hex(6)}")
     atexit.register(scratch.remove)  # of a command that is asked to end before it has a session
     folder, log = scratch.path, scratch.path / LOG
-    (folder / "log4j2.properties").write_text(LOG4J.format(log=log))
+    with writing_to(folder, "Spark's settings and log are there; free some, or name another folder with TMPDIR"):
+        (folder / "log4j2.properties").write_text(LOG4J.format(log=log))
     chosen = {**properties(cluster, folder, python_path), **(settings or {})}
     if cluster.is_here:
         chosen[JAVA] = f"{options(home, chosen, may_write=is_for_tasks)} {chosen[JAVA]}".strip()

@@ -28,6 +28,7 @@ import msgspec
 from orchestrator.errors import WrongUse
 from pipeline.app import App
 from pipeline.loading import ROOMS, load, module_of, moved
+from state.disk_full import writing_to
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,7 +92,7 @@ def _forget_others(folder: Path) -> None:
 
 
 def ship(session: SparkSession, app_ref: str) -> Source:
-    """Send the source of an app, and ours where executors are other machines. Raises LoadError, WrongUse."""
+    """Send the source of an app, and ours where executors are other machines. Raises LoadError, WrongUse, NoSpaceLeft."""
     from pipeline.spark.session import folder_of  # the driver's alone, and what it imports
     from workers.commands.cluster import IN_DRIVER
 
@@ -176,12 +177,15 @@ def _named(piece: Path) -> set[str]:
 
 
 def _kept(folder: Path, name: str, listed: Iterable[tuple[Path, Path]]) -> Path:
-    """The archive of what is listed, named by its content."""
+    """The archive of what is listed, named by its content. Raises NoSpaceLeft."""
     data = packed(listed)
     path = folder / f"{name}-{hashlib.blake2b(data, digest_size=8).hexdigest()}.zip"
     if not path.exists():
         draft = path.with_suffix(".draft")
-        draft.write_bytes(data)
+        with writing_to(
+            folder, "the app's source is kept there for executors; free some, or name another folder with TMPDIR"
+        ):
+            draft.write_bytes(data)
         draft.rename(path)
     return path
 

@@ -16,9 +16,9 @@ from pipeline.spark.kept_work import FILE
 from pipeline.spark.moment import sources
 from pipeline.spark.row_counts import ROWS
 from pipeline.spark.runs import Spent
-from pipeline.spark.source import Source
+from pipeline.spark.source import Source, _kept, pieces
 from pipeline.spark.stage import compute
-from state.errors import LogFull
+from state.errors import LogFull, NoSpaceLeft
 from tests.spark import tallies
 from tests.spark.test_attempts import job, some_rows
 from tests.spark.test_audit import TALLIES
@@ -60,6 +60,16 @@ def test_a_task_says_so_at_once(disk: Path, blocks: int, monkeypatch: pytest.Mon
     assert facts.failure == (
         f"no space is left on the disk of {work.parent}: tables and outputs are written there; free some, or name another folder "
         "with --snapshots"
+    )
+
+
+def test_the_source_for_executors_is_no_answer(disk: Path) -> None:
+    """`verify` with a full TMPDIR said that its answer cannot be written, and nothing of the folder."""
+    fill(disk, 0)
+    with pytest.raises(NoSpaceLeft) as raised:
+        _kept(disk, "tests", pieces("tests"))
+    assert str(raised.value) == (
+        f"no space is left on the disk of {disk}: the app's source is kept there for executors; free some, or name another folder with TMPDIR"
     )
 
 
