@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -36,6 +36,7 @@ from pipeline.spark.running import in_thread, spark
 from pipeline.spark.session import absolute_log
 from pipeline.spark.source import Source
 from pipeline.spark.task_times import TaskTimes
+from pipeline.spark.unread_inputs import refuse_misplaced, refuse_unread
 from pipeline.tables.expiry import STREAM_TIME_KEY, stored_time
 from pipeline.time.position import stored
 from state.log import base
@@ -147,15 +148,19 @@ async def repartition(
             ):
                 await _fence(log, held.lease)
                 is_rest = noted is not None and await _moves_already(log, app.id, to)
-                if not is_rest:
-                    await _refuse_unread(log, app, layout)
+                if noted is None:
+                    await refuse_unread(log, app.id, layout.sources())
+                elif not is_rest:  # topics may have grown, and the app cannot process anything before it ends
+                    await refuse_misplaced(log, url, app.id, layout.sources(), to)
                 await log.ends(layout.changes(), settled=True)  # what was committed last can be read from now on
                 job = await _job(log, app, layout, before, to, is_rest=is_rest)
                 look = partial(_moves, *given, job, layout, most_forward_ms, passes=not is_rest, is_rest=is_rest)
                 found = await in_thread(spark_, look)
                 paused = monotonic_s()
                 try:
-                    await _carry_out(log, held, app, layout, job, found)
+                    if noted is None:  # what came while Spark was looking
+                        await refuse_unread(log, app.id, layout.sources())
+                    await _carry_out(log, url, held, app, layout, job, found)
                 finally:
                     await asyncio.to_thread(found.close)
         sizes = {**_sizes(found), "write_s": round(monotonic_s() - paused, 2)}
@@ -267,19 +272,6 @@ async def _moves_already(log: GroupLog, application: str, to: int) -> bool:
     return kept is not None and json.loads(kept)["to"] == to
 
 
-async def _refuse_unread(log: GroupLog, app: App, layout: Layout) -> None:
-    """Raises RefusedBySafety: a record that is not processed lies where its key was, and its state would be elsewhere."""
-    sources = layout.sources()
-    ends = await log.ends(sources, settled=True)  # a producer is answered before its records can be read
-    positions, starts = await log.positions(app.id, sources), await log.starts(sources)
-    unread = sum(max(0, ends[p] - positions.get(p, starts[p])) for p in sources)
-    if unread:
-        raise RefusedBySafety(
-            f"{counted(unread, 'offset')} of the inputs of '{app.id}' {'is' if unread == 1 else 'are'} not processed; stop what produces, start the app, wait for "
-            "`orchestrator status` to show none, and stop it again"
-        )
-
-
 async def _fence(log: GroupLog, lease: Lease) -> None:
     """A worker that was stopped and wakes up later commits nothing by the old layout."""
     ids = {record.transactional_id for record in (await log.owners(lease.application)).values()} - {""}
@@ -324,7 +316,7 @@ async def _job(log: GroupLog, app: App, layout: Layout, before: int, to: int, *,
 # ---------------------------------------------------------------- the steps
 
 
-async def _carry_out(log: GroupLog, held: Held, app: App, layout: Layout, job: MoveJob, found: Found) -> None:
+async def _carry_out(log: GroupLog, url: str, held: Held, app: App, layout: Layout, job: MoveJob, found: Found) -> None:
     """The note, the partitions, what time brings about, the entries, the end of the note: each step may be done again."""
     application, now_ms = held.lease.application, wall_ms()
     await held.check()
@@ -333,10 +325,16 @@ async def _carry_out(log: GroupLog, held: Held, app: App, layout: Layout, job: M
     for name in sorted(layout.counts):
         await log.grow_topic(name, job.to)
     if not await _moves_already(log, application, job.to):
+        await refuse_misplaced(log, url, application, (await _grown(log, layout)).sources(), job.to)
         await _pass_time(log, held, app, layout, job, found, now_ms)
     await _move(log, held, found, now_ms)
     for name in ("to", "from", "ends"):
         await log.put_metadata(application, REPARTITION, name, None, lease=held.lease)
+
+
+async def _grown(log: GroupLog, layout: Layout) -> Layout:
+    counts = {name: info.partitions for name, info in (await log.topics(list(layout.counts))).items()}
+    return replace(layout, counts=counts)
 
 
 async def _pass_time(

@@ -16,7 +16,7 @@ from pipeline.spark.repartition import repartition
 from pipeline.spark.verifying import verify
 from pipeline.values.partitioner import partition_of
 from state.errors import StateError
-from state.log.protocol import GroupLog, Partition
+from state.log.protocol import GroupLog, NewRecord, Partition
 from state.log.sqlite import SqliteLog
 from tests.cli.console import Console
 from tests.spark import outside, sample, tallies
@@ -245,4 +245,68 @@ async def test_a_plan_of_what_did_not_end_shows_what_is_left(place: Place, monke
     assert {name: plan[name] for name in ("from", "moved", "entries", "bytes")} == {
         name: facts[name] for name in ("from", "moved", "entries", "bytes")
     }
+    await log.close()
+
+
+async def test_what_is_written_meanwhile_is_refused_with_nothing_changed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While Spark looks for what moves a record came that lies by the number before: its state went elsewhere, without a word."""
+    log = await begun(place)
+    before, counts = await values(log), (await prepare(log, tallies.app)).counts()
+    looked = module._moves
+
+    async def sent() -> None:
+        other = await place.log()
+        await write(other, tallies.app, [(tallies.marks, "m1", 1, 9_000)])
+        await other.close()
+
+    def slow(*given: Any, **more: Any) -> Any:
+        asyncio.run(sent())
+        return looked(*given, **more)
+
+    monkeypatch.setattr(module, "_moves", slow)
+    with pytest.raises(RefusedBySafety, match="1 offset of the inputs of 'tallies' is not processed"):
+        await laid_out(place, 5)
+    await refuse_half_done(log, "tallies")
+    assert (await prepare(log, tallies.app)).counts() == counts and await values(log) == before
+    await log.close()
+
+
+async def stopped_once_grown(place: Place, monkeypatch: pytest.MonkeyPatch) -> GroupLog:
+    log = await begun(place)
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteLog, "seed_positions", broken)
+        with pytest.raises(StateError):
+            await laid_out(place, 5)
+    return log
+
+
+async def test_records_that_came_since_it_began_are_no_end_of_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics have grown, and what produces was started again: it was to be processed first, by an app that may not start."""
+    log = await stopped_once_grown(place, monkeypatch)
+    before = await values(log)
+    where, data = Partition("marks", partition_of(b"m1", 5)), (1).to_bytes(8, "big")
+    await log.append({where: [NewRecord(b"m1", data, 9_000), NewRecord(None, data, 9_000)]})
+    assert (await laid_out(place, 5))["outcome"] == "done"
+    await refuse_half_done(log, "tallies")
+    after = await values(log)
+    assert {key: value for (_, key), value in after.items()} == {key: value for (_, key), value in before.items()}
+    assert all(number == partition_of(key, 5) for number, key in after)
+    await log.close()
+
+
+async def test_a_record_by_the_number_before_is_named(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its task would have no state of its key."""
+    log = await stopped_once_grown(place, monkeypatch)
+    right = partition_of(b"m1", 5)
+    wrong = Partition("marks", (right + 1) % 5)
+    at = (await log.ends([wrong]))[wrong]
+    await log.append({wrong: [NewRecord(b"m1", (1).to_bytes(8, "big"), 9_000)]})
+    before = await values(log)
+    with pytest.raises(RefusedBySafety, match=rf"the record at {at} of {wrong} .* belongs to partition {right} of 5"):
+        await laid_out(place, 5)
+    assert await values(log) == before
+    await log.trim({wrong: at + 1})
+    assert (await laid_out(place, 5))["outcome"] == "done"
     await log.close()
