@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from pipeline.errors import CodecError
-from pipeline.files.cells import encoded
+from pipeline.files.cells import encoded, shown, whole
 from pipeline.files.exact_times import written
 from pipeline.files.names_once import these_once
 from pipeline.files.shape import TIME_MAX_MS, BadRow, FileRecord, NotThis, Reading
@@ -59,14 +59,13 @@ def read_line(reading: Reading, number: int, line: bytes) -> FileRecord:
         reading.timed(at_ms)
         these_once(line, NAMES, bytes(found.key), bytes(found.value))
         headers = found.headers
-        offset = found.offset if type(found.offset) is int else None
         return FileRecord(
             number,
             _key(reading.key, found.key),
             json_value(reading.value, found.value),
             at_ms,
             () if not headers else json_headers(headers),
-            offset,
+            _offset(found.offset) if reading.is_history else None,
         )
     except RecursionError:
         raise BadRow(f"line {number}", TOO_DEEP) from None
@@ -126,9 +125,21 @@ def _why(reading: Reading, line: bytes, error: Exception) -> str:
                 encoded(codec, facts[field])
         json_time(facts.get("timestamp_ms"))
         json_headers(facts.get("headers"))
+        if reading.is_history:
+            _offset(facts.get("offset"))
     except (NotThis, CodecError, msgspec.MsgspecError) as found:
         return str(found)
     return str(error)
+
+
+def _offset(given: Any) -> int | None:
+    """A whole number, or its digits. Raises NotThis."""
+    if given is None:
+        return None
+    number = whole(given)
+    if number is None:
+        raise NotThis(f"offset {shown(given)} is not an int")
+    return number
 
 
 def no_object(found: Any) -> str:

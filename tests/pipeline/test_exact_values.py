@@ -340,3 +340,23 @@ def test_names_inside_of_values_are_no_second_ones(tmp_path: Path) -> None:
     assert (found.key, found.value, found.headers) == (b"key", value.encode(), (("key", b"value"),))
     [found] = json_lines(tmp_path, f'{{"k": "k", "t": 1,  "x": {value}, "é\\u00e9": "k"}}', dict)
     assert found.value == b'{"x":' + value.encode() + ',"éé":"k"}'.encode()
+
+
+# ---------------------------------------------------------------- offsets
+
+
+@pytest.mark.parametrize(
+    ("given", "offset"),
+    [("7", 7), ('"7"', 7), ("null", None), ("7.0", "7.0"), ('"x"', "'x'"), ("true", "True"), ("1" * 20, "1" * 20)],
+)
+def test_an_offset_of_json_lines_orders_history_or_is_refused(tmp_path: Path, given: str, offset: Any) -> None:
+    """Its digits as text, as some write 64 bits, were passed over: history came in the order of its times, and not as in CSV."""
+    history = reading(int)._replace(is_history=True)
+    file = tmp_path / "x.jsonl"
+    file.write_text(f'{{"key": "a", "value": 1, "timestamp_ms": 5, "offset": {given}}}')
+    if isinstance(offset, str):
+        with pytest.raises(BadRow, match=f"line 1: offset {offset} is not an int"):
+            read(file, history)
+    else:
+        assert [one.offset for one in read(file, history)] == [offset]
+    assert read(file, reading(int))[0].value == (1).to_bytes(8, "big"), "what is produced gets another one"
