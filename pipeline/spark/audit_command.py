@@ -13,7 +13,7 @@ from orchestrator.errors import WrongUse
 from orchestrator.names import counted
 from orchestrator.setting import whole_number
 from pipeline.loading import load
-from pipeline.spark.commands import bad_given, history_given, say, shape_given, shown, spark_parser
+from pipeline.spark.commands import bad_given, history_given, refuse_input, say, shape_given, shown, spark_parser
 from pipeline.spark.ending import run_to_its_end
 from state.log.protocol import GroupLog
 from workers.commands.cluster import cluster_of
@@ -47,6 +47,8 @@ def run(argv: list[str]) -> int:
     app = load(args.app)
     history = history_given(args, app)
     shape, out = shape_given(args, history), _out(args.out)
+    if out is not None:
+        refuse_input("--out", out, history)
     url = log_url(args, app.id, existing=True)
 
     def client(log: GroupLog) -> Client:

@@ -19,6 +19,7 @@ from orchestrator.names import counted
 from pipeline.files.shape import BadRow, OnBad
 
 SUFFIX = ".jsonl"
+FACTS = ("file", "where", "why", "row")
 
 
 class BadRecords(msgspec.Struct, frozen=True):
@@ -42,7 +43,7 @@ def set_aside(folder: Path, part: int, attempt: int, file: str) -> Iterator[OnBa
         nonlocal kept
         if kept is None:
             kept = draft.open("wb")
-        facts = {"file": file, "where": error.where, "why": error.why, "row": row}
+        facts = dict(zip(FACTS, (file, error.where, error.why, row), strict=True))
         kept.write(msgspec.json.encode(facts, enc_hook=repr) + b"\n")
 
     try:
@@ -54,14 +55,34 @@ def set_aside(folder: Path, part: int, attempt: int, file: str) -> Iterator[OnBa
         draft.rename(folder / f"{part:06}{SUFFIX}")
 
 
+def target_of(folder: Path, topic: str) -> Path:
+    """The file for the rows of a topic, which replaces one of a run before. Raises WrongUse where another file is called so: history of
+    the topic may be."""
+    target = folder / f"{topic}{SUFFIX}"
+    if target.is_dir() or (target.exists() and not _is_of_a_run(target)):
+        raise WrongUse(
+            f"--bad-records {folder}: rows of '{topic}' would go to {target}, which is there and is none of these files; name another folder"
+        )
+    return target
+
+
+def _is_of_a_run(path: Path) -> bool:
+    with path.open("rb") as file:
+        line = file.readline(1 << 20)
+    try:
+        return not line or tuple(msgspec.json.decode(line)) == FACTS
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError):
+        return len(line) == 1 << 20 and line.startswith(b'{"file":')
+
+
 def gather(work: Path, topic: str, bad: BadRecords) -> int:
     """In the driver: puts what the executors have set aside of a topic where the user wants it; returns how many rows that
-    is. Raises TooManyBad."""
+    is. Raises TooManyBad, WrongUse."""
     gathered = work / f"{topic}-gathered"
     (work / topic).rename(gathered)
     found = sorted(gathered.glob(f"*{SUFFIX}"))
     count, first = 0, None
-    target = Path(bad.folder) / f"{topic}{SUFFIX}"
+    target = target_of(Path(bad.folder), topic)
     target.unlink(missing_ok=True)  # of a run before: its rows may be corrected by now
     if found:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,9 @@ from orchestrator.errors import WrongUse
 from orchestrator.names import counted
 from orchestrator.setting import natural_number
 from pipeline.app import App
-from pipeline.files.shape import Shape, shape_of
+from pipeline.files.shape import BadFile, Shape, shape_of
 from pipeline.loading import load
-from pipeline.spark.bad_rows import BadRecords
+from pipeline.spark.bad_rows import BadRecords, target_of
 from pipeline.spark.ending import run_to_its_end
 from workers.commands.cluster import add_cluster, cluster_of
 from workers.commands.produce import add_shape
@@ -175,7 +176,20 @@ def bad_given(args: Any, history: Mapping[str, Any]) -> BadRecords | None:
     folder = Path(args.bad_records)
     if folder.exists() and not folder.is_dir():
         raise WrongUse(f"--bad-records {folder}: it is a file; name a folder, which gets a file for each topic")
+    for topic in history:
+        refuse_input("--bad-records", target_of(folder.absolute(), topic), history)
     return BadRecords(str(folder.absolute()), -1 if args.max_bad is None else args.max_bad)
+
+
+def refuse_input(option: str, path: Path, history: Mapping[str, Any]) -> None:
+    """Raises WrongUse where a file that is written would take the place of history."""
+    from pipeline.files import parts
+
+    for topic, patterns in history.items():
+        for pattern in (one for one in patterns if isinstance(one, str)):
+            with suppress(BadFile):  # which says so when it is read
+                if path.exists() and any(path.samefile(name) for name in parts.files([pattern])):
+                    raise WrongUse(f"{option}: {path} is history of '{topic}', and would be replaced; name another one")
 
 
 def shape_given(args: Any, history: Mapping[str, Any]) -> Shape:

@@ -515,6 +515,38 @@ async def test_rows_of_a_run_before_are_not_those_of_this_one(place: Place) -> N
     await log.close()
 
 
+async def test_bad_rows_take_no_other_files_place(place: Place) -> None:  # noqa: F811
+    """History that is called as its topic, in the folder that was named, was removed: by bad rows, and without any."""
+    text = b'{"key": "ann", "value": "Ann", "timestamp_ms": 5}\n'
+    for name, bad in (("names", b""), ("names", b"nonsense\n")):
+        path = place.folder / f"{name}.jsonl"
+        path.write_bytes(text + bad)
+        log = await place.log()
+        with pytest.raises(
+            WrongUse, match=r"rows of 'names' would go to .*/names.jsonl, which is there and is none of"
+        ):
+            await place.backfill(history={"names": [str(path)]}, bad=BadRecords(str(place.folder)))
+        assert path.read_bytes() == text + bad and not await committed(log)
+        await log.close()
+
+
+def test_what_is_written_takes_no_place_of_history(console: Console) -> None:
+    console.pay(("ann", 1))
+    line = b'{"file": "a.csv", "where": "line 2", "why": "no", "row": []}\n'
+    for name, content, problem in (
+        ("payments.jsonl", b'{"key": "ann", "value": 1, "timestamp_ms": 5}\n', "is none of these files; name another folder"),
+        ("payments.jsonl", line, "payments.jsonl is history of 'payments', and would be replaced"),
+    ):  # fmt: skip
+        (console.folder / name).write_bytes(content)
+        done = console("backfill", "bank:app", f"payments={name}", "--bad-records", ".")
+        assert done.code == 2 and problem in done.err and done.err.count("\n") == 1, done
+        assert (console.folder / name).read_bytes() == content
+    rows = [{"key": "ann", "value": b"1", "timestamp_ms": 5}]
+    pq.write_table(pa.Table.from_pylist(rows), console.folder / "h.parquet")
+    done = console("audit", "bank:app", "payments=*.parquet", "--out", "h.parquet")
+    assert done.code == 2 and "--out: h.parquet is history of 'payments', and would be replaced" in done.err, done
+
+
 async def test_a_query_is_history_of_an_app(place: Place) -> None:  # noqa: F811
     log = await place.log()
     await place.backfill(history={"names": [From("select 'ann' as key, 'Ann' as value, 5L as timestamp_ms")]})
