@@ -32,7 +32,8 @@ FRAMES = ".history-"  # folders below the snapshots with the rows of DataFrames,
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """`made_of`: a sum; `name`: of the snapshot whose folder has the SST files; the rest is what a run that has computed knows."""
+    """`made_of`: a sum; `name`: of the snapshot whose folder has the SST files; `files`: all that was computed, with their sizes, by their
+    names below the snapshots; the rest is what a run that has computed knows."""
 
     application: str
     log_id: str
@@ -46,6 +47,7 @@ class Kept(msgspec.Struct, frozen=True):
     skewed: list[Skewed]
     seconds: dict[str, float]
     reading: dict[str, float]
+    files: dict[str, int]
 
     def inputs(self, found: Inputs) -> Inputs:
         """With the cut of the run that has computed."""
@@ -65,6 +67,7 @@ def keep(scratch: Scratch, inputs: Inputs, computed: Computed, made_of: str, nam
     facts = Kept(
         *(inputs.prepared.app.id, inputs.log_id, made_of, name, time_ms, until, begins),
         *(computed.tasks, computed.bad, computed.skewed, computed.seconds, computed.reading),
+        _files_of(scratch.path.parent, scratch.path, name),
     )
     try:
         (scratch.path / FILE).write_bytes(msgspec.json.encode(facts))
@@ -80,10 +83,17 @@ def find(root: Path, inputs: Inputs, made_of: str, say: Say) -> Kept | None:
     """The newest that the same command has left below `root`; folders of others of the app are named, and stay."""
     found: Kept | None = None  # of none where `made_of` is not known
     for path in sorted(root.glob(f".*/{FILE}")):
-        kept = msgspec.json.decode(path.read_bytes(), type=Kept)
+        kept = _read(path)
+        if kept is None:
+            say(
+                f"{path.parent} has what a backfill computed and could not write, and its {FILE} cannot be read: it is not used; remove it"
+            )
+            continue
         if (kept.application, kept.log_id) != (inputs.prepared.app.id, inputs.log_id):
             continue
-        if kept.made_of == made_of and (root / kept.name).is_dir():
+        if kept.made_of == made_of and _files_of(root, path.parent, kept.name) != kept.files:
+            say(f"{path.parent}, or {root / kept.name}, is not as a backfill has left it: it is not used; remove both")
+        elif kept.made_of == made_of:
             found = kept
         else:
             say(
@@ -91,6 +101,25 @@ def find(root: Path, inputs: Inputs, made_of: str, say: Say) -> Kept | None:
                 "not used; remove it"
             )
     return found
+
+
+def _read(path: Path) -> Kept | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Kept)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _files_of(root: Path, work: Path, name: str) -> dict[str, int]:
+    """What whole attempts have computed, and their snapshot."""
+    return {
+        str(path.relative_to(root)): path.stat().st_size
+        for folder in (work, root / name)
+        for path in folder.rglob("*")
+        if path.is_file()
+        and path.name != FILE
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    }
 
 
 def sum_of(session: SparkSession, inputs: Inputs, *, snapshot_only: bool) -> str:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.spark.engine import Engine
-from pipeline.spark.kept_work import FRAMES
+from pipeline.spark.kept_work import FILE, FRAMES
 from pipeline.spark.moment import sources
 from pipeline.spark.sources import From
 from state import manifest, snapshot
@@ -224,4 +224,50 @@ async def test_what_nobody_can_write_any_more_is_not_kept(
         with pytest.raises(Exception, match=r"no space|took over"):
             await place.backfill(TALLIES, snapshot_only=only)
     assert not kept(place)
+    await log.close()
+
+
+async def refused_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Path, dict[str, int]]:
+    """A log, the folder of what was computed and could not be written, and what the inputs have."""
+    log = await place.log()
+    amounts = {f"k{n}": n + 1 for n in range(20)}
+    await write(log, tallies.app, [(tallies.marks, key, n, n) for key, n in amounts.items()])
+    with monkeypatch.context() as patch:
+        refusing(patch, LogFull("no space"))
+        with pytest.raises(LogFull):
+            await place.backfill(TALLIES)
+    [folder] = kept(place)
+    return log, folder, amounts
+
+
+@pytest.mark.parametrize("text", ["", '{"application":"tallies","log_', "[]", "{}", "\ufffd"])
+async def test_facts_that_cannot_be_read_are_named_and_not_used(
+    place: Place, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """Those of a version that wrote others, or of a disk that lost them: each backfill beside them was an internal error."""
+    log, folder, amounts = await refused_once(place, monkeypatch)
+    (folder / FILE).write_text(text)
+    await place.backfill(TALLIES)
+    assert await answered(log) == expected(amounts)
+    assert any(f"{folder} has what a backfill computed and could not write, and" in line for line in place.said)
+    await log.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "is_gone"),
+    [(".*.work/*/outputs/seen.parquet", True), (".*.work/*/state/sums.parquet", False), ("2*/0_0/sums/*.sst", True)],
+)
+async def test_what_is_not_whole_any_more_is_not_written(
+    place: Place, monkeypatch: pytest.MonkeyPatch, name: str, is_gone: bool
+) -> None:
+    """Of outputs whose file was gone none were written, without a word."""
+    log, folder, amounts = await refused_once(place, monkeypatch)
+    one = min(place.snapshots.glob(name))
+    if is_gone:
+        one.unlink()
+    else:
+        one.write_bytes(one.read_bytes()[:-9])
+    await place.backfill(TALLIES)
+    assert await answered(log) == expected(amounts)
+    assert any(f"{folder}, or " in line and "is not as a backfill has left it" in line for line in place.said)
     await log.close()
