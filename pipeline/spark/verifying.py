@@ -148,6 +148,11 @@ async def audit(
             _stores(log, prepared, wanted.stores) as stores,
             spark(session, f"audit {app.id}", cluster, say) as spark_,
         ):
+            if wanted.stores is not None and stores == ([], []) and prepared.app.tables:
+                say(
+                    f"warning: no stores of '{app.id}' were found, as no instance runs and {wanted.stores.state} has none: changelogs and outputs "
+                    "alone are compared; --state-dir names another folder"
+                )
             with scratch(Path(tempfile.gettempdir()), "stream-orchestrator-audit-") as work:
                 engine = Engine(spark_, inputs, work / "work", None, wall_ms())
                 computed = await in_thread(spark_, engine.run, say, rows=engine.rows, waits=engine.waits)

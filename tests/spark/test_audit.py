@@ -351,6 +351,18 @@ def test_the_stores_of_running_instances(console: Console, spark: Any) -> None:
         assert done.code == 2 and said in done.err and done.err.count("\n") == 1, (flags, done)
 
 
+async def test_a_folder_without_stores_is_named(filled: Place) -> None:
+    """A mistyped --state-dir: no store was looked at, all was ok, and nothing said so."""
+    found = on_disk(filled)
+    assert await audited(filled, stores=found) == {} and not any("no stores" in line for line in filled.said)
+    elsewhere = Stores(found.client, filled.folder / "nowhere/tallies")
+    assert await audited(filled, stores=elsewhere) == {}
+    assert any(
+        f"no stores of 'tallies' were found, as no instance runs and {elsewhere.state} has none" in line
+        for line in filled.said
+    )
+
+
 # ---------------------------------------------------------------- compacted topics
 
 
