@@ -65,7 +65,7 @@ def read_line(reading: Reading, number: int, line: bytes) -> FileRecord:
             json_value(reading.value, found.value),
             at_ms,
             () if not headers else json_headers(headers),
-            _offset(found.offset) if reading.is_history else None,
+            _offset(reading, found.offset),
         )
     except RecursionError:
         raise BadRow(f"line {number}", TOO_DEEP) from None
@@ -125,17 +125,16 @@ def _why(reading: Reading, line: bytes, error: Exception) -> str:
                 encoded(codec, facts[field])
         json_time(facts.get("timestamp_ms"))
         json_headers(facts.get("headers"))
-        if reading.is_history:
-            _offset(facts.get("offset"))
+        _offset(reading, facts.get("offset"))
     except (NotThis, CodecError, msgspec.MsgspecError) as found:
         return str(found)
     return str(error)
 
 
-def _offset(given: Any) -> int | None:
-    """A whole number, or its digits. Raises NotThis."""
-    if given is None:
-        return None
+def _offset(reading: Reading, given: Any) -> int | None:
+    """A whole number, or its digits, by which history is ordered; what is produced gets another one. Raises NotThis."""
+    if given is None or not reading.is_history:
+        return given if type(given) is int else None
     number = whole(given)
     if number is None:
         raise NotThis(f"offset {shown(given)} is not an int")
