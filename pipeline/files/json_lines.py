@@ -21,6 +21,8 @@ from pipeline.records import Headers
 from pipeline.values.codecs import Codec, JsonCodec, codec_name
 from pipeline.values.json_values import of_base64
 
+TWO_NAMES = len(b'{"key":,"value":}' + b'"key":0,')  # a line with less beside its key and its value has no name twice
+TWO_VALUES = len(b'{"value":}' + b'"value":0,')  # without a key
 NAMES = (b'"key"', b'"value"', b'"timestamp_ms"', b'"headers"')
 FIELDS = {"key", "value", "timestamp_ms", "headers"}
 IGNORED = {"partition", "offset"}  # `consume` prints them; where a record goes is decided by its key
@@ -57,7 +59,9 @@ def read_line(reading: Reading, number: int, line: bytes) -> FileRecord:
         if at_ms is not None and not 0 <= at_ms <= TIME_MAX_MS:
             raise NotThis("timestamp_ms is not a whole number of milliseconds since 1970")
         reading.timed(at_ms)
-        these_once(line, NAMES, bytes(found.key), bytes(found.value))
+        key, value = b"" if found.key is NULL_CELL else bytes(found.key), bytes(found.value)
+        if len(line) - len(key) - len(value) >= (TWO_NAMES if key else TWO_VALUES):
+            these_once(line, NAMES, key, value)
         headers = found.headers
         return FileRecord(
             number,
