@@ -17,8 +17,9 @@ from orchestrator.coordinator.secret import Right
 from orchestrator.errors import OrchestratorError, WrongUse
 
 
-class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of all. `right`: what it takes; `alters`: whether something is other after it."""
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Base of all. `right`: what it takes; `alters`: whether something is other after it. A field that was not set is not sent: one
+    of an older version, which knows no such field, answers all the same."""
 
     right: ClassVar[Right] = Right.READ
     alters: ClassVar[bool] = False

@@ -104,7 +104,8 @@ class Client:
                     raise TimedOut(
                         f"{who}; it may do it yet, so look at `orchestrator status {self._application}` before you try again"
                     ) from None
-                raise RefusedBySafety(f"{who}; try again") from None
+                if monotonic_s() - begun >= retry_s:  # else another one may have taken its place
+                    raise RefusedBySafety(f"{who}; try again") from None
             except ConnectionEnded as error:
                 await self.close()
                 # With instances, a coordinator will be found in a moment; without any, there will be none.
