@@ -19,7 +19,7 @@ from state.errors import TopicMismatch
 from state.log.group_store import GroupStore, MetadataKind
 from state.log.protocol import GroupLog, Partition, Retention, TopicInfo, TopicSpec
 from workers.errors import AppRefused
-from workers.same_topics import refuse_others
+from workers.same_topics import refuse_others, topics_there
 
 NUMBERING, DESCRIPTION, BEGUN = (MetadataKind(name) for name in ("numbering", "description", "begun"))
 BEGINNING = MetadataKind("beginning")  # by partition of a topic that is read from its end: where the app began
@@ -117,7 +117,7 @@ async def _fitting(log: GroupLog, app: App) -> Topology | None:
     by another process, and has grown, since this one looked: look again."""
     try:
         topology = await _numbered(log, app)
-        existing = await log.topics(list(topology.topics))
+        existing = await topics_there(log, topology)
         counts = {name: existing[name].partitions for name in topology.topics if name in existing}
         if counts:
             topology = topology.with_partitions(counts)

@@ -6,14 +6,30 @@ that came from the one before. Asked by `prepare`, by a start (workers/topic_ide
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Collection, Mapping
 
 from pipeline.definitions.topology import Topology
 from state.log.group_store import GroupStore, MetadataKind
-from state.log.protocol import TopicInfo
+from state.log.protocol import GroupLog, TopicInfo
 from workers.errors import AppRefused
 
 TOPIC_IDS = MetadataKind("topic-ids")
+LOOKS, LOOK_S = 10, 0.2
+
+
+async def topics_there(log: GroupLog, topology: Topology, beside: Collection[str] = ()) -> Mapping[str, TopicInfo]:
+    """Those of an application, and others `beside` them, that are there. One that it ran on is looked for some times: a process asks
+    whichever broker answers first, and that may hear of a topic later than the one which made it, or have just come back."""
+    kept = await log.metadata_of(topology.app_id, TOPIC_IDS)
+    names = list({*topology.topics, *beside})
+    there = await log.topics(names)
+    for _ in range(LOOKS - 1):
+        if not any(problem(name, "", None, topology) for name in kept.keys() - there.keys()):
+            break
+        await asyncio.sleep(LOOK_S)
+        there = await log.topics(names)
+    return there
 
 
 async def refuse_others(log: GroupStore, topology: Topology, there: Mapping[str, TopicInfo]) -> None:

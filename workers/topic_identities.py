@@ -17,7 +17,7 @@ from state.log.group_store import GroupStore, MetadataKind
 from state.log.protocol import GroupLog, Partition, TopicInfo
 from workers.errors import AppRefused
 from workers.prepare import NUMBERING, Prepared, refuse_half_done
-from workers.same_topics import TOPIC_IDS, is_read, refuse_others
+from workers.same_topics import TOPIC_IDS, is_read, refuse_others, topics_there
 
 SEEN = MetadataKind("positions-seen")
 TAKEN = MetadataKind(
@@ -37,7 +37,7 @@ async def check(log: GroupLog, app: App) -> None:
     except PipelineError:
         return  # `prepare` refuses it with its reason
     kept = await log.metadata_of(app.id, TOPIC_IDS)
-    there = await log.topics(list({*topology.topics, *kept}))
+    there = await topics_there(log, topology, kept)
     await refuse_others(log, topology, there)
     for name, topic in topology.topics.items():
         if topic.kind == "changelog" and name in there and there[name].kind != "changelog":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 
 from orchestrator import App, Record, Table
 from state.log.memory import MemoryLog
-from state.log.protocol import NewRecord, Partition, TopicSpec
-from workers import topic_identities
+from state.log.protocol import NewRecord, Partition, TopicInfo, TopicSpec
+from workers import same_topics, topic_identities
 from workers.errors import AppRefused
 from workers.prepare import prepare
 from workers.topic_identities import TOPIC_IDS
@@ -41,7 +43,33 @@ async def test_a_changelog_of_another_application_is_refused_by_its_name() -> No
         await topic_identities.check(log, bank())
 
 
-async def test_what_is_accepted_is_kept_anew() -> None:
+class Late(MemoryLog):
+    """Its brokers do not all know a topic at one moment: so many looks do not find it."""
+
+    hidden = 0
+
+    async def topics(self, names: Collection[str]) -> dict[str, TopicInfo]:
+        self.hidden, hides = max(0, self.hidden - 1), self.hidden > 0
+        return await super().topics([name for name in names if name != CHANGES or not hides])
+
+
+async def test_a_broker_that_hears_of_a_topic_later_ends_no_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fleet has made the changelog; each instance and worker asks a broker of its own, at its start and after a crash."""
+    monkeypatch.setattr(same_topics, "LOOK_S", 0.0)
+    log = Late()
+    before = await prepare(log, bank())
+    await topic_identities.keep(log, before)
+    for start in (prepare, topic_identities.check):
+        log.hidden = 3
+        await start(log, bank())
+        assert log.hidden == 0
+    log.hidden = 1_000
+    with pytest.raises(AppRefused, match=f"changelog {CHANGES} was deleted since the app ran"):
+        await prepare(log, bank())
+
+
+async def test_what_is_accepted_is_kept_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(same_topics, "LOOK_S", 0.0)
     log = MemoryLog()
     await topic_identities.keep(log, await prepare(log, bank()))
     await log.delete_topic("payments")
