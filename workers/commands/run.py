@@ -38,7 +38,7 @@ from workers.commands.show import warn_of_idle
 from workers.connection.credentials import agree, instance_credentials, read_secret, refuse_to_make
 from workers.connection.listening import place_of
 from workers.end_watch import stopping_signals
-from workers.fleet.client import Client, host_elsewhere
+from workers.fleet.client import Client, elsewhere
 from workers.fleet.fleet import Fleet
 from workers.fleet.hosts import Host, ProcessHost
 from workers.fleet.named import NamedInstance
@@ -257,13 +257,4 @@ def fleet_for(host: Host, log: GroupLog, spec: InstanceSpec, credentials: Creden
     if not spec.instance:
         return Fleet(host, log, spec, say)
     client = Client(log, spec.application, lambda: credentials, spec.log)
-
-    async def elsewhere(name: str) -> str | None:
-        if log_path(spec.log) is not None:
-            return None  # an embedded log is one machine's
-        try:
-            return await host_elsewhere(client, name)
-        finally:
-            await client.close()
-
-    return NamedInstance(host, log, spec, say, elsewhere)
+    return NamedInstance(host, log, spec, say, partial(elsewhere, client))

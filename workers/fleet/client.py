@@ -24,7 +24,7 @@ from state.log.group_store import GroupStore
 from state.log.protocol import GroupLog
 from workers.connection.credentials import client_credentials
 from workers.fleet.presence import is_here, may_be_looked_after
-from workers.log.logs import log_url, open_log
+from workers.log.logs import log_path, log_url, open_log
 from workers.prepare import DESCRIPTION
 
 FIND_S, ALONE_S, ASK_S, ELSEWHERE_S = 8.0, 1.5, 20.0, 5.0
@@ -185,3 +185,13 @@ async def host_elsewhere(client: Client, name: str) -> str | None:
         return None
     hosts = (row["host"] for row in status["instances"] if row["id"] == name and not is_here(row))
     return next(hosts, None)
+
+
+async def elsewhere(client: Client, name: str) -> str | None:
+    """The same for who begins an instance of that name, and asks no more."""
+    if log_path(client.log_url) is not None:
+        return None  # an embedded log is one machine's
+    try:
+        return await host_elsewhere(client, name)
+    finally:
+        await client.close()

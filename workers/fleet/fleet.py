@@ -84,11 +84,12 @@ class Fleet:
         )
 
     async def check(self) -> None:
-        """Raises RefusedBySafety where a fleet runs the application with state elsewhere, or an instance of its name."""
+        """Raises RefusedBySafety where a fleet runs the application with state elsewhere, or an instance of its name on this machine: a
+        note of another one may be of a process that has ended, and who takes the name asks there."""
         found = await self._log.metadata(self._base.application, FLEET, "fleet")
         self._refuse_another(json.loads(found) if found else {})
         named = (await named_of(self._log, self._base.application)).get(self._base.instance)
-        if named is not None and (not is_here(named) or named["pid"] != os.getpid()):
+        if named is not None and is_here(named) and named["pid"] != os.getpid():
             raise RefusedBySafety(
                 f"instance '{self._base.instance}' of '{self._base.application}' runs already; stop it first"
             )

@@ -28,6 +28,8 @@ from state.log.memory import MemoryLog
 from state.log.protocol import GroupLog
 from state.open_files import raise_limit
 from workers import topic_identities
+from workers.connection.credentials import instance_credentials
+from workers.fleet.client import Client, elsewhere
 from workers.fleet.fleet import Fleet
 from workers.fleet.hosts import ProcessHost
 from workers.fleet.named import NamedInstance
@@ -125,7 +127,8 @@ def _refuse_where_it_cannot_run() -> None:
 async def _run(app: App, spec: InstanceSpec) -> int:
     memory = MemoryLog() if spec.log == MEMORY else None
     opened: GroupLog = memory or await open_log(spec.log, create=True)
-    name = NamedInstance(ProcessHost(), opened, spec, print, _nobody)
+    client = Client(opened, app.id, lambda: instance_credentials(spec), spec.log)
+    name = NamedInstance(ProcessHost(), opened, spec, print, partial(elsewhere, client))
     try:
         fleet = Fleet(ProcessHost(), opened, spec, print)  # for its lock: it starts nothing
         fleet.claim()
@@ -139,10 +142,6 @@ async def _run(app: App, spec: InstanceSpec) -> int:
     finally:
         await name.forget()
         await opened.close()
-
-
-async def _nobody(name: str) -> None:
-    """No instance of another machine has the name, as far as this one looks."""
 
 
 async def _run_here(app: App, spec: InstanceSpec, memory: MemoryLog | None, tasks: int) -> int:
