@@ -7,6 +7,7 @@ the log: what is sent goes to the new partitions, and the tasks that read them a
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,7 +20,7 @@ from workers.same_topics import problem
 from workers.worker.ports import GrowthPort
 
 log = logging.getLogger("orchestrator.growth")
-LOOK_MAX_S = 1.0
+LOOK_MAX_S, EXPLAIN_S = 1.0, 5.0
 WHEN = "while the app ran"
 LOOKS = 10  # that do not find a topic: it was deleted. A broker that has just come back may not know all for a moment
 
@@ -69,9 +70,15 @@ def _of_a_global_table(name: str, topic_id: str, info: TopicInfo | None) -> str:
 
 
 async def explained(worker: GrowthPort, error: UnknownTopic | PositionOutOfRange) -> Exception:
-    """What a worker ends with that has found no topic, or not as much in it as it had read."""
+    """What a worker ends with that has found no topic, or not as much in it as it had read. A log that is away explains nothing, and the
+    end does not wait for it."""
     prepared = worker.prepared
-    return next(iter(others(prepared, await worker.log.topics(list(prepared.topics))).values()), error)
+    try:
+        async with asyncio.timeout(EXPLAIN_S):
+            found = await worker.log.topics(list(prepared.topics))
+    except (StateError, TimeoutError):
+        return error
+    return next(iter(others(prepared, found).values()), error)
 
 
 def seen_again(prepared: Prepared, found: Mapping[str, TopicInfo]) -> Prepared:

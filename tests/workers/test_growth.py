@@ -1,0 +1,53 @@
+"""What a worker ends with whose topics are not those that it began with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator import App, Record
+from orchestrator.errors import OrchestratorError
+from state.errors import LogUnavailable, UnknownTopic
+from state.log.memory import MemoryLog
+from state.log.protocol import TopicInfo
+from workers.prepare import prepare
+from workers.worker import growth
+
+
+class Away(MemoryLog):
+    """Once it is away it answers with an error, or not at all."""
+
+    answer: str = "at once"
+
+    async def topics(self, names: Collection[str]) -> dict[str, TopicInfo]:
+        if self.answer == "never":
+            await asyncio.Event().wait()
+        if self.answer == "an error":
+            raise LogUnavailable("no broker answers")
+        return await super().topics(names)
+
+
+@pytest.mark.parametrize("answer", ["at once", "an error", "never"])
+async def test_a_log_that_is_away_takes_no_error_away(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker whose topic was not found ended with what a second look at the log failed with, or not before that looked again."""
+    monkeypatch.setattr(growth, "EXPLAIN_S", 0.01)
+    app = App("bank")
+
+    @app.processor(app.topic("payments", key=str, value=int))
+    def look(payment: Record[str, int]) -> None:
+        pass
+
+    log, error = Away(), UnknownTopic("the log has no topic payments")
+    worker: Any = SimpleNamespace(log=log, prepared=await prepare(log, app))
+    await log.delete_topic("payments")
+    log.answer = answer
+    async with asyncio.timeout(10):
+        found = await growth.explained(worker, error)
+    if answer == "at once":
+        assert isinstance(found, OrchestratorError) and "topic payments was deleted while the app ran" in str(found)
+    else:
+        assert found is error
