@@ -288,6 +288,30 @@ def test_text_that_looks_like_a_time_stays_as_it_is(tmp_path: Path) -> None:
     assert found.value == f'{{"x": "{FINE}"}}'.encode()
 
 
+class Stamp(msgspec.Struct, frozen=True):
+    at: datetime
+
+
+class Stamped(msgspec.Struct):
+    x: Stamp
+    note: str = ""
+
+
+def test_a_time_that_the_type_has_no_field_for_is_not_looked_at(tmp_path: Path) -> None:
+    """A row was refused for what is left out of it."""
+    inside = f'{{"at": "2026-01-31T12:00:00Z", "created": "{FINE}"}}'
+    [found] = json_lines(tmp_path, f'{{"k": "a", "t": 1, "x": {inside}, "note": "{FINE}"}}', Stamped)
+    assert found.value == f'{{"x":{{"at":"2026-01-31T12:00:00Z"}},"note":"{FINE}"}}'.encode()
+    [found] = json_lines(tmp_path, f'{{"key": {inside}, "value": 1}}', int, Shape(), Stamp)
+    assert found.key == b'{"at":"2026-01-31T12:00:00Z"}'
+    [found] = csv(tmp_path, "k,t,x\n" + '"' + inside.replace('"', '""') + '",1,1\n', int, OF_TEXT, Stamp)
+    assert found.key == b'{"at":"2026-01-31T12:00:00Z"}'
+    for text in (FINE, "2026-01-31T12:00:00.4999999Z", "2026-01-31T12:00:00.9999999Z"):
+        rounded = f'{{"at": "{text}", "created": "{text}"}}'
+        with pytest.raises(BadRow, match=r"line 1: .*finer than a microsecond"):
+            json_lines(tmp_path, f'{{"k": "a", "t": 1, "x": {rounded}, "note": "{text}"}}', Stamped)
+
+
 def test_a_time_just_before_1970_is_refused(tmp_path: Path) -> None:
     for cell in (-1, -999, -1_000, -1_001):
         with pytest.raises(BadRow, match=r"row 1: .* is before 1970"):
