@@ -18,6 +18,7 @@ from pipeline.definitions.timed import WindowedDef
 from pipeline.definitions.topology import Topology
 from pipeline.errors import SchemaRefused
 from pipeline.values.codecs import Codec, JsonCodec, codec_name
+from pipeline.values.key_times import with_times
 from pipeline.values.made_defaults import with_made_defaults
 from pipeline.values.schemas import unreadable
 
@@ -56,7 +57,7 @@ def describe(app: Declarations, topology: Topology) -> dict[str, Any]:
                 "partitions": by_table[name].partitions,
                 "expire_ms": table.spec.expire_ms,
                 "schema": _shown_schema(table.value_codec),
-                "key_schema": _schema(table.key_codec),
+                "key_schema": _shown_key_schema(table.key_codec),
                 **({} if type(table) is TableDef else {"form": table.described()}),
                 **({"of": list(table.sides)} if isinstance(table, JoinDef | JoinState) else {}),
                 **({"grace_ms": table.grace_ms} if isinstance(table, WindowedDef) else {}),
@@ -168,6 +169,11 @@ def _schema(codec: Codec[Any]) -> dict[str, Any] | None:
 def _shown_schema(codec: Codec[Any]) -> dict[str, Any] | None:
     """With what a field is that a value does not have, also where a function makes it: tools have no code to call."""
     return with_made_defaults(codec.type, codec.schema) if isinstance(codec, JsonCodec) else None
+
+
+def _shown_key_schema(codec: Codec[Any]) -> dict[str, Any] | None:
+    """With which texts are times, so that a key that is typed gets the form that the app's keys have."""
+    return with_times(codec.type, codec.schema) if isinstance(codec, JsonCodec) else None
 
 
 def _foreign_keys(app: Declarations, topology: Topology, table: str) -> bool:

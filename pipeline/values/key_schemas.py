@@ -18,6 +18,7 @@ import msgspec
 
 from pipeline.errors import CodecError
 from pipeline.values.key_forms import KeyForms
+from pipeline.values.key_times import MARK
 
 Schema = Mapping[str, Any]
 _FORMATS: dict[str, Any] = {
@@ -75,6 +76,8 @@ def _type(schema: Schema, parts: Mapping[str, Schema], depth: int) -> Any:
         return reduce(or_, [_type(one, parts, depth + 1) for one in schema["anyOf"]])
     if "enum" in schema or "const" in schema:
         return Literal[tuple(schema["enum"] if "enum" in schema else [schema["const"]])]
+    if not schema:
+        return Any
     kind = schema.get("type")
     if kind == "array":
         return _array(schema, parts, depth)
@@ -83,7 +86,7 @@ def _type(schema: Schema, parts: Mapping[str, Schema], depth: int) -> Any:
     if kind == "string":
         if "contentEncoding" in schema or schema.get("format", "date") not in _FORMATS:
             raise _Unsaid
-        return _limited(_FORMATS.get(schema.get("format", ""), str), schema)
+        return _limited(_FORMATS.get(schema.get("format", schema.get(MARK, "")), str), schema)
     if kind not in _PLAIN:
         raise _Unsaid
     return _limited(_PLAIN[kind], schema)
@@ -99,7 +102,7 @@ def _array(schema: Schema, parts: Mapping[str, Schema], depth: int) -> Any:
     if first is None:
         items = schema.get("items")
         return list[_type(items, parts, depth + 1)] if isinstance(items, Mapping) else list  # type: ignore[misc]
-    if schema.get("minItems") != len(first) or schema.get("maxItems") != len(first):
+    if schema.get("minItems") != len(first) or schema.get("maxItems", len(first)) != len(first):
         raise _Unsaid
     return tuple[tuple(_type(one, parts, depth + 1) for one in first)]  # type: ignore[misc]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
@@ -25,6 +25,7 @@ class Renamed(msgspec.Struct, frozen=True, rename="camel", tag="r"):
     the_name: str
 
 
+LOCAL = "2026-01-31T00:30:00+02:00"
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 KEYS: list[tuple[Any, Any, str]] = [
@@ -77,6 +78,55 @@ def test_what_no_schema_says_is_taken_as_it_is_typed() -> None:
     assert from_text("json", '["bob", "x"]', None) == b'["bob","x"]', "a description of an earlier build"
     assert from_text("json", '{"street": "a"}', JsonCodec(Place, key=True).schema) == b'{"street":"a"}'
     assert from_text("json", "[[1]]", {"type": "array", "items": {"type": "other"}}) == b"[[1]]"
+
+
+class Night(msgspec.Struct, frozen=True):
+    at: datetime
+    name: str
+
+
+class Slot(msgspec.Struct, frozen=True):
+    day: datetime
+    note: str = ""
+    after: Night | None = None
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    at: time
+    cost: Decimal
+
+
+TIMES: list[tuple[Any, str]] = [
+    (datetime, f'"{LOCAL}"'),
+    (datetime | None, f'"{LOCAL}"'),
+    (tuple[datetime, str], f'["{LOCAL}","{LOCAL}"]'),
+    (tuple[int | datetime | None, ...], f'[1,"{LOCAL}",null]'),
+    (tuple[time, date], '["09:30:00+02:00","2026-01-31"]'),
+    (frozenset[datetime], f'["{LOCAL}"]'),
+    (Slot, f'{{"day":"{LOCAL}","note":"{LOCAL}","after":{{"at":"{LOCAL}","name":"{LOCAL}"}}}}'),
+    (tuple[Slot, int], f'[{{"day":"{LOCAL}","note":"{LOCAL}","after":null}},1]'),
+    (Row, '["Row","09:30:00+02:00","1.50"]'),
+    (Any, "1.0"),
+    (tuple[Any, float], "[1.0,2]"),
+]
+
+
+@pytest.mark.parametrize(("type_", "text"), TIMES)
+def test_a_time_of_another_zone_is_the_key_that_the_app_has(type_: Any, text: str) -> None:
+    """A schema says of such a time that it is text, so what was typed stayed as it was, and nothing was found by it."""
+    made = App("a", partitions=1)
+    given = made.topic("in", key=str, value=int)
+    table = made.table("rows", key=type_, value=int, local=True)
+
+    @made.processor(given, table)
+    def count(record: Any, rows: Any) -> None: ...
+
+    codec = JsonCodec(type_, key=True)
+    kept = made.describe()
+    schema = kept["tables"]["rows"]["key_schema"]
+    assert from_text("json", text, schema) == codec.encode(codec.decode(text.encode()))
+    made.check_schema(kept)
+    made.check_schema({"tables": {"rows": {**kept["tables"]["rows"], "key_schema": codec.schema}}})
 
 
 def test_another_type_of_keys_is_refused_at_start() -> None:
