@@ -388,4 +388,4 @@ _NATIVE: dict[Any, tuple[str, Codec[Any]]] = {
     int: ("int", IntCodec()),
     float: ("float", FloatCodec()),
 }
-_ANY_FORMS = KeyForms(Decimal)  # a part of a key was read by its type, whose numbers are not known here
+_ANY_FORMS = KeyForms(frozenset[Decimal])  # a part of a key was read by its type, whose numbers are not known here

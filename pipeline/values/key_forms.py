@@ -1,11 +1,13 @@
 """Equal keys in one form: 1 and 1.0 where a key may be either, 1.0 and 1.00 of a Decimal, one time in two zones, -0.0 and 0.0.
 
 One rule: keys that Python calls equal are one key, as they are in a dict; so they have the same text, which decodes to a key that
-is equal to them. Values come as they were read by the type of the key. Pure.
+is equal to them. Values come as they were read by the type of the key. Most of them have that text as they are, which their text shows:
+each record of a topic and each look-up comes by here. Pure.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, time, timedelta, timezone
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
@@ -19,6 +21,15 @@ _FORMS = (inspect.FloatType, inspect.DecimalType, inspect.DateTimeType, inspect.
 _PLAIN_DIGITS = 40  # whole numbers of no more digits have no exponent
 _DAY_MINUTES = 24 * 60
 _encoder = msgspec.json.Encoder()  # plain data comes in order
+_as_read = msgspec.json.Encoder(order="deterministic")
+_ZONE = rb'[+-][0-9]{2}:[0-9]{2}"'
+_ANOTHER: dict[type, bytes] = {
+    inspect.FloatType: rb"-0\.0",
+    inspect.DateTimeType: _ZONE,
+    inspect.TimeType: _ZONE,
+    inspect.DecimalType: rb'"(?:-0"|-?[0-9]*\.[0-9]*0"|-?[0-9.]+E|-?[0-9]{40})',
+}  # what a text has that may not be the one form
+_UNORDERED = (inspect.SetType, inspect.FrozenSetType, inspect.DictType, inspect.AnyType)
 
 
 class KeyForms:
@@ -28,9 +39,16 @@ class KeyForms:
         kinds = list(_kinds(msgspec.inspect.type_info(type_), set()))
         self.are_several = any(isinstance(kind, _FORMS) for kind in kinds)
         self._mixes = any(map(_mixes_numbers, kinds))  # a number may be an int or a float
+        is_plain = not self._mixes and not any(isinstance(kind, _UNORDERED) for kind in kinds)
+        found = sorted({_ANOTHER[type(kind)] for kind in kinds if type(kind) in _ANOTHER})
+        self._another = re.compile(b"|".join(found)).search if is_plain and found else None
 
     def encode(self, read: Any) -> bytes:
         """The text of a key that was read by its type."""
+        if self._another is not None:
+            data = _as_read.encode(read)
+            if self._another(data) is None:
+                return data
         plain = msgspec.to_builtins(read, builtin_types=_KEPT, str_keys=True, order="deterministic")
         return _encoder.encode(self._form(plain))
 
@@ -54,6 +72,9 @@ def _decimal(value: Decimal) -> Decimal:
         return value
     if not value:
         return Decimal(0)
+    text = str(value)
+    if len(text) <= _PLAIN_DIGITS and "E" not in text:
+        return Decimal(text.rstrip("0").rstrip(".")) if "." in text else value
     exact = Context(prec=len(value.as_tuple().digits), Emin=MIN_EMIN, Emax=MAX_EMAX)
     found = value.normalize(exact)
     return Decimal(int(found)) if found.adjusted() < _PLAIN_DIGITS and found == found.to_integral_value() else found
