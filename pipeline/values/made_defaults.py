@@ -1,14 +1,14 @@
 """The defaults that functions make (`default_factory`), for tools that have the description of an app and none of its code.
 
 One rule: a default is told only where every call gives the same: of a type that is called without arguments, or of a function that names
-nothing. What `date.today` gives is another thing each day, so nobody is told of it. Pure but for those calls.
+nothing and has no function inside, whose names are its own. What `date.today` gives is another thing each day, so nobody is told of it. Pure but for those calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import Decimal
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import msgspec
@@ -50,7 +50,9 @@ def _is_made(field: kinds.Field) -> bool:
 
 def _gives_the_same(factory: Any) -> bool:
     if isinstance(factory, FunctionType):
-        return not factory.__code__.co_names and not factory.__code__.co_freevars and not factory.__code__.co_argcount
+        code = factory.__code__
+        inside = any(isinstance(one, CodeType) for one in code.co_consts)  # also a comprehension, before Python 3.12
+        return not (code.co_names or code.co_freevars or code.co_argcount or inside)
     if factory in _PLAIN:
         return True
     if not isinstance(factory, type) or hasattr(factory, "__post_init__"):

@@ -195,6 +195,8 @@ class Made(msgspec.Struct):
     tags: list[str] = msgspec.field(default_factory=lambda: ["a"])
     other: str = msgspec.field(default_factory=lambda: date.today().isoformat())
     since: date = msgspec.field(default_factory=date.today)
+    days: list[str] = msgspec.field(default_factory=lambda: [date.today().isoformat() for _ in "ab"])
+    later: str = msgspec.field(default_factory=lambda: (lambda: date.today().isoformat())())
     money: Decimal = msgspec.field(default_factory=Decimal)
 
 
