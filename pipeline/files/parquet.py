@@ -64,10 +64,10 @@ def records_of(
 ) -> Iterator[FileRecord]:
     """The rows of a batch, before which there are so many in the file. Raises BadRow, BadFile."""
     unread: dict[int, str] = {}  # why, by row
-    wanted = [
-        one for one in batch.schema.names if bad is not None or one in columns.used
-    ]  # one set aside is set aside whole
-    held = {one: _cells(batch.column(one), one, shape, name, unread) for one in wanted}
+    used = columns.used
+    others = [] if bad is None else [one for one in batch.schema.names if one not in used]
+    held = {one: _cells(batch.column(one), one, shape, name, unread) for one in batch.schema.names if one in used}
+    held |= {one: _beside(batch.column(one), one, shape, name) for one in others}  # one set aside is set aside whole
     for at, cells in enumerate(zip(*held.values(), strict=True)):
         where, values = f"row {before + at + 1}", dict(zip(held, cells, strict=True))
         try:
@@ -80,6 +80,18 @@ def records_of(
             bad(error, values)
         else:
             yield record
+
+
+def _beside(column: pa.Array, name: str, shape: Shape, file: str) -> list[object]:
+    """The cells of a column that no record takes, to be shown: what Python has not is text, and no reason to refuse a row."""
+    import pyarrow as pa
+
+    try:
+        return _cells(column, name, shape, file, {})
+    except BadFile:
+        if pa.types.is_timestamp(column.type) or pa.types.is_time(column.type):
+            return list(column.cast(pa.string()).to_pylist())
+        return _cells(column.cast(_in_microseconds(column.type), safe=False), name, shape, file, {})
 
 
 def _cells(column: pa.Array, name: str, shape: Shape, file: str, unread: dict[int, str]) -> list[object]:

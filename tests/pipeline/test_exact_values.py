@@ -326,6 +326,32 @@ def test_a_column_that_no_record_has_may_hold_anything(tmp_path: Path) -> None:
     assert found == FileRecord(1, b"a", b"v", 1)
 
 
+@pytest.mark.parametrize(
+    ("column", "shown"),
+    [
+        (pa.array([1_001, 1_001], pa.timestamp("ns")), "1970-01-01 00:00:00.000001001"),
+        (pa.array([1_001, 1_001], pa.duration("ns")), timedelta(microseconds=1)),
+        (pa.array([[1_001], [1_001]], pa.list_(pa.timestamp("ns"))), [datetime(1970, 1, 1, 0, 0, 0, 1)]),
+        (pa.array([1 << 60, 1 << 60], pa.timestamp("us")), None),
+    ],
+)
+def test_it_may_also_where_rows_are_set_aside(tmp_path: Path, column: pa.Array, shown: Any) -> None:
+    """With --bad-records such a column ended the command, or all of its rows were set aside."""
+    file = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"k": ["a", "b"], "t": [1, -1], "v": ["v", "w"], "x": column}), file)
+    aside: list[tuple[str, Any]] = []
+    found = [
+        one
+        for part in reader.parts(str(file))
+        for one in reader.read(
+            part, reading(str), shape_of("k", "v", "t"), lambda error, row: aside.append((error.where, row))
+        )
+    ]
+    assert found == [FileRecord(1, b"a", b"v", 1)]
+    [(where, row)] = aside
+    assert where == "row 2" and row["k"] == "b" and (shown is None or row["x"] == shown)
+
+
 # ---------------------------------------------------------------- names that stand there twice
 
 
