@@ -62,6 +62,18 @@ def fail(message: str, code: int, frames: str = "") -> int:
     return code
 
 
+def written_out(code: int) -> int:
+    """The exit code of a process that is about to end. What it wrote, and nobody reads, is left in the buffers of its streams; the interpreter
+    would end with 120 for that."""
+    for descriptor, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            if stream is not None:  # as one is that the process was started without
+                stream.flush()
+        except OSError:
+            mute(descriptor)
+    return code
+
+
 def mute(descriptor: int) -> None:
     """Has a standard stream that cannot be written take whatever is written, also what is left in its buffer."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

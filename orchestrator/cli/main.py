@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from types import FrameType
 
 from orchestrator.cli.commands import COMMANDS, place_called
-from orchestrator.error_report import fail, is_unwritable, mute, report
+from orchestrator.error_report import fail, is_unwritable, mute, report, written_out
 
 CO_COROUTINE, CO_ASYNC_GENERATOR = 0x80, 0x200  # of a code's flags, as `inspect` names them
 
@@ -35,6 +35,10 @@ def usage() -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Run a command and see its answer written; returns the exit code."""
+    return written_out(_written(argv))
+
+
+def _written(argv: Sequence[str]) -> int:
     try:
         code = _run(argv)
         print(end="", flush=True)

@@ -10,13 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-import pyarrow.compute as pc
-
 from orchestrator.errors import RefusedBySafety
 from orchestrator.names import counted
-from pipeline.columns.murmur import partitions_of
-from pipeline.spark.log_source import Slice, read
 from pipeline.values.partitioner import partition_of
 from state.log.protocol import GroupLog, Partition
 
@@ -55,6 +50,12 @@ async def _unread(log: GroupLog, application: str, sources: Sequence[Partition])
 
 
 def _misplaced(url: str, unread: Unread, to: int) -> tuple[Partition, int, bytes] | None:
+    import numpy as np
+    import pyarrow.compute as pc
+
+    from pipeline.columns.murmur import partitions_of
+    from pipeline.spark.log_source import Slice, read
+
     for where, (start, end) in sorted(unread.items()):
         for batch in read(url, Slice(where.topic, where.number, start, end)):
             keyed = batch.filter(pc.is_valid(batch.column("key")))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,23 @@ def test_a_hang_up_that_is_to_be_ignored_is(console: Console) -> None:
 
 
 def test_a_hang_up_stops_a_fleet_in_order(console: Console) -> None:
-    fleet = console.run()
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup themselves
+    try:
+        fleet = console.run()
+    finally:
+        signal.signal(signal.SIGHUP, before)
     fleet.send_signal(signal.SIGHUP)
     assert console.end(fleet) == 0
+
+
+def test_what_nobody_reads_does_not_change_the_exit_code() -> None:
+    """What is left in the buffer of standard error is flushed as the interpreter ends: that was exit code 120."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    program = (
+        "import sys; from orchestrator.cli import main; from workers import log_lines;"
+        "main._run = lambda argv: log_lines.announce('text', 'a line') or 3; sys.exit(main.main([]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], stderr=writer, check=False)
+    os.close(writer)
+    assert done.returncode == 3

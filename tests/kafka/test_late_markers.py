@@ -12,7 +12,8 @@ import pytest
 
 from orchestrator.errors import RefusedBySafety
 from pipeline.spark.moment import moment_of
-from pipeline.spark.repartition import Layout, _refuse_unread
+from pipeline.spark.repartition import Layout
+from pipeline.spark.unread_inputs import refuse_unread
 from state.errors import LogUnavailable
 from state.log.batches import decode
 from state.log.kafka.connections import GROUP
@@ -172,11 +173,11 @@ async def test_a_repartition_sees_what_is_not_processed(place: Place, late: Late
     prepared = await prepare(log, by_shop.app)
     app = by_shop.app
     layout = Layout(prepared.topology, {}, ["payments"], {"payments": 8}, prepared.topology.subtopologies)
-    await _refuse_unread(log, app, layout)
+    await refuse_unread(log, app.id, layout.sources())
     with late.held():
         await log.append({Partition("payments", number): records("1") for number in range(8)})
         late.are_held()
-        asked = asyncio.create_task(_refuse_unread(log, app, layout))
+        asked = asyncio.create_task(refuse_unread(log, app.id, layout.sources()))
         await still_waits(asked)
     with pytest.raises(RefusedBySafety, match="not processed"):
         await asked

@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from orchestrator.coordinator.services import Services
-from orchestrator.error_report import report
+from orchestrator.error_report import report, written_out
 from orchestrator.errors import OrchestratorError
 from pipeline.errors import PipelineError
 from state.errors import LogReplaced, LogTimedOut, StateError
@@ -317,4 +317,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(written_out(main()))

@@ -12,7 +12,7 @@ import faulthandler
 import sys
 from pathlib import Path
 
-from orchestrator.error_report import report
+from orchestrator.error_report import report, written_out
 from orchestrator.errors import OrchestratorError
 from pipeline.errors import PipelineError
 from pipeline.resources import Resources
@@ -115,4 +115,4 @@ async def _listen(worker: Worker) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(written_out(main()))
