@@ -22,7 +22,7 @@ from orchestrator.coordinator.election import Election
 from orchestrator.coordinator.ledger import NotCoordinator
 from orchestrator.coordinator.shell import Coordinator
 from orchestrator.coordinator.transport import ListenerWatch
-from orchestrator.model import Ending, Role
+from orchestrator.model import Ending
 from pipeline.calls.overlap import Overlap
 from pipeline.calls.timeouts import Countdown
 from pipeline.merge import Merger
@@ -236,16 +236,6 @@ def begin_twice(stack: ExitStack) -> None:
         await original(self)
 
     _patch(stack, TaskRun, "_become", become)
-
-
-def a_task_that_begins_is_resumed(stack: ExitStack) -> None:
-    """A halt that is taken back while its task begins has it begin once more."""
-
-    async def resume(self: TaskRun) -> None:
-        if self.process is None and self.role is Role.ACTIVE and not self.catching_up:
-            await self._begin()
-
-    _patch(stack, TaskRun, "_resume", resume)
 
 
 def begin_before_caught_up(stack: ExitStack) -> None:
@@ -939,5 +929,4 @@ OF_MENDED: dict[str, Mutation] = {
     "granted_while_ends_are_asked": ends_from_before_a_grant,
     "deposed_while_the_log_is_locked": a_refused_request_ends_no_term,
     "called_until_after_its_skip": a_record_to_be_skipped_is_halted_at,
-    "resumed_while_it_began": a_task_that_begins_is_resumed,
 }
