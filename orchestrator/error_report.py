@@ -63,8 +63,8 @@ def fail(message: str, code: int, frames: str = "") -> int:
 
 
 def written_out(code: int) -> int:
-    """The exit code of a process that is about to end. What it wrote, and nobody reads, is left in the buffers of its streams; the interpreter
-    would end with 120 for that."""
+    """The exit code of a process that is about to end. What it wrote to a closed pipe is left in the buffers of its streams, and the
+    interpreter would end with 120 for that."""
     for descriptor, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
             if stream is not None:  # as one is that the process was started without

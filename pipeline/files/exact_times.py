@@ -1,6 +1,6 @@
 """Times and durations inside keys and values: the app sees the one that stands in the file, or the row is refused.
 
-One rule: decoders round what is finer than a microsecond, and take the text of a number as seconds, which nobody has written there; so
+One rule: decoders round what is finer than a microsecond, and take the text of a number as seconds, which is a guess; so
 text with more digits than the written value has, and a number where a time is wanted, are refused. In the flow: `columns`, `json_rows` and
 `json_lines` write a key or value here that is not the bytes of its file.
 """

@@ -1,7 +1,7 @@
 """Times of keys in the schema of a description: a schema says of a time that may lack a zone no more than that it is text.
 
-One rule: who has the description and none of the code writes a key as the app does, so it has to know which texts are times. They are
-marked beside what the schema says, so that descriptions with and without marks are one type. Pure.
+One rule: a program that has the description of an app and not its code writes a key as the app does, so it has to know which texts
+are times. They are marked beside what the schema says, so that descriptions with and without marks are one type. Pure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The defaults that functions make (`default_factory`), for tools that have the description of an app and none of its code.
 
-One rule: a default is told only where every call gives the same: of a type that is called without arguments, or of a function that names
-nothing and has no function inside, whose names are its own. What `date.today` gives is another thing each day, so nobody is told of it. Pure but for those calls.
+One rule: a default is described only where every call gives the same value: for a type that is called without arguments, or for a function
+that uses no name of its module and has no function inside. `date.today` gives another value each day, so it is left out. Pure but for those calls.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def connect(path: Path, *, create: bool, synchronous: Synchronous, busy_timeout_
 
 def _begin_copy(path: Path, uri: str, busy_timeout_ms: int) -> None:
     """Make a log of a copy, before a write-ahead log is looked at: SQLite would write one that was left where the copy was put over
-    it. All by way of SQLite: whoever else opens and closes the file loses this process the locks that it has on it. Raises
+    it. All by way of SQLite: to open and close the file by other means would release this process's locks on it. Raises
     LogUnusable."""
     alone = f"{uri}?mode=ro&immutable=1"  # neither locks nor a write-ahead log
     if _id_in(alone) != COPY_ID:

@@ -51,8 +51,8 @@ def test_of_two_operators_that_want_as_many_both_get_them(console: Console) -> N
 
 
 def test_a_change_that_was_not_answered_may_yet_be_made(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The coordinator waits for a log that is locked. It was said to be none, with 3, and that `run` was to be started; the
-    change came all the same."""
+    """The coordinator waits for a log that is locked. The command ended with 3 and the advice to start `run`, and the
+    change was made all the same."""
     monkeypatch.setattr(client, "ASK_S", 1.0)
     console.run()
     with closing(sqlite3.connect(console.folder / ".orchestrator/bank.db", isolation_level=None)) as held:

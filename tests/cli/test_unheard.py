@@ -1,4 +1,4 @@
-"""A fleet to which nobody listens any more: its terminal is gone, or who reads what it writes."""
+"""A fleet whose terminal has gone, or whose standard output and error are closed pipes."""
 
 from __future__ import annotations
 

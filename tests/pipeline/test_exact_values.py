@@ -244,7 +244,7 @@ class Noted(msgspec.Struct):
 
 @pytest.mark.parametrize("number", ["20260131", "1700000000", "1.5", "-1", "+1e3"])
 def test_a_number_is_no_time_of_a_field(tmp_path: Path, number: str) -> None:
-    """20260131 became 1970-08-23: seconds, which nobody has written."""
+    """20260131 became 1970-08-23: it was taken for seconds."""
     for value, shape in ((Time, FLAT), (Lasting, FLAT), (datetime, OF_TEXT), (timedelta, OF_TEXT)):
         with pytest.raises(BadRow, match=r"x.csv, line 2: "):
             csv(tmp_path, f"k,t,x\na,1,{number}\n", value, shape)

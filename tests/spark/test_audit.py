@@ -377,7 +377,7 @@ async def begun_on_compacted(place: Place) -> GroupLog:
 
 
 async def test_a_compacted_output_is_compared_by_its_last_records(place: Place) -> None:
-    """What compaction has removed was said to be lost."""
+    """The audit called lost what compaction had removed."""
     log = await begun_on_compacted(place)
     assert await log.compact("seen") > 0
     assert await audited(place) == {}

@@ -57,14 +57,7 @@ def expected(amounts: dict[str, int]) -> tuple[dict[bytes | None, bytes | None],
 
 async def test_the_same_command_writes_what_was_computed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the cut of the first run: what came into the inputs meanwhile is for live instances."""
-    log = await place.log()
-    amounts = {f"k{n}": n + 1 for n in range(20)}
-    await write(log, tallies.app, [(tallies.marks, key, n, n) for key, n in amounts.items()])
-    with monkeypatch.context() as patch:
-        refusing(patch, LogFull("no space"))
-        with pytest.raises(LogFull):
-            await place.backfill(TALLIES)
-    [folder] = kept(place)
+    log, folder, amounts = await refused_once(place, monkeypatch)
     assert f"what was computed is kept in {folder}: the same command" in place.said[-1]
     inputs = sources(await prepare(log, tallies.app))
     assert not await log.positions("tallies", inputs)

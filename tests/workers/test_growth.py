@@ -1,4 +1,4 @@
-"""What a worker ends with whose topics are not those that it began with."""
+"""The error with which a worker ends when its topics have been deleted or created again."""
 
 from __future__ import annotations
 

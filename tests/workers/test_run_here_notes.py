@@ -1,4 +1,4 @@
-"""Who has the name of `app.run()`, by the notes that the log has of other machines."""
+"""Whether `app.run()` may take its name, where the log has a note of a process on another machine."""
 
 from __future__ import annotations
 
