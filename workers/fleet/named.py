@@ -12,15 +12,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from orchestrator.clocks import wall_ms
 from orchestrator.errors import RefusedBySafety
 from state.log.group_store import GroupStore
 from workers.fleet.fleet import Fleet
 from workers.fleet.hosts import Host
-from workers.fleet.presence import NAMED, fleet_of, hold, is_here, is_running, this_process
+from workers.fleet.presence import NAMED, fleet_of, hold, is_fresh, is_here, is_running, this_process
 from workers.spec import InstanceSpec
 
-FRESH_MS = 10_000  # a note from elsewhere that is younger may be of one that has not joined yet
 LOCK = "instance.lock"
 Elsewhere = Callable[[str], Awaitable[str | None]]
 
@@ -65,7 +63,7 @@ class NamedInstance(Fleet):
     def _refuse_another(self, other: dict[str, Any]) -> None:
         if other and is_here(other) and is_running(other) and other["pid"] != this_process()["pid"]:
             raise RefusedBySafety(self._refusal(f"as process {other['pid']}, with state in {other['state_dir']}"))
-        if other and not is_here(other) and wall_ms() - other["at_ms"] < FRESH_MS:
+        if other and not is_here(other) and is_fresh(other):
             raise RefusedBySafety(f"{self._refusal('on ' + other['host'])}; where that has ended, try again in 10 s")
 
     def _refusal(self, where: str) -> str:

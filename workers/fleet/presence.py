@@ -1,11 +1,13 @@
 """Who runs an application: its fleet, and the instances that run by a name, as the log knows them and the kernel confirms.
 
 One rule: a note in the log may be of a process that has ended without a word. Of a process of this machine the kernel
-says whether it is there; of one elsewhere the note alone is known. Used by fleets, named instances and clients.
+says whether it is there; of one elsewhere the note alone is known, and whether its group has a coordinator. Used by fleets,
+named instances and clients.
 """
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -13,12 +15,17 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from orchestrator.clocks import monotonic_ms, wall_ms
+from orchestrator.coordinator.election import Election, Seen
 from orchestrator.errors import RefusedBySafety
 from state import private
 from state.errors import DirectoryUnusable
 from state.log.group_store import GroupStore, MetadataKind
+from workers.instance.ledger import is_given_back
 
 FLEET, NAMED = MetadataKind("fleet"), MetadataKind("named")
+FRESH_MS = 10_000  # a note from elsewhere that is younger may be of a process that has not joined yet
+LOOK_S = 0.1
 ENDED = ("Z", "X")  # of the kernel's states of a process
 
 
@@ -64,16 +71,39 @@ async def named_of(log: GroupStore, application: str) -> dict[str, dict[str, Any
 
 
 async def is_looked_after(log: GroupStore, application: str) -> bool:
-    """Whether a process that starts instances of the application is there. A fleet's note of another machine
-    does not count: a host that is gone leaves one, and would refuse for ever what is refused to a running application. The lease
-    refuses it where it runs."""
+    """Whether a process that starts instances of the application is there. A note of another machine counts while it is young,
+    and where somebody coordinates the group: a host that is gone leaves its note, and would refuse for ever what is refused to
+    a running application. Takes as long as a candidate waits for a beat where only such notes are left."""
     fleet = await fleet_of(log, application)
-    return (fleet is not None and is_here(fleet)) or bool(await named_of(log, application))
+    notes = [*([] if fleet is None else [fleet]), *(await named_of(log, application)).values()]
+    if any(is_here(one) for one in notes):
+        return True
+    return bool(notes) and (any(is_fresh(one) for one in notes) or await is_coordinated(log, application))
+
+
+def is_fresh(facts: dict[str, Any]) -> bool:
+    """Whether a note may be of a process that has not joined the group yet."""
+    return bool(wall_ms() - facts.get("at_ms", 0) < FRESH_MS)
+
+
+async def is_coordinated(log: GroupStore, application: str) -> bool:
+    """Whether somebody holds the lease of the group: a beat comes before it has stood still as long as a candidate waits."""
+    election = Election()
+    while True:
+        found = await log.lease(application)
+        if found is None or await is_given_back(log, found):
+            return False
+        seen = Seen(found.term, found.beat)
+        if election.has_moved(seen):
+            return True
+        if election.look(seen, monotonic_ms()):
+            return False
+        await asyncio.sleep(LOOK_S)
 
 
 async def may_be_looked_after(log: GroupStore, application: str) -> bool:
-    """The same for a command that only waits: wherever the fleet was started."""
-    return await fleet_of(log, application) is not None or await is_looked_after(log, application)
+    """The same for a command that only waits: wherever the fleet was started, and whether it has a coordinator or not."""
+    return await fleet_of(log, application) is not None or bool(await named_of(log, application))
 
 
 def hold(file: Path, refusal: str) -> int:
