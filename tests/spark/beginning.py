@@ -1,8 +1,7 @@
-"""A process that starts Spark twice, as commands do, and prints what it saw of its Python workers: see test_beginning.py."""
+"""What a session that was just started has of Python workers: see one_java.py."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
@@ -38,7 +37,3 @@ def seen() -> dict[str, object]:
         return {"before": before, "rows": [row.asDict() for row in rows]}
     finally:
         stop(session)
-
-
-if __name__ == "__main__":
-    print(json.dumps([seen(), seen()]))

@@ -1,9 +1,8 @@
-"""An app that keeps what its worker has imported, and a process that runs a backfill of it: see test_beginning.py."""
+"""An app that keeps what its worker has imported, and a backfill of it: see one_java.py."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from pathlib import Path
 
@@ -34,7 +33,8 @@ async def stored(path: Path) -> list[str]:
         await log.close()
 
 
-def main(folder: Path) -> None:
+def facts(folder: Path) -> dict[str, object]:
+    """What a backfill of it counted, and what it had to have."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -50,16 +50,15 @@ def main(folder: Path) -> None:
     try:
         log = f"sqlite:{folder / 'log.db'}"
         running = backfill(
-            "tests.spark.light:app", log, folder / "s", history={"marks": [str(history)]}, say=print, session=session
+            "tests.spark.light:app",
+            log,
+            folder / "s",
+            history={"marks": [str(history)]},
+            say=lambda _: None,
+            session=session,
         )
-        facts = asyncio.run(running)
+        done = asyncio.run(running)
         has_sql = session._made is not None
     finally:
         stop(session)
-    print(
-        json.dumps({"records": facts["records_in"], "sql": has_sql, "imported": asyncio.run(stored(folder / "log.db"))})
-    )
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    return {"records": done["records_in"], "sql": has_sql, "imported": asyncio.run(stored(folder / "log.db"))}

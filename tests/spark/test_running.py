@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,21 +15,6 @@ from pipeline.spark.running import stage_of
 
 pytestmark = pytest.mark.spark
 GROUP, TASKS, DEADLINE_S = "reported", 3, 60.0
-ENDED = """
-import asyncio, os, signal
-from pipeline.spark.running import in_thread, spark
-from workers.commands.cluster import LOCAL
-
-async def main():
-    async with spark(None, "ends", LOCAL) as session:
-        java = int(session._jvm.java.lang.ProcessHandle.current().pid())
-        await in_thread(session, lambda: (os.kill(java, signal.SIGKILL), session.range(3).count()))
-
-try:
-    asyncio.run(main())
-except Exception as error:
-    print(type(error).__name__, error)
-"""
 
 
 def test_the_stage_that_runs_is_reported_beside_one_that_was_left_out(spark: Any, tmp_path: Path) -> None:
@@ -64,9 +47,3 @@ def test_the_stage_that_runs_is_reported_beside_one_that_was_left_out(spark: Any
         gate.touch()
         running.join(DEADLINE_S)
     assert not running.is_alive() and stage_of(context, GROUP) is None
-
-
-def test_java_that_was_killed_is_named_as_that() -> None:
-    """py4j and sockets say it in five ways, `Connection refused` among them."""
-    run = subprocess.run([sys.executable, "-c", ENDED], capture_output=True, text=True, timeout=120)
-    assert run.stdout.startswith("SparkFailed Spark's Java process has ended: it was killed, or"), run

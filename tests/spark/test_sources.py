@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import os
-import subprocess
-import sys
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -25,7 +22,6 @@ from pipeline.files.shape import BadRow, FileRecord, Reading, Shape, shape_of
 from pipeline.spark.bad_rows import BadRecords, TooManyBad
 from pipeline.spark.history import BadHistory
 from pipeline.spark.planning import cores
-from pipeline.spark.session import spark_session, stop
 from pipeline.spark.set_to import set_to
 from pipeline.spark.sources import From, given, is_for_spark, local_files
 from pipeline.values.codecs import codec_for
@@ -34,30 +30,12 @@ from state.log.sqlite import open_sqlite
 from tests.cli.console import Console
 from tests.spark import sample
 from tests.spark.test_backfill import Place, at_home, committed, in_log, place  # noqa: F401
-from workers.commands.cluster import Cluster
 from workers.commands.consume import read_all
 
 pytestmark = pytest.mark.spark
 TEXTS = Reading("names", codec_for(str, what="key", key=True), codec_for(str, what="value"), 4)
 ROWS = [("ann", "Ann", 1_000), ("bob", "Bob", 2_000), ("cem", "Cem", 3_000)]
 EXPECTED = [(key.encode(), value.encode(), at) for key, value, at in ROWS]
-
-ZONED = """
-import sys
-from pathlib import Path
-from pipeline.files import parts
-from pipeline.files.shape import Shape
-from pipeline.spark.session import spark_session, stop
-from pipeline.spark.sources import From, local_files
-from tests.spark.test_sources import TEXTS
-from workers.commands.cluster import Cluster
-
-folder = Path(sys.argv[1])
-session = spark_session("zone", Cluster("local[1]"))
-[name], _ = local_files(session, From(f"orc:{folder}/a.orc"), folder / "rows", TEXTS, Shape())
-print([one.timestamp_ms for part in parts.parts(name) for one in parts.read(part, TEXTS, Shape())][0])
-stop(session)
-"""
 
 
 def read(session: Any, text: str, folder: Path, shape: Shape = Shape()) -> list[FileRecord]:  # noqa: B008 - it is frozen
@@ -314,32 +292,6 @@ def test_a_map_whose_keys_are_no_plain_values_is_a_bad_row(tmp_path: Path) -> No
     assert found == [b"bob"] and "row 1: column 'seats': a map has keys that are no plain values" in str(bad[0][0])
 
 
-def test_a_query_that_fails_prints_no_page_of_java(tmp_path: Path) -> None:
-    """PySpark logs the whole of it to standard error, beside our one line."""
-    program = "import sys; from tests.spark.test_sources import failed_query; failed_query(sys.argv[1])"
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.stdout.startswith("select 'ann' as key") and "CAST_INVALID_INPUT" in done.stdout, done
-    assert done.stderr == ""
-
-
-def failed_query(folder: str) -> None:
-    session = spark_session("fails", Cluster("local[1]"))
-    text = "select 'ann' as key, cast(x as int) as value, 5L as timestamp_ms from values ('y') as t(x)"
-    try:
-        local_files(session, From(text), Path(folder) / "rows", TEXTS, Shape())
-    except BadHistory as error:
-        print(error)
-    finally:
-        stop(session)
-
-
 class Dated(msgspec.Struct):
     code: str
     year: int
@@ -379,23 +331,6 @@ def test_rows_of_one_time_come_in_the_order_of_their_files(tmp_path: Path, spark
         f"{name}{number}" for name, many in (("a", 1), ("b", 4_000), ("c", 2), ("d", 900)) for number in range(many)
     ]
     assert [(one.key or b"").decode() for one in found] == expected
-
-
-def test_times_of_orc_without_a_zone_are_utc(tmp_path: Path) -> None:
-    """Spark took them for times of the zone in which each Java ran."""
-    orc.write_table(
-        pa.table({"key": ["ann"], "value": ["x"], "timestamp_ms": pa.array([1_769_860_800_000], pa.timestamp("ms"))}),
-        tmp_path / "a.orc",
-    )
-    found = subprocess.run(
-        [sys.executable, "-c", ZONED, str(tmp_path)],
-        env={**os.environ, "TZ": "America/Lima", "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert found.stdout == "1769860800000\n", found.stderr
 
 
 @pytest.mark.parametrize(
