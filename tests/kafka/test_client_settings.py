@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from state.log.kafka.access import Access
 from state.log.kafka.broker import BrokerUnusable, jars, java
 from state.log.kafka.client_settings import ClientSettings, client_settings, known
-from state.log.kafka.properties import BadClientConfig, parsed, resolved
+from state.log.kafka.properties import BadClientConfig, parsed, referred, resolved
 from state.log.kafka.refused_settings import refused, why
+from tests.attacks.test_tls import certificate
 
 NAMES = """
 import java.util.*;
@@ -59,9 +63,8 @@ def test_secrets_come_from_elsewhere(tmp_path: Path) -> None:
         "c": f"${{directory:{tmp_path}:user}}",
         "d": "$x",
     }
-    found, files = resolved(given, "f", {"X": "1"})
-    assert found == {"a": "1 and 1", "b": "w=2", "c": "bob", "d": "$x"}
-    assert files == [tmp_path / "more", tmp_path / "user"]
+    assert resolved(given, "f", {"X": "1"}) == {"a": "1 and 1", "b": "w=2", "c": "bob", "d": "$x"}
+    assert referred(given) == [tmp_path / "more", tmp_path / "user"]
 
 
 @pytest.mark.parametrize(
@@ -145,6 +148,50 @@ def test_lines_that_are_no_settings_are_refused_without_their_text() -> None:
     assert "secret" not in str(raised.value)
     with pytest.raises(BadClientConfig, match="line 2: a is given twice"):
         parsed("a=1\na=2\n", "f")
+
+
+def test_a_secret_whose_file_comes_after_the_settings_that_name_it(tmp_path: Path) -> None:
+    """Or is corrected then: the password before went on for ever, and the brokers no more took it."""
+    config, place = tmp_path / "client.properties", tmp_path / "secrets"
+
+    def name(file: str) -> None:
+        lines = [f"{key}={value}\n" for key, value in SASL.items()]
+        config.write_text("".join(lines) + f"sasl.username=bank\nsasl.password=${{file:{place}/{file}:password}}\n")
+
+    place.mkdir()
+    (place / "one").write_text("password=first\n")
+    name("one")
+    access = Access(config)
+    name("two")
+    assert access.options()["sasl_plain_password"] == "first"
+    (place / "two").write_text("passwort=second\n")
+    assert access.options()["sasl_plain_password"] == "first"
+    (place / "two").write_text("password=second\n")
+    assert access.options()["sasl_plain_password"] == "second"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl")
+def test_a_key_that_is_written_just_when_its_certificate_was_tried_without_it(tmp_path: Path) -> None:
+    (own, key), (new, new_key) = certificate(tmp_path, "own"), certificate(tmp_path, "new")
+    config = tmp_path / "client.properties"
+    config.write_text(
+        f"security.protocol=SSL\nssl.ca.location={own}\nssl.certificate.location={own}\nssl.key.location={key}\n"
+    )
+    access = Access(config)
+    first = access.options()["ssl_context"]
+
+    class WritesTheKey(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            Path(new_key).replace(key)
+
+    handler, logger = WritesTheKey(), logging.getLogger("orchestrator.log")
+    logger.addHandler(handler)
+    try:
+        Path(new).replace(own)
+        assert access.options()["ssl_context"] is first
+    finally:
+        logger.removeHandler(handler)
+    assert access.options()["ssl_context"] is not first
 
 
 def test_secrets_are_in_no_representation() -> None:

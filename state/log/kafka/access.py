@@ -13,7 +13,7 @@ import os
 import shlex
 import ssl
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,11 @@ from aiokafka.conn import AIOKafkaConnection, OAuthAuthenticator
 
 from state.errors import LogUnavailable, LogUnusable
 from state.log.kafka.client_settings import ClientSettings, client_settings
-from state.log.kafka.properties import BadClientConfig, parsed, read, resolved
+from state.log.kafka.properties import BadClientConfig, parsed, read, referred, resolved
 
 log = logging.getLogger("orchestrator.log")
 TOKEN_WITHIN_S = 10.0
+_Stamp = tuple[str, tuple[int, int, int]]
 _PROBE_WITHIN_S = 3.0
 _NO_TLS = "does not speak TLS on this listener; name the port of its TLS listener, or set security.protocol=PROTOCOL"
 _API_VERSIONS = b"\0\0\0\x0f\0\x12\0\0\0\0\0\x07\0\x05probe"
@@ -42,7 +43,7 @@ class Access:
     def __init__(self, path: Path | None = None) -> None:
         """Raises BadClientConfig."""
         self._path = path
-        self._stamps: list[tuple[str, int]] = []
+        self._stamps: list[_Stamp] = []
         self.settings = ClientSettings()
         self._context: ssl.SSLContext | None = None
         if path is not None:
@@ -53,20 +54,22 @@ class Access:
         return str(self._path) if self._path else "--kafka-config FILE"
 
     def _load(self, path: Path) -> None:
-        found, files = resolved(parsed(read(path), str(path)), str(path), os.environ)
-        settings = client_settings(found, str(path))
+        """Each file's stamp is taken before it is read, so that what changes meanwhile, or is corrected or made later, is read again."""
+        self._stamps = _stamps([str(path)])
+        given = parsed(read(path), str(path))
+        self._stamps += _stamps(map(str, referred(given)))
+        settings = client_settings(resolved(given, str(path), os.environ), str(path))
+        self._stamps += _stamps(settings.files)
         context = _tls_context(settings, str(path)) if settings.tls else None
         self.settings, self._context = settings, context
-        self._stamps = _stamps([str(path), *map(str, files), *settings.files])
 
     def options(self) -> dict[str, Any]:
         """What a connection of aiokafka takes, as the files have it now."""
-        if self._path is not None and self._stamps != _stamps([name for name, _ in self._stamps]):
+        if self._path is not None and self._stamps != _stamps(name for name, _ in self._stamps):
             try:
                 self._load(self._path)
             except BadClientConfig as error:  # it may be half written; what was read before still counts
-                log.warning("the client settings have changed and cannot be used: %s", error)
-                self._stamps = _stamps([name for name, _ in self._stamps])
+                log.warning("the client settings have changed and cannot be used, those before go on: %s", error)
         settings = self.settings
         options: dict[str, Any] = {
             "client_id": settings.client_id,
@@ -250,15 +253,17 @@ def _load_certificate(context: ssl.SSLContext, settings: ClientSettings) -> None
         )
 
 
-def _stamps(names: Sequence[str]) -> list[tuple[str, int]]:
-    return [(name, _changed_at(name)) for name in names]
+def _stamps(names: Iterable[str]) -> list[_Stamp]:
+    return [(name, _look(name)) for name in names]
 
 
-def _changed_at(name: str) -> int:
+def _look(name: str) -> tuple[int, int, int]:
+    """What differs where a file was written or replaced; zeros for one that is not there."""
     try:
-        return Path(name).stat().st_mtime_ns
+        found = Path(name).stat()
     except OSError:
-        return 0
+        return 0, 0, 0
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _causes(error: BaseException) -> list[BaseException]:

@@ -55,11 +55,19 @@ def parsed(text: str, where: str) -> dict[str, str]:
     return found
 
 
-def resolved(
-    values: Mapping[str, str], where: str, environment: Mapping[str, str]
-) -> tuple[dict[str, str], list[Path]]:
-    """The values with what they refer to, and the files that were read for it. Raises BadClientConfig."""
-    files: list[Path] = []
+def referred(values: Mapping[str, str]) -> list[Path]:
+    """The files that the values refer to, whether they are there or not."""
+    found = [match for value in values.values() for match in _REFERENCE.finditer(value)]
+    return [_path(one[1], one[2]) for one in found if one[1] in ("file", "directory")]
+
+
+def _path(kind: str, given: str) -> Path:
+    folder, _, key = given.rpartition(":")
+    return Path(folder) / key if kind == "directory" else Path(folder)
+
+
+def resolved(values: Mapping[str, str], where: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """The values with what they refer to. Raises BadClientConfig."""
 
     def one(name: str, kind: str, given: str) -> str:
         if kind == "env":
@@ -72,8 +80,7 @@ def resolved(
                 f"{where}: {name} refers to what is unknown here; write ${{env:NAME}}, ${{file:PATH:KEY}} or "
                 "${directory:PATH:NAME}"
             )
-        path = Path(folder) / key if kind == "directory" else Path(folder)
-        files.append(path)
+        path = _path(kind, given)
         text = read(path)
         if kind == "directory":
             return text.strip()
@@ -86,7 +93,7 @@ def resolved(
     for name, value in values.items():
         for match in reversed(list(_REFERENCE.finditer(value))):
             texts[name] = texts[name][: match.start()] + one(name, match[1], match[2]) + texts[name][match.end() :]
-    return texts, files
+    return texts
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:
