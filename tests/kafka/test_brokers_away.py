@@ -15,10 +15,10 @@ import pytest
 from aiokafka.protocol.api import RequestStruct, Response
 from aiokafka.protocol.types import Array, Int16, Int32, Schema, String
 
-from state.errors import LogUnavailable, OutcomeUnknown
+from state.errors import LogTimedOut, LogUnavailable, OutcomeUnknown
 from state.log.batches import decode
 from state.log.group_store import AppMetadata, MetadataKind
-from state.log.kafka import appender, broker, producer
+from state.log.kafka import appender, broker, facts_topic, producer, reader
 from state.log.kafka.access import Access
 from state.log.kafka.broker import Broker
 from state.log.kafka.cluster import KafkaOptions
@@ -32,6 +32,7 @@ from state.log.protocol import Partition, TopicSpec
 from tests import brokers
 from tests.contracts.logs import records, until, values
 from tests.kafka.place import Place
+from workers.log.patient_log import PatientLog, PatientReader
 
 DEADLINE_S = 60.0  # brokers that elect on a busy machine
 PARTITIONS = [Partition("out", number) for number in range(4)]
@@ -96,6 +97,41 @@ async def test_a_reader_looks_once_for_each_partition(tmp_path: Path) -> None:
         await log.append(dict.fromkeys(PARTITIONS, records("2")))
         seen.clear()
         await until("the records after it", all_read)
+
+
+@pytest.mark.kafka
+async def test_a_worker_waits_for_brokers_as_long_as_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty poll is no sign of life: workers reported twice a minute that the log can be used again, and waited for ever."""
+    monkeypatch.setattr(Topics.by_leader, "__defaults__", (0.5,))  # of them in proportion, as 30 s and 1 s are
+    monkeypatch.setattr(reader, "LOOK_S", 0.1)
+    monkeypatch.setattr(facts_topic, "_TAIL_WAIT_MS", 100)
+    async with own_broker(tmp_path) as (made, log):
+        await log.put_metadata("app", MetadataKind("fact"), "key", b"1")
+        patient = PatientLog(log, 2.0, asyncio.get_running_loop().time)
+        inputs = patient.reader()
+        inputs.add(PARTITIONS[0], 0)
+        await log.append({PARTITIONS[0]: records("1")})
+        await until("the record", lambda: _gives(inputs, b"1"))
+        await asyncio.to_thread(made.stop, kill=True)
+        async with asyncio.timeout(DEADLINE_S):
+            with pytest.raises(LogTimedOut):
+                while True:
+                    await inputs.poll(wait_ms=100)
+                    await patient.lease("app")
+        assert patient.waits()[0] <= 3, (
+            "it waits once: for a moment the facts may be known to be away, and the inputs not"
+        )
+        await asyncio.to_thread(made.launch)
+        await log.append({PARTITIONS[0]: records("2")})
+        await until("the record after it", lambda: _gives(inputs, b"2"))
+        await inputs.close()
+
+
+async def _gives(reader: PatientReader, value: bytes) -> bool:
+    try:
+        return any(record.value == value for one in await reader.poll(wait_ms=100) for record in decode(one.data, 0))
+    except LogTimedOut:
+        return False
 
 
 @pytest.mark.kafka

@@ -81,6 +81,7 @@ class KafkaReader:
         self._left: dict[Partition, tuple[int, int]] = {}  # where what was dropped stood, and in which epoch
         self._changed = asyncio.Event()  # batches can be handed out
         self._wanted = asyncio.Event()  # a fetch may be sent
+        self._away: LogUnavailable | None = None  # was reported, and no broker has answered since
         self._broken: BaseException | None = None
 
     def add(self, partition: Partition, position: int) -> None:
@@ -123,6 +124,8 @@ class KafkaReader:
                 return given
             until = patience if any(place.is_behind for place in self._places.values()) else deadline
             if loop.time() >= until:
+                if self._away is not None and self._places:  # an empty answer would say that brokers are back
+                    raise self._away
                 return []
             try:
                 async with asyncio.timeout_at(until):
@@ -145,6 +148,7 @@ class KafkaReader:
     def _reported(self, failed: StateError) -> StateError:
         """Brokers that are away are looked for again once that was reported; all else stays until the next `add`."""
         if isinstance(failed, LogUnavailable):
+            self._away = failed
             away = [one for one, place in self._places.items() if isinstance(place.failed, LogUnavailable)]
             for partition in away:
                 self._places[partition].failed = None
@@ -264,6 +268,7 @@ class KafkaReader:
             for place in asked.values():
                 place.asking = False
             self._wanted.set()
+        self._away = None
         for given in answer.given:
             partition = Partition(self._topics.names.outside(given.topic), given.number)
             if partition in asked and self._places.get(partition) is asked[partition]:
