@@ -93,6 +93,10 @@ class NotAdmitted(OrchestratorError):
     """The peer did not prove what it has to prove; raised at the server's end."""
 
 
+class NothingProven(ConnectionEnded):
+    """The listener ended the connection instead of a first word; raised at the client's end."""
+
+
 class NotTrusted(RefusedBySafety):
     """The two ends do not have the same secret, or are of versions that do not understand each other."""
 
@@ -113,7 +117,7 @@ async def introduce(connection: Connection, credentials: Credentials, address: s
         reply = _reply.decode(await connection.receive())
     except ConnectionEnded:
         what = "ended the connection before it proved anything; it is ending, or of an older release"
-        raise ConnectionEnded(f"the instance at {address} {what}") from None
+        raise NothingProven(f"the instance at {address} {what}") from None
     except (msgspec.MsgspecError, ValueError):
         raise ConnectionEnded(f"the process that listens at {address} is no instance of this version") from None
     if isinstance(reply, Refusal):

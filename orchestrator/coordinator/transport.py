@@ -11,8 +11,8 @@ import os
 import ssl
 
 from orchestrator.coordinator.connection import Connection, ConnectionEnded
-from orchestrator.coordinator.handshake import Credentials, NotTrusted, introduce
-from orchestrator.coordinator.tls import SCHEME, client_context
+from orchestrator.coordinator.handshake import Credentials, NothingProven, NotTrusted, introduce
+from orchestrator.coordinator.tls import SCHEME, Tls, check_signed, client_context
 
 HOLD_S = 3.0  # less than a listener gives to peers that have proven nothing
 
@@ -34,15 +34,23 @@ async def connect(address: str, credentials: Credentials, *, timeout_s: float = 
         # The text of a connection that was refused has the address again.
         refused = os.strerror(error.errno).lower() if isinstance(error, ConnectionError) and error.errno else ""
         raise ConnectionEnded(f"no instance answers at {address} ({refused or str(error) or 'timed out'})") from None
-    except ConnectionEnded as error:
+    except NothingProven as error:
         _give_up(connection)
-        if address.startswith(SCHEME) and (credentials.tls is None or not credentials.tls.listens):
-            what = f"{error}; one that was started with --tls-ca wants a certificate: --tls-cert and --tls-key"
-            raise ConnectionEnded(what) from None
-        raise
+        what = _of_certificates(credentials.tls) if address.startswith(SCHEME) else ""
+        raise NothingProven(f"{error}{what}") from None
     except BaseException:
         _give_up(connection)
         raise
+
+
+def _of_certificates(tls: Tls | None) -> str:
+    """A listener with --tls-ca ends the connection of a peer whose certificate it does not take without a word: asyncio sends no alert.
+    Raises TlsUnusable where the own authority does not take the own certificate, which has expired for example."""
+    if tls is None or not tls.listens:
+        return "; one that was started with --tls-ca wants a certificate: --tls-cert and --tls-key"
+    if tls.authority:
+        check_signed(tls)
+    return f"; or its --tls-ca has not signed --tls-cert {tls.certificate}"
 
 
 def _give_up(connection: Connection | None) -> None:

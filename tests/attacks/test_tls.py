@@ -105,6 +105,13 @@ async def test_with_an_authority_both_ends_show_its_certificates(tmp_path: Path)
         await (await connect(address, mutual)).close()
         with pytest.raises(ConnectionEnded, match="--tls-cert"):
             await connect(address, CREDENTIALS)
+        stranger, stranger_key = certificate(tmp_path, "stranger")
+        with pytest.raises(WrongUse, match=r"stranger.pem is not taken by --tls-ca .*own.pem"):
+            await connect(address, replace(CREDENTIALS, tls=make_tls(stranger, stranger_key, own)))
+        both = tmp_path / "both.pem"
+        both.write_text(Path(own).read_text() + Path(stranger).read_text())
+        with pytest.raises(ConnectionEnded, match=r"or its --tls-ca has not signed --tls-cert .*stranger.pem"):
+            await connect(address, replace(CREDENTIALS, tls=make_tls(stranger, stranger_key, str(both))))
         other = Echo(with_tls(tmp_path, "other"))
         with pytest.raises(NotTrusted, match="is not one of --tls-ca"):
             await connect(await other.open(), mutual)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
+
+import pytest
 
 from orchestrator import App, Record, Table
 from orchestrator.coordinator import messages
+from orchestrator.coordinator.connection import ConnectionEnded
 from orchestrator.coordinator.listener import Listener, Peer
 from state.log.memory import MemoryLog
+from tests.contracts.logs import until
 from workers.connection.credentials import instance_credentials
 from workers.prepare import prepare
 from workers.spec import InstanceSpec, WorkerSpec
+from workers.worker import session as session_module
 from workers.worker.session import Session
 from workers.worker.worker import Worker
 
@@ -139,3 +145,44 @@ async def test_a_transactional_id_that_changes_while_the_log_is_waited_for_is_op
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await server.close()
+
+
+async def test_a_worker_that_does_not_reach_the_coordinator_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a gate, or with a certificate that the coordinator does not take: it looked well, and joined nothing."""
+    monkeypatch.setattr(session_module, "ALONE_S", 0.0)
+    caplog.set_level(logging.DEBUG, "orchestrator.session")
+    log = MemoryLog(markers=False)
+    spec = WorkerSpec(InstanceSpec("tests:app", app.id, "i1", "memory:", str(tmp_path)), 1, "one")
+    worker = Worker(spec, log, await prepare(log, app), {})
+    peers: asyncio.Queue[Peer] = asyncio.Queue()
+
+    async def take(peer: Peer) -> None:
+        peers.put_nowait(peer)
+        await peer.connection.receive()
+        await peer.connection.receive()
+
+    def said(level: int) -> int:
+        return sum(
+            record.levelno == level and "no instance answers" in record.getMessage() for record in caplog.records
+        )
+
+    listener = Listener(instance_credentials(spec.instance), take)
+    address = await listener.open()
+    await listener.close()
+    lease = await log.acquire(app.id, "i1", address, None)
+    running = asyncio.create_task(Session(worker).run())
+    try:
+        async with asyncio.timeout(30):
+            await until("two tries", lambda: asyncio.sleep(0, said(logging.DEBUG) >= 2))
+            assert said(logging.WARNING) == 1
+            again = Listener(instance_credentials(spec.instance), take)
+            lease = await log.acquire(app.id, "i1", await again.open(), lease)
+            peer = await peers.get()
+            await again.close()
+            peer.connection.drop(ConnectionEnded("it ends"))
+            await until("another line", lambda: asyncio.sleep(0, said(logging.WARNING) == 2))
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

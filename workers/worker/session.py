@@ -30,6 +30,7 @@ from workers.worker.ports import SessionPort
 
 log = logging.getLogger("orchestrator.session")
 RETRY_S = 0.1
+ALONE_S = 15.0  # longer than another coordinator takes to be there
 LOOK_S = 1.0  # well within the rejoin grace
 
 
@@ -59,9 +60,11 @@ class Session:
             guarantee=worker.prepared.app.guarantee,
             protocols=up_to(spec.instance.settings.protocol),
         )
-        self._contact = Contact(worker.surroundings.clock)
+        self._clock = worker.surroundings.clock
+        self._contact = Contact(self._clock)
         self._credentials = worker.surroundings.credentials(spec.instance)
         self._refused = ""  # the last reason, which is logged once
+        self._alone_since: float | None = self._clock()  # None: it is connected, or that it is not was logged
 
     def _tasks(self) -> tuple[TaskRange, ...]:
         worker = self._worker
@@ -109,6 +112,9 @@ class Session:
                 await self._once()
             except (ConnectionEnded, ProtocolError) as error:
                 log.debug("session: %s", error)
+                if self._alone_since is not None and self._clock() - self._alone_since >= ALONE_S:
+                    log.warning("no session with the coordinator for %.0f s: %s", ALONE_S, error)
+                    self._alone_since = None
             except (NotTrusted, WrongUse) as error:
                 if str(error) != self._refused:
                     log.warning("no session with the coordinator: %s", error)
@@ -117,6 +123,7 @@ class Session:
                 if self._uplink is not None:
                     await self._uplink.close()
                     self._uplink = None
+                    self._alone_since, self._refused = self._clock(), ""
             await asyncio.sleep(RETRY_S)
 
     async def _once(self) -> None:
@@ -131,6 +138,7 @@ class Session:
         if self._opened != self.join_request.writer:  # fenced meanwhile: the log does not know the new id yet
             await uplink.close()
             return
+        self._alone_since = None
         self._uplink, writer = uplink, self.join_request.writer
         self._join(uplink)
         looking = asyncio.create_task(self._look_for_another(lease.term, uplink))
