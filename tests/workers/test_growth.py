@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from orchestrator import App, Record
+from orchestrator import App, Record, Table
 from orchestrator.errors import OrchestratorError
 from state.errors import LogUnavailable, UnknownTopic
 from state.log.memory import MemoryLog
@@ -51,3 +52,20 @@ async def test_a_log_that_is_away_takes_no_error_away(answer: str, monkeypatch: 
         assert isinstance(found, OrchestratorError) and "topic payments was deleted while the app ran" in str(found)
     else:
         assert found is error
+
+
+async def test_a_changelog_that_is_no_longer_compacted_is_named() -> None:
+    """By Kafka's tools, say: a start refuses it, and what runs went on without a word until its values were gone."""
+    app = App("bank")
+
+    @app.processor(app.topic("payments", key=str, value=int), app.table("sums", key=str, value=int))
+    def add(payment: Record[str, int], sums: Table[str, int]) -> None:
+        sums[payment.key] = payment.value
+
+    log = MemoryLog()
+    prepared = await prepare(log, app)
+    found = await log.topics(list(prepared.topics))
+    assert growth.ignored(prepared, found) == []
+    found["bank-sums-changelog"] = replace(found["bank-sums-changelog"], kind="plain")
+    (line,) = growth.ignored(prepared, found)
+    assert line.startswith("changelog bank-sums-changelog is not compacted any more") and "cleanup.policy" in line

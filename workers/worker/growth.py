@@ -99,13 +99,19 @@ def bound(prepared: Prepared) -> frozenset[str]:
 
 
 def ignored(prepared: Prepared, found: Mapping[str, TopicInfo]) -> list[str]:
-    """One line for each topic that grew and must not have."""
-    return [
+    """One line for each topic that grew and must not have, or that is no changelog any more."""
+    grown = [
         f"topic {name} has {info.partitions} partitions now, and '{prepared.app.id}' keeps to the "
         f"{prepared.topics[name].partitions} by which its state lies: what is written to the others is not read, and a "
         "start is refused; go on from a new topic, or start over under another id"
         for name, info in _grown(prepared, found).items()
         if name in bound(prepared)
+    ]
+    return grown + [
+        f"changelog {name} is not compacted any more: values are deleted with time, a task that moves is restored without them, and a "
+        "start is refused; set its cleanup.policy to compact"
+        for name, topic in sorted(prepared.topology.topics.items())
+        if topic.kind == "changelog" and name in found and found[name].kind != "changelog"
     ]
 
 

@@ -26,6 +26,7 @@ from state.log.protocol import FOR_EVER, Partition, Retention, TopicInfo, TopicS
 BATCH_HEADER_BYTES = 61
 _TIMEOUT_MS, _SHOWN_WITHIN_S = 10_000, 30.0
 NO_TIME = "-"  # beside a position of ours that was committed without a time
+SETTINGS_S = 60.0  # how long those of a topic are known: other programs may change them
 _TOPIC_RESOURCE, _SET = 2, 0
 
 
@@ -91,12 +92,13 @@ class Topics:
         self._layouts: dict[str, Layout] = {}
         self._stale: set[str] = set()
         self._purposes: dict[bytes, Purpose] = {}
+        self._asked: dict[bytes, float] = {}  # for these, when, by the loop's clock
 
     # ------------------------------------------------------------------ what there is
 
     async def infos(self, names: Collection[str]) -> dict[str, TopicInfo]:
         layouts = await self.refresh(names)
-        await self._know_purposes(layouts)
+        await self._know_purposes(layouts, asking_again=True)
         return {name: self._info(name, layout) for name, layout in layouts.items()}
 
     def _info(self, name: str, layout: Layout) -> TopicInfo:
@@ -235,8 +237,15 @@ class Topics:
         if (layout := self._layouts.get(topic)) is not None:
             self._purposes.pop(layout.topic_id, None)
 
-    async def _know_purposes(self, layouts: Mapping[str, Layout]) -> None:
-        missing = [name for name, layout in layouts.items() if layout.topic_id not in self._purposes]
+    async def _know_purposes(self, layouts: Mapping[str, Layout], *, asking_again: bool = False) -> None:
+        """`asking_again`: also for what was asked long ago."""
+        now = asyncio.get_running_loop().time()
+        missing = [
+            name
+            for name, layout in layouts.items()
+            if layout.topic_id not in self._purposes
+            or (asking_again and now - self._asked.get(layout.topic_id, now) >= SETTINGS_S)
+        ]
         if not missing:
             return
         wanted = ["cleanup.policy", "retention.ms", "retention.bytes", "segment.bytes"]
@@ -258,6 +267,7 @@ class Topics:
             self._purposes[layout.topic_id] = Purpose(
                 kind_of(kept), int(kept["max.message.bytes"]), int(kept["delete.retention.ms"]), retention_of(kept)
             )
+            self._asked[layout.topic_id] = now
 
     # ------------------------------------------------------------------ changes
 
