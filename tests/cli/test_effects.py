@@ -291,6 +291,20 @@ def test_an_address_that_others_are_given(console: Console) -> None:
     assert console.here("query", "bank", "balances", "ann").code == 5  # asked there, and it is not there
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by openssl")
+def test_an_address_that_leads_nowhere_is_nobodys_coordinator(console: Console) -> None:
+    """It took the lease and renewed it, its own worker did not reach it either, and the group had no coordinator for ever."""
+    path, key = certificate(console.folder, "fleet")
+    words = ("--listen", "0.0.0.0:0", "--tls-cert", path, "--tls-key", key)
+    console.start("run", "bank:app", "--name", "lost", "--advertise", "127.1:1", *SOON, *words, name="lost")
+    console.until("the reason", lambda: "does not reach itself at its --advertise" in console.said("lost"))
+    console.start("run", "bank:app", "--name", "found", "--advertise", "127.1", *SOON, *words, name="run")
+    done = console.here("wait", "bank", "--instances", "2", *WAIT)
+    assert done.code == 0, (done, console.said("lost"))
+    assert console.here("status", "bank", "--json").json["coordinator"]["instance"] == "found"
+    assert console.said("lost").count("does not reach itself") == 1
+
+
 async def places(address: str, credentials: Credentials) -> list[str]:
     """Where members say that their instances are reached."""
     link = await connect(address, credentials)

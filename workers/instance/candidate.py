@@ -1,7 +1,9 @@
 """A candidate for coordinator: watches the lease, takes it when its holder is gone, serves until deposed.
 
 One rule: the instance's listener is open before the lease names it, and nothing is decided before the owner records are
-read. A port that refuses belongs to a process that is gone: its beat is not waited for (docs/decisions/51).
+read. A port that refuses belongs to a process that is gone: its beat is not waited for (docs/decisions/51). An instance that does
+not reach itself where it would have others look for it takes no lease: none of the group's workers would, and the group would
+have no coordinator for as long as it renews.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from orchestrator.coordinator.admin import HANDLERS
 from orchestrator.coordinator.election import Election, Seen
 from orchestrator.coordinator.services import Services
 from orchestrator.coordinator.shell import Coordinator
-from orchestrator.coordinator.transport import ListenerWatch
+from orchestrator.coordinator.transport import ListenerWatch, connect
+from orchestrator.errors import OrchestratorError
 from orchestrator.group.events import HandedOver
 from orchestrator.model import Task
 from state import history
@@ -36,6 +39,7 @@ from workers.worker.growth import seen_again
 
 log = logging.getLogger("orchestrator.candidate")
 LOOK_S, GIVE_BACK_S = 0.3, 1.0
+REACH_S, AGAIN_S = 3.0, 5.0
 FIRST_DELAY_MS = 700  # a fresh group waits this long for its members before it deals the tasks
 
 
@@ -62,6 +66,7 @@ class Candidate:
         self._listener = ListenerWatch()  # of the coordinator
         self._note = note  # writes a line into the journal of the instance
         self._measures = measures or Measures(OF_INSTANCE)
+        self._unreached, self._tried_s = "", 0.0  # why the advertised address is of no use, and when that was seen
         self._is_over = False
 
     def over(self) -> None:
@@ -112,8 +117,29 @@ class Candidate:
             reason = error if isinstance(error, StateError) else f"the log did not take it within {GIVE_BACK_S:g} s"
             log.info("the lease of term %d is not given back: %s", lease.term, reason)
 
+    async def _is_reached(self, address: str) -> bool:
+        """Whether this instance answers at the address that the others would be given."""
+        now_s = asyncio.get_running_loop().time()
+        if self._unreached and now_s - self._tried_s < AGAIN_S:
+            return False
+        try:
+            connection = await connect(address, self._surroundings.credentials(self._spec), timeout_s=REACH_S)
+        except OrchestratorError as error:
+            if str(error) != self._unreached:
+                log.warning(
+                    "no coordinator from here: this instance does not reach itself at its --advertise: %s", error
+                )
+            self._unreached, self._tried_s = str(error), asyncio.get_running_loop().time()
+            return False
+        await connection.close()
+        self._unreached = ""
+        return True
+
     async def _serve(self, seen: Lease | None, former: str) -> None:
         """`former`: the instance whose process was the coordinator and is gone, and its workers with it."""
+        address = reached_at(self._spec.advertise, self._services.listener.address)
+        if self._spec.advertise and not await self._is_reached(address):
+            return
         settings = patient(self._spec.settings, self._app.guarantee, self._log)
         settings = replace(settings, initial_delay_ms=max(FIRST_DELAY_MS, settings.initial_delay_ms))
         # Not prepared again: that refuses a topic with state that was grown, and tasks that run need a coordinator.
@@ -137,7 +163,6 @@ class Candidate:
         coordinator.listen(self._services)
         taken: Lease | None = None
         try:
-            address = reached_at(self._spec.advertise, self._services.listener.address)
             taken = await self._log.acquire(self._app.id, self._spec.instance, address, seen)
             if taken is None:
                 return
