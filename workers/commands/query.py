@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import sys
@@ -13,6 +14,7 @@ from orchestrator.cli.arguments import Parser
 from orchestrator.cli.settings import ACCESS, PLACE
 from orchestrator.coordinator.requests import StoreRequest
 from orchestrator.errors import NotThere, OrchestratorError, WrongUse
+from orchestrator.names import counted
 from pipeline.errors import CodecError
 from pipeline.tables import expiry
 from pipeline.tables.expiry import STREAM_TIME_KEY
@@ -43,31 +45,44 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true")
     parser.settings(*PLACE, *ACCESS)
     args = parser.parse_args(argv)
-    facts = asyncio.run(_query(args))
+    return report(args, asyncio.run(_query(args)))
+
+
+def report(args: argparse.Namespace, facts: dict[str, Any]) -> int:
+    """Prints what `query` returned; the exit code. Raises NotThere where the key is not, OrchestratorError."""
+    _show(args.json, facts)
+    if facts["found"]:
+        return 0
+    if facts["restore_lag"]:
+        raise OrchestratorError(f"{_restored(facts)}, and has no {args.key} yet; try again")
     if args.json:
+        return NotThere.exit_code
+    none = "no such window of key" if any((args.at, args.first, args.until)) else "no key"
+    if facts["waiting"]:
+        raise NotThere(
+            f"table '{args.table}' has {none} {args.key} yet, and {waits(facts['waiting'])} in the inputs of "
+            f"{facts['task']}; try again, or see `orchestrator status {args.app}`"
+        )
+    raise NotThere(f"table '{args.table}' has {none} {args.key}; it is read from {facts['task']}")
+
+
+def _show(as_json: bool, facts: dict[str, Any]) -> None:
+    """Prints the answer, and on standard error what it may lack; an object has that in its fields."""
+    if as_json:
         show_json(facts)
-    elif "windows" in facts:
+        return
+    if "windows" in facts:
         print("".join(f"{json.dumps(window)}\n" for window in facts["windows"]), end="")
     elif facts["found"]:
         print(json.dumps(facts["value"]))
-    if facts["found"] and facts["waiting"] and not args.json:
+    if facts["found"] and facts["restore_lag"]:
+        print(f"warning: {_restored(facts)}: this may be older than what was committed", file=sys.stderr)
+    if facts["found"] and facts["waiting"]:
         print(f"warning: {waits(facts['waiting'])} in the inputs of {facts['task']}, and not in this", file=sys.stderr)
-    if not facts["found"]:
-        if args.json:
-            return NotThere.exit_code
-        if facts["restore_lag"]:
-            raise OrchestratorError(
-                f"{facts['task']} is being restored, {facts['restore_lag']} records behind, and has no {args.key} yet; "
-                "try again"
-            )
-        none = "no such window of key" if any((args.at, args.first, args.until)) else "no key"
-        if facts["waiting"]:
-            raise NotThere(
-                f"table '{args.table}' has {none} {args.key} yet, and {waits(facts['waiting'])} in the inputs of "
-                f"{facts['task']}; try again, or see `orchestrator status {args.app}`"
-            )
-        raise NotThere(f"table '{args.table}' has {none} {args.key}; it is read from {facts['task']}")
-    return 0
+
+
+def _restored(facts: dict[str, Any]) -> str:
+    return f"{facts['task']} is being restored, {counted(facts['restore_lag'], 'record')} behind"
 
 
 async def _query(args: Any) -> dict[str, Any]:
@@ -127,10 +142,12 @@ async def _looked_up(
     client: Client, facts: dict[str, Any], form: StoredForm, tasks: list[str], key: tuple[str, bytes], wanted: Range
 ) -> tuple[list[dict[str, Any]], Any, dict[str, Any]]:
     """What the first of the tasks has that has a `key` (its table, and its bytes): the windows, or something that says that there is
-    a value; the value, or that of the newest window; the instance's answer."""
+    a value; the value, or that of the newest window; the instance's answer. Where none has it, the answer for a task that is
+    still being restored, if there is one: the key may be on its way there."""
     table, data = key
     found: list[dict[str, Any]] = []
     answer: dict[str, Any] = {}
+    behind: dict[str, Any] = {}
     value: Any = None
     for task in tasks:
         if form.is_windowed:
@@ -145,8 +162,9 @@ async def _looked_up(
             found = [] if row is None else [{}]
             value = None if row is None else shown(form.value_codec, row.value)
         if found:
-            break
-    return found, value, answer
+            return found, value, answer
+        behind = behind or (answer if answer["restore_lag"] else {})
+    return found, value, behind or answer
 
 
 async def _live(client: Client, expire_ms: int | None, request: StoreRequest, raw: bytes | None) -> bytes | None:

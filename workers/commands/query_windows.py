@@ -58,7 +58,8 @@ def checked_range(form: StoredForm, table: str, wanted: Range) -> Range:
 async def windows(
     client: Client, form: StoredForm, task: str, table: str, key: bytes, wanted: Range
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The windows of a key, the earliest first, and the answer that says where they are read from."""
+    """The windows of a key, the earliest first, and the answer that says where they are read from; of several one of a task that was
+    still being restored then, if there is one."""
     find = _by_time if form.kind in BY_TIME else _by_key
     rows, answer = await find(client, form, task, table, key, wanted)
     rows = [row for row in rows if wanted.has(form, row)]
@@ -82,12 +83,14 @@ async def _by_key(
 ) -> tuple[list[StoredRow], dict[str, Any]]:
     head = form.of_key(key)
     start, stop, rows = head, after_prefix(head), list[StoredRow]()
+    answer: dict[str, Any] = {}
     while True:
         page = await ask_where_it_is(client, ScanRequest(task, table, start, stop, PAGE))
+        answer = answer if answer.get("restore_lag") else page
         found = [form.row(entry, value) for entry, value in page["pairs"]]
         rows += [row for row in found if row is not None]
         if not page["more"]:
-            return rows, page
+            return rows, answer
         start = page["pairs"][-1][0] + b"\0"
 
 
@@ -101,11 +104,13 @@ async def _by_time(
     last_ms = wanted.at_ms if wanted.at_ms is not None else None if wanted.until_ms is None else wanted.until_ms - 1
     _, stop = form.bounds(b"", None)
     rows: list[StoredRow] = []
+    answer: dict[str, Any] = {}
     while True:
         page = await ask_where_it_is(client, ScanRequest(task, table, form.of_window(start_ms, key), stop, 1))
+        answer = answer if answer.get("restore_lag") else page
         row = form.row(*page["pairs"][0]) if page["pairs"] else None
         if row is None or row.start_ms is None or (last_ms is not None and row.start_ms > last_ms):
-            return rows, page
+            return rows, answer
         if row.key == key:
             rows.append(row)
         # In a later window the key may be behind the first one there.
