@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from state import private
-from state.errors import DirectoryLocked, DirectoryUnusable, StoreDamaged
+from state.errors import DirectoryFull, DirectoryLocked, DirectoryUnusable, StoreDamaged
 from state.store.rocksdb import Peek, is_there, peek
 
 LOCK_FILE = "lock"
@@ -226,7 +226,8 @@ class _clear:
             errno.ENOTDIR: "is not a folder: a file has that name",
             errno.EEXIST: "is not a folder: a file has that name",
         }.get(error.errno or 0, f"cannot be used: {error.strerror or error}")
-        raise DirectoryUnusable(f"the state folder {self._path} {reason}") from error
+        kind_of = DirectoryFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else DirectoryUnusable
+        raise kind_of(f"the state folder {self._path} {reason}") from error
 
 
 def _piece(name: str, what: str) -> str:

@@ -160,6 +160,10 @@ class DirectoryUnusable(StateError):
     """The state directory cannot be used: no permission, no space, not a directory, too many open files."""
 
 
+class DirectoryFull(DirectoryUnusable):
+    """The disk of the state directory is full, or its quota is used up."""
+
+
 class TooManyFiles(DirectoryUnusable):
     """A store was not opened: its process has as many files open as it may."""
 

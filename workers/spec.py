@@ -12,11 +12,12 @@ import msgspec
 from orchestrator.instance_settings import InstanceSettings
 from orchestrator.model import Settings
 from pipeline.errors import ProcessorFailed
-from state.errors import LogReplaced
+from state.errors import DirectoryFull, LogReplaced
 from workers.calls.blame import Blame
 
 FAILED_APP = 70  # the user's code failed: another instance would fail on the same record
 LOG_REPLACED = 71  # the log was deleted or replaced: another process would not do better
+NO_SPACE = 73  # the disk of its state is full: what runs beside it may go on, and it is started again
 BOUNCED = 72  # reported by a worker that was sent the SIGTERM of its instance; it has committed
 HOST_GOES = -1_000  # of a handle: its host is being taken away, and it has handed over or stopped in order
 REPORTED = 80  # a worker process ends with this and the exit code that it reports; any other end is a crash
@@ -61,7 +62,9 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 
 
 def how_ended(code: int) -> str:
-    """Why an instance is started again, from what its handle returned (below 0)."""
+    """Why an instance is started again, from what its handle returned (below 0, or NO_SPACE)."""
+    if code == NO_SPACE:
+        return "has no space for its state"
     return "ended because its host goes" if code == HOST_GOES else f"was killed by signal {-code}"
 
 
@@ -73,6 +76,8 @@ def end_of_worker(error: BaseException | None, report: int = 0) -> int:
         return REPORTED + FAILED_APP
     if isinstance(error, LogReplaced):
         return REPORTED + LOG_REPLACED
+    if isinstance(error, DirectoryFull):
+        return REPORTED + NO_SPACE
     code = getattr(error, "exit_code", None)
     return 1 if code is None else REPORTED + int(code)
 

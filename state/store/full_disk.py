@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from state.errors import DirectoryUnusable
+from state.errors import DirectoryFull
 
 
 def is_stall(error: Exception) -> bool:
@@ -18,11 +18,11 @@ def is_stall(error: Exception) -> bool:
 
 
 def refuse_full(path: Path, flush_bytes: int) -> None:
-    """Raises DirectoryUnusable where no flush of that size fits on the disk."""
+    """Raises DirectoryFull where no flush of that size fits on the disk."""
     disk = os.statvfs(path)
     if disk.f_bavail * disk.f_frsize < flush_bytes:
         raise no_space(path, f"less than {flush_bytes >> 20} MiB are free")
 
 
-def no_space(path: Path, reason: str) -> DirectoryUnusable:
-    return DirectoryUnusable(f"the store {path} has no space left: free some space on its disk ({reason})")
+def no_space(path: Path, reason: str) -> DirectoryFull:
+    return DirectoryFull(f"the store {path} has no space left: free some space on its disk ({reason})")

@@ -94,6 +94,24 @@ def test_a_full_disk_under_the_state(console: Console, small: Path) -> None:
     assert "Traceback" not in console.said("run")
 
 
+def test_an_instance_that_comes_to_a_full_disk_waits_for_space(console: Console, small: Path) -> None:
+    """The fleet stopped, though what ran went on."""
+    fleet = console.run(*FAST, "--state-dir", str(small), instances=1)
+    filler = small / "filler"
+    fill(filler)
+    assert console.here("scale-up", "bank", "--by", "1").code == 0
+    console.until(
+        "a line about it", lambda: "i2 has no space for its state; it is started again" in console.said("run")
+    )
+    console.pay(("ann", 5))
+    assert console.balance("ann") == "5\n"
+    filler.unlink()
+    assert console.here("wait", "bank", "--instances", "2", *WAIT).code == 0, console.said("run")
+    console.pay(("ann", 5))
+    assert console.balance("ann") == "10\n" and "Traceback" not in console.said("run")
+    stop(console, fleet)
+
+
 def lines_but_the_first(console: Console) -> list[str]:
     return console.said("run").splitlines()[1:]
 

@@ -27,7 +27,7 @@ from workers.fleet.named import NamedInstance
 from workers.fleet.presence import FLEET, NAMED, fleet_of, may_be_looked_after, started, this_process
 from workers.instance.ledger import LogLedger
 from workers.log.patient_log import PatientLog
-from workers.spec import InstanceSpec
+from workers.spec import NO_SPACE, InstanceSpec
 
 pytestmark = pytest.mark.processes
 DEADLINE_S = 30.0
@@ -42,13 +42,14 @@ class QuietHost:
         self.handles: dict[str, ProcessHandle] = {}
         self.failures: dict[str, list[Exception]] = {}
         self.ports: list[int] = []
+        self.ends: dict[str, list[int]] = {}  # with which the next processes end at once
 
     async def start(self, spec: InstanceSpec) -> ProcessHandle:
         if waiting := self.failures.get(spec.instance):
             raise waiting.pop(0)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", "import sys; sys.stdin.read()", stdin=asyncio.subprocess.PIPE
-        )
+        code = ends.pop(0) if (ends := self.ends.get(spec.instance)) else None
+        program = "import sys; sys.stdin.read()" if code is None else f"raise SystemExit({code})"
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdin=asyncio.subprocess.PIPE)
         self.started.append(spec.instance)
         self.ports.append(spec.metrics_port)
         self.handles[spec.instance] = ProcessHandle(process)
@@ -223,6 +224,25 @@ async def test_an_instance_that_cannot_be_started_now_is_started_later(tmp_path:
         await life.until("i1 is back", lambda: life.host.started.count("i1") == 2)
         assert len(life.said) == 4 and "i1 was killed by signal 9" in life.said[1]
         assert await life.end() == 0
+
+
+async def test_an_instance_without_space_for_its_state_ends_none_of_those_that_have_it(tmp_path: Path) -> None:
+    """A scale-up on a full disk, or a worker that was killed there, ended the whole fleet."""
+    async with life_in(tmp_path) as life:
+        await life.run(1)
+        life.host.ends["i2"] = [NO_SPACE, NO_SPACE]
+        await life.request(1)
+        await life.until("i2 is tried for the third time", lambda: life.host.started == ["i1", "i2", "i2", "i2"])
+        assert life.said == ["i2 has no space for its state; it is started again"] * 2
+        assert await life.end() == 0
+
+
+async def test_a_fleet_of_which_no_instance_has_space_for_its_state_ends(tmp_path: Path) -> None:
+    async with life_in(tmp_path) as life:
+        life.host.ends["i1"] = [NO_SPACE]
+        life.fleet.claim()
+        await life.fleet.announce()
+        assert await life.fleet.run(1) == 1 and life.said == ["i1 failed; the fleet stops"]
 
 
 async def test_a_host_that_is_gone_ends_the_fleet_with_its_error(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from workers.fleet.presence import FLEET, hold, is_here, named_of, started, this
 from workers.fleet.state_watch import StateWatch
 from workers.instance.ledger import kept_operations
 from workers.log.logs import log_path, show_log
-from workers.spec import FAILED_APP, LOG_REPLACED, InstanceSpec, how_ended
+from workers.spec import FAILED_APP, LOG_REPLACED, NO_SPACE, InstanceSpec, how_ended
 
 log = logging.getLogger("orchestrator.fleet")
 REQUEST, GRANTED = "wish-", "granted-"  # as they are stored
@@ -46,6 +46,7 @@ class Slot:
     spec: InstanceSpec
     handle: Handle | None = None
     stopped: bool = False
+    runs: bool = False
     watcher: asyncio.Task[None] | None = field(default=None)
 
 
@@ -62,6 +63,7 @@ class Fleet:
         self._slots: dict[str, Slot] = {}
         self._next = 1
         self._stopping = False
+        self._stop_asked = asyncio.Event()
         self._ending: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._lock: int | None = None
@@ -220,23 +222,27 @@ class Fleet:
                 self.stop()
 
     async def _watch(self, name: str, slot: Slot) -> None:
+        pause = RESTART_S
         while await self._start(name, slot):
             assert slot.handle is not None
+            slot.runs = True
             code = await slot.handle.wait()
+            slot.runs = False
             if code == 0 or self._stopping:
                 return
             if code == LOG_REPLACED:
                 slot.stopped = True
                 self._log_is_gone()
                 return
-            if code > 0:
+            if code > 0 and not (code == NO_SPACE and any(other.runs for other in self._slots.values())):
                 slot.stopped = True
-                self.code = 1 if code == FAILED_APP else code
+                self.code = 1 if code in (FAILED_APP, NO_SPACE) else code
                 self._say(f"{name} failed{self.after_failure}")
                 self.stop()
                 return
             self._say(f"{name} {how_ended(code)}; it is started again")
-            await asyncio.sleep(RESTART_S)
+            await self._rest(pause)
+            pause = min(RESTART_MAX_S, pause * 2) if code == NO_SPACE else RESTART_S
             slot.spec = msgspec.structs.replace(slot.spec, attempt=slot.spec.attempt + 1)
 
     def _log_is_gone(self) -> None:
@@ -257,12 +263,18 @@ class Fleet:
                 slot.handle = await self._host.start(slot.spec)
             except OSError as error:
                 self._say(f"{name} cannot be started now ({error.strerror or error}); it is tried again in {pause:g} s")
-                await asyncio.sleep(pause)
+                await self._rest(pause)
                 pause = min(RESTART_MAX_S, pause * 2)
             else:
                 self._stopped_meanwhile(slot.handle)
                 return True
         return False
+
+    async def _rest(self, pause_s: float) -> None:
+        """Before an instance is tried again; no longer than until the fleet is asked to stop."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._stop_asked.wait()
 
     def _stopped_meanwhile(self, handle: Handle) -> None:
         if self._stopping:
@@ -349,6 +361,7 @@ class Fleet:
             self.kill()
             return
         self._stopping = True
+        self._stop_asked.set()
         self._ending = asyncio.get_running_loop().create_task(self._end())
 
     async def _end(self) -> None:

@@ -36,7 +36,7 @@ from workers.fleet.named import NamedInstance
 from workers.instance.instance import Instance
 from workers.log.logs import configured, default_log, no_broker, open_log, show_log
 from workers.missing_inputs import prepare_and_say
-from workers.spec import FAILED_APP, LOG_REPLACED, InstanceSpec, WorkerSpec
+from workers.spec import FAILED_APP, LOG_REPLACED, NO_SPACE, InstanceSpec, WorkerSpec
 from workers.surroundings import REAL, Surroundings
 from workers.worker.worker_main import run_worker
 
@@ -105,7 +105,7 @@ def run_app(app: App, *, log: str = "", state_dir: str = "") -> None:
     except KeyboardInterrupt:  # before the instance listens to signals
         code = INTERRUPTED
     if code:
-        raise SystemExit(1 if code in (FAILED_APP, LOG_REPLACED) else code)
+        raise SystemExit(1 if code in (FAILED_APP, LOG_REPLACED, NO_SPACE) else code)
 
 
 def _run_in_passing(app: App, spec: InstanceSpec) -> int:

@@ -18,7 +18,7 @@ from orchestrator.coordinator.services import Services
 from orchestrator.error_report import report, written_out
 from orchestrator.errors import OrchestratorError
 from pipeline.errors import PipelineError
-from state.errors import LogReplaced, LogTimedOut, StateError
+from state.errors import DirectoryFull, LogReplaced, LogTimedOut, StateError
 from state.log.protocol import GroupLog
 from state.open_files import raise_limit
 from state.private import private_process
@@ -41,6 +41,7 @@ from workers.spec import (
     BOUNCED,
     FAILED_APP,
     LOG_REPLACED,
+    NO_SPACE,
     REPORTED,
     InstanceSpec,
     WorkerSpec,
@@ -53,7 +54,8 @@ from workers.tasks import halts
 log = logging.getLogger("orchestrator.instance")
 STOP, LEAVE = b"stop\n", b"leave\n"  # in the leash
 RESTART_S, RESTART_MAX_S, STOP_S, WATCH_S = 0.2, 5.0, 15.0, 1.0
-ENDS = (0, 1, 2, 3, LogTimedOut.exit_code, FAILED_APP, LOG_REPLACED)  # reports of a worker that is not started again
+# What a worker reports that is not started again.
+ENDS = (0, 1, 2, 3, LogTimedOut.exit_code, FAILED_APP, LOG_REPLACED, NO_SPACE)
 
 
 def run_instance(spec: InstanceSpec, *, leash: int | None = None, surroundings: Surroundings = REAL) -> int:
@@ -66,6 +68,9 @@ def run_instance(spec: InstanceSpec, *, leash: int | None = None, surroundings: 
         if not spec.is_watched:
             report(error)
         return LOG_REPLACED
+    except DirectoryFull as error:
+        report(error)
+        return NO_SPACE
     except (OrchestratorError, StateError, PipelineError) as error:
         return report(error)
 
