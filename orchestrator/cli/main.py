@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from pathlib import Path
 from types import FrameType
 
 from orchestrator.cli.commands import COMMANDS, place_called
@@ -79,6 +80,10 @@ def _run(argv: Sequence[str]) -> int:
     except Exception as error:
         if debug or is_unwritable(error):
             raise
+        if isinstance(error, UnicodeEncodeError) and not is_text(here := str(Path.cwd())):
+            return fail(
+                f"the folder {printable(here)} is not UTF-8; rename it, or run the command in another folder", 2
+            )
         return report(error)
 
 

@@ -134,6 +134,19 @@ def test_wrong_use(place: Console, words: list[str], said: str) -> None:
     assert not list(place.folder.iterdir()), "a command that went wrong left something behind"
 
 
+@pytest.mark.parametrize("words", [["run", "bank:app"], ["produce", "bank:app", "payments"]])
+def test_a_folder_whose_name_is_not_utf_8_is_named(tmp_path: Path, words: list[str]) -> None:
+    """It was an internal error: paths in it go to SQLite and to other processes as text."""
+    folder = Path(f"{tmp_path}/caf\udce9")
+    try:
+        found = Console(folder).bank()
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    done = found.here(*words)
+    assert (done.code, done.out) == (2, "") and one_line(done.err), done
+    assert r"caf\xe9 is not UTF-8; rename it, or run the command in another folder" in done.err
+
+
 def test_a_file_is_no_folder_of_snapshots_and_one_that_is_missing_is_told(console: Console) -> None:
     console.bank()
     done = console.here("run", "bank:app", "--snapshots", "bank.py")
