@@ -18,14 +18,22 @@ from orchestrator.partition_assignors import ASSIGNORS, AssignorError, Subscript
 
 
 class FaustStickyAssignor(PartitionAssignor):
-    """Faust's assignor with our rule inside."""
+    """Faust's assignor with our rule inside. Made when the worker's consumer starts: an error there ends the worker, where
+    one in an assignment is tried again for ever, without a word."""
 
-    def _perform_assignment(self, cluster: Any, member_metadata: Mapping[str, Any]) -> Any:
+    def __init__(self, app: Any, replicas: int = 0) -> None:
+        super().__init__(app, replicas)
+        self._refuse_tables()
+
+    def _refuse_tables(self) -> None:
         if self.app.tables:
             raise AssignorError(
                 f"the app has tables: {sorted(self.app.tables)}; Faust app {self.app.conf.id!r}; "
                 "tables need Faust's own PartitionAssignor"
             )
+
+    def _perform_assignment(self, cluster: Any, member_metadata: Mapping[str, Any]) -> Any:
+        self._refuse_tables()  # one may have been declared since
         clients = {member: self._get_client_metadata(metadata) for member, metadata in member_metadata.items()}
         self._update_member_urls(clients)
         members = {

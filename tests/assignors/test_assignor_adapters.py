@@ -201,6 +201,17 @@ def test_faust_apps_without_tables_get_the_sticky_rule() -> None:
         assignor.assign(cluster, {"a": fresh})
 
 
+def test_faust_apps_with_tables_end_when_they_start() -> None:
+    """In the assignment alone the error was aiokafka's, which tried again for ever: the worker hung, and said nothing."""
+    faust = pytest.importorskip("faust")
+    from orchestrator.partition_assignors.faust import FaustStickyAssignor
+
+    app = faust.App("orders", PartitionAssignor=FaustStickyAssignor, web_enabled=False)
+    app.Table("counts", default=int)
+    with pytest.raises(AssignorError, match="the app has tables: \\['counts'\\]; Faust app 'orders'"):
+        app.assignor
+
+
 async def test_only_the_join_that_names_every_assignor_is_sent() -> None:
     """aiokafka asks for one JoinGroup per name, with a list that grows; the short ones would start rebalances."""
     sent: list[int] = []
