@@ -129,9 +129,13 @@ class StateDirectory:
             if _same_file(descriptor, file):
                 break
             os.close(descriptor)  # removed between open and lock
-        with _clear(folder):
-            os.truncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        try:
+            with _clear(folder):
+                os.truncate(descriptor, 0)
+                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except BaseException:
+            os.close(descriptor)  # else this process would have the lock for as long as it runs
+            raise
         self._held.add(folder)
         return TaskLock(folder, descriptor, self._held)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from rocksdict import WriteBatch
 
-from state.errors import DirectoryUnusable
+from state.directory import LOCK_FILE, StateDirectory
+from state.errors import DirectoryFull, DirectoryUnusable
 from state.store.full_disk import refuse_full
 from state.store.rocksdb import WRITE_BYTES, RocksDbStore
 from tests.small_disk import small
@@ -52,6 +53,21 @@ os._exit(0)
 
 
 __all__ = ["small"]
+
+
+def test_a_lock_that_could_not_be_written_is_not_kept(small: Path) -> None:
+    """The process had it for as long as it ran: its task was held by nobody else, and opened by none, without a word."""
+    directory, filler = StateDirectory(small, "app", "i-1"), small / "filler"
+    directory.lock("0_0").release()
+    (directory.task("0_0") / LOCK_FILE).write_bytes(b"")  # as one that another process has just made
+    with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+        while True:
+            file.write(bytes(4096))
+    with pytest.raises(DirectoryFull, match="has no space left"):
+        directory.lock("0_0")
+    filler.unlink()
+    with directory.lock("0_0"):
+        pass
 
 
 @pytest.mark.processes

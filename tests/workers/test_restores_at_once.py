@@ -18,7 +18,7 @@ from orchestrator import App, Record, Table
 from orchestrator.model import Role, TaskId
 from state import manifest, snapshot
 from state.directory import StateDirectory
-from state.errors import DirectoryUnusable, StoreDeleted
+from state.errors import DirectoryFull, DirectoryUnusable, StoreDeleted
 from state.log.memory import MemoryLog
 from state.log.protocol import Fetched, NewRecord, Partition
 from state.manifest import ScopeManifest, SnapshotManifest
@@ -28,7 +28,8 @@ from state.store.rocksdb import RocksDbStore
 from workers.prepare import Prepared, prepare
 from workers.spec import InstanceSpec, WorkerSpec
 from workers.surroundings import REAL
-from workers.tasks.stores import StoreOpener
+from workers.tasks import stores
+from workers.tasks.stores import Opened, StoreOpener
 from workers.tasks.task import TaskRun
 from workers.worker.deleted_stores import LOOK_S
 from workers.worker.worker import Worker
@@ -164,6 +165,30 @@ async def test_a_task_that_is_closed_reads_its_snapshot_no_further(tmp_path: Pat
         found = (await whole.open(TaskId(0, 0)))["last"]
         found.store.close()
         assert found.source == "snapshot", "nothing half-filled is left"
+
+
+async def test_a_task_that_finds_no_space_is_not_given_up_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was placed again as fast as the group could: some hundred hand-overs and lines a second, for as long as the disk was full."""
+    monkeypatch.setattr(stores, "CAPACITY_RETRY_S", pause_s := 0.3)
+    log = HeldLog()
+    prepared = await prepare(log, app_of(1))
+    async with restoring(tmp_path, log, prepared) as worker:
+
+        async def full(task: TaskId, read: object) -> dict[str, Opened]:
+            raise DirectoryFull(f"the store of {task} has no space left")
+
+        monkeypatch.setattr(worker.opener, "open", full)
+        began = time.monotonic()
+        run = opened(worker, 0, Role.ACTIVE)
+        await until(lambda: not worker.runs)
+        assert time.monotonic() - began >= pause_s
+        monkeypatch.setattr(stores, "CAPACITY_RETRY_S", DEADLINE_S * 2)
+        run = opened(worker, 0, Role.ACTIVE)
+        run.close()
+        async with asyncio.timeout(DEADLINE_S):
+            await run.closed()
 
 
 class Full(RocksDbStore):

@@ -18,7 +18,7 @@ from pipeline.errors import PipelineError
 from state import history, manifest, snapshot
 from state.changelog import LEADER_EPOCH, usable
 from state.directory import StateDirectory
-from state.errors import SnapshotUnusable, StateError, StoreDamaged, StoreDeleted, TooManyFiles
+from state.errors import SnapshotUnusable, StateError, StoreDamaged, StoreDeleted
 from state.history import History
 from state.log import base
 from state.log.base import Base
@@ -30,7 +30,7 @@ from workers.prepare import Prepared
 from workers.surroundings import REAL, Surroundings
 
 log = logging.getLogger("orchestrator.stores")
-FILES_RETRY_S, FILES_LOOK_S = 5.0, 0.1
+CAPACITY_RETRY_S, CAPACITY_LOOK_S = 5.0, 0.1
 OnRead = Callable[[int, int], Awaitable[None]]  # of a piece of a snapshot: its bytes, and the position they lead to
 
 
@@ -89,12 +89,10 @@ class StoreOpener:
             self._learned_term = term
         return self._past.id
 
-    async def open(
-        self, task: TaskId, read: OnRead | None = None, is_over: Callable[[], bool] = lambda: True
-    ) -> dict[str, Opened]:
+    async def open(self, task: TaskId, read: OnRead | None = None) -> dict[str, Opened]:
         """All tables of a task. The caller holds the task's lock. `read` is called with every piece that is read of a
         snapshot: its bytes, and the position that they lead to; the next piece is read when it returns. Raises BaseMissing,
-        with nothing left behind; TooManyFiles once the next try may find some, or once this one `is_over`."""
+        with nothing left behind."""
         tables = self._prepared.subtopology(task).tables
         partitions = [self._prepared.changelog(task, table) for table in tables]
         await self.learn(0)
@@ -109,11 +107,9 @@ class StoreOpener:
                     task, table, partition, starts[partition], ends[partition], based, info.delete_retention_ms
                 )
                 opened[table] = await self._open_table(change, _behind(opened, read))
-        except BaseException as error:
+        except BaseException:
             for one in opened.values():
                 one.store.close()
-            if isinstance(error, TooManyFiles):
-                await _wait_for_files(is_over)
             raise
         return opened
 
@@ -303,11 +299,12 @@ def _behind(opened: Mapping[str, Opened], read: OnRead | None) -> OnRead | None:
     return lambda size, position: read(size, base + position)
 
 
-async def _wait_for_files(is_over: Callable[[], bool]) -> None:
-    """A task that found no file left is placed again at once, and most likely here: others may close theirs first."""
-    until_s = monotonic_s() + FILES_RETRY_S
-    while monotonic_s() < until_s and not is_over():  # noqa: ASYNC110 - files of this process have no event
-        await asyncio.sleep(FILES_LOOK_S)
+async def wait_for_capacity(is_over: Callable[[], bool]) -> None:
+    """A task that found no file or no space left is placed again at once, and most likely here: others may give theirs back first.
+    Returns once the next try may find some, or once this one `is_over`."""
+    until_s = monotonic_s() + CAPACITY_RETRY_S
+    while monotonic_s() < until_s and not is_over():  # noqa: ASYNC110 - neither has an event
+        await asyncio.sleep(CAPACITY_LOOK_S)
 
 
 def disk_positions(

@@ -20,7 +20,7 @@ from pipeline.errors import ProcessorFailed
 from pipeline.merge import Merger
 from pipeline.process import TaskProcess
 from state.directory import StateDirectory, TaskLock
-from state.errors import BaseMissing, DirectoryLocked, StateError
+from state.errors import BaseMissing, DirectoryFull, DirectoryLocked, StateError, TooManyFiles
 from state.log.protocol import Partition
 from workers.calls.blame import Caution
 from workers.journal import Journal
@@ -30,7 +30,7 @@ from workers.tasks.halts import Halt
 from workers.tasks.inbox import inbox
 from workers.tasks.port import Port, SharedTables
 from workers.tasks.snapshot_progress import GivenUp, reading
-from workers.tasks.stores import Opened, StoreOpener, close, origins
+from workers.tasks.stores import Opened, StoreOpener, close, origins, wait_for_capacity
 
 log = logging.getLogger("orchestrator.task")
 LOCK_RETRY_S = 0.05
@@ -100,14 +100,11 @@ class TaskRun:
         self.committed: dict[Partition, int] = {}
         self.commits_again = False  # the positions, moved or not: a log may forget old ones
         self.ends: dict[Partition, int] = {}
-        self.catching_up = False
-        self.release_wanted = self.closing = False
+        self.catching_up = self.release_wanted = self.closing = self.first_done = False
         self.halt: Halt | None = None
         self.halt_is_written = True  # one that is not in the log yet cannot have been taken back there
         self.failure: ProcessorFailed | None = None  # of its processor, until what was completed before is committed
-        self.first_done = False
-        self.last_ms = 0
-        self.from_ms = 0  # the last commit of the owner before, as the log has it
+        self.last_ms = self.from_ms = 0  # its last commit; that of the owner before, as the log has it
         self.awaited = False  # there was input when it began
         self.pause_ms = self.records = self.opened_ms = self.restored_from = 0
         self.turn_records = 32  # grows to what a turn has time for
@@ -185,9 +182,12 @@ class TaskRun:
             ends = await self.worker.log.ends(self.changelogs)
             spend = partial(self.worker.restores.spend, self)
             read = reading(self.id, sum(ends.values()), self.worker.event, spend, lambda: self.closing)
-            self.stores = await self.worker.opener.open(self.id, read, lambda: self.closing or self.release_wanted)
+            self.stores = await self.worker.opener.open(self.id, read)
         except DirectoryLocked:
             self._unlock()
+        except (TooManyFiles, DirectoryFull):
+            await wait_for_capacity(lambda: self.closing or self.release_wanted)
+            raise
         return self._lock is not None
 
     async def _become(self) -> None:
