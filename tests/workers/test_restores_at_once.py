@@ -7,7 +7,7 @@ import logging
 import random
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -215,6 +215,35 @@ async def test_a_store_that_fails_to_close_leaves_its_task_free(
         worker.opener = StoreOpener(log, prepared, worker.directory, "")
         again = opened(worker, 0, Role.STANDBY)
         await until(lambda: bool(again.stores))
+
+
+class Unwritten(RocksDbStore):
+    """The disk is full when the store of the first task is written."""
+
+    def write(self, changes: Mapping[bytes, bytes | None], offset: int, *, is_whole: bool = True) -> None:
+        if "0_0" in self.path.parts:
+            raise DirectoryFull(f"the store {self.path} has no space left")
+        super().write(changes, offset, is_whole=is_whole)
+
+
+async def test_a_copy_that_finds_no_space_costs_no_task_beside_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker ended with all of its tasks, again and again; and so did its fleet, where no other instance ran."""
+    monkeypatch.setattr(stores, "CAPACITY_RETRY_S", pause_s := 0.3)
+    log = HeldLog()
+    prepared = await prepare(log, app_of(2))
+    for number in range(2):
+        await log.append({changelog(prepared, number): [NewRecord(b"k", b"7", 0)]})
+    full = replace(REAL, open_store=lambda path, stamp, budget: Unwritten(path, stamp=stamp, cache=budget))
+    async with restoring(tmp_path, log, prepared) as worker:
+        worker.opener = StoreOpener(log, prepared, worker.directory, "", full)
+        began = time.monotonic()
+        copy, active = opened(worker, 0, Role.STANDBY), opened(worker, 1, Role.ACTIVE)
+        await until(lambda: copy.id not in worker.runs or worker.failure is not None)
+        assert worker.failure is None and time.monotonic() - began >= pause_s
+        await until(lambda: active.process is not None)
+        assert [line for line in caplog.messages if line.startswith("0_0: ") and "has no space left" in line]
 
 
 @pytest.mark.parametrize("what", ["task", "instance"])

@@ -133,24 +133,24 @@ class TaskRun:
                 await self._shut()
                 self.worker.crashed(error)
 
-    def _then(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def then(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._queue.put_nowait(step)
 
     def open(self, role: Role, epoch: int, ending: Ending | None = None) -> None:
         self.role, self.epoch, self._ending = role, epoch, ending
-        self._then(self._open)
+        self.then(self._open)
 
     def become(self, role: Role, epoch: int, ending: Ending | None = None) -> None:
         """Another role for the same open state."""
         self.role, self.epoch, self._ending, self.release_wanted = role, epoch, ending, False
-        self._then(self._become)
+        self.then(self._become)
 
     def close(self) -> None:
         """Give up the state; it stays on disk. Whatever was not committed is forgotten."""
         self.closing = True
         self.stop_processing()
         self.release_wanted = False
-        self._then(self._shut)
+        self.then(self._shut)
         self._queue.put_nowait(None)
 
     async def closed(self) -> None:
@@ -234,7 +234,7 @@ class TaskRun:
     def caught_up(self) -> None:
         """As active: once its stores are level, begin to process. In its own queue: its changelogs are read beside others'."""
         if self._is_level():
-            self._then(partial(self._begin_in, self.epoch))
+            self.then(partial(self._begin_in, self.epoch))
 
     async def _begin_in(self, epoch: int) -> None:
         if self.role is Role.ACTIVE and self.epoch == epoch:
@@ -308,7 +308,7 @@ class TaskRun:
     def resume(self, halt: Halt | None) -> None:
         """The halt was taken back; `halt` says where a record is to be skipped."""
         self.halt = halt
-        self._then(self._resume)
+        self.then(self._resume)
 
     async def _resume(self) -> None:
         # One that is about to begin reads the halt itself: begun twice, it would put out again what it has committed meanwhile.
@@ -319,7 +319,7 @@ class TaskRun:
         """What it sends goes by the new counts from now on; what it reads may have a partition more."""
         if self.process is not None:
             self.process.counts_are(self.worker.prepared.counts())
-        self._then(self._read_more)
+        self.then(self._read_more)
 
     async def _read_more(self) -> None:
         new = [p for p in self.worker.prepared.inputs(self.id) if p not in self.inputs]
@@ -365,7 +365,7 @@ class TaskRun:
         if self.process is not None:
             self.worker.records.release(self.id)
         else:
-            self._then(self._release_unstarted)
+            self.then(self._release_unstarted)
 
     async def _release_unstarted(self) -> None:
         """A task that had not started yet has nothing to commit; one that has started since is released like any."""

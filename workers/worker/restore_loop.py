@@ -12,9 +12,10 @@ import asyncio
 from orchestrator.clocks import monotonic_ms
 from orchestrator.member.events import Progress
 from state.changelog import CHUNK, chunks
-from state.errors import LogDamaged, PositionOutOfRange, StateError, StoreDamaged
+from state.errors import DirectoryFull, LogDamaged, PositionOutOfRange, StateError, StoreDamaged
 from state.log.protocol import Fetched, Partition, Reader
 from state.store.protocol import Store
+from workers.tasks.stores import wait_for_capacity
 from workers.tasks.task import TaskRun
 from workers.worker.giving_way import waits
 from workers.worker.ports import RestorePort
@@ -105,6 +106,9 @@ class RestoreLoop:
                 except StoreDamaged as error:
                     self._worker.failed(run, error)
                     continue
+                except DirectoryFull as error:
+                    self._has_no_space(run, error)
+                    continue
                 except StateError as error:
                     if self._runs.get(part.partition) is run:
                         self._worker.crashed(error)
@@ -148,6 +152,17 @@ class RestoreLoop:
         for one in list(run.by_changelog):
             self.drop(one)
         self._worker.failed(run, error)
+
+    def _has_no_space(self, run: TaskRun, error: DirectoryFull) -> None:
+        """That costs the task, and not those beside it; it is given up in a while, for it is placed again at once."""
+
+        async def give_up() -> None:
+            await wait_for_capacity(lambda: run.closing or run.release_wanted)
+            raise error
+
+        for one in list(run.by_changelog):
+            self.drop(one)
+        run.then(give_up)
 
     async def spend(self, run: TaskRun, read: int) -> None:
         """A copy has read `read` bytes of a snapshot: return when it may go on. What is to run, or to be closed, may."""
