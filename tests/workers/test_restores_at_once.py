@@ -246,6 +246,23 @@ async def test_a_copy_that_finds_no_space_costs_no_task_beside_it(
         assert [line for line in caplog.messages if line.startswith("0_0: ") and "has no space left" in line]
 
 
+async def test_a_task_whose_folder_is_deleted_is_given_up_before_its_store_misses_a_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = HeldLog()
+    prepared = await prepare(log, app_of(2))
+    async with restoring(tmp_path, log, prepared) as worker:
+        looking = asyncio.create_task(worker.deleted.run())
+        runs = [opened(worker, number, Role.STANDBY) for number in range(2)]
+        await until(lambda: all(run.stores for run in runs))
+        shutil.rmtree(worker.directory.path / "0_0")
+        await until(lambda: bool(caplog.messages))
+        assert list(worker.runs) == [TaskId(0, 1)]
+        assert caplog.messages[0].startswith("deleted while in use: the state of 0_0 in ")
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+
+
 @pytest.mark.parametrize("what", ["task", "instance"])
 async def test_stores_that_are_deleted_while_they_are_open_are_given_up(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str

@@ -45,7 +45,7 @@ class DeletedStores:
                 await self._worker.pulse.next(LOOK_S)
                 if self._held is None:
                     self._hold_again()
-                if self._tasks or self._is_gone():
+                if self._tasks or self._is_gone() or self._misses_any():
                     self._give_up()
                     self._report()
         finally:
@@ -64,9 +64,14 @@ class DeletedStores:
         if self._is_gone():
             self._of_folder.update(self._worker.runs.values())
         for task, run in list(self._worker.runs.items()):
-            gone = [table for table in run.stores if not directory.has(str(task), table)]
-            if gone:
+            if gone := self._missing(task, run):
                 self._worker.failed(run, deleted(directory.table(str(task), gone[0])))
+
+    def _misses_any(self) -> bool:
+        return any(self._missing(task, run) for task, run in self._worker.runs.items())
+
+    def _missing(self, task: TaskId, run: TaskRun) -> list[str]:
+        return [table for table in run.stores if not self._worker.directory.has(str(task), table)]
 
     def _report(self) -> None:
         tasks, self._tasks = ", ".join(map(str, sorted(self._tasks))), set()
