@@ -18,7 +18,7 @@ from orchestrator import App, Record, Table
 from orchestrator.model import Role, TaskId
 from state import manifest, snapshot
 from state.directory import StateDirectory
-from state.errors import DirectoryFull, DirectoryUnusable, StoreDeleted
+from state.errors import DirectoryFull, DirectoryUnusable, StoreDeleted, TooManyFiles
 from state.log.memory import MemoryLog
 from state.log.protocol import Fetched, NewRecord, Partition
 from state.manifest import ScopeManifest, SnapshotManifest
@@ -218,19 +218,23 @@ async def test_a_store_that_fails_to_close_leaves_its_task_free(
 
 
 class Unwritten(RocksDbStore):
-    """The disk is full when the store of the first task is written."""
+    """The disk is full, or no more files may be opened, when the store of the first task is written."""
+
+    error: type[DirectoryUnusable] = DirectoryFull
 
     def write(self, changes: Mapping[bytes, bytes | None], offset: int, *, is_whole: bool = True) -> None:
         if "0_0" in self.path.parts:
-            raise DirectoryFull(f"the store {self.path} has no space left")
+            raise self.error(f"the store {self.path} has no space left")
         super().write(changes, offset, is_whole=is_whole)
 
 
+@pytest.mark.parametrize("error", [DirectoryFull, TooManyFiles])
 async def test_a_copy_that_finds_no_space_costs_no_task_beside_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: type[DirectoryUnusable]
 ) -> None:
     """The worker ended with all of its tasks, again and again; and so did its fleet, where no other instance ran."""
     monkeypatch.setattr(stores, "CAPACITY_RETRY_S", pause_s := 0.3)
+    monkeypatch.setattr(Unwritten, "error", error)
     log = HeldLog()
     prepared = await prepare(log, app_of(2))
     for number in range(2):

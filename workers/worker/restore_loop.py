@@ -12,7 +12,7 @@ import asyncio
 from orchestrator.clocks import monotonic_ms
 from orchestrator.member.events import Progress
 from state.changelog import CHUNK, chunks
-from state.errors import DirectoryFull, LogDamaged, PositionOutOfRange, StateError, StoreDamaged
+from state.errors import DirectoryFull, LogDamaged, PositionOutOfRange, StateError, StoreDamaged, TooManyFiles
 from state.log.protocol import Fetched, Partition, Reader
 from state.store.protocol import Store
 from workers.tasks.stores import wait_for_capacity
@@ -106,8 +106,8 @@ class RestoreLoop:
                 except StoreDamaged as error:
                     self._worker.failed(run, error)
                     continue
-                except DirectoryFull as error:
-                    self._has_no_space(run, error)
+                except (DirectoryFull, TooManyFiles) as error:
+                    self._has_no_capacity(run, error)
                     continue
                 except StateError as error:
                     if self._runs.get(part.partition) is run:
@@ -153,7 +153,7 @@ class RestoreLoop:
             self.drop(one)
         self._worker.failed(run, error)
 
-    def _has_no_space(self, run: TaskRun, error: DirectoryFull) -> None:
+    def _has_no_capacity(self, run: TaskRun, error: StateError) -> None:
         """That costs the task, and not those beside it; it is given up in a while, for it is placed again at once."""
 
         async def give_up() -> None:
