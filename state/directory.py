@@ -64,6 +64,13 @@ class HeldFolder:
         self.path = path
         with _clear(path):
             self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._changed_ns = 0
+
+    def has_changed(self) -> bool:
+        """Whether anything in it was made or removed since this was asked before; what lies deeper is not looked at. One call of
+        the system, however many tasks there are."""
+        before, self._changed_ns = self._changed_ns, os.fstat(self._descriptor).st_mtime_ns
+        return self._changed_ns != before
 
     def is_gone(self) -> bool:
         return not _same_file(self._descriptor, self.path)

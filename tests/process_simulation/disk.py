@@ -231,6 +231,9 @@ class Lock:
 class Folder:
     """See `state.directory.HeldFolder`: nobody deletes it."""
 
+    def has_changed(self) -> bool:
+        return False
+
     def is_gone(self) -> bool:
         return False
 

@@ -68,6 +68,9 @@ class DeletedStores:
                 self._worker.failed(run, deleted(directory.table(str(task), gone[0])))
 
     def _misses_any(self) -> bool:
+        """Whether the folder of a task is gone; where nothing was made or removed beside it, it is not."""
+        if self._held is None or not self._held.has_changed():
+            return False
         return any(self._missing(task, run) for task, run in self._worker.runs.items())
 
     def _missing(self, task: TaskId, run: TaskRun) -> list[str]:
