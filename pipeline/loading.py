@@ -137,7 +137,8 @@ def _refuse_another(module: ModuleType, name: str, folder: Path) -> None:
     """A module of Python's own, or of a library, has the name of a file in the folder. Raises LoadError."""
     file = folder.joinpath(*name.split(".")).with_suffix(".py")
     found = getattr(module, "__file__", None)
-    if file.is_file() and (found is None or not Path(found).resolve().is_relative_to(folder)):
+    places = () if found is None else (Path(found), Path(found).resolve())  # the file in the folder may be a link
+    if file.is_file() and not any(place.is_relative_to(folder) for place in places):
         raise LoadError(
             f"the name {name!r} is taken by {found or 'a module of Python itself'}, so {file.name} in {folder} is not imported; "
             f"rename it, or name the file of the app: ./{file.relative_to(folder)}:app"

@@ -22,6 +22,12 @@ DISK = (
     "no space is left on a disk that tasks write to: that of the folder which the command writes, or Spark's own (--conf "
     "spark.local.dir=FOLDER); free some"
 )
+NO_FILE = re.compile(
+    r"java\.(?:io\.FileNotFound|nio\.file\.NoSuchFile)Exception: (\S+)$"
+)  # its path is all that it says
+NO_PROGRAM = re.compile(r'Cannot run program "([^"]*)".*?: (?:error=\d+, )?(.+)')
+NO_MODULE = "ModuleNotFoundError"
+PACK = "where executors have not what is installed here, `orchestrator spark pack` makes an archive of it for them"
 LOST = "a Python worker on an executor ended by itself: it was killed, or had not enough memory"
 
 
@@ -33,7 +39,12 @@ def own_words(text: str) -> str:
             return advice
     for line in reversed(lines):
         if _is_python(line):
-            return DISK if NO_SPACE in line and line.partition(": ")[0] in ANY_LIBRARY else line
+            if NO_SPACE in line and line.partition(": ")[0] in ANY_LIBRARY:
+                return DISK
+            return f"{line}; {PACK}" if line.startswith(NO_MODULE) else line
+    for line in lines:
+        if unable := NO_PROGRAM.search(line):  # the cause that Java names behind it does not say of which program
+            return f"an executor cannot run {unable[1]} ({unable[2]}); name what each machine has with --conf spark.pyspark.python=PATH"
     if any(word in line for line in lines for word in CRASHED):
         return LOST
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
@@ -42,6 +53,8 @@ def own_words(text: str) -> str:
     named = named or lines[:1]
     if named and NO_SPACE in named[0]:
         return DISK
+    if named and (no_file := NO_FILE.search(named[0])):
+        return f"there is no file {no_file[1]}"
     return JAVA_CLASS.sub("", named[0]) if named else "without a word"
 
 

@@ -12,7 +12,7 @@ import io
 import re
 import sys
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Collection
 from importlib import metadata
 from pathlib import Path
 
@@ -65,9 +65,12 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def needed(names: Iterable[str] = ()) -> dict[str, metadata.Distribution]:
-    """The distributions that executors need, by normalised name. Raises WrongUse for one that is not installed."""
+def needed(names: Collection[str] = ()) -> dict[str, metadata.Distribution]:
+    """The distributions that executors need, by normalised name. Raises WrongUse for what is no name, or not installed."""
     found: dict[str, metadata.Distribution] = {}
+    for name in names:
+        if not NAME.fullmatch(name):
+            raise WrongUse(f"--with '{name}': name a distribution alone, without version or extras, such as requests")
     waiting = [(OURS, EXTRAS, ""), *((name, (), "--with ") for name in names)]
     seen: set[tuple[str, tuple[str, ...]]] = set()
     while waiting:

@@ -82,7 +82,9 @@ def environment(cluster: Cluster, python_path: str) -> dict[str, str]:
         "PYTHONWARNINGS": "ignore::FutureWarning",
     }
     if cluster.is_here:
-        return found | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        # Of PYSPARK_PYTHON and spark-defaults.conf nothing counts here: they are of a cluster's machines.
+        chosen = sys.executable if cluster.is_in_driver else cluster.conf.get(PYTHON, sys.executable)
+        return found | {"PYSPARK_PYTHON": chosen, "SPARK_LOCAL_IP": "127.0.0.1"}
     named = {**users_defaults(), **cluster.conf}.get(PYTHON)  # which a session that Python starts does not look at
     if named is not None:
         found["PYSPARK_PYTHON"] = named

@@ -145,6 +145,15 @@ def test_a_module_called_as_one_of_pythons_own(folder: Path) -> None:
     assert load(folder, "./numbers.py:app") == "loaded bank"
 
 
+def test_a_module_that_is_a_link_to_another_folder(folder: Path) -> None:
+    releases = folder / "releases"
+    for name in ("app", "elsewhere"):
+        (releases / name).mkdir(parents=True)
+    (releases / "elsewhere" / "linked.py").write_text(BANK)
+    (releases / "app" / "linked.py").symlink_to(releases / "elsewhere" / "linked.py")
+    assert load(releases / "app", "linked:app") == "loaded bank"
+
+
 @pytest.mark.parametrize("name", ["state", "workers", "pipeline"])
 @pytest.mark.parametrize("wanted", ["from orchestrator import App", "from orchestrator.testing import Driver"])
 def test_also_where_python_is_started_directly(folder: Path, name: str, wanted: str) -> None:

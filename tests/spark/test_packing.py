@@ -25,6 +25,12 @@ def test_what_executors_need_and_nothing_else() -> None:
         needed(["no_such.thing"])
 
 
+@pytest.mark.parametrize("name", ["", "requests>=2", "httpx[http2]", "../requests"])
+def test_what_is_no_name_of_a_distribution_is_refused(name: str) -> None:
+    with pytest.raises(WrongUse, match="name a distribution alone"):
+        needed([name])
+
+
 def test_its_python_finds_the_packages_wherever_it_is_unpacked(tmp_path: Path) -> None:
     small = {name: needed()[name] for name in ("msgspec", "pytz")}
     count = pack(tmp_path / "env.tar.gz", small)
@@ -63,3 +69,6 @@ def test_the_python_that_a_property_names_is_that_of_the_executors(monkeypatch: 
     monkeypatch.setenv("PYSPARK_PYTHON", "another")
     there = Cluster("spark://10.0.0.5:7077", {"spark.pyspark.python": "./environment/bin/python"})
     assert environment(there, "")["PYSPARK_PYTHON"] == "./environment/bin/python"
+    here = Cluster("local-cluster[1,1,1024]", {"spark.pyspark.python": "./environment/bin/python"})
+    assert environment(here, "")["PYSPARK_PYTHON"] == "./environment/bin/python"
+    assert environment(Cluster("local-cluster[1,1,1024]"), "")["PYSPARK_PYTHON"] == sys.executable

@@ -110,6 +110,9 @@ CALL = "py4j.protocol.Py4JJavaError: An error occurred while calling o282.collec
         (f"{CALL}Caused by: java.lang.OutOfMemoryError: Java heap space\n", "Java has not enough memory (Java heap space); give more, as in --conf spark.driver.memory=4g"),
         (PYTHON.replace("ValueError: no such thing", "KeyboardInterrupt"), "KeyboardInterrupt"),
         (f"{CALL}: java.lang.X: first\nCaused by: java.lang.ClassNotFoundException: delta.DefaultSource\n", "first"),
+        (f"{CALL}: java.io.FileNotFoundException: /jobs/env.tar.gz\n\tat org.a", "there is no file /jobs/env.tar.gz"),
+        (f"{CALL}: java.io.IOException: Cannot run program \"/no/python\": error=2, No such file or directory\n\tat java.b\nCaused by: java.io.IOException: error=2, No such file or directory", "an executor cannot run /no/python (No such file or directory); name what each machine has with --conf spark.pyspark.python=PATH"),
+        (PYTHON.replace("ValueError: no such thing", "ModuleNotFoundError: No module named 'numpy'"), "ModuleNotFoundError: No module named 'numpy'; where executors have not what is installed here, `orchestrator spark pack` makes an archive of it for them"),
         ("", "without a word"),
     ],
 )  # fmt: skip
