@@ -17,7 +17,7 @@ from rocksdict import SstFileWriter
 
 from state import private
 from state.changelog import usable
-from state.errors import SnapshotUnusable
+from state.errors import SnapshotUnusable, StateError
 from state.manifest import ADVICE, FileSum, ScopeManifest, SnapshotManifest, TableManifest, load, load_scope
 from state.store.layout import DATA, OFFSET_KEY, STAMP_KEY, pack_offset, pack_stamp
 from state.store.protocol import TakesFiles
@@ -226,7 +226,14 @@ def ingest(store: TakesFiles, folder: Path, table: TableManifest) -> None:
 def take(store: TakesFiles, folder: Path, table: TableManifest) -> None:
     """`ingest` for files that were `verified` just now. Raises SnapshotUnusable."""
     if table.files:
-        store.ingest([folder / wanted.name for wanted in table.files])
+        files = [folder / wanted.name for wanted in table.files]
+        try:
+            store.ingest(files)
+        except StateError as error:
+            gone = next((file for file in files if not file.exists()), None)
+            if gone is None:
+                raise
+            raise SnapshotUnusable(f"{gone} was removed while the snapshot was read: {ADVICE}") from error
     elif store.is_empty():
         store.write({}, table.offset, is_whole=False)
     else:

@@ -73,6 +73,24 @@ async def test_a_snapshot_of_another_history_is_not_used(
     assert [why in line for line in caplog.messages] == [True] if why is not None else not caplog.messages
 
 
+async def test_a_snapshot_that_is_pruned_once_it_was_read_costs_a_replay(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = MemoryLog(markers=False)
+    prepared = await prepare(log, app)
+    changelog = prepared.changelog(TASK, "last")
+    await log.append({changelog: [NewRecord(b"k", b"later", n) for n in range(OFFSET + 5)]})
+    write_snapshot(tmp_path / "snapshots", log, prepared, "")
+
+    async def pruned(_bytes: int, _position: int) -> None:
+        assert manifest.prune(tmp_path / "snapshots", 0) == ["s"]
+
+    opener = StoreOpener(log, prepared, StateDirectory(tmp_path / "state", app.id, "i1"), str(tmp_path / "snapshots"))
+    opened = await opener.open(TASK, pruned)
+    assert opened["last"].source == "empty" and "was removed while the snapshot was read" in caplog.text
+    opened["last"].store.close()
+
+
 HOUR_MS = 3_600_000
 
 
