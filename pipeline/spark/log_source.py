@@ -85,6 +85,8 @@ class LogReader(DataSourceReader):
         self._types = asyncio.run(_types(options))
 
     def partitions(self) -> list[Slice]:
+        if self._until is not None:
+            _refuse_beyond(self._until, asyncio.run(slices(self._url, self._topics, None)))
         return asyncio.run(slices(self._url, self._topics, self._until))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -95,8 +97,12 @@ class LogReader(DataSourceReader):
 
 def _named(options: Mapping[str, str]) -> list[str]:
     """The topics that are read. Raises WrongUse."""
-    names = [name.strip() for name in option(NAME, options, "topics").split(",")]
-    return list(dict.fromkeys(name for name in names if name))  # rows of one that is named twice are no others
+    given = option(NAME, options, "topics")
+    names = [name.strip() for name in given.split(",")]
+    found = list(dict.fromkeys(name for name in names if name))  # rows of one that is named twice are no others
+    if not found:
+        raise WrongUse(f"{NAME}: topics {given!r} names none; write their names, with commas between them")
+    return found
 
 
 def _until(options: Mapping[str, str]) -> dict[str, int] | None:
@@ -108,6 +114,14 @@ def _until(options: Mapping[str, str]) -> dict[str, int] | None:
         return msgspec.json.decode(given, type=dict[str, int])
     except msgspec.MsgspecError as error:
         raise WrongUse(f'{NAME}: until {given!r} ({error}); write JSON like {{"payments-0": 12}}') from None
+
+
+def _refuse_beyond(until: Mapping[str, int], there: Sequence[Slice]) -> None:
+    """Raises WrongUse for a position that is none, or behind the end of its partition."""
+    for one in there:
+        where = f"{one.topic}-{one.number}"
+        if not 0 <= until.get(where, 0) <= one.end:
+            raise WrongUse(f"{NAME}: until says {until[where]} of {where}, which has positions from 0 to {one.end}")
 
 
 async def _types(options: Mapping[str, str]) -> dict[str, Column] | None:

@@ -84,6 +84,8 @@ def test_a_table_as_the_log_and_a_snapshot_have_it(filled: Filled) -> None:
     assert sorted(filled.table("totals", of="snapshot", snapshots=str(filled.folder / "taken")).collect()) == rows
     one = filled.table("totals", key=rows[0]["key"])
     assert one.collect() == [rows[0]] and one.rdd.getNumPartitions() == 1
+    other = next(row["task"] for row in rows if row["task"] != rows[0]["task"])
+    assert filled.table("totals", key=rows[0]["key"], task=other).collect() == [], "it is of another task"
     assert filled.table("totals", task=rows[0]["task"]).count() == sum(row["task"] == rows[0]["task"] for row in rows)
 
 
@@ -315,6 +317,9 @@ def test_wrong_options(filled: Filled, options: dict[str, str], said: str) -> No
     assert said in str(raised.value)
 
 
+UNTIL = '{"orders-0": 0, "orders-1": 0, "orders-2": 0, "orders-3": %d}'
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -322,6 +327,9 @@ def test_wrong_options(filled: Filled, options: dict[str, str], said: str) -> No
         ({"topics": "orders", "app": "sample", "form": "x"}, "has no option 'form'; it knows app, log, topics, until"),
         ({"topics": "orders", "until": "12"}, 'write JSON like {"payments-0": 12}'),
         ({"topics": "orders", "until": '{"orders-0": 1}'}, "until says nothing of orders-1"),
+        ({"topics": " , "}, "topics ' , ' names none; write their names"),
+        ({"topics": "orders", "until": UNTIL % -1}, "until says -1 of orders-3, which has positions from 0 to "),
+        ({"topics": "orders", "until": UNTIL % 99_999}, "until says 99999 of orders-3, which has positions from 0 to "),
     ],
 )
 def test_wrong_options_of_the_log(filled: Filled, options: dict[str, str], said: str) -> None:
