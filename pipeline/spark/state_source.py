@@ -43,7 +43,7 @@ from state import manifest, snapshot
 from state.errors import SnapshotUnusable, StateError
 from state.log import base
 from state.log.protocol import GroupLog, Partition
-from state.store.rocksdb import pairs_on_disk
+from state.store.rocksdb import is_there, pairs_on_disk
 from workers.connection.credentials import NoSecret, credentials_of
 from workers.fleet.client import Client, application_of, description
 from workers.fleet.presence import is_looked_after
@@ -286,6 +286,10 @@ async def _of_stores(
 def _pairs(options: Mapping[str, str], found: Facts, part: TaskPart, stack: ExitStack) -> Pairs:
     """All pairs of a task's table; what they need stays until the stack is closed."""
     if part.path:
+        if not is_there(Path(part.path)):  # RocksDB would make it
+            raise StateError(
+                f"the store {part.path} is not there any more: copies that instances make are kept for an hour; load() the DataFrame again"
+            )
         return pairs_on_disk(Path(part.path), b"", None)
     scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stream-orchestrator-")))
     before: Pairs = iter(())

@@ -36,6 +36,7 @@ from pipeline.spark.typed import column
 from pipeline.values.codecs import JsonCodec
 from pipeline.values.made_defaults import with_made_defaults
 from pipeline.values.partitioner import partition_of
+from state.errors import StateError
 from state.log.sqlite import open_sqlite
 from state.store.rocksdb import RocksDbStore
 from tests.attacks.test_tls import certificate
@@ -562,6 +563,16 @@ def test_tables_and_topics_with_keys_of_dates(tmp_path: Path, spark: Any, monkey
         spark.read.format("orchestrator.log").options(app="dated", log=url, topics="dated-latest-changelog").load()
     )
     assert [row["key"] for row in changes.collect()] == ["2026-01-31"]
+
+
+def test_copies_that_are_gone_are_named(filled: Filled, tmp_path: Path) -> None:
+    """A DataFrame that is used again an hour later reads what was planned then."""
+    from pipeline.spark.state_source import StateReader, TaskPart
+
+    reader = StateReader({"app": "sample", "log": filled.url, "table": "totals", "of": "stores"})
+    with pytest.raises(StateError, match=r"gone is not there any more: .* load\(\) the DataFrame again"):
+        list(reader.read(TaskPart("0_0", path=str(tmp_path / "gone"))))
+    assert not (tmp_path / "gone").exists()
 
 
 def test_what_is_named_twice_is_read_once(filled: Filled) -> None:
