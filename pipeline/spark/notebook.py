@@ -21,7 +21,7 @@ from pipeline.spark.backfill import backfill as run_backfill
 from pipeline.spark.frame_files import write
 from pipeline.spark.history import BadHistory
 from pipeline.spark.kept_work import FRAMES
-from pipeline.spark.session import failure
+from pipeline.spark.session import failure, is_gone
 from state.scratch import scratch
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def backfill(
         raise WrongUse("a backfill from DataFrames needs at least one, by the name of its topic")
     for topic, frame in history.items():
         _refuse_other(str(topic), frame)
+        _refuse_stopped(str(topic), frame)
     session = frames[0].sparkSession
     name = app if isinstance(app, str) else name_of(app)
     root = Path(snapshots).absolute()
@@ -95,6 +96,14 @@ def _refuse_other(topic: str, frame: Any) -> None:
     if frame.isStreaming:
         raise WrongUse(
             f"the DataFrame of '{topic}' is a stream, which has no end; read the same source with spark.read"
+        )
+
+
+def _refuse_stopped(topic: str, frame: Any) -> None:
+    """Raises WrongUse for a DataFrame of a session that has ended: of what can be read nothing is left."""
+    if is_gone(frame.sparkSession):
+        raise WrongUse(
+            f"the DataFrame of '{topic}' is of a session of Spark that was stopped; make a session, and the DataFrame anew in it"
         )
 
 

@@ -17,6 +17,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -429,6 +430,12 @@ def until_the_main_thread_waits() -> None:
         names = {one.f_code.co_name for one, _ in traceback.walk_stack(frame)}
 
 
+# A DataFrame as Spark leaves it when its session is stopped; that of the tests serves others.
+STOPPED = SimpleNamespace(
+    isStreaming=False, sparkSession=SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None)), schema=()
+)
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -442,6 +449,7 @@ def until_the_main_thread_waits() -> None:
             lambda spark: spark.readStream.format("rate").load(),
             "is a stream, which has no end; read the same source with",
         ),
+        (lambda spark: STOPPED, "is of a session of Spark that was stopped; make a session, and the DataFrame anew in"),
     ],
 )
 def test_what_is_no_history_is_refused_before_anything(given: Any, said: str, tmp_path: Path, spark: Any) -> None:
