@@ -158,7 +158,7 @@ def _data(root: Path, modules: Iterable[Path]) -> set[Path]:
             text = node.value if isinstance(node, ast.Constant) else None
             if isinstance(text, str) and 0 < len(text) <= NAME_MAX and not {"..", ""} & set(text.split("/")):
                 path = root / text
-                if "\0" not in text and path.suffix != ".py" and path.is_file() and not path.is_symlink():
+                if "\0" not in text and path.suffix != ".py" and path.is_file():
                     found.add(path)
     return found
 

@@ -188,15 +188,17 @@ def test_what_is_sent(tmp_path: Path) -> None:
 
 def test_data_beside_a_module_is_sent_where_its_source_names_it(tmp_path: Path) -> None:
     (tmp_path / "rated.py").write_text(
-        'import pathlib\nRATES = pathlib.Path(__file__).with_name("rates.csv")\nMORE = "data/more.txt"\n'
+        'import pathlib\nRATES = pathlib.Path(__file__).with_name("rates.csv")\nMORE = "data/more.txt", "linked.csv"\n'
     )
     (tmp_path / "data").mkdir()
     for name in ("rates.csv", "other.csv", "data/more.txt"):
         (tmp_path / name).write_text("x")
+    (tmp_path / "linked.csv").symlink_to(tmp_path / "other.csv")
     load_module(tmp_path, "rated")
     assert [str(path.relative_to(root)) for root, path in source.pieces("rated")] == [
         "rated.py",
         "data/more.txt",
+        "linked.csv",
         "rates.csv",
     ]
 
