@@ -7,7 +7,6 @@ Raises CodecError where a value cannot be read, written, or be one of an Arrow c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import date, datetime, time, timedelta
 from typing import Any
 
 import msgspec
@@ -15,11 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.columns.arrow_types import codec_type
+from pipeline.columns.objects import AS_THEY_ARE, KEPT, Take, dicts_in, plain, taker
 from pipeline.errors import CodecError
 from pipeline.values.codecs import BytesCodec, Codec, FloatCodec, IntCodec, JsonCodec, StrCodec
 
-_KEPT = (bytes, datetime, date, time, timedelta)  # what Arrow takes as it is
-_AS_THEY_ARE = frozenset({*_KEPT, int, float, bool, str, type(None)})
 _WIDTH = 8
 _EIGHT: dict[type, tuple[Any, Any]] = {IntCodec: (">i8", "<i8"), FloatCodec: (">f8", "<f8")}
 
@@ -32,7 +30,7 @@ def decode(codec: Codec[Any], data: pa.Array) -> pa.Array:
         return as_str(data)
     if type(codec) in _EIGHT:
         return _eight(codec, data)
-    return array_of(decoded_objects(codec, data), codec_type(codec))
+    return array_of(decoded_objects(codec, data), codec_type(codec), taker(codec))
 
 
 def decoded_objects(codec: Codec[Any], data: pa.Array) -> list[Any]:
@@ -62,18 +60,15 @@ def _eight(codec: Codec[Any], data: pa.Array) -> pa.Array:
     return pa.array(found.astype(native), mask=None if nulls is None else nulls.to_numpy(zero_copy_only=False))
 
 
-def array_of(values: Sequence[Any], type_: Any) -> pa.Array:
-    """Objects as an array of a type; None: of the type that they have. Raises CodecError."""
+def array_of(values: Sequence[Any], type_: Any, take: Take = plain) -> pa.Array:
+    """Objects, which `take` makes what Arrow takes, as an array of a type; None: of the type that they have. Raises CodecError."""
     try:
-        return pa.array([one if type(one) in _AS_THEY_ARE else _plain(one) for one in values], type_)
+        if take is plain:
+            return pa.array([one if type(one) in AS_THEY_ARE else plain(one) for one in values], type_)
+        return pa.array([take(one) for one in values], type_)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
         what = "an Arrow column" if type_ is None else f"a column of {type_}"
         raise CodecError(f"cannot be {what}: {error}") from None
-
-
-def _plain(value: Any) -> Any:
-    """Structs and the like as dicts, whose maps Arrow takes as pairs."""
-    return msgspec.to_builtins(value, builtin_types=_KEPT)
 
 
 def encode(codec: Codec[Any], array: pa.Array, what: str) -> list[bytes]:
@@ -105,7 +100,14 @@ def fitted(codec: Codec[Any], array: pa.Array, what: str) -> pa.Array:
     if wanted is None or given == wanted:
         return array
     if not _fits(given, wanted):
-        raise CodecError(f"{what}: an array of {given} is none of {wanted}; cast it (pyarrow.compute.cast) to {wanted}")
+        units = (
+            ', by way of its unit: pa.timestamp("ms", "UTC") for timestamp_ms'
+            if _is_time_of_numbers(given, wanted)
+            else ""
+        )
+        raise CodecError(
+            f"{what}: an array of {given} is none of {wanted}; cast it (pyarrow.compute.cast) to {wanted}{units}"
+        )
     if (more := _more(given, wanted)) is not None:
         raise CodecError(
             f"{what}: its structs have a field {more!r}, which their type has not, so it would be lost; leave it out, or give the type such a field"
@@ -119,20 +121,42 @@ def fitted(codec: Codec[Any], array: pa.Array, what: str) -> pa.Array:
 
 
 def _fits(given: Any, wanted: Any) -> bool:
+    """Whether an array is of a type's kind, in all of its parts: Arrow would also make times of numbers, and numbers of text."""
     kind = pa.types
-    if kind.is_null(given):
+    if kind.is_null(given) or given == wanted:
         return True
     if kind.is_dictionary(given):
-        return _fits(given.value_type, wanted) or given.value_type == wanted
-    if kind.is_int64(wanted):
-        return bool(kind.is_integer(given))
-    if kind.is_float64(wanted):
-        return bool(kind.is_floating(given) or kind.is_integer(given))
-    if kind.is_string(wanted):
-        return bool(kind.is_large_string(given) or kind.is_string(given))
-    if kind.is_binary(wanted):
-        return bool(kind.is_large_binary(given) or kind.is_fixed_size_binary(given) or kind.is_binary(given))
-    return not kind.is_primitive(wanted) or kind.is_temporal(wanted)
+        return _fits(given.value_type, wanted)
+    if kind.is_struct(wanted):
+        types = {field.name: field.type for field in wanted}
+        return bool(kind.is_struct(given)) and all(_fits(one.type, types.get(one.name, one.type)) for one in given)
+    if kind.is_map(wanted):
+        is_same = kind.is_map(given)
+        return bool(is_same and _fits(given.key_type, wanted.key_type) and _fits(given.item_type, wanted.item_type))
+    if kind.is_list(wanted):
+        return _is_list(given) and _fits(given.value_type, wanted.value_type)
+    return any(is_wanted(wanted) and any(is_given(given) for is_given in found) for is_wanted, found in _FITTING)
+
+
+_FITTING: Sequence[tuple[Callable[[Any], bool], Sequence[Callable[[Any], bool]]]] = (
+    (pa.types.is_int64, (pa.types.is_integer,)),
+    (pa.types.is_float64, (pa.types.is_floating, pa.types.is_integer)),
+    (pa.types.is_string, (pa.types.is_large_string,)),
+    (pa.types.is_binary, (pa.types.is_large_binary, pa.types.is_fixed_size_binary)),
+    (pa.types.is_timestamp, (pa.types.is_timestamp, pa.types.is_date)),
+    (pa.types.is_date, (pa.types.is_date,)),
+    (pa.types.is_time, (pa.types.is_time,)),
+    (pa.types.is_duration, (pa.types.is_duration,)),
+)
+
+
+def _is_time_of_numbers(given: Any, wanted: Any) -> bool:
+    return bool(pa.types.is_timestamp(wanted) and pa.types.is_integer(given))
+
+
+def _is_list(given: Any) -> bool:
+    kind = pa.types
+    return bool(kind.is_list(given) or kind.is_large_list(given) or kind.is_fixed_size_list(given))
 
 
 def _lacks(given: Any, wanted: Any) -> bool:
@@ -140,7 +164,7 @@ def _lacks(given: Any, wanted: Any) -> bool:
     if pa.types.is_struct(wanted) and pa.types.is_struct(given):
         types = {field.name: field.type for field in given}
         return any(one.name not in types or _lacks(types[one.name], one.type) for one in wanted)
-    if pa.types.is_list(wanted) and (pa.types.is_list(given) or pa.types.is_large_list(given)):
+    if pa.types.is_list(wanted) and _is_list(given):
         return _lacks(given.value_type, wanted.value_type)
     return False
 
@@ -152,25 +176,31 @@ def _more(given: Any, wanted: Any) -> str | None:
         types = {field.name: field.type for field in wanted}
         found = (one.name if one.name not in types else _more(one.type, types[one.name]) for one in given)
         return next((name for name in found if name is not None), None)
-    if kind.is_list(wanted) and (kind.is_list(given) or kind.is_large_list(given) or kind.is_fixed_size_list(given)):
+    if kind.is_list(wanted) and _is_list(given):
         return _more(given.value_type, wanted.value_type)
     return _more(given.item_type, wanted.item_type) if kind.is_map(wanted) and kind.is_map(given) else None
 
 
 def _maker(codec: Codec[Any], given: Any) -> Callable[[Any], Any]:
     """What makes a value for the codec out of what Arrow gives."""
+    dicts = dicts_in(given) or _same
     if not isinstance(codec, JsonCodec):
-        return lambda value: value
+        return dicts
     type_ = codec.type
-    if pa.types.is_map(given):
-        return lambda value: msgspec.convert(dict(value), type_)
-    return lambda value: msgspec.convert(value, type_, builtin_types=_KEPT)
+    return lambda value: msgspec.convert(dicts(value), type_, builtin_types=KEPT)
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def one_array(given: Any, what: str) -> pa.Array:
-    """An array in one piece. Raises CodecError where it is none."""
+    """An array in one piece, whose nulls are its own: a dictionary may have one that counts as none. Raises CodecError where
+    it is none."""
     if isinstance(given, pa.ChunkedArray):
-        return given.chunk(0) if given.num_chunks == 1 else given.combine_chunks()
+        given = given.chunk(0) if given.num_chunks == 1 else given.combine_chunks()
+    if isinstance(given, pa.DictionaryArray):
+        return given.dictionary_decode()
     if isinstance(given, pa.Array):
         return given
     kind = type(given).__name__

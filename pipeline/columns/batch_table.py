@@ -14,6 +14,7 @@ from pipeline.columns import arrays
 from pipeline.columns.arrow_types import codec_type, kind_type
 from pipeline.columns.declared import OWN, SCALAR, record_kind
 from pipeline.columns.json_records import JsonRecords
+from pipeline.columns.objects import Take, taker, taker_of
 from pipeline.columns.public import Columns
 from pipeline.columns.raw import RawColumns
 from pipeline.errors import CodecError
@@ -54,7 +55,7 @@ class Tables:
             objects = arrays.decoded_objects(self._value_codec, data)
             there = [one for one in objects if one is not None]
             if there and all(isinstance(one, dict) for one in there):
-                return _of_dicts(objects)
+                return _of_dicts(objects, taker(self._value_codec))
         return [(SCALAR, arrays.decode(self._value_codec, data))]
 
     def _fields(self, data: pa.Array) -> Named:
@@ -72,7 +73,7 @@ class Tables:
             take = dict.get if self._record.is_mapping else getattr
             values = [None if one is None else take(one, field.name, None) for one in objects]
             try:
-                columns.append((field.name, arrays.array_of(values, kind_type(field.kind))))
+                columns.append((field.name, arrays.array_of(values, kind_type(field.kind), taker_of(field.kind))))
             except CodecError as error:
                 raise CodecError(f"column {field.name!r}: {error}") from None
         return columns
@@ -87,11 +88,12 @@ def _spread(column: pa.Array, data: pa.Array) -> pa.Array:
     return column.take(pc.if_else(there, places, pa.scalar(None, pa.int64())))
 
 
-def _of_dicts(objects: list[Any]) -> Named:
+def _of_dicts(objects: list[Any], take: Take) -> Named:
     names = list(dict.fromkeys(name for one in objects if one is not None for name in one))
     taken = [name for name in names if name in OWN or not isinstance(name, str)]
     if taken:
         raise CodecError(f"field {taken[0]!r} cannot be a column beside {', '.join(OWN)}; give it another name")
     return [
-        (name, arrays.array_of([None if one is None else one.get(name) for one in objects], None)) for name in names
+        (name, arrays.array_of([None if one is None else one.get(name) for one in objects], None, take))
+        for name in names
     ]

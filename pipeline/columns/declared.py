@@ -102,14 +102,19 @@ def mixed_tuple(kind: kinds.Type, inside: tuple[Any, ...] = ()) -> list[str] | N
         families.pop("", None)
         if len(families) > 1:
             return list(families)
-    if getattr(kind, "cls", None) in inside:
+    cls = getattr(kind, "cls", None)
+    if cls in inside:
         return None
+    inside = (*inside, cls) if cls is not None else inside
+    return next((found for part in parts_of(kind) if (found := mixed_tuple(part, inside)) is not None), None)
+
+
+def parts_of(kind: kinds.Type) -> list[kinds.Type]:
+    """The types that a declared type is made of."""
     if isinstance(kind, kinds.StructType | kinds.DataclassType | kinds.TypedDictType | kinds.NamedTupleType):
-        parts, inside = [field.type for field in kind.fields], (*inside, kind.cls)
-    else:
-        parts = [*getattr(kind, "types", ()), *getattr(kind, "item_types", ())]
-        parts += [part for name in _PARTS if isinstance(part := getattr(kind, name, None), kinds.Type)]
-    return next((found for part in parts if (found := mixed_tuple(part, inside)) is not None), None)
+        return [field.type for field in kind.fields]
+    parts = [*getattr(kind, "types", ()), *getattr(kind, "item_types", ())]
+    return parts + [part for name in _PARTS if isinstance(part := getattr(kind, name, None), kinds.Type)]
 
 
 def check_values(name: str, topic: str, codec: Codec[Any]) -> None:

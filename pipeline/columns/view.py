@@ -16,6 +16,7 @@ import pyarrow as pa
 from pipeline.columns import arrays
 from pipeline.columns.arrow_types import codec_type
 from pipeline.columns.murmur import partitions_of
+from pipeline.columns.objects import taker
 from pipeline.columns.orders import order_of
 from pipeline.columns.public import ColumnTable
 from pipeline.errors import CodecError
@@ -34,6 +35,7 @@ class ColumnView(ColumnTable[Any, Any]):
         self._owner = owner if view.is_by_record_key else None
         self._name = f"table {view.spec.name!r}"
         self._type = codec_type(view.spec.value_codec)
+        self._take = taker(view.spec.value_codec)
         self._is_int = type(view.spec.value_codec) is IntCodec and view.spec.upgrade is None
         self._last: Any = None  # the array of keys that came last, and its bytes
         self._last_array: Any = None  # the same as an array of binary, where the codec is str's or bytes'
@@ -155,7 +157,7 @@ class ColumnView(ColumnTable[Any, Any]):
 
     def _named(self, values: list[Any]) -> pa.Array:
         try:
-            return arrays.array_of(values, self._type)
+            return arrays.array_of(values, self._type, self._take)
         except CodecError as error:
             raise CodecError(f"{self._name}: its values {error}") from None
 

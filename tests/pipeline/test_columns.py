@@ -7,7 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from orchestrator import App, Columns, ColumnTable, PipelineError, ProcessorFailed, Record, Sink, Table
 from orchestrator.testing import Driver
-from pipeline.columns import numbers, orders
+from pipeline.columns import arrays, numbers, orders
 from pipeline.columns.declared import record_kind
 from pipeline.columns.json_records import JsonRecords
 from pipeline.columns.murmur import partitions_of
@@ -546,6 +546,116 @@ def test_a_field_that_its_type_has_not_is_refused(place: str) -> None:
 
     with Driver(app) as driver, pytest.raises(ProcessorFailed, match=r"values of put.*have a field 'curency', which"):
         driver.send(source, "a", 5)
+
+
+def _one(**fields: Any) -> pa.Array:
+    return pa.StructArray.from_arrays([pa.array([one]) for one in fields.values()], list(fields))
+
+
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        (datetime, pa.array([1_700_000_000_000])),
+        (timedelta, pa.array([5])),
+        (date, pa.array([datetime(2026, 1, 2, 5)])),
+        (Price, _one(amount=True, currency="EUR", steps=[1])),
+        (Price, _one(amount="7", currency="EUR", steps=[1])),
+        (Price, _one(amount=1, currency=5, steps=[1])),
+        (Price, _one(amount=1, currency="EUR", steps=["1"])),
+        (dict[str, int], pa.array([[("a", "1")]], pa.map_(pa.string(), pa.string()))),
+    ],
+    ids=["time", "duration", "date", "bool", "text", "number", "list", "map"],
+)
+def test_what_arrow_would_make_another_value_of_is_refused(type_: Any, values: pa.Array) -> None:
+    """Milliseconds were taken for microseconds, the time of a day left out, numbers made of text and of bools."""
+    with pytest.raises(CodecError, match=r"values of put: an array of .* is none of .*; cast it"):
+        arrays.encode(codec_for(type_, what="x"), values, "values of put")
+
+
+@pytest.mark.parametrize("type_", [int, float, str, bytes, int | None], ids=str)
+def test_a_null_of_a_dictionary_is_a_null(type_: Any) -> None:
+    """It counts as none in Arrow: an int was then the smallest there is."""
+    there = {int: 5, float: 1.5, str: "x", bytes: b"x"}.get(type_, 5)
+    given = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0]), pa.array([there, None]))
+
+    seen: list[Any] = []
+
+    def put(batch: Any, counts: Any, out: Any) -> None:
+        keys = pa.array(["a", "b", "c"])
+        counts.put(keys, given)
+        seen.append(counts.get(keys).to_pylist())
+
+    if type_ == int | None:
+        called(put, value=type_)
+        assert seen[0] == [5, None, 5]
+    else:
+        with pytest.raises(ProcessorFailed, match=r"values of put.*: 1 of them are null"):
+            called(put, value=type_)
+
+
+class Part(msgspec.Struct, omit_defaults=True):
+    name: str | None = "whole"
+    size: int = 1
+
+
+class Parts(msgspec.Struct):
+    first: Part
+    others: dict[str, list[dict[str, int]]] = {}
+    parts: dict[str, Part] = {}
+
+
+class Tagged(msgspec.Struct, tag=True, rename="camel"):
+    own_part: Part
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (Parts, Parts(Part(), {"a": [{"b": 1}, {}]}, {"c": Part(size=2)})),
+        (Part, Part()),
+        (dict[str, dict[str, Part]], {"a": {"b": Part()}}),
+        (Tagged, Tagged(Part())),
+        (Parts | None, None),
+    ],
+    ids=["inside", "defaults", "dicts", "tag", "none"],
+)
+def test_what_arrays_give_can_be_put_as_it_is(type_: Any, value: Any) -> None:
+    """A dict inside a value was refused, and a field that JSON leaves out, since it has its default, was null."""
+    codec = codec_for(type_, what="x")
+    array = arrays.decode(codec, pa.array([codec.encode(value)], pa.binary()))
+    (data,) = arrays.encode(codec, array, "values of put")
+    assert codec.decode(data) == value
+
+
+def test_fields_that_json_leaves_out_have_their_defaults() -> None:
+    app = App("x", partitions=1)
+    source, seen = app.topic("in", key=str, value=Parts), []
+
+    @app.processor(source, columns=True)
+    def see(batch: Any) -> None:
+        seen.extend(batch.table["first"].to_pylist())
+
+    with Driver(app) as driver:
+        driver.send_bytes(source, b"a", b'{"first":{}}')
+        driver.send(source, "a", Parts(Part(None)))
+    assert seen == [{"name": "whole", "size": 1}, {"name": None, "size": 1}]
+
+
+def test_a_time_of_day_with_a_zone_goes_by_on_error() -> None:
+    """Arrow left the zone out."""
+    app = App("x", partitions=1, on_error="letters")
+    source, letters = app.topic("in", key=str, value=time), app.topic("letters", key=bytes, value=bytes)
+    seen: list[Any] = []
+
+    @app.processor(source, columns=True)
+    def see(batch: Any) -> None:
+        seen.extend(batch.table["value"].to_pylist())
+
+    with Driver(app) as driver, driver.together():
+        driver.send(source, "a", time(1, 2))
+        driver.send(source, "b", time(1, 2, tzinfo=UTC))
+    assert seen == [time(1, 2)]
+    assert driver.items(letters) == [(b"b", b'"01:02:00Z"')]
 
 
 class Pair(msgspec.Struct, frozen=True):
