@@ -63,6 +63,7 @@ def test_a_crash_is_the_reason(console: Console) -> None:
     try:
         gone = f"{other['id']} was "
         console.until("its move", lambda: any(event["why"].startswith(gone) for event in moves(console)))
+        console.until("a warm copy", lambda: any(event["level_ms"] is not None for event in moves(console)))
     finally:
         with contextlib.suppress(ProcessLookupError):  # its parent may have been quicker
             os.kill(other["pid"], signal.SIGKILL)
@@ -99,7 +100,17 @@ def test_a_move_is_one_event_and_a_torn_line_costs_itself(console: Console) -> N
     assert "0_1  i1 -> i2  balance; pause 2 ms; gap 30 ms; 7 offsets restored from disk, ready after 7 ms" in line(
         event
     )
+    assert event["level_ms"] is None, "a journal of an earlier version"
     folder = console.folder / ".orchestrator/state/bank/i1"
     folder.mkdir(parents=True)
     Path(folder, "journal.jsonl").write_text("\n".join([*map(json.dumps, rows), '{"at_ms": 9, "wha']))
     assert moves(console) == [event]
+
+
+def test_how_long_a_copy_was_kept_is_no_part_of_its_restore() -> None:
+    """A standby that took over at once after an hour was `ready after 3600000 ms`."""
+    start = {"at_ms": 5, "what": "started", "task": "0_1", "epoch": 2, "instance": "i2", "source": "empty"}
+    [event] = events([{**start, "restored_from": 3, "position": 10, "level_ms": 90, "opened_ms": 90_090}])
+    assert line(event).endswith("7 offsets restored from empty, ready after 90 ms, a copy for 1.5 min from then on")
+    [event] = events([{**start, "restored_from": 3, "position": 10, "level_ms": 90, "opened_ms": 118}])
+    assert line(event).endswith("7 offsets restored from empty, ready after 90 ms")

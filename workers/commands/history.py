@@ -12,6 +12,7 @@ from typing import Any
 from orchestrator.cli.arguments import Parser, checked
 from orchestrator.cli.settings import PLACE
 from orchestrator.clocks import wall_ms
+from orchestrator.durations import show_duration
 from orchestrator.errors import WrongUse
 from orchestrator.names import counted
 from orchestrator.setting import some_time
@@ -20,6 +21,8 @@ from workers.commands.show import show_json, shown_time
 from workers.fleet.client import application_of
 from workers.journal import read_journals
 from workers.log.logs import NoLog, default_log
+
+_LONG_MS = 1_000  # a copy of less was restored for the move
 
 
 def run(argv: list[str]) -> int:
@@ -85,9 +88,10 @@ def events(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _restored(row: Mapping[str, Any] | None) -> dict[str, Any]:
     """What the new owner wrote of how it came by the state; null where its journal is not on this machine."""
     if row is None:
-        return {"restored_from": None, "restored_offsets": None, "opened_ms": None}
+        return {"restored_from": None, "restored_offsets": None, "opened_ms": None, "level_ms": None}
     restored = max(0, row["position"] - row["restored_from"])
-    return {"restored_from": row["source"], "restored_offsets": restored, "opened_ms": row["opened_ms"]}
+    known = {"opened_ms": row["opened_ms"], "level_ms": row.get("level_ms")}  # of an older version: not there
+    return {"restored_from": row["source"], "restored_offsets": restored, **known}
 
 
 def line(event: Mapping[str, Any]) -> str:
@@ -101,6 +105,10 @@ def line(event: Mapping[str, Any]) -> str:
         parts += [f"{name} {event[f'{name}_ms']} ms" for name in ("pause", "gap") if event[f"{name}_ms"] is not None]
     if event["restored_offsets"] is not None and event["restored_from"] != "stateless":
         restored = counted(event["restored_offsets"], "offset")
-        parts.append(f"{restored} restored from {event['restored_from']}, ready after {event['opened_ms']} ms")
+        level_ms, opened_ms = event["level_ms"], event["opened_ms"]
+        ready_ms = opened_ms if level_ms is None else level_ms
+        since_ms = opened_ms - ready_ms
+        followed = f", a copy for {show_duration(since_ms)} from then on" if since_ms >= _LONG_MS else ""
+        parts.append(f"{restored} restored from {event['restored_from']}, ready after {ready_ms} ms{followed}")
     where = f"{event['from']} -> {event['to']}" if event["what"] == "moved" else f"-> {event['to']}"
     return f"{at}  {event['task']}  {where}  {'; '.join(parts)}".rstrip()

@@ -107,6 +107,7 @@ class TaskRun:
         self.last_ms = self.from_ms = 0  # its last commit; that of the owner before, as the log has it
         self.awaited = False  # there was input when it began
         self.pause_ms = self.records = self.opened_ms = self.restored_from = 0
+        self.level_ms: int | None = None  # after the opening, its stores were level with their changelogs
         self.turn_records = 32  # grows to what a turn has time for
         self.is_damaged = False  # its stores are wiped when they are closed
         self._asked: beginning.Asked | None = None  # ahead of what has to be read first
@@ -295,6 +296,7 @@ class TaskRun:
             **origins(self.stores),
             restored_from=self.restored_from,
             position=self.position(),
+            level_ms=self.level_ms,
             opened_ms=monotonic_ms() - self.opened_ms,
         )
         self.worker.event(Progress(self.id, self.position(), self.position()))

@@ -12,7 +12,6 @@ from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 from orchestrator.clocks import monotonic_ms
 from orchestrator.member import events as mem
@@ -90,7 +89,6 @@ class Worker:
         self.measures = Measures(OF_WORKER)
         self.deleted = DeletedStores(self)
         self.giving_way = GivingWay()
-        self._restored: WeakSet[TaskRun] = WeakSet()  # whose stores were level with their changelogs once
         self.runs: dict[TaskId, TaskRun] = {}
         self.globals = GlobalTables(self)
         self.restores = RestoreLoop(self)
@@ -359,11 +357,9 @@ class Worker:
         return (holding := self.machine.held.get(task)) is not None and holding.ready
 
     def level(self, run: TaskRun | None) -> None:
-        if (
-            run is not None and run.by_changelog and run not in self._restored
-        ):  # the first time since they were opened ends a restore
-            self._restored.add(run)
-            counted.restored(self.measures, run, (monotonic_ms() - run.opened_ms) / 1000)
+        if run is not None and run.by_changelog and run.level_ms is None:  # the first time ends a restore
+            run.level_ms = monotonic_ms() - run.opened_ms
+            counted.restored(self.measures, run, run.level_ms / 1000)
 
     def measured(self) -> Samples:
         counted.put_gauges(self.measures, self)
