@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
-from state.errors import LogDamaged, LogTimedOut, LogUnavailable
+from state.errors import LogDamaged, LogTimedOut, LogUnavailable, OutcomeUnknown, StateError
 from state.log.group_store import AppMetadata, Lease, MetadataKind, OwnerRecord
 from state.log.protocol import (
     EXACTLY_ONCE,
@@ -58,25 +58,38 @@ class Patience:
         self._limit_s = limit_s
         self._clock = clock
         self._since = 0.0
+        self._waiting = 0  # calls that the log has not answered yet
 
     async def __call__(self, call: Callable[[], Awaitable[T]]) -> T:
         """The answer of `call`, made again until the log can be used. Raises LogTimedOut."""
         pause = PAUSE_S
-        while True:
-            begun = self._clock()
-            try:
-                answer = await call()
-            except LogUnavailable as error:
-                if self._end.reason:
-                    raise LogTimedOut(self._end.reason) from error
-                self._away(error, begun)
-                await asyncio.sleep(min(pause, self._left_s()))
-                pause = min(PAUSE_MAX_S, pause * 2)
-            else:
-                self._end.reason = ""
-                if self.reason:
-                    self._back()
-                return answer
+        waits = 0
+        try:
+            while True:
+                begun = self._clock()
+                try:
+                    answer = await call()
+                except LogUnavailable as error:
+                    if self._end.reason:
+                        raise LogTimedOut(self._end.reason) from error
+                    self._waiting, waits = self._waiting + 1 - waits, 1
+                    self._away(error, begun)
+                    await asyncio.sleep(min(pause, self._left_s()))
+                    pause = min(PAUSE_MAX_S, pause * 2)
+                except (LogTimedOut, OutcomeUnknown):
+                    raise
+                except StateError:  # a refusal is an answer
+                    self._answered()
+                    raise
+                else:
+                    self._answered()
+                    return answer
+        except asyncio.CancelledError:
+            if waits and self._waiting == 1 and self.reason:  # nobody is left who would hear an answer
+                self._over()
+            raise
+        finally:
+            self._waiting -= waits
 
     def _left_s(self) -> float:
         """Seconds to the last try: at the limit, or soon where that has passed."""
@@ -97,10 +110,14 @@ class Patience:
             )
             raise LogTimedOut(self._end.reason) from error
 
-    def _back(self) -> None:
-        lasted_s = self._clock() - self._since
-        self.waited_s += lasted_s
-        log.warning("the log can be used again after %.1f s", lasted_s)
+    def _answered(self) -> None:
+        self._end.reason = ""
+        if self.reason:
+            log.warning("the log can be used again after %.1f s", self._clock() - self._since)
+            self._over()
+
+    def _over(self) -> None:
+        self.waited_s += self._clock() - self._since
         self.reason = ""
 
 
