@@ -1,7 +1,7 @@
 """Why a task is where it is, and what it waits for, in sentences.
 
 One rule: reads the group, decides nothing; every sentence is true, names who, and by which setting. `explain_task` asks
-the questions in the order in which the group answers them: versions, owner, hand-over, copies, balance. What concerns
+the questions in the order in which the group answers them: versions, owner, hand-over, what the owner waits for, copies, balance. What concerns
 load is in load.py, what holds up the whole group in planning.py.
 """
 
@@ -37,6 +37,7 @@ def explain_task(
     return [*about.owned(), *about.copies(), *about.balance()], [
         *about.handed_over(),
         *about.begun(),
+        *about.noticed(),
         *about.kept_for_owner(),
         *about.learned(),
         *about.load_waits(),
@@ -205,6 +206,18 @@ class _About:
         started = holder.status.started.get(self.task)
         if started is None or started.epoch != owner.epoch:
             yield f"{holder.name} has not said yet that it processes {self.name}"
+
+    def noticed(self) -> Iterator[str]:
+        """What its owner says that it waits for itself, such as the log, or a call; what concerns other tasks alone is left out."""
+        holder, learner = self._keeper(), self.learner
+        if holder is not None and self.task not in self.group.postponed:
+            others = tuple(f"{task} " for task in holder.status.active if task != self.task)
+            halted = f"{self.task} is halted at "  # the log has that, and how it goes on
+            for line in holder.status.notice.splitlines():
+                if not line.startswith((*others, halted)):
+                    yield f"{holder.name}: {line}"
+        if learner is not None and learner.status.log_away:
+            yield from (f"{learner.name}: {line}" for line in learner.status.notice.splitlines()[:1])
 
     def kept_for_owner(self) -> Iterator[str]:
         """Its owner is silent, or not yet back with this coordinator."""

@@ -101,6 +101,34 @@ def test_a_target_that_is_being_computed_aside() -> None:
     assert explain_task(here, T0)[1] == ["a new assignment is being computed"]
 
 
+def test_what_the_owner_waits_for_itself() -> None:
+    """Commits that wait for the log stood in `status` alone."""
+    here = group("S1")
+    notice = "waits for the log: locked\nthe call of f in task 0_1 has lasted 2 s\n0_1 waits: f at in-1@5: down\n0_0 is halted at in-0@7: bad"
+    status = MemberStatus(active={T0: 1, T1: 1}, notice=notice, log_away=True)
+    here.step(ev.Heartbeat(1, status), 100)
+    shared = ["S1: waits for the log: locked", "S1: the call of f in task 0_1 has lasted 2 s"]
+    assert explain_task(here, T0)[1] == shared, "the halt is in the log, and the other one waits alone"
+    assert explain_task(here, T1)[1][:3] == [*shared, "S1: 0_1 waits: f at in-1@5: down"]
+
+
+def test_a_learner_that_waits_for_the_log() -> None:
+    scenario = Scenario()
+    for block in parse((SCENARIOS[0].parent / "explain_a_move.txt").read_text("utf-8")):
+        scenario.run(block)
+        here = scenario.cluster.group
+        for task, name in here.learners.items():
+            learner = here.members.get(name)
+            assert learner is not None and learner.session is not None
+            here.step(
+                ev.Heartbeat(learner.session, replace(learner.status, notice="waits for the log: full", log_away=True)),
+                here.last_step_ms,
+            )
+            assert f"{name}: waits for the log: full" in explain_task(here, task)[1]
+            return
+    pytest.fail("the scenario has no learner")
+
+
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_what_it_says_is_so(path: Path) -> None:
     """After each command of each scenario, of each task, by what the group's own tables say."""
