@@ -334,3 +334,16 @@ async def test_records_that_are_gone_cost_their_task_alone(tmp_path: Path) -> No
         await until("the task is given up", lambda: TASKS[0] in worker.machine.released)
         await until("the other task's records", lambda: _at(log, 1, 2_000))
         assert not life.done()
+
+
+async def test_an_error_of_several_lines_is_one_notice(tmp_path: Path) -> None:
+    """Each line was a notice of its own in `status`, and in `explain` of tasks that it was not about."""
+
+    def fail(record: Record[str, int], sums: Any, out: Any) -> None:
+        raise ValueError("2 errors\n  amount: missing\n  name: too long")
+
+    async with running(tmp_path, fail, records=1, on_halt="continue") as (worker, _, _life):
+        await until("both halts", lambda: worker.notice().count("is halted at") == 2)
+        lines = worker.notice().splitlines()
+    assert len(lines) == 2
+    assert all("ValueError: 2 errors amount: missing name: too long; correct the processor" in line for line in lines)

@@ -245,7 +245,7 @@ class Worker:
         for run in self.runs.values():
             if run.halt is not None and run.process is None:
                 lines.append(f"{run.id} is halted at {run.halt.record}: {run.halt.error}")
-        return "\n".join(lines)
+        return "\n".join(" ".join(line.split()) for line in lines)  # errors of users may have several
 
     # ---- the machine
 
