@@ -162,7 +162,7 @@ def task_facts(group: GroupState, task: TaskId) -> dict[str, Any]:
     learners, standbys = [], []
     for member in sorted(group.members.reporting(task), key=lambda m: natural(m.name)):
         copy = member.status.copies.get(task)
-        if copy is None:
+        if copy is None or member.fenced:  # no copy that may take over, and its instance has no row
             continue
         if copy.role is Role.LEARNER:
             eta_s = None if copy.eta_ms is None else copy.eta_ms / 1000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.coordinator.admin import instances, task_facts
 from orchestrator.explain.task import explain_task
 from orchestrator.group import events as ev
 from orchestrator.group.step import Group
@@ -75,6 +76,20 @@ def test_a_fenced_member_is_fenced_once() -> None:
     assert life.group.members.get("S1") is None
     assert life.fences == [(1_100, "S1#1")]
     assert life.said.count("S1 fenced") == 1
+
+
+def test_copies_of_a_fenced_member_are_not_shown() -> None:
+    """`status` had a stopped instance as a warm standby of others' tasks, and no row for the instance."""
+    life = Life(Settings(standbys=1))
+    life.join(1, "S1", 0, MemberStatus(active={A: 1}, copies={B: CLOSE}))
+    life.join(2, "S2", 0, MemberStatus(active={B: 1}, copies={A: CLOSE}))
+    assert [row["instance"] for row in task_facts(life.group, A)["standbys"]] == ["S2"]
+    del life.status[2]
+    life.hear(ev.SessionEnded(2), 100)
+    life.go_on(200, 2_000)
+    fenced = life.group.members.get("S2")
+    assert fenced is not None and fenced.fenced, "it is there until its session would have ended"
+    assert [row["id"] for row in instances(life.group)] == ["S1"] and task_facts(life.group, A)["standbys"] == []
 
 
 def test_tasks_of_a_coordinator_that_crashed_go_on_after_the_grace_of_everybody() -> None:
