@@ -29,8 +29,9 @@ from orchestrator.coordinator.requests import (
     UndoRequest,
 )
 from orchestrator.coordinator.shell import Coordinator
+from orchestrator.durations import show_duration
 from orchestrator.errors import OrchestratorError, RefusedBySafety, WrongUse
-from orchestrator.explain.task import explain_task
+from orchestrator.explain.task import explain_task, is_silent
 from orchestrator.group import events as ev
 from orchestrator.group.convergence import holder_of, is_stable
 from orchestrator.group.scale_plan import choose, parse_amount, running
@@ -131,6 +132,9 @@ def instances(group: GroupState) -> list[dict[str, Any]]:
         if member.join_request.guarantee not in row["guarantees"]:
             row["guarantees"].append(member.join_request.guarantee)
         row["notices"] += member.status.notice.splitlines()
+        if is_silent(group, member):
+            who = "" if member.name == name else f"{member.name} "
+            row["notices"].append(f"{who}has been silent for {show_duration(member.silent_for(group.last_step_ms))}")
         row["workers"] += 1
         row["load"] += loads[member.name]
     return list(rows.values())

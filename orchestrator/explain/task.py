@@ -73,6 +73,11 @@ def _unknown(group: GroupState, task: TaskId, name: str) -> tuple[list[str], lis
     return why, [f"{owner.member} is fenced if it is silent and has not given {name} up in {left} (release_timeout)"]
 
 
+def is_silent(group: GroupState, member: Member) -> bool:
+    """Whether a member's connection has ended, or it has missed heartbeats."""
+    return member.session is None or member.silent_for(group.last_step_ms) > 2 * group.settings.heartbeat_ms
+
+
 class _About:
     """The sentences about one task of the group."""
 
@@ -235,7 +240,7 @@ class _About:
         elif member is not None and self.task in self.load.view.reserved:
             left = self._left(self._silent_since(member) + group.settings.session_timeout_ms)
             yield f"{name} is kept for {owner.member} until its session ends in {left} (session_timeout): its disk may come back"
-        elif self.holder is not None and self._is_silent(self.holder) and not is_released(owner, self.holder):
+        elif self.holder is not None and is_silent(group, self.holder) and not is_released(owner, self.holder):
             yield self._waited_for(self.holder)
 
     def _waited_for(self, holder: Member) -> str:
@@ -253,9 +258,6 @@ class _About:
     def _silent_since(self, member: Member) -> int:
         return self.now_ms - member.silent_for(self.now_ms)
 
-    def _is_silent(self, member: Member) -> bool:
-        return member.session is None or member.silent_for(self.now_ms) > 2 * self.group.settings.heartbeat_ms
-
     def learned(self) -> Iterator[str]:
         """What a learner still has to do."""
         group, name, learner = self.group, self.name, self.learner
@@ -263,7 +265,7 @@ class _About:
             return
         copy = learner.status.copies.get(self.task)
         late = [task for task in group.learners.of(learner.name) if task != self.task and self._is_late(learner, task)]
-        if self._is_silent(learner):
+        if is_silent(group, learner):
             left = self._left(self._silent_since(learner) + group.settings.session_timeout_ms)
             silent = show_duration(learner.silent_for(self.now_ms))
             yield f"{learner.name} has been silent for {silent}; {name} waits for it for another {left} (session_timeout)"

@@ -92,6 +92,17 @@ def test_copies_of_a_fenced_member_are_not_shown() -> None:
     assert [row["id"] for row in instances(life.group)] == ["S1"] and task_facts(life.group, A)["standbys"] == []
 
 
+def test_an_instance_that_is_silent_says_so() -> None:
+    """It was `running`, without a word, until its session ended."""
+    life = two(UNKNOWN, Settings())
+    life.go_on(0, 1_000)
+    assert [row["notices"] for row in instances(life.group)] == [[], []]
+    del life.status[2]
+    life.hear(ev.SessionEnded(2), 1_000)
+    life.go_on(1_100, 3_600)
+    assert [row["notices"] for row in instances(life.group)] == [[], ["has been silent for 2.5 s"]]
+
+
 def test_tasks_of_a_coordinator_that_crashed_go_on_after_the_grace_of_everybody() -> None:
     """Others gather for two seconds yet; who has a close copy of a task that nobody runs goes on with it."""
     life = Life(Settings(standbys=1), former="S1", gathering=True)
