@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from pipeline.columns import arrays
@@ -72,6 +73,7 @@ class Tables:
         for field in self._record.fields:
             take = dict.get if self._record.is_mapping else getattr
             values = [None if one is None else take(one, field.name, None) for one in objects]
+            values = [None if one is msgspec.UNSET else one for one in values]
             try:
                 columns.append((field.name, arrays.array_of(values, kind_type(field.kind), taker_of(field.kind))))
             except CodecError as error:

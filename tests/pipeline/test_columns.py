@@ -641,6 +641,27 @@ def test_fields_that_json_leaves_out_have_their_defaults() -> None:
     assert seen == [{"name": "whole", "size": 1}, {"name": None, "size": 1}]
 
 
+class Patch(msgspec.Struct):
+    size: int | msgspec.UnsetType = msgspec.UNSET
+    name: str | msgspec.UnsetType | None = msgspec.UNSET
+
+
+def test_a_field_that_is_unset_is_null() -> None:
+    """A batch with one stopped."""
+    app = App("x", partitions=1)
+    source, seen = app.topic("in", key=str, value=Patch), []
+
+    @app.processor(source, columns=True)
+    def see(batch: Any) -> None:
+        seen.extend(batch.table.select(["size", "name"]).to_pylist())
+
+    with Driver(app) as driver, driver.together():
+        driver.send_bytes(source, b"a", b"{}")
+        driver.send(source, "a", Patch(5, None))
+        driver.send(source, "a", Patch(5, "x"))
+    assert seen == [{"size": None, "name": None}, {"size": 5, "name": None}, {"size": 5, "name": "x"}]
+
+
 def test_a_time_of_day_with_a_zone_goes_by_on_error() -> None:
     """Arrow left the zone out."""
     app = App("x", partitions=1, on_error="letters")
