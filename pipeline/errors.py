@@ -8,13 +8,21 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+_SHOWN = 3  # errors of a group; the others are counted
+
 
 def text_of(error: BaseException) -> str:
-    """What an error of the user's code says; its class may have a `__str__` that raises."""
+    """What an error of the user's code says, of a group (`asyncio.TaskGroup`) with those in it; its class may have a `__str__`
+    that raises."""
     try:
-        return str(error)
+        text = str(error)
     except Exception as second:  # noqa: BLE001 - it is theirs as well
         return f"its text cannot be read: __str__ raised {type(second).__name__}"
+    if not isinstance(error, BaseExceptionGroup):
+        return text
+    inside = [f"{type(one).__name__}: {text_of(one)}".rstrip(": ") for one in error.exceptions[:_SHOWN]]
+    more = len(error.exceptions) - len(inside)
+    return f"{text}: {'; '.join(inside)}" + (f"; {more} more" if more else "")
 
 
 class PipelineError(Exception):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from orchestrator import App, PipelineError, ProcessorFailed, Record, Sink, Table
 from orchestrator.testing import Driver
-from pipeline.errors import DecodingFailed, DefinitionError
+from pipeline.errors import DecodingFailed, DefinitionError, text_of
 from pipeline.process import Changes, TaskProcess
 from pipeline.records import SourceRecord
 from pipeline.tables.dict_store import DictStore
@@ -345,6 +345,29 @@ def test_what_cannot_be_sent_fails_the_call(arguments: Any) -> None:
 
     with Driver(app) as driver, pytest.raises(ProcessorFailed, match="topic 'out'"):
         driver.send(source, "k", "v")
+
+
+def test_a_group_of_errors_says_which() -> None:
+    """`unhandled errors in a TaskGroup (1 sub-exception)` was all that a dead letter, or the log, said."""
+    app = App("x", on_error="letters")
+    source = app.topic("in", key=str, value=str)
+    letters = app.topic("letters", key=str, value=str)
+
+    @app.processor(source)
+    async def fail(record: Record[str, str]) -> None:
+        async def one() -> None:
+            raise ConnectionError("the service is down")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(one())
+
+    with Driver(app) as driver:
+        driver.send(source, "k", "v")
+        [letter] = driver.records(letters)
+    said = dict(letter.headers)["error-message"].decode()
+    assert said == "unhandled errors in a TaskGroup (1 sub-exception): ConnectionError: the service is down"
+    many = ExceptionGroup("all", [ValueError(number) for number in range(5)])
+    assert text_of(many) == "all (5 sub-exceptions): ValueError: 0; ValueError: 1; ValueError: 2; 2 more"
 
 
 class Unsayable(Exception):
