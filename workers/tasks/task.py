@@ -85,15 +85,13 @@ class TaskRun:
 
     def __init__(self, worker: TaskPort, task: TaskId) -> None:
         self.worker = worker
-        self.id = task
-        self.scope = str(task)
+        self.id, self.scope = task, str(task)
         self.subtopology = worker.prepared.subtopology(task)
         self.inputs = worker.prepared.inputs(task)
         self.changelogs = [worker.prepared.changelog(task, table) for table in self.subtopology.tables]
         self.stores: dict[str, Opened] = {}
         self.by_changelog: dict[Partition, Opened] = {}
-        self.role = Role.STANDBY
-        self.epoch = 0
+        self.role, self.epoch = Role.STANDBY, 0
         self.begun_epoch = self.held_epoch = 0  # that it began in; that it has begun in, to process or to be held
         self.process: TaskProcess | None = None
         self.merger = Merger()
