@@ -24,6 +24,7 @@ from state.errors import SnapshotUnusable
 FORMAT = 1
 MANIFEST = "manifest.json"
 REMOVED = ".removed"
+SUM = b',"sum":"'
 ADVICE = "use another snapshot, or restore from the changelog"
 
 M = TypeVar("M", bound=msgspec.Struct)
@@ -117,7 +118,7 @@ def publish(root: Path, manifest: SnapshotManifest) -> Path:
             )
     for written in (root, folder, *(path for path in folder.rglob("*") if path.is_dir())):
         _sync(written)  # names of files: a log may need this snapshot from now on
-    _write_whole(folder / MANIFEST, msgspec.json.encode(manifest))
+    _write_whole(folder / MANIFEST, _summed(msgspec.json.encode(manifest)))
     return folder
 
 
@@ -175,9 +176,13 @@ def listing(root: Path) -> tuple[list[SnapshotManifest], dict[str, str]]:
 
 
 def load(root: Path, snapshot: str) -> SnapshotManifest:
+    """Raises SnapshotUnusable."""
     path = root / snapshot / MANIFEST
-    found = _parse(path, _read(path), SnapshotManifest)
+    data = _read(path)
+    found = _parse(path, data, SnapshotManifest)
     _check_format(path, found.format)
+    if not _is_as_summed(data):
+        raise SnapshotUnusable(f"{path} was changed since the snapshot was published: {ADVICE}")
     return msgspec.structs.replace(found, snapshot=snapshot)  # one that was renamed or copied is what it is called now
 
 
@@ -238,6 +243,17 @@ def prune(root: Path, keep: int, *, protected: Iterable[str] = ()) -> list[str]:
             with suppress(FileNotFoundError):  # another one removes it, too
                 shutil.rmtree(gone)
     return removed
+
+
+def _summed(text: bytes) -> bytes:
+    """A JSON object with a sum of itself, its last field: what no other file has a sum of."""
+    return text[:-1] + SUM + _digest(text).encode() + b'"}'
+
+
+def _is_as_summed(data: bytes) -> bool:
+    """Also where there is no sum: those of older versions have none."""
+    text, mark, sum_ = data.rpartition(SUM)
+    return not mark or sum_ == _digest(text + b"}").encode() + b'"}'
 
 
 def _digest(data: bytes) -> str:

@@ -205,6 +205,34 @@ def headers(data: bytes) -> Iterator[Header]:
         at = stop
 
 
+def stored(data: object, base: object, next_offset: object, lowest: int = 0) -> bytes:
+    """`data` where it is the one batch of these offsets, as a log has it in a row of its own, and begins at `lowest` or behind it. No CRC
+    covers the base, and a row or an index that was altered may lead to the batch of another row. Otherwise a batch there that does not
+    match its checksum: who reads this partition gets LogDamaged, and who reads others goes on."""
+    if isinstance(data, bytes) and len(data) >= HEADER_BYTES:
+        is_whole = len(data) == _BEFORE_LENGTH_ENDS + cast(int, _int32(data, _LENGTH_AT)[0])
+        first: int = _int64(data, 0)[0]
+        if is_whole and lowest <= first == base and first + _int32(data, _DELTA_AT)[0] + 1 == next_offset:
+            return data
+    return _damaged(base if isinstance(base, int) else 0)
+
+
+def base_of(data: bytes) -> int:
+    """Of a batch as `stored` returns it."""
+    base: int = _int64(data, 0)[0]
+    return base
+
+
+def _damaged(base: int) -> bytes:
+    data = bytearray(HEADER_BYTES)
+    struct.pack_into(">q", data, 0, base)
+    struct.pack_into(">i", data, _LENGTH_AT, HEADER_BYTES - _BEFORE_LENGTH_ENDS)
+    data[_MAGIC_AT] = _MAGIC
+    _seal(data)
+    data[_CRC_AT] ^= 0xFF
+    return bytes(data)
+
+
 def frame(data: bytes, start: int) -> tuple[int, int, int, int]:
     """What stands before the records of the batch that begins at `start`: attributes, checksum, first and largest timestamp."""
     attributes: int = _int16(data, start + _ATTRIBUTES_AT)[0]

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, Protocol, TypeVar
 
 from state.log import checks
+from state.log.batches import base_of, stored
 from state.log.compaction import Pass, Row
 from state.log.group_store import MetadataKind, OwnerRecord
 from state.log.protocol import Fetched, Partition, TopicInfo
@@ -38,7 +39,7 @@ def snapshot(db: sqlite3.Connection) -> Iterator[None]:
 
 
 _FETCH = (
-    "select base, next, data from batches where part = :part and next > :at and base >="
+    "select base, next, data from batches where part = :part and (next > :at or base >= :at) and base >="
     " coalesce((select max(base) from batches where part = :part and base <= :at), :at) order by base"
 )
 
@@ -47,8 +48,10 @@ def _fetch_one(
     db: sqlite3.Connection, partition: Partition, part: int, position: int, end: int, max_bytes: int
 ) -> Fetched:
     pieces: list[bytes] = []
-    size = 0
-    for _, next_offset, data in db.execute(_FETCH, {"part": part, "at": position}):
+    size = lowest = 0
+    for base, next_offset, row in db.execute(_FETCH, {"part": part, "at": position}):
+        data = stored(row, base, next_offset, lowest)
+        lowest = base_of(data) + 1
         pieces.append(data)
         size += len(data)
         if size >= max_bytes:
@@ -126,9 +129,10 @@ def rows(db: sqlite3.Connection, part: int, from_base: int) -> list[Row]:
     found: list[Row] = []
     size = 0
     query = "select id, base, next, time_ms, data from batches where part = ? and base >= ? order by base limit ?"
-    for row in db.execute(query, (part, from_base, _ROWS_MAX)):
-        found.append(Row(*row))
-        size += len(row[4])
+    for identity, base, next_offset, time_ms, row in db.execute(query, (part, from_base, _ROWS_MAX)):
+        data = stored(row, base, next_offset)
+        found.append(Row(identity, base, next_offset, time_ms, data))
+        size += len(data)
         if size >= _ROWS_BYTES_MAX:
             break
     return found

@@ -201,6 +201,28 @@ def test_a_scope_manifest_changed_afterwards_is_refused(tmp_path: Path) -> None:
         manifest.load_scope(root, made, "7_7")
 
 
+def test_a_root_manifest_with_an_altered_bit_is_found_or_means_the_same(tmp_path: Path) -> None:
+    """Nothing has a sum of it: one whose `base` was altered was pruned, and the changelogs that go on from it were worth nothing."""
+    root = tmp_path / "snapshots"
+    write(root, "s-1", base=True)
+    path = root / "s-1" / "manifest.json"
+    data, made = path.read_bytes(), manifest.load(root, "s-1")
+    assert (made.base, made.application) == (True, "app")
+    for at in range(len(data)):
+        altered = bytearray(data)
+        altered[at] ^= 1 << at % 7
+        path.write_bytes(altered)
+        found, problems = manifest.listing(root)
+        assert found == [made] if found else list(problems) == ["s-1"], (at, found)
+    path.write_bytes(data.replace(b'"base":true', b'"bare":true'))
+    with pytest.raises(SnapshotUnusable, match="changed since"):
+        snapshot.verify(root, "s-1")
+    assert manifest.prune(root, 0) == []
+    text, mark, _ = data.rpartition(manifest.SUM)
+    path.write_bytes(text + b"}")  # as versions without a sum have written it
+    assert mark and manifest.load(root, "s-1") == made
+
+
 def test_unreadable_manifests_are_findings_and_hide_no_other_snapshot(tmp_path: Path) -> None:
     root = tmp_path / "snapshots"
     write(root, "s-1")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from state.errors import LogBusy, LogFull, LogMissing, LogUnusable, StateError
+from state.errors import LogBusy, LogDamaged, LogFull, LogMissing, LogUnusable, StateError
 from state.log import base, compaction
 from state.log.batches import decode
 from state.log.group_store import AppMetadata, MetadataKind, OwnerRecord
@@ -176,6 +176,39 @@ async def test_a_damaged_file_is_named(tmp_path: Path) -> None:
             await broken.topics(["t"])
         finally:
             await broken.close()
+
+
+ALTERED = {
+    "the base in the batch": "update batches set data = cast(x'0000000000000063' || substr(data, 9) as blob) where base = 1",
+    "the base of the row": "update batches set base = 9 where base = 2",
+    "the end of the row": "update batches set next = 1 where base = 1",
+    "the batch of another row": "update batches set data = (select data from batches where base = 0) where base = 2",
+    "a number in place of a batch": "update batches set data = 5 where base = 1",
+    "a name in place of a number": "update batches set next = 'x' where base = 1",
+    "a batch that is cut off": "update batches set data = substr(data, 1, 9) where base = 1",
+}
+
+
+@pytest.mark.parametrize("what", ALTERED)
+async def test_an_altered_row_is_damage_of_its_partition(tmp_path: Path, what: str) -> None:
+    """No CRC covers where a batch lies: its records were read at other offsets, twice, or not at all, without a word."""
+    path = tmp_path / "log.db"
+    log = await made(path, "changelog")
+    for value in (b"1", b"2", b"3"):
+        await log.append({T0: [NewRecord(b"k", value, 0)]})
+    await log.close()
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute(ALTERED[what]).rowcount == 1
+        db.commit()
+    altered = await open_sqlite(path, create=False)
+    reader = altered.reader()
+    reader.add(T0, 0)
+    (got,) = await reader.poll()  # who reads other partitions goes on
+    with pytest.raises(LogDamaged, match="does not match its checksum"):
+        decode(got.data, 0)
+    with pytest.raises(LogDamaged):
+        await altered.compact("t")
+    await altered.close()
 
 
 async def test_a_full_disk_is_named_and_nothing_is_half_written(tmp_path: Path) -> None:
