@@ -180,8 +180,8 @@ def _text_file(text: str) -> bool:
     return suffixes[-1:] in ([one] for one in TEXT)
 
 
-def made_of(session: SparkSession, source: From) -> list[tuple[str, int, int]] | None:
-    """The files that a source is read from, with their sizes and times; None where that is not known: other rows may come of it with
+def made_of(session: SparkSession, source: From) -> list[tuple[str, int, int, int]] | None:
+    """The files that a source is read from, with their sizes and times, and when those of this machine were changed; None where that is not known: other rows may come of it with
     each look."""
     text = source.text.strip()
     if text.lower().startswith(f"{LOG}:"):
@@ -190,10 +190,20 @@ def made_of(session: SparkSession, source: From) -> list[tuple[str, int, int]] |
         paths = _paths(session, text)
         conf: Any = session.sparkContext._jsc.hadoopConfiguration()
         statuses = [path.getFileSystem(conf).getFileStatus(path) for path in paths]
+        changed = [_changed_ns(one.getPath()) for one in statuses]
     except Exception:  # noqa: BLE001 - whatever it is, reading it says so
         return None
-    found = [(str(one.getPath().toString()), int(one.getLen()), int(one.getModificationTime())) for one in statuses]
+    found = [
+        (str(one.getPath().toString()), int(one.getLen()), int(one.getModificationTime()), at_ns)
+        for one, at_ns in zip(statuses, changed, strict=True)
+    ]
     return sorted(found) or None
+
+
+def _changed_ns(path: Any) -> int:
+    """When a file of this machine was changed, whatever its time was set to; 0 elsewhere."""
+    uri = path.toUri()
+    return Path(str(uri.getPath())).stat().st_ctime_ns if str(uri.getScheme()) == "file" else 0
 
 
 def _paths(session: SparkSession, text: str) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,28 @@ async def test_another_history_is_computed_anew(place: Place, monkeypatch: pytes
     assert any(line.startswith(f"{folder} has what a backfill of 'tallies' computed of anoth") for line in place.said)
     assert await answered(log) == expected({f"k{n}": 1_000 + n for n in range(20)})
     assert kept(place) == [folder]
+    await log.close()
+
+
+@pytest.mark.parametrize("is_from", [False, True])
+async def test_a_file_that_was_changed_behind_its_time_is_another(
+    place: Place, monkeypatch: pytest.MonkeyPatch, *, is_from: bool
+) -> None:
+    """As an archive that is unpacked again leaves it: as long as the one before, and of the same time."""
+    log = await place.log()
+    file = place.folder / "marks.jsonl"
+
+    def written(value: int) -> dict[str, Any]:
+        file.write_text(json.dumps({"key": "k", "value": value, "timestamp_ms": 1}) + "\n")
+        os.utime(file, (1_000, 1_000))
+        return {"marks": [From(f"json:{file}") if is_from else str(file)]}
+
+    with monkeypatch.context() as patch:
+        refusing(patch, LogFull("no space"))
+        with pytest.raises(LogFull):
+            await place.backfill(TALLIES, history=written(1))
+    await place.backfill(TALLIES, history=written(2))
+    assert await answered(log) == expected({"k": 2})
     await log.close()
 
 
