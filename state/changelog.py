@@ -61,6 +61,17 @@ async def replay(store: Store, fetched: Fetched) -> int:
     return changed
 
 
+def foreign(offset: int, stamp: Mapping[str, str], *, log_id: str, topic_id: str, end: int) -> str | None:
+    """Why a store is not of this changelog, whatever is asked of it, or None where it is."""
+    if stamp.get("log_id") != log_id:
+        return f"it belongs to another log ({stamp.get('log_id') or 'unknown'}, this is {log_id})"
+    if stamp.get("topic_id") != topic_id:
+        return f"its changelog was deleted and made again since ({stamp.get('topic_id') or 'unknown'}, now {topic_id})"
+    if offset > end:
+        return f"it stands at {offset}, past the end {end} of its changelog: the log lost records it has"
+    return None
+
+
 def usable(
     offset: int,
     stamp: Mapping[str, str],
@@ -76,12 +87,8 @@ def usable(
 
     `start` and `end` are the changelog's. An unusable store is wiped and restored, and this text is the message.
     """
-    if stamp.get("log_id") != log_id:
-        return f"it belongs to another log ({stamp.get('log_id') or 'unknown'}, this is {log_id})"
-    if stamp.get("topic_id") != topic_id:
-        return f"its changelog was deleted and made again since ({stamp.get('topic_id') or 'unknown'}, now {topic_id})"
-    if offset > end:
-        return f"it stands at {offset}, past the end {end} of its changelog: the log lost records it has"
+    if (why := foreign(offset, stamp, log_id=log_id, topic_id=topic_id, end=end)) is not None:
+        return why
     time_ms = int(stamp.get("time_ms", "0"))
     if offset == end or (offset == 0 and time_ms == 0):
         return None  # it holds all, or nothing; at 0 it may also hold a part of the first fetch

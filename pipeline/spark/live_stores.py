@@ -10,11 +10,12 @@ import asyncio
 import json
 import secrets
 import shutil
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -24,7 +25,8 @@ from orchestrator.errors import OrchestratorError
 from pipeline.spark.rows import FLUSH_ROWS
 from state.directory import COPIES, StateDirectory
 from state.errors import StateError, StoreDamaged
-from state.log.protocol import GroupLog
+from state.left_stores import LeftStores, left_stores
+from state.log.protocol import GroupLog, Partition
 from state.store.rocksdb import pairs_on_disk, peek
 from workers.fleet.client import Client
 from workers.fleet.presence import is_looked_after
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = "subject string, copy int, partition int, key binary, found binary"
+NONE: Mapping[str, str] = MappingProxyType({})
 BAD_SCHEMA = "copy int, problem string"
 
 
@@ -81,7 +84,9 @@ async def copies(
                     Copy(path.name, "on disk", task, table, str(one.path.absolute()), 0)
                     for table, one in directory.tables(task).items()
                 ]
-        yield described(found, log.log_id, problems), problems
+        changelogs = {name: table.changelog for name, table in prepared.app.tables.items()}
+        judge = await left_stores(log, prepared.app.id, list(changelogs.values()))
+        yield described(found, log.log_id, problems, judge, changelogs), problems
 
 
 async def made_by_group(client: Client, name: str) -> tuple[list[Copy], set[Path], list[str]]:
@@ -108,8 +113,15 @@ async def made_by_group(client: Client, name: str) -> tuple[list[Copy], set[Path
     return found, folders, problems
 
 
-def described(found: Sequence[Copy], log_id: str, problems: list[str]) -> list[Copy]:
-    """Each with its offset; one that cannot be opened, or is of another log, is a problem."""
+def described(
+    found: Sequence[Copy],
+    log_id: str,
+    problems: list[str],
+    judge: LeftStores | None = None,
+    changelogs: Mapping[str, str] = NONE,
+) -> list[Copy]:
+    """Each with its offset; one that cannot be opened, or is of another log, is a problem. `judge`: of what lies on disk, with the names
+    of the changelogs by table."""
     good: list[Copy] = []
     for one in found:
         try:
@@ -117,8 +129,11 @@ def described(found: Sequence[Copy], log_id: str, problems: list[str]) -> list[C
         except StoreDamaged as error:
             problems.append(f"{one}, table {one.table}: {error}")
             continue
-        if seen.stamp.get("log_id") not in (None, log_id):
-            problems.append(f"{one}, table {one.table}: it belongs to another log; a start of the app restores it")
+        why = "it belongs to another log" if seen.stamp.get("log_id") not in (None, log_id) else None
+        if judge is not None and one.table in changelogs:
+            why = why or judge.problem(Partition(changelogs[one.table], one.partition), seen)
+        if why is not None:
+            problems.append(f"{one}, table {one.table}: {why}; a start of the app restores it")
         else:
             good.append(one._replace(offset=seen.offset))
     return good

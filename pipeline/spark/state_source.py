@@ -41,6 +41,7 @@ from pipeline.values.json_values import from_text, shown
 from pipeline.values.partitioner import partition_of
 from state import manifest, snapshot
 from state.errors import SnapshotUnusable, StateError
+from state.left_stores import left_stores
 from state.log import base
 from state.log.protocol import GroupLog, Partition
 from state.store.rocksdb import is_there, pairs_on_disk
@@ -256,6 +257,7 @@ async def _of_stores(
     """Of each task the copy that is furthest. Raises StateError where a task has none that can be read here."""
     table, problems = options["table"], list[str]()
     copies: list[Copy] = []
+    judge = None
     if await is_looked_after(log, application):
         url = options["log"]
         credentials = _credentials(application, url, options)
@@ -266,11 +268,13 @@ async def _of_stores(
             await client.close()
     else:
         state = Path(option(NAME, options, "state")) / application
+        judge = await left_stores(log, application, [found.facts["changelog_topic"]])
         for task in tasks:
             copies += [
                 Copy(p.parent.parent.name, "on disk", task, table, str(p), 0) for p in state.glob(f"*/{task}/{table}")
             ]
-    good = described([one for one in copies if one.table == table], log.log_id, problems)
+    changelogs = {table: found.facts["changelog_topic"]}
+    good = described([one for one in copies if one.table == table], log.log_id, problems, judge, changelogs)
     parts: list[TaskPart] = []
     for task in tasks:
         seen = [one for one in good if one.task == task]

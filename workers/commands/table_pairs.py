@@ -18,7 +18,8 @@ from pipeline.tables import expiry
 from pipeline.tables.expiry import STREAM_TIME_KEY
 from pipeline.time.stored_form import StoredForm, StoredRow
 from state.directory import StateDirectory
-from state.log.protocol import Log, Partition
+from state.left_stores import left_stores
+from state.log.protocol import GroupLog, Partition
 from state.store.rocksdb import pairs_on_disk
 from workers.commands.query_place import ask_where_it_is
 from workers.fleet.client import Client
@@ -65,20 +66,28 @@ async def of_group(client: Client, wanted: Wanted) -> AsyncIterator[StoredRow]:
                 start = page["pairs"][-1][0] + b"\0"
 
 
-async def of_disk(log: Log, state: Path, facts: dict[str, Any], wanted: Wanted, warn: Callable[[str], None]) -> Any:
+async def of_disk(
+    log: GroupLog, state: Path, facts: dict[str, Any], wanted: Wanted, warn: Callable[[str], None]
+) -> Any:
     """Returns an iterator of pairs from the newest copy of each task on this machine; a copy that lacks changes is warned
-    of. Raises RefusedBySafety where there is no copy, or an instance has it open."""
+    of, and one that is of another log, or of another history of this one, is passed over. Raises RefusedBySafety where there is no copy, or
+    an instance has it open."""
+    judge = await left_stores(log, state.name, [facts["changelog_topic"]])
     partitions = [Partition(facts["changelog_topic"], int(task.partition("_")[2])) for task in wanted.tasks]
     ends, starts = await log.ends(partitions), await log.starts(partitions)
     places: list[tuple[StateDirectory, str, Path]] = []
     for task, partition in zip(wanted.tasks, partitions, strict=True):
         best: tuple[int, StateDirectory, Path] | None = None
         damaged: str | None = None
+        foreign = f"{task} has no state in {state}"
         for name in sorted((p.name for p in state.glob("*/") if (p / task / wanted.table).is_dir()), key=natural):
             directory = StateDirectory(state.parent, state.name, name)
             found = directory.tables(task)[wanted.table]
             damaged = found.problem or damaged
-            if found.peek is None or found.peek.stamp.get("log_id") != log.log_id:
+            if found.peek is None or not found.peek.stamp.get("log_id"):
+                continue
+            if (why := judge.problem(partition, found.peek)) is not None:
+                foreign = f"the state of {task} in {found.path} is not of this log as it is now: {why}"
                 continue
             if best is None or found.peek.offset > best[0]:
                 best = found.peek.offset, directory, found.path
@@ -86,8 +95,7 @@ async def of_disk(log: Log, state: Path, facts: dict[str, Any], wanted: Wanted, 
             raise RefusedBySafety(f"nothing runs, and {damaged}; a start of the app with `orchestrator run` does")
         if best is None and ends[partition] > starts[partition]:
             raise RefusedBySafety(
-                f"nothing runs, and {task} has no state in {state}; start the app with `orchestrator run`, or name its "
-                "--state-dir"
+                f"nothing runs, and {foreign}; start the app with `orchestrator run`, or name its --state-dir"
             )
         if best is not None:
             places.append((best[1], task, best[2]))

@@ -1,0 +1,72 @@
+"""Stores on disk that are none of the log as it is now: who reads a table while nothing runs passes over them, and says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import RefusedBySafety
+from pipeline.spark.live_stores import Copy, described
+from pipeline.time.stored_form import StoredForm
+from state import history
+from state.history import begin
+from state.left_stores import left_stores
+from state.log.group_store import Lease
+from state.log.protocol import GroupLog, NewRecord, Partition, TopicSpec
+from state.log.sqlite import open_sqlite
+from state.store.rocksdb import RocksDbStore
+from workers.commands.table_pairs import Wanted, of_disk
+
+PART = Partition("app-sums-changelog", 0)
+FORM = StoredForm({"form": {"kind": "table"}, "value_codec": "bytes"})
+WANTED = Wanted(("0_0",), "sums", b"", None, None, FORM)
+FOREIGN = {
+    "a reset on another machine": ({"topic_id": "of the changelog before"}, 2, "deleted and made again"),
+    "what the log has lost": ({}, 9, "the log lost records it has"),
+    "what the log has lost and gone on without": ({history.STAMP: "first"}, 3, "restored from an older copy"),
+}
+
+
+async def made(folder: Path) -> GroupLog:
+    """A log whose second term began at 2 of the changelog, which ends at 4."""
+    log = await open_sqlite(folder / "log.db", create=True)
+    await log.create_topic(TopicSpec(PART.topic, 1, "changelog"))
+    lease: Lease | None = None
+    for new_id in ("first", "second"):
+        lease = await log.acquire("app", new_id, "a:1", lease)
+        assert lease is not None
+        await begin(log, lease, [PART], new_id)
+        await log.append({PART: [NewRecord(b"k", b"log", 0)] * 2})
+    return log
+
+
+async def store(log: GroupLog, path: Path, value: bytes, offset: int, stamp: dict[str, str]) -> None:
+    topic_id = (await log.topics([PART.topic]))[PART.topic].topic_id
+    made_ = RocksDbStore(path, stamp={"log_id": log.log_id, "topic_id": topic_id, **stamp})
+    made_.write({b"k": value}, offset)
+    made_.close()
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+async def test_what_a_start_would_wipe_is_not_read(tmp_path: Path, what: str) -> None:
+    """It stands further on than the good one, so its values were taken for the table's."""
+    log, state, (stamp, offset, why) = await made(tmp_path), tmp_path / "state/app", FOREIGN[what]
+    facts, said = {"changelog_topic": PART.topic}, list[str]()
+    await store(log, state / "i2/0_0/sums", b"other", offset, stamp)
+
+    async def pairs() -> list[Any]:
+        return [(row.key, row.value) async for row in await of_disk(log, state, facts, WANTED, said.append)]
+
+    with pytest.raises(RefusedBySafety, match=why):
+        await pairs()
+    await store(log, state / "i1/0_0/sums", b"good", 1, {})
+    assert await pairs() == [(b"k", b"good")] and "lacks the last 3 offsets" in said[-1]
+
+    problems: list[str] = []
+    listed = [Copy(name, "on disk", "0_0", "sums", str(state / name / "0_0/sums"), 0) for name in ("i1", "i2")]
+    judge = await left_stores(log, "app", [PART.topic])
+    found = described(listed, log.log_id, problems, judge, {"sums": PART.topic})
+    assert [one.instance for one in found] == ["i1"] and [why in line for line in problems] == [True]
+    await log.close()
