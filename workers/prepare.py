@@ -113,10 +113,12 @@ async def refuse_repartitioned(log: GroupStore, application: str, what: str) -> 
 
 
 async def _fitting(log: GroupLog, app: App) -> Topology | None:
-    """The topology with the counts that topics have; those that were missing are there. None where one of these was made
-    by another process, and has grown, since this one looked: look again."""
+    """The topology with the counts that topics have; those that were missing are there, and the log keeps the numbers, which no app
+    that is refused leaves there. None where another process has made one of these topics, which has grown, or numbered a version of its
+    own, since this one looked: look again. What is new is then numbered after what that one's version has."""
+    kept_numbers = await log.metadata(app.id, NUMBERING, "app")
     try:
-        topology = await _numbered(log, app)
+        topology = app.topology(json.loads(kept_numbers) if kept_numbers else None)
         existing = await topics_there(log, topology)
         counts = {name: existing[name].partitions for name in topology.topics if name in existing}
         if counts:
@@ -134,18 +136,10 @@ async def _fitting(log: GroupLog, app: App) -> Topology | None:
                 await log.create_topic(TopicSpec(name, topic.partitions, topic.kind, kept))
             except TopicMismatch:
                 return None
+    numbering = json.dumps(topology.numbering(), sort_keys=True).encode()
+    if numbering != kept_numbers and not await log.replace_metadata(app.id, NUMBERING, "app", kept_numbers, numbering):
+        return None
     return topology
-
-
-async def _numbered(log: GroupStore, app: App) -> Topology:
-    """The topology with the numbers that the log keeps; new ones are in the log before they are used. Of two
-    versions that start at the same moment one is first, and the other numbers what is its own after it."""
-    while True:
-        kept = await log.metadata(app.id, NUMBERING, "app")
-        topology = app.topology(json.loads(kept) if kept else None)
-        numbering = json.dumps(topology.numbering(), sort_keys=True).encode()
-        if numbering == kept or await log.replace_metadata(app.id, NUMBERING, "app", kept, numbering):
-            return topology
 
 
 async def _described(log: GroupStore, app: App, topology: Topology) -> None:

@@ -1,4 +1,5 @@
-"""Two versions of an app that start at the same moment: each subtopology has one number, and no number two of them."""
+"""Numbers of subtopologies in the log: one of each, also of two versions that start at the same moment, and none of an app that was
+refused."""
 
 from __future__ import annotations
 
@@ -6,8 +7,13 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
+
 from orchestrator import App, Record, Table
+from state.log.memory import MemoryLog
+from state.log.protocol import TopicSpec
 from state.log.sqlite import open_sqlite
+from workers.errors import AppRefused
 from workers.prepare import NUMBERING, prepare
 
 
@@ -39,3 +45,22 @@ async def test_versions_that_start_together_do_not_share_a_number(tmp_path: Path
     assert {topic: sub.number for sub in again.subtopologies for topic in sub.sources} == numbers
     await first.close()
     await second.close()
+
+
+async def test_an_app_that_was_refused_is_in_the_way_of_no_other_start() -> None:
+    log = MemoryLog(markers=False)
+    for name, partitions in (("left", 3), ("right", 4)):
+        await log.create_topic(TopicSpec(name, partitions))
+    mistaken = App("rolled", partitions=4)
+    sums = mistaken.table("sums", key=str, value=int)
+    for name in ("left", "right"):
+
+        def keep(record: Record[str, int], sums: Table[str, int]) -> None:
+            sums[record.key] = record.value
+
+        keep.__name__ = f"keep_{name}"
+        mistaken.processor(mistaken.topic(name, key=str, value=int), sums)(keep)
+    with pytest.raises(AppRefused, match="partition counts differ"):
+        await prepare(log, mistaken)
+    prepared = await prepare(log, version("base"))
+    assert [sub.number for sub in prepared.topology.subtopologies] == [0]

@@ -16,7 +16,6 @@ from orchestrator.cli.arguments import Parser, checked
 from orchestrator.cli.commands import HOSTS, place_called
 from orchestrator.cli.settings import PLACE, TABLE, refuse_idle
 from orchestrator.clocks import monotonic_s
-from orchestrator.coordinator.handshake import Credentials
 from orchestrator.coordinator.secret import Right
 from orchestrator.coordinator.tls import check_signed, check_tls, is_loopback, make_tls
 from orchestrator.durations import show_duration
@@ -35,7 +34,7 @@ from state.open_files import files_allowed, files_of
 from workers import log_lines, topic_identities
 from workers.commands.cluster import add_cluster, cluster_of, refuse_without_spark
 from workers.commands.show import warn_of_idle
-from workers.connection.credentials import agree, instance_credentials, read_secret, refuse_to_make
+from workers.connection.credentials import agree, instance_credentials, read_secret, refuse_unfit
 from workers.connection.listening import place_of
 from workers.end_watch import stopping_signals
 from workers.fleet.client import Client, elsewhere
@@ -191,22 +190,20 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
         patient = await open_patiently(opened, limit_s, monotonic_s)
     log = patient.inner
     try:
-        await refuse_to_make(patient, spec)
-        credentials = instance_credentials(spec)
-        fleet = fleet_for(host, log, spec, credentials)
+        await refuse_unfit(patient, spec)
+        fleet = fleet_for(host, log, spec)
         fleet.claim()
-        await agree(patient, app.id, credentials.secret)
         await patient.patiently(fleet.announce)
-        await topic_identities.check(patient, app)
-        prepared = await prepare_and_say(patient, app, spec.log, partial(log_lines.announce, spec.log_format))
-        await topic_identities.keep(patient, prepared)
+        try:
+            prepared = await _prepared(patient, app, spec)
+            # A start that is refused leaves no secret behind: the first one that is not may be of another machine.
+            await agree(patient, app.id, instance_credentials(spec).secret)
+        except BaseException:
+            await fleet.forget()
+            raise
         _warn_of_lifetime(log)
         if isinstance(host, ProcessHost):
             _warn_of_files(prepared, spec, count)
-        unknown = strange(prepared.tasks(), spec.task_weights)
-        if unknown:
-            there = ", ".join(str(task.id) for task in prepared.tasks()[:20])
-            raise WrongUse(f"--task-weights: {unknown[0]} is no task or subtopology of '{app.id}'; there are {there}")
         loop = asyncio.get_running_loop()
         received: list[int] = []
 
@@ -229,6 +226,18 @@ async def run_fleet(host: Host, spec: InstanceSpec, count: int) -> int:
         await log.close()
 
 
+async def _prepared(log: PatientLog, app: App, spec: InstanceSpec) -> Prepared:
+    """What the app finds in the log, and has made there. Raises WrongUse, AppRefused."""
+    await topic_identities.check(log, app)
+    prepared = await prepare_and_say(log, app, spec.log, partial(log_lines.announce, spec.log_format))
+    unknown = strange(prepared.tasks(), spec.task_weights)
+    if unknown:
+        there = ", ".join(str(task.id) for task in prepared.tasks()[:20])
+        raise WrongUse(f"--task-weights: {unknown[0]} is no task or subtopology of '{app.id}'; there are {there}")
+    await topic_identities.keep(log, prepared)
+    return prepared
+
+
 def _show(text: str) -> None:
     """The answer of a command that goes on: a fleet does not end because nobody reads what it says."""
     try:
@@ -248,7 +257,7 @@ async def _positions_are_kept(log: GroupLog, prepared: Prepared) -> None:
         logging.getLogger("orchestrator.run").info("which partitions have positions is not kept: %s", reason)
 
 
-def fleet_for(host: Host, log: GroupLog, spec: InstanceSpec, credentials: Credentials) -> Fleet:
+def fleet_for(host: Host, log: GroupLog, spec: InstanceSpec) -> Fleet:
     """The fleet, or the one instance that runs by its name."""
 
     def say(text: str) -> None:
@@ -256,5 +265,5 @@ def fleet_for(host: Host, log: GroupLog, spec: InstanceSpec, credentials: Creden
 
     if not spec.instance:
         return Fleet(host, log, spec, say)
-    client = Client(log, spec.application, lambda: credentials, spec.log)
+    client = Client(log, spec.application, partial(instance_credentials, spec), spec.log)
     return NamedInstance(host, log, spec, say, partial(elsewhere, client))

@@ -81,12 +81,15 @@ class NoSecret(WrongUse):
     """No secret where one was looked for."""
 
 
-async def refuse_to_make(log: GroupStore, spec: InstanceSpec) -> None:
-    """Raises RefusedBySafety where a start would make a secret for an application that has one: the file here would be of no use, and
-    in the way of the next look for it."""
+async def refuse_unfit(log: GroupStore, spec: InstanceSpec) -> None:
+    """Before a start makes anything. Raises RefusedBySafety where the secret here is not the application's; and where it would make one
+    for an application that has one: the file here would be of no use, and in the way of the next look for it. Raises WrongUse as
+    `instance_credentials`."""
     path = _path(spec)
-    found = None if path.exists() else await log.metadata(spec.application, SECRET, "fingerprint")
-    if found is not None and not spec.secret_file:
+    found = await log.metadata(spec.application, SECRET, "fingerprint")
+    if spec.secret_file or path.exists():
+        _refuse_another(spec.application, instance_credentials(spec).secret, found)
+    elif found is not None:
         raise RefusedBySafety(
             f"there is no secret at {path}, and '{spec.application}' has one already ({found.decode(errors='replace')}); {COPY_OR_RENEW}"
             f" `orchestrator secret {spec.application} --renew`"
@@ -100,6 +103,11 @@ async def agree(log: GroupStore, application: str, secret: Secret) -> None:
     found = await log.metadata(application, SECRET, "fingerprint")
     if found is None and not await log.replace_metadata(application, SECRET, "fingerprint", None, mine):
         found = await log.metadata(application, SECRET, "fingerprint")
+    _refuse_another(application, secret, found)
+
+
+def _refuse_another(application: str, secret: Secret, found: bytes | None) -> None:
+    mine = secret.fingerprint().encode()
     if found is not None and found != mine:
         raise RefusedBySafety(
             f"'{application}' has another secret ({found.decode(errors='replace')}) than the one here ({mine.decode()}); "
