@@ -10,14 +10,14 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
 from state import private
-from state.errors import DirectoryFull, DirectoryLocked, DirectoryUnusable, StoreDamaged
+from state.errors import DirectoryFull, DirectoryLocked, DirectoryUnusable, StoreDamaged, TooManyFiles
 from state.store.rocksdb import Peek, is_there, peek
 
 LOCK_FILE = "lock"
@@ -163,7 +163,7 @@ class StateDirectory:
 
     def tasks(self) -> list[str]:
         """Tasks that have a table on disk, by name."""
-        return [folder.name for folder in self._folders() if any(_tables(folder))]
+        return [folder.name for folder in self._folders() if _tables(folder)]
 
     def tables(self, task: str) -> dict[str, TableOnDisk]:
         """What each table of a task says of itself. Opens read-only: other processes are not disturbed."""
@@ -171,7 +171,9 @@ class StateDirectory:
         for folder in _tables(self.task(task)):
             try:
                 found[folder.name] = TableOnDisk(folder, peek(folder), None)
-            except StoreDamaged as error:
+            except TooManyFiles:
+                raise
+            except (StoreDamaged, DirectoryUnusable) as error:
                 found[folder.name] = TableOnDisk(folder, None, str(error))
         return found
 
@@ -183,7 +185,7 @@ class StateDirectory:
 
     def wipe(self, task: str, table: str | None = None) -> None:
         """Remove a table, or all tables of a task. The caller holds the lock, which stays."""
-        folders = [self.table(task, table)] if table is not None else list(_tables(self.task(task)))
+        folders = [self.table(task, table)] if table is not None else _tables(self.task(task))
         for folder in folders:
             with _clear(folder):
                 if folder.exists():
@@ -249,9 +251,12 @@ def _piece(name: str, what: str) -> str:
     return name
 
 
-def _tables(task: Path) -> Iterator[Path]:
-    if task.is_dir():
-        yield from sorted(path for path in task.iterdir() if path.is_dir())
+def _tables(task: Path) -> list[Path]:
+    """None where the folder may not be looked into: who opens the task is told."""
+    try:
+        return sorted(path for path in task.iterdir() if path.is_dir()) if task.is_dir() else []
+    except PermissionError:
+        return []
 
 
 def _same_file(descriptor: int, path: Path) -> bool:
@@ -259,6 +264,8 @@ def _same_file(descriptor: int, path: Path) -> bool:
         there = path.stat()
     except FileNotFoundError:
         return False
+    except PermissionError:  # not to be looked at, and so not known to be gone
+        return True
     mine = os.fstat(descriptor)
     return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
 
@@ -269,6 +276,6 @@ def _newest_ms(folder: Path) -> int:
     for path in (folder, *folder.rglob("*")):
         try:
             newest = max(newest, path.stat().st_mtime)
-        except FileNotFoundError:  # a store at work removes files of its own
+        except (FileNotFoundError, PermissionError):  # a store at work removes files of its own
             continue
     return int(newest * 1000)

@@ -135,8 +135,11 @@ def deleted(path: Path) -> StoreDeleted:
 
 
 def is_there(path: Path) -> bool:
-    """Whether a store lies at the path, as far as a glance tells."""
-    return (path / "CURRENT").exists()
+    """Whether a store lies at the path, as far as a glance tells: one that may not be looked at is not gone."""
+    try:
+        return (path / "CURRENT").exists()
+    except PermissionError:
+        return True
 
 
 class RocksDbStore:
@@ -370,8 +373,8 @@ class _Range(Iterator[tuple[bytes, bytes]]):
 
 def peek(path: Path) -> Peek:
     """Offset, stamp and size of a store on disk, also while another process has it open (its last flush then).
-    Raises StoreDamaged."""
-    if not (path / "CURRENT").exists():
+    Raises StoreDamaged, DirectoryUnusable."""
+    if not is_there(path):
         raise StoreDamaged(f"there is no store at {path}")
     try:
         db = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only(False))

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.clocks import wall_ms
 from state.directory import StateDirectory
 from state.errors import DirectoryLocked, DirectoryUnusable
 from state.store.rocksdb import RocksDbStore
+from tests.state.permissions import as_any_user
 
 STAMP = {"log_id": "l", "topic_id": "t"}
 HOLD = """
@@ -164,14 +166,42 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
         StateDirectory(tmp_path, "app", "i-1")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_without_permission_is_named(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    try:
-        with pytest.raises(DirectoryUnusable, match="check its permissions"):
-            StateDirectory(tmp_path, "app", "i-1")
-    finally:
-        tmp_path.chmod(0o700)
+    with as_any_user(), pytest.raises(DirectoryUnusable, match="check its permissions"):
+        StateDirectory(tmp_path, "app", "i-1")
+    tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize("what", ["task", "table"])
+def test_a_folder_that_may_not_be_looked_into_is_not_gone_and_hides_no_other(
+    directory: StateDirectory, what: str
+) -> None:
+    """It raised PermissionError, which ended each worker that looked at what lies on its disk."""
+    for task in ("0_0", "0_1"):
+        directory.lock(task).release()
+        RocksDbStore(directory.table(task, "t"), stamp={}).close()
+    closed = directory.task("0_0") if what == "task" else directory.table("0_0", "t")
+    closed.chmod(0)
+    with as_any_user():
+        assert directory.has("0_0", "t")
+        assert directory.tasks() == (["0_1"] if what == "task" else ["0_0", "0_1"])
+        found = directory.tables("0_0")
+        assert all(one.peek is None and "may not be written" in (one.problem or "") for one in found.values())
+        assert directory.tables("0_1")["t"].peek is not None
+        if what == "task":
+            with pytest.raises(DirectoryUnusable, match="check its permissions"):
+                directory.clean([], delay_ms=0, now_ms=wall_ms() + 1)
+    closed.chmod(0o700)
+
+
+def test_a_held_folder_that_may_not_be_looked_at_is_not_gone(directory: StateDirectory) -> None:
+    held = directory.held()
+    directory.path.parent.chmod(0)
+    with as_any_user():
+        assert not held.is_gone()
+    directory.path.parent.chmod(0o700)
+    held.close()
 
 
 def test_a_folder_removed_by_somebody_comes_back_with_the_lock(directory: StateDirectory) -> None:

@@ -12,7 +12,7 @@ from orchestrator import App, ProcessorFailed
 from pipeline.process import TaskProcess
 from pipeline.records import SourceRecord
 from pipeline.tables.dict_store import DictStore
-from state.errors import DirectoryUnusable
+from tests.state.permissions import as_any_user
 from workers.calls.blame import Blame, CallNote, Caution, note_path, remove_notes
 
 LASTED = Blame("0_1", "payments", 1, 7, ("settle",), "lasted longer than --max-call of 5 s")
@@ -38,10 +38,29 @@ def test_a_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
     assert (tmp_path / "state" / "i1").stat().st_mode & 0o077 == 0
 
 
-def test_a_note_that_cannot_be_written_is_said_in_a_line(tmp_path: Path) -> None:
-    (tmp_path / "state").touch()
-    with pytest.raises(DirectoryUnusable, match=r"call-one\.json cannot be written"):
-        CallNote(note_path(tmp_path / "state", "one")).write(LASTED)
+def test_a_note_that_cannot_be_written_ends_no_worker_and_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a full disk that ended the worker, and with it a fleet whose tasks all had their state."""
+    note = CallNote(note_path(tmp_path, "one"))
+    tmp_path.chmod(0o500)
+    with as_any_user():
+        for _ in range(3):
+            note.write(LASTED)
+            assert note.read(89) is None
+            note.clear()
+            remove_notes(tmp_path)
+    tmp_path.chmod(0o700)
+    [line] = caplog.messages
+    assert "call-one.json cannot be written (Permission denied)" in line
+
+
+def test_half_a_note_is_of_no_call(tmp_path: Path) -> None:
+    """A disk that is full takes the name of a file, and none of its bytes."""
+    path = note_path(tmp_path, "one")
+    path.symlink_to("/dev/full")
+    CallNote(path).write(LASTED)
+    assert CallNote(path).read(89) is None and not path.is_symlink()
 
 
 def task_with_timers(gone: Callable[[str], Any], beaten: Callable[[str], Any]) -> TaskProcess:

@@ -25,6 +25,7 @@ from state.manifest import ScopeManifest, SnapshotManifest
 from state.private import make_folder
 from state.snapshot import Origin
 from state.store.rocksdb import RocksDbStore
+from tests.state.permissions import as_any_user
 from workers.prepare import Prepared, prepare
 from workers.spec import InstanceSpec, WorkerSpec
 from workers.surroundings import REAL
@@ -228,7 +229,7 @@ class Unwritten(RocksDbStore):
         super().write(changes, offset, is_whole=is_whole)
 
 
-@pytest.mark.parametrize("error", [DirectoryFull, TooManyFiles])
+@pytest.mark.parametrize("error", [DirectoryFull, TooManyFiles, DirectoryUnusable])
 async def test_a_copy_that_finds_no_space_costs_no_task_beside_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: type[DirectoryUnusable]
 ) -> None:
@@ -248,6 +249,26 @@ async def test_a_copy_that_finds_no_space_costs_no_task_beside_it(
         assert worker.failure is None and time.monotonic() - began >= pause_s
         await until(lambda: active.process is not None)
         assert [line for line in caplog.messages if line.startswith("0_0: ") and "has no space left" in line]
+
+
+async def test_a_task_whose_folder_may_not_be_opened_is_tried_again_in_a_while(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was given up at once, and so placed again at once; a look at the disk ended its worker."""
+    monkeypatch.setattr(stores, "CAPACITY_RETRY_S", pause_s := 0.3)
+    log = HeldLog()
+    prepared = await prepare(log, app_of(2))
+    async with restoring(tmp_path, log, prepared) as worker:
+        worker.directory.lock("0_0").release()
+        worker.directory.task("0_0").chmod(0)
+        with as_any_user():
+            await worker.scan_disk()
+            began = time.monotonic()
+            refused, active = opened(worker, 0, Role.ACTIVE), opened(worker, 1, Role.ACTIVE)
+            await until(lambda: refused.id not in worker.runs)
+            assert time.monotonic() - began >= pause_s and active.process is not None
+        worker.directory.task("0_0").chmod(0o700)
+    assert [line for line in caplog.messages if line.startswith("0_0: ") and "check its permissions" in line]
 
 
 async def test_a_task_whose_folder_is_deleted_is_given_up_before_its_store_misses_a_file(

@@ -9,8 +9,10 @@ reports the record as any failing one; else the next worker gives the record to 
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -23,9 +25,9 @@ from pipeline.errors import CallLost, DueCallId, Letter, ProcessorFailed, shown_
 from pipeline.process import TaskProcess
 from pipeline.records import TICK, RawRecord
 from state import private
-from state.errors import DirectoryUnusable
 from state.log.protocol import Partition
 
+log = logging.getLogger("orchestrator.worker")
 TURN_S = 0.05  # how long a turn of a task goes on
 CAREFUL_RECORDS = 1_000  # of each task, after a crash
 # Signals that a process's own code brings on itself; the others are sent by people and kernels.
@@ -106,17 +108,20 @@ def note_path(folder: Path, incarnation: str) -> Path:
 def remove_notes(folder: Path) -> None:
     """Removes the notes of processes that ended without a parent to read them."""
     for path in folder.glob("call-*.json"):
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 class CallNote:
-    """The file in which a worker notes the call that it begins. The page cache keeps it when the process ends."""
+    """The file in which a worker notes the call that it begins. The page cache keeps it when the process ends. Where it cannot be
+    written, on a full disk for example, the call is made without: what has its state goes on, and only a call that ends the process
+    is not found out."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._has_warned = False
 
     def write(self, blame: Blame) -> None:
-        """Raises DirectoryUnusable."""
         data = msgspec.json.encode(blame)
         try:
             try:
@@ -125,12 +130,19 @@ class CallNote:
                 private.make_folder(self._path.parent)
                 self._path.write_bytes(data)
         except OSError as error:
-            raise DirectoryUnusable(
-                f"the note of a call {self._path} cannot be written ({error.strerror}): check the state folder and its disk"
-            ) from error
+            self.clear()  # half of it, or of a call before
+            if not self._has_warned:
+                log.warning(
+                    "the note of a call %s cannot be written (%s), so a call that ends this process is not found out: check the "
+                    "state folder and its disk",
+                    self._path,
+                    error.strerror,
+                )
+            self._has_warned = True
 
     def clear(self) -> None:
-        self._path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
 
     def read(self, code: int) -> Blame | None:
         """Returns the call during which a process ended by itself with `code` (below 0: a signal), and forgets it; None

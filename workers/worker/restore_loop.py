@@ -12,7 +12,7 @@ import asyncio
 from orchestrator.clocks import monotonic_ms
 from orchestrator.member.events import Progress
 from state.changelog import CHUNK, chunks
-from state.errors import DirectoryFull, LogDamaged, PositionOutOfRange, StateError, StoreDamaged, TooManyFiles
+from state.errors import DirectoryUnusable, LogDamaged, PositionOutOfRange, StateError, StoreDamaged
 from state.log.protocol import Fetched, Partition, Reader
 from state.store.protocol import Store
 from workers.tasks.stores import wait_for_capacity
@@ -106,7 +106,7 @@ class RestoreLoop:
                 except StoreDamaged as error:
                     self._worker.failed(run, error)
                     continue
-                except (DirectoryFull, TooManyFiles) as error:
+                except DirectoryUnusable as error:
                     self._has_no_capacity(run, error)
                     continue
                 except StateError as error:

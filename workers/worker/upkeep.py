@@ -6,12 +6,22 @@ One rule: nothing waits for it. One round a minute, or as often as a log that fo
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
+from state.errors import DirectoryUnusable
 from workers.tasks import inputs
 from workers.worker.ports import UpkeepPort
 
 CLEAN_UP_S, CLEAN_UP_DELAY_MS = 60.0, 600_000
 LIFETIME_PARTS = 8  # how often positions are committed again while a log keeps them
+
+
+async def _clean(worker: UpkeepPort) -> None:
+    keep = [str(task) for task in worker.held()]
+    await asyncio.to_thread(
+        worker.directory.clean, keep, delay_ms=CLEAN_UP_DELAY_MS, now_ms=worker.surroundings.wall_ms()
+    )
+    await worker.scan_disk()
 
 
 async def run(worker: UpkeepPort) -> None:
@@ -24,9 +34,6 @@ async def run(worker: UpkeepPort) -> None:
             committed_again = clock()
             for one in worker.active():
                 worker.commit_again(one)
-        keep = [str(task) for task in worker.held()]
-        await asyncio.to_thread(
-            worker.directory.clean, keep, delay_ms=CLEAN_UP_DELAY_MS, now_ms=worker.surroundings.wall_ms()
-        )
-        await worker.scan_disk()
+        with suppress(DirectoryUnusable):  # it keeps what is stale; a task that is placed here says what is wrong
+            await _clean(worker)
         await inputs.trim(worker.log, worker.prepared.topics, worker.active())

@@ -18,7 +18,7 @@ from orchestrator.member import events as mem
 from orchestrator.member.machine import MemberMachine
 from orchestrator.model import Ending, MemberStatus, Role, TaskId
 from state import history
-from state.errors import LogReplaced, StateError, StoreDamaged, StoreDeleted, TooManyFiles
+from state.errors import DirectoryUnusable, LogReplaced, StateError, StoreDamaged, StoreDeleted
 from state.log.protocol import GroupLog, Guarantee, MayWrite, Partition
 from workers.calls.blame import Caution, note_path
 from workers.calls.call_watch import Turn, blame, is_of_one_record
@@ -321,7 +321,7 @@ class Worker:
     async def _closed(self, run: TaskRun) -> None:
         await run.closed()
         if not self.stopping.is_set():
-            with suppress(TooManyFiles):  # what lies there is not known, so it counts for nothing
+            with suppress(DirectoryUnusable):  # what lies there is not known, so it counts for nothing
                 await self.scan_disk(run.id)
 
     async def scan_disk(self, one: TaskId | None = None) -> None:
