@@ -80,11 +80,20 @@ def _run(argv: Sequence[str]) -> int:
     except Exception as error:
         if debug or is_unwritable(error):
             raise
-        if isinstance(error, UnicodeEncodeError) and not is_text(here := str(Path.cwd())):
-            return fail(
-                f"the folder {printable(here)} is not UTF-8; rename it, or run the command in another folder", 2
-            )
+        if why := _folder_is_no_place(error):
+            return fail(f"{why} run the command in another folder", 2)
         return report(error)
+
+
+def _folder_is_no_place(error: Exception) -> str:
+    """What is to be done about the current folder, where that is why a command failed; "" where it is not."""
+    try:
+        here = str(Path.cwd())
+    except FileNotFoundError:
+        return "the current folder was deleted; make it again and enter it, or" if isinstance(error, OSError) else ""
+    if isinstance(error, UnicodeEncodeError) and not is_text(here):
+        return f"the folder {printable(here)} is not UTF-8; rename it, or"
+    return ""
 
 
 def is_text(word: str) -> bool:

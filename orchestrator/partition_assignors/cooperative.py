@@ -54,7 +54,7 @@ class ConstrainedCooperativeStickyAssignor:
         partition_racks: PartitionRacks | None = None,
     ) -> Assignment:
         first: tuple[str, frozenset[str]] | None = None
-        for member in sorted(members):
+        for member in sorted(members, key=str):  # one that is no text is refused below
             topics = checked_topics(member, members[member])
             if first is None:
                 first = member, topics

@@ -296,3 +296,11 @@ def test_moves_that_bought_nothing_are_taken_back(seed: int, events: int) -> Non
         life.happen()
     result = ASSIGNORS["sticky"].assign(life.topics, life.members)
     assert oracle.moves(life.topics, life.members, result) == oracle.best(life.topics, life.members)[2]
+
+
+@pytest.mark.parametrize("name", sorted(ASSIGNORS))
+def test_a_member_id_that_is_no_text_is_refused(name: str) -> None:
+    """The constrained one sorted the ids before they were looked at, and raised TypeError."""
+    members = {1: Subscription(("t",)), "b": Subscription(("t",))}
+    with pytest.raises(AssignorError, match="member id 1 is not text"):
+        ASSIGNORS[name].assign({"t": 3}, members)  # type: ignore[arg-type]

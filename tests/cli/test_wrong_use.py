@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.cli.commands import COMMANDS
+from orchestrator.cli.main import main
 from tests.cli.console import ROOT, WAIT, Console
 
 HERE = {"demo", "backfill", "verify", "audit", "repartition", "assign"}  # in other hands, or they start for real
@@ -145,6 +146,20 @@ def test_a_folder_whose_name_is_not_utf_8_is_named(tmp_path: Path, words: list[s
     done = found.here(*words)
     assert (done.code, done.out) == (2, "") and one_line(done.err), done
     assert r"caf\xe9 is not UTF-8; rename it, or run the command in another folder" in done.err
+
+
+@pytest.mark.parametrize("words", [["status", "bank"], ["run", "bank:app"], ["config", "show"], ["demo"]])
+def test_a_folder_that_was_deleted_is_named(
+    tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was an internal error."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert main(words) == 2
+    found = capsys.readouterr()
+    assert found.out == "" and one_line(found.err) and "the current folder was deleted" in found.err
 
 
 def test_a_file_is_no_folder_of_snapshots_and_one_that_is_missing_is_told(console: Console) -> None:
