@@ -204,7 +204,13 @@ class TableSpec:
                 raise CodecError(
                     f"table {self.name!r}: {error}; change the type back or give app.table(..., upgrade=function)"
                 ) from None
-        return self.upgrade(_plain(data))
+        value = self.upgrade(_plain(data))
+        try:  # a Struct takes anything for its fields: what is none of its values would be stored, and sent on
+            return self.value_codec.decode(self.value_codec.encode(value))
+        except CodecError as error:
+            raise CodecError(
+                f"table {self.name!r}: upgrade= gave {value!r}, which is no value of it: {error}"
+            ) from None
 
     def live_value(self, raw: bytes | None, stream_ms: int) -> bytes | None:
         """The value's bytes out of stored bytes, or None where there is none or it has expired."""

@@ -531,6 +531,23 @@ def test_upgrade_reads_what_the_type_cannot() -> None:
     assert view.collect(view.stream_ms)[0] == {}  # having been read is no write
 
 
+def test_what_upgrade_gives_is_a_value_of_the_table() -> None:
+    """Values that were int come as their eight bytes; a Struct takes these for a number, and went on with them."""
+
+    class Total(msgspec.Struct):
+        amount: int
+
+    store = DictStore()
+    store.write({b"a": (-5).to_bytes(8, "big", signed=True)})
+    wrong = App("x").table("t", key=str, value=Total, upgrade=lambda old: Total(old))
+    with pytest.raises(CodecError, match=r"table 't': upgrade= gave Total\(amount=b'.*which is no value of it"):
+        TableView(wrong.spec, store)["a"]
+    table = App("x").table(
+        "t", key=str, value=Total, upgrade=lambda old: Total(int.from_bytes(old, "big", signed=True))
+    )
+    assert TableView(table.spec, store) == {"a": Total(-5)}
+
+
 def test_default_options_are_checked() -> None:
     for options, match in (
         ({"default": 0}, "default=0 is not a function"),
