@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+import msgspec.inspect as kinds
 import numpy as np
 import pyarrow as pa
 
 from pipeline.columns.arrow_types import codec_type
+from pipeline.columns.declared import without_none
 from pipeline.columns.objects import AS_THEY_ARE, KEPT, Take, dicts_in, plain, taker
 from pipeline.errors import CodecError
 from pipeline.values.codecs import BytesCodec, Codec, FloatCodec, IntCodec, JsonCodec, StrCodec
@@ -63,9 +65,7 @@ def _eight(codec: Codec[Any], data: pa.Array) -> pa.Array:
 def array_of(values: Sequence[Any], type_: Any, take: Take = plain) -> pa.Array:
     """Objects, which `take` makes what Arrow takes, as an array of a type; None: of the type that they have. Raises CodecError."""
     try:
-        if take is plain:
-            return pa.array([one if type(one) in AS_THEY_ARE else plain(one) for one in values], type_)
-        return pa.array([take(one) for one in values], type_)
+        return pa.array([one if type(one) in AS_THEY_ARE else take(one) for one in values], type_)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
         what = "an Arrow column" if type_ is None else f"a column of {type_}"
         raise CodecError(f"cannot be {what}: {error}") from None
@@ -99,7 +99,7 @@ def fitted(codec: Codec[Any], array: pa.Array, what: str) -> pa.Array:
     wanted, given = codec_type(codec), array.type
     if wanted is None or given == wanted:
         return array
-    if not _fits(given, wanted):
+    if not _fits(given, wanted) and not _fits(_decimals_as_text(given, _kind(codec)), wanted):
         units = (
             ', by way of its unit: pa.timestamp("ms", "UTC") for timestamp_ms'
             if _is_time_of_numbers(given, wanted)
@@ -141,13 +141,34 @@ def _fits(given: Any, wanted: Any) -> bool:
 _FITTING: Sequence[tuple[Callable[[Any], bool], Sequence[Callable[[Any], bool]]]] = (
     (pa.types.is_int64, (pa.types.is_integer,)),
     (pa.types.is_float64, (pa.types.is_floating, pa.types.is_integer)),
-    (pa.types.is_string, (pa.types.is_large_string,)),
-    (pa.types.is_binary, (pa.types.is_large_binary, pa.types.is_fixed_size_binary)),
+    (pa.types.is_string, (pa.types.is_large_string, pa.types.is_string_view)),
+    (pa.types.is_binary, (pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)),
     (pa.types.is_timestamp, (pa.types.is_timestamp, pa.types.is_date)),
     (pa.types.is_date, (pa.types.is_date,)),
     (pa.types.is_time, (pa.types.is_time,)),
     (pa.types.is_duration, (pa.types.is_duration,)),
 )
+
+
+def _kind(codec: Codec[Any]) -> kinds.Type:
+    return kinds.type_info(codec.type) if isinstance(codec, JsonCodec) else kinds.AnyType()
+
+
+def _decimals_as_text(given: Any, kind: kinds.Type) -> Any:
+    """The type with text where it has decimals and a Decimal is declared: a column of those has their text, which says the same."""
+    kind = without_none(kind)
+    if isinstance(kind, kinds.DecimalType):
+        return pa.string() if pa.types.is_decimal(given) else given
+    if pa.types.is_struct(given) and hasattr(kind, "fields"):
+        declared = {field.encode_name: field.type for field in kind.fields}
+        return pa.struct(
+            [(one.name, _decimals_as_text(one.type, declared.get(one.name, kinds.AnyType()))) for one in given]
+        )
+    if _is_list(given) and hasattr(kind, "item_type"):
+        return pa.list_(_decimals_as_text(given.value_type, kind.item_type))
+    if pa.types.is_map(given) and isinstance(kind, kinds.DictType):
+        return pa.map_(given.key_type, _decimals_as_text(given.item_type, kind.value_type))
+    return given
 
 
 def _is_time_of_numbers(given: Any, wanted: Any) -> bool:

@@ -7,6 +7,7 @@ objects, and the arrays of `arrays.py`. Raises CodecError for a value that a col
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import date, datetime, time, timedelta
 from functools import cache
 from typing import Any
@@ -20,7 +21,8 @@ from pipeline.errors import CodecError
 from pipeline.values.codecs import Codec, JsonCodec
 
 KEPT = (bytes, datetime, date, time, timedelta)  # what Arrow takes as it is
-AS_THEY_ARE = frozenset({*KEPT, int, float, bool, str, type(None)})
+# Of these none is looked at further; a time is, since it may have a zone.
+AS_THEY_ARE = frozenset({*KEPT, int, float, bool, str, type(None)} - {time})
 Take = Callable[[Any], Any]
 
 
@@ -52,7 +54,9 @@ def _has_more(kind: kinds.Type, inside: tuple[Any, ...] = ()) -> bool:
 def whole(value: Any) -> Any:
     """The same as `plain`, with the fields that JSON leaves out since they have their defaults. Raises CodecError."""
     if type(value) in AS_THEY_ARE:
-        if type(value) is time and value.tzinfo is not None:
+        return value
+    if isinstance(value, time):
+        if value.tzinfo is not None:
             raise CodecError(f"{value} has a zone, which a time of day in a column has not; use a datetime, or a str")
         return value
     if isinstance(value, dict):
@@ -62,21 +66,26 @@ def whole(value: Any) -> Any:
     names = _names(value.__class__)
     if names is None:
         return plain(value)
-    return {
-        encoded: whole(one) for name, encoded in names if (one := getattr(value, name)) is not msgspec.UNSET
-    } | _tag(value)
+    found: dict[str, Any] = {}
+    for name, encoded in names:
+        one = getattr(value, name)
+        if one is not msgspec.UNSET:
+            found[encoded] = one if type(one) in AS_THEY_ARE else whole(one)
+    return found | _tag(value)
 
 
 @cache
 def _names(cls: Any) -> tuple[tuple[str, str], ...] | None:
-    """The fields of a class by their names and those in JSON; None where its values are no objects there."""
-    is_struct = issubclass(cls, msgspec.Struct)
-    if not is_struct and not hasattr(cls, "__dataclass_fields__") and not hasattr(cls, "__attrs_attrs__"):
-        return None
-    kind = kinds.type_info(cls)
-    if not isinstance(kind, kinds.StructType | kinds.DataclassType) or getattr(kind, "array_like", False):
-        return None
-    return tuple((field.name, field.encode_name) for field in kind.fields)
+    """The fields of a class by their names and those in JSON; None where its values are no objects there. What a codec of the user's
+    decodes may have types that only a type checker knows, so they are not asked for."""
+    if issubclass(cls, msgspec.Struct):
+        is_array = cls.__struct_config__.array_like
+        return None if is_array else tuple(zip(cls.__struct_fields__, cls.__struct_encode_fields__, strict=True))
+    if hasattr(cls, "__dataclass_fields__"):
+        return tuple((field.name, field.name) for field in fields(cls))
+    if hasattr(cls, "__attrs_attrs__"):
+        return tuple((field.name, field.name) for field in cls.__attrs_attrs__ if not field.name.startswith("_"))
+    return None
 
 
 def _tag(value: Any) -> dict[str, Any]:

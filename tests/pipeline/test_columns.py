@@ -7,7 +7,9 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -570,6 +572,75 @@ def test_what_arrow_would_make_another_value_of_is_refused(type_: Any, values: p
     """Milliseconds were taken for microseconds, the time of a day left out, numbers made of text and of bools."""
     with pytest.raises(CodecError, match=r"values of put: an array of .* is none of .*; cast it"):
         arrays.encode(codec_for(type_, what="x"), values, "values of put")
+
+
+class Amount(msgspec.Struct):
+    exact: Decimal
+    steps: list[Decimal] = []
+    by_name: dict[str, Decimal] = {}
+
+
+_EXACT = pa.array([Decimal("1.50")])
+_EXACT_PARTS = [_EXACT, pa.array([[Decimal("0.1")]]), pa.array([[("a", Decimal("2.00"))]], pa.map_("str", _EXACT.type))]
+
+
+@pytest.mark.parametrize(
+    ("type_", "values", "value"),
+    [
+        (Decimal, _EXACT, Decimal("1.50")),
+        (Amount, pa.StructArray.from_arrays([_EXACT], ["exact"]), Amount(Decimal("1.50"))),
+        (
+            Amount,
+            pa.StructArray.from_arrays(_EXACT_PARTS, ["exact", "steps", "by_name"]),
+            Amount(Decimal("1.50"), [Decimal("0.1")], {"a": Decimal("2.00")}),
+        ),
+        (str, pa.array(["x"], pa.string_view()), "x"),
+        (list[str], pa.array([["x"]], pa.list_(pa.string_view())), ["x"]),
+        (list[bytes], pa.array([[b"x"]], pa.list_(pa.binary_view())), [b"x"]),
+    ],
+    ids=["decimal", "in-a-struct", "in-all", "view", "views", "views-of-bytes"],
+)
+def test_what_says_the_same_in_another_type_of_arrow_fits(type_: Any, values: pa.Array, value: Any) -> None:
+    codec = codec_for(type_, what="x")
+    (data,) = arrays.encode(codec, values, "values of put")
+    assert str(codec.decode(data)) == str(value)
+
+
+def test_text_takes_no_decimals() -> None:
+    with pytest.raises(CodecError, match="an array of decimal128"):
+        arrays.encode(codec_for(str, what="x"), _EXACT, "values of put")
+    with pytest.raises(CodecError, match="is none of list<item: string>"):
+        arrays.encode(codec_for(list[str], what="x"), pa.array([[Decimal(1)]]), "values of put")
+
+
+def test_values_that_arrow_takes_as_they_are_are_not_looked_at_further() -> None:
+    """A call for each doubled the time of a get of text, bytes or floats."""
+
+    def never(value: Any) -> Any:
+        raise AssertionError(value)
+
+    given = ["a", b"b", 1, 1.5, True, None]
+    assert [arrays.array_of([one], None, never).to_pylist() for one in given] == [[one] for one in given]
+
+
+@dataclass
+class Unknown:
+    number: int
+    others: OnlyForTypes  # type: ignore[name-defined]  # noqa: F821 - as one that is imported for a type checker alone
+
+
+class OfDataclasses:
+    def encode(self, value: Any) -> bytes:
+        return str(value.number).encode()
+
+    def decode(self, data: bytes) -> Any:
+        return Unknown(int(data), [int(data)])
+
+
+def test_a_codec_of_the_users_gives_dataclasses_of_any_types() -> None:
+    """Their types were asked for, and one that is not there at run time stopped the batch."""
+    found = arrays.decode(OfDataclasses(), pa.array([b"7"]))
+    assert found.to_pylist() == [{"number": 7, "others": [7]}]
 
 
 @pytest.mark.parametrize("type_", [int, float, str, bytes, int | None], ids=str)
